@@ -1,0 +1,114 @@
+# Two commands set up everything: `make demo` and `make test`. `make help` lists the rest.
+#
+# The environment is .venv, or the one given as VENV=; one that has what
+# pyproject.toml lists is used as it is. The extension is built into python/tensordict
+# and the commands below put python/ first on the path, so they run this checkout,
+# whatever else the environment holds.
+
+VENV ?= .venv
+PYTHON ?= python3
+# Arguments for pytest: make test-python PYTEST='tests/ops -k select'
+PYTEST ?= -n 2
+# Where the demo works: make demo DEMO='/data/demo --images 1000'
+DEMO ?=
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+environment := $(abspath $(VENV))
+python := $(environment)/bin/python
+# Stamps belong to this checkout and name the environment they speak of.
+stamps := build/stamps$(subst /,-,$(environment))
+rust_sources := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+extension := $(wildcard python/tensordict/_rust*.so python/tensordict/_rust*.pyd)
+
+export PYTHONPATH := $(abspath python)$(if $(PYTHONPATH),:$(PYTHONPATH))
+export VIRTUAL_ENV := $(environment)
+export PYO3_PYTHON := $(python)
+
+.PHONY: help
+help: ## list these commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- Set-up -------------------------------------------------------------------------
+
+.PHONY: venv
+venv: $(stamps)/dependencies ## create the environment and install what is missing in it
+
+$(stamps)/dependencies: pyproject.toml tools/environment.py | $(stamps)
+	$(PYTHON) tools/environment.py $(environment)
+	@touch $@
+
+$(stamps):
+	@mkdir -p $@
+
+# Rebuilt when a source of it changed, and where the built module was removed.
+$(stamps)/extension: $(rust_sources) pyproject.toml $(stamps)/dependencies \
+		$(if $(extension),,FORCE)
+	$(python) -m maturin develop --release --locked --skip-install
+	@touch $@
+
+.PHONY: extension
+extension: $(stamps)/extension ## build tensordict._rust into python/tensordict
+
+.PHONY: dev
+dev: $(stamps)/extension ## install this checkout into the environment, in editable form
+	$(python) -m maturin develop --release --locked
+
+.PHONY: FORCE
+FORCE:
+
+# --- Running ------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(stamps)/extension ## save, load and check a real model and a dataset
+	$(python) -m tensordict demo $(DEMO)
+
+.PHONY: test
+test: test-core test-python ## run every test
+
+.PHONY: test-core
+test-core: ## run the tests of the Rust core, which need no Python
+	cargo test --locked --package tensordict-core
+
+.PHONY: test-python
+test-python: $(stamps)/extension ## run the tests of the package, doctests included
+	$(python) -m pytest $(PYTEST)
+
+.PHONY: doctest
+doctest: $(stamps)/extension ## run the examples of the docstrings and documents
+	$(python) -m pytest tests/docs
+
+.PHONY: bench
+bench: $(stamps)/extension ## compare with bare torch (and PEER=, the published release)
+	$(python) benches/run.py $(if $(PEER),--peer $(PEER)) $(BENCH)
+
+# --- Before sending -------------------------------------------------------------------
+
+.PHONY: format
+format: $(stamps)/dependencies ## format Rust and Python
+	cargo fmt --all
+	$(python) -m ruff check --fix-only --quiet .
+	$(python) -m ruff format .
+
+.PHONY: lint
+lint: $(stamps)/dependencies ## check format and lints of Rust and Python
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- --deny warnings
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+
+.PHONY: types
+types: $(stamps)/extension ## check annotations, and the stub against the built module
+	$(python) -m mypy
+	$(python) -m mypy.stubtest tensordict._rust \
+		--mypy-config-file pyproject.toml --allowlist tests/typing/stubtest_allowlist.txt
+
+.PHONY: clean
+clean: ## remove everything built here, .venv included
+	cargo clean --quiet
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -f python/tensordict/_rust*.so python/tensordict/_rust*.pyd
+	find python tests benches tools -name __pycache__ -type d -prune -exec rm -rf {} +
