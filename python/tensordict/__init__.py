@@ -1,0 +1,26 @@
+"""Groups of tensors that share their leading dimensions. The core is in Rust."""
+
+from tensordict import _rust
+from tensordict.interop import twins as _twins
+
+# Until every primitive is native, its twin stands in.
+for _name in dir(_twins):
+    if not _name.startswith("_") and not hasattr(_rust, _name):
+        setattr(_rust, _name, getattr(_twins, _name))
+del _name
+
+from tensordict.base import TensorCollection, TensorDictBase
+from tensordict.containers.dense import TensorDict
+from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
+
+__version__ = "0.15.3+rs.0.1.0"
+
+__all__ = [
+    "TensorCollection",
+    "TensorDict",
+    "TensorDictBase",
+    "__version__",
+    "unravel_key",
+    "unravel_key_list",
+    "unravel_key_to_tuple",
+]

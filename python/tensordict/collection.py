@@ -1,0 +1,70 @@
+"""The base classes of every container: the whole vocabulary in one class.
+
+Start with :mod:`tensordict.protocol` (what a container provides), then read any file
+of :mod:`tensordict.ops` (what is written with it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+from tensordict.ops.access import AccessOps
+from tensordict.ops.apply import ApplyOps
+from tensordict.ops.autograd import AutogradOps
+from tensordict.ops.batch import BatchOps
+from tensordict.ops.construct import ConstructOps
+from tensordict.ops.convert import ConvertOps
+from tensordict.ops.device import DeviceOps
+from tensordict.ops.display import DisplayOps
+from tensordict.ops.distributed import DistributedOps
+from tensordict.ops.dtype import DtypeOps
+from tensordict.ops.indexing import IndexingOps
+from tensordict.ops.joining import JoiningOps
+from tensordict.ops.keys import KeysOps
+from tensordict.ops.locking import LockingOps
+from tensordict.ops.memory import MemoryOps
+from tensordict.ops.modules import ModulesOps
+from tensordict.ops.pointwise import PointwiseOps
+from tensordict.ops.reductions import ReductionsOps
+from tensordict.ops.saving import SavingOps
+from tensordict.ops.shape import ShapeOps
+from tensordict.ops.torch_dispatch import TorchDispatchOps
+
+__all__ = ["TensorCollection", "TensorDictBase"]
+
+
+class TensorCollection(
+    AccessOps,
+    KeysOps,
+    ConstructOps,
+    BatchOps,
+    ShapeOps,
+    JoiningOps,
+    IndexingOps,
+    PointwiseOps,
+    ReductionsOps,
+    DeviceOps,
+    DtypeOps,
+    AutogradOps,
+    LockingOps,
+    ApplyOps,
+    MemoryOps,
+    SavingOps,
+    ConvertOps,
+    ModulesOps,
+    DistributedOps,
+    DisplayOps,
+    TorchDispatchOps,
+):
+    """A group of tensors that share their leading dimensions: all containers' base."""
+
+
+class TensorDictBase(TensorCollection, MutableMapping[str, Any]):
+    """A collection that is also a mutable mapping from nested keys to values."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+TensorCollection.__module__ = "tensordict._tensorcollection"
+TensorDictBase.__module__ = "tensordict.base"

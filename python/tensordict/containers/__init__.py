@@ -1,0 +1,1 @@
+"""The container classes. Each says what it stores; the vocabulary comes from ``ops``."""

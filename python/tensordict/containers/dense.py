@@ -1,0 +1,152 @@
+"""The dense container: entries in a plain dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from tensordict import _rust
+from tensordict.collection import TensorDictBase
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["TensorDict"]
+
+MSG_SOURCE = (
+    "A TensorDict source is expected to be a TensorDictBase sub-type or a Mapping, "
+    "found type(source)={}."
+)
+MSG_BATCH_SIZE = (
+    "batch size was not specified when creating the TensorDict instance and it could "
+    "not be retrieved from source."
+)
+MSG_TWO_SOURCES = (
+    "Either a dictionary or a sequence of kwargs must be provided, not both."
+)
+MSG_SCALAR = (
+    " Python scalars are stored as 0-dim tensors: to store a scalar in a tensordict "
+    "with a non-empty batch size, expand it to the batch size or wrap it in "
+    "NonTensorData (in a tensorclass, the nocast option stores scalars as they are)."
+)
+
+
+class TensorDict(TensorDictBase):
+    """A batch of named tensors and nested collections, held in a dictionary.
+
+    Args:
+        source: the entries: a mapping from keys (nested keys too) to tensors, arrays,
+            numbers, mappings and collections, or another collection.
+        batch_size: the leading dims ``[*B]`` that all entries share. Default: that of
+            ``source`` where it is a mapping with one, else ``[]``.
+        device: where all entries are moved. Default: they stay where they are.
+        names: a name or None per batch dim.
+        non_blocking: how entries are moved to ``device``.
+        lock: whether the new collection is locked.
+        **kwargs: entries, in place of ``source``.
+
+    Raises:
+        ValueError: ``source`` is no mapping, or both ``source`` and entries are given.
+        RuntimeError: an entry does not have the batch size as its leading dims.
+
+    Examples:
+        >>> td = TensorDict({"a": torch.zeros(3, 4), "n": {"b": torch.ones(3)}}, [3])
+        >>> td["n", "b"]
+        tensor([1., 1., 1.])
+        >>> td[0].batch_size
+        torch.Size([])
+    """
+
+    _is_dense: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        source: Mapping[Any, Any] | CollectionProtocol | None = None,
+        batch_size: Sequence[int] | torch.Size | int | None = None,
+        device: torch.device | str | int | None = None,
+        names: Sequence[str | None] | None = None,
+        non_blocking: bool | None = None,
+        lock: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if source is None:
+            source = kwargs
+        elif kwargs:
+            raise ValueError(MSG_TWO_SOURCES)
+        elif not isinstance(source, (Mapping, CollectionProtocol)):
+            raise ValueError(MSG_SOURCE.format(type(source)))
+        self._tensordict = {}
+        self._device = None if device is None else torch.device(device)
+        self._batch_size = _as_size(batch_size, source)
+        self._td_dim_names = None
+        if names is not None:
+            self.names = names
+        for key, value in source.items():
+            _rust.set_entry(self, key, value, False, bool(non_blocking))
+        if lock:
+            self.lock_()
+
+    @classmethod
+    def _new_unsafe(
+        cls,
+        source: Mapping[str, Any] | None = None,
+        batch_size: Sequence[int] | torch.Size | int | None = None,
+        device: torch.device | str | int | None = None,
+        names: Sequence[str | None] | None = None,
+        non_blocking: bool | None = None,
+        lock: bool = False,
+        nested: bool = True,
+        is_shared: bool = False,
+        is_memmap: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Make a container from entries that are known to fit: nothing is checked."""
+        entries = dict(source if source is not None else kwargs)
+        size = _as_size(batch_size, entries)
+        device = None if device is None else torch.device(device)
+        td = _rust.new(cls, entries, size, device, None)
+        if names is not None:
+            td._td_dim_names = list(names)
+        if nested:
+            for key, value in entries.items():
+                if isinstance(value, dict):
+                    entries[key] = TensorDict._new_unsafe(value, size, device)
+        if is_shared:
+            td._is_shared = True
+        if is_memmap:
+            td._is_memmap = True
+        if lock:
+            td.lock_()
+        return td
+
+    # The protocol ----------------------------------------------------------------
+
+    def _entries(self) -> dict[str, Any]:
+        return self._tensordict
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        return self._tensordict.get(key, default)
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        self._tensordict[key] = value
+
+    def _del_entry(self, key: str) -> None:
+        del self._tensordict[key]
+
+
+def _as_size(batch_size: Any, source: Any) -> torch.Size:
+    """The batch size that an argument names; that of ``source`` where it is None."""
+    if batch_size is None:
+        found = getattr(source, "batch_size", None)
+        return found if isinstance(found, torch.Size) else torch.Size([])
+    if isinstance(batch_size, torch.Size):
+        return batch_size
+    if isinstance(batch_size, (int, np.integer, torch.SymInt)):
+        return torch.Size([int(batch_size)])
+    if isinstance(batch_size, (tuple, list, torch.Tensor)):
+        return torch.Size(batch_size)
+    raise ValueError(MSG_BATCH_SIZE)
+
+
+TensorDict.__module__ = "tensordict._td"

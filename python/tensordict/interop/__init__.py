@@ -1,0 +1,1 @@
+"""How containers meet the rest of the ecosystem: torch functions, pytrees, compile."""

@@ -1,0 +1,417 @@
+"""The primitives in plain Python: what Dynamo traces, and the oracle of the native ones.
+
+Each function here has a native namesake in ``tensordict._rust`` with the same
+parameters, all positional. :mod:`tensordict.interop.compile` registers the pairs
+with :func:`torch.compiler.substitute_in_graph`, and a property test holds them equal.
+So the code must be simple enough for Dynamo: plain loops over plain dictionaries.
+
+In all of them ``k`` is the number of batch dims of the root of the walk (-1: this
+container is the root). A nested container has at least the dims of its parent, so a
+walk that turns the root's batch size into ``prefix`` turns a nested one into
+``prefix + nested.batch_size[k:]``. Names follow the same rule.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+NO_TAIL, SHAPE_TAIL, DIMS_TAIL = 0, 1, 2
+
+MSG_BAD_KEY = (
+    "Only NestedKeys are supported: a key must be a string or a non-empty, "
+    "possibly nested tuple of strings. Got key {!r}."
+)
+MSG_LOCKED = (
+    "Cannot modify locked TensorDict. For in-place modification, consider using the "
+    "`set_()` method and make sure the key is present."
+)
+
+
+class _KeyThroughLeafError(ValueError):
+    """A nested key runs through an entry that is a leaf."""
+
+
+# Keys ------------------------------------------------------------------------
+
+
+def unravel_key_to_tuple(key: Any) -> tuple[str, ...]:
+    """Flatten a nested key into a tuple of strings; an empty tuple where it is no key."""
+    if isinstance(key, str):
+        return (key,)
+    if not isinstance(key, tuple):
+        return ()
+    out: tuple[str, ...] = ()
+    for part in key:
+        flat = unravel_key_to_tuple(part)
+        if not flat:
+            return ()
+        out += flat
+    return out
+
+
+def unravel_key(key: Any) -> str | tuple[str, ...]:
+    """The simplest form of a nested key: a string, or a tuple of two or more."""
+    flat = unravel_key_to_tuple(key)
+    if not flat:
+        raise KeyError(MSG_BAD_KEY.format(key))
+    return flat[0] if len(flat) == 1 else flat
+
+
+def unravel_key_list(keys: Any) -> list[str | tuple[str, ...]]:
+    """:func:`unravel_key` of each key of a list or tuple."""
+    if not isinstance(keys, (list, tuple)):
+        msg = "unravel_key_list expects a list or a tuple of keys."
+        raise TypeError(msg)
+    return [unravel_key(key) for key in keys]
+
+
+# Making ------------------------------------------------------------------------
+
+
+def new(
+    cls: type,
+    entries: dict[str, Any],
+    batch_size: torch.Size,
+    device: torch.device | None,
+    names: list[str | None] | None,
+) -> Any:
+    """A dense container of type ``cls`` around ``entries``, unchecked, not copied."""
+    td = cls.__new__(cls)
+    td._tensordict = entries
+    td._batch_size = batch_size
+    td._device = device
+    td._td_dim_names = names
+    return td
+
+
+def _spliced_size(old: torch.Size, prefix: torch.Size | None, k: int) -> torch.Size:
+    if prefix is None:
+        return old
+    if len(old) == k:
+        return prefix
+    return torch.Size([*prefix, *old[k:]])
+
+
+def _spliced_names(
+    old: list[str | None] | None, names: Any, k: int
+) -> list[str | None] | None:
+    if names is True:
+        return None if old is None else list(old)
+    if names is None:
+        return None
+    tail = old[k:] if old is not None else []
+    return [*names, *tail]
+
+
+def _call(value: Any, op: Any, args: tuple[Any, ...], tail: int, k: int) -> Any:
+    if tail == SHAPE_TAIL:
+        args = (torch.Size([*args[0], *value.shape[k:]]), *args[1:])
+    elif tail == DIMS_TAIL:
+        args = ((*args[0], *range(k, value.dim())), *args[1:])
+    if isinstance(op, str):
+        return getattr(value, op)(*args)
+    return op(value, *args)
+
+
+def map_leaves(
+    td: Any,
+    op: Any,
+    args: tuple[Any, ...] = (),
+    prefix: torch.Size | None = None,
+    names: Any = True,
+    tail: int = NO_TAIL,
+    lock: bool = False,
+    k: int = -1,
+) -> Any:
+    """A container of the same structure with ``op`` called on every leaf.
+
+    ``op`` is the name of a method of the leaves, called as ``leaf.op(*args)``, or a
+    callable, called as ``op(leaf, *args)``. With ``tail`` 1 the first argument is a
+    shape to which the leaf's dims from ``k`` on are appended, with ``tail`` 2 a
+    permutation to which the dim numbers from ``k`` on are.
+
+    ``prefix`` is the root's new batch size (None: all keep theirs), ``names`` its new
+    names (True: all keep theirs; None: none). With ``lock`` the result of a locked
+    container is locked.
+    """
+    if not td._is_dense:
+        return td._map_leaves(op, args, prefix, names, tail, lock, k)
+    old_size, old_names = td._batch_size, td._td_dim_names
+    if k < 0:
+        k = len(old_size)
+    entries = {}
+    for key, value in list(td._tensordict.items()):
+        if isinstance(value, CollectionProtocol):
+            entries[key] = map_leaves(value, op, args, prefix, names, tail, False, k)
+        else:
+            entries[key] = _call(value, op, args, tail, k)
+    result = new(
+        type(td),
+        entries,
+        _spliced_size(old_size, prefix, k),
+        td._device,
+        _spliced_names(old_names, names, k),
+    )
+    if lock and td._is_locked:
+        lock_tree(result)
+    return result
+
+
+def split_leaves(
+    td: Any,
+    op: Any,
+    args: tuple[Any, ...],
+    prefixes: list[torch.Size],
+    names: Any = True,
+    lock: bool = False,
+    k: int = -1,
+) -> list[Any]:
+    """As :func:`map_leaves` for an ``op`` that gives a sequence: one container per item.
+
+    ``prefixes`` has the batch size of each item; its length is the number of items.
+    """
+    if not td._is_dense:
+        return td._split_leaves(op, args, prefixes, names, lock, k)
+    if k < 0:
+        k = len(td._batch_size)
+    all_entries: list[dict[str, Any]] = [{} for _ in prefixes]
+    for key, value in list(td._tensordict.items()):
+        if isinstance(value, CollectionProtocol):
+            parts = split_leaves(value, op, args, prefixes, names, False, k)
+        else:
+            parts = _call(value, op, args, NO_TAIL, k)
+        for entries, part in zip(all_entries, parts, strict=True):
+            entries[key] = part
+    results = [
+        new(
+            type(td),
+            entries,
+            _spliced_size(td._batch_size, prefix, k),
+            td._device,
+            _spliced_names(td._td_dim_names, names, k),
+        )
+        for entries, prefix in zip(all_entries, prefixes, strict=True)
+    ]
+    if lock and td._is_locked:
+        for result in results:
+            lock_tree(result)
+    return results
+
+
+def leaves(td: Any, out: list[Any] | None = None) -> list[Any]:
+    """Every leaf, depth first, in key order."""
+    if out is None:
+        out = []
+    if not td._is_dense:
+        td._leaves(out)
+        return out
+    for value in list(td._tensordict.values()):
+        if isinstance(value, CollectionProtocol):
+            leaves(value, out)
+        else:
+            out.append(value)
+    return out
+
+
+def rebuild(td: Any, values: Any, names: Any = True, lock: bool = False) -> Any:
+    """A container of the structure of ``td`` with the leaves that ``values`` yields.
+
+    ``values`` is a list in the order of :func:`leaves`. ``names`` True keeps the names,
+    None drops them. With ``lock`` the result of a locked container is locked.
+    """
+    iterator = iter(values)
+    result = _rebuild(td, iterator, names)
+    if lock and td._is_locked:
+        lock_tree(result)
+    return result
+
+
+def _rebuild(td: Any, iterator: Any, names: Any) -> Any:
+    if not td._is_dense:
+        return td._rebuild(iterator, False)
+    entries = {}
+    for key, value in list(td._tensordict.items()):
+        if isinstance(value, CollectionProtocol):
+            entries[key] = _rebuild(value, iterator, names)
+        else:
+            entries[key] = next(iterator)
+    old_names = td._td_dim_names
+    return new(
+        type(td),
+        entries,
+        td._batch_size,
+        td._device,
+        list(old_names) if names is True and old_names is not None else None,
+    )
+
+
+def clone_structure(td: Any) -> Any:
+    """New containers all the way down that share the leaves; unlocked."""
+    if not td._is_dense:
+        return td._clone_structure()
+    entries = {}
+    for key, value in list(td._tensordict.items()):
+        if isinstance(value, CollectionProtocol):
+            value = clone_structure(value)
+        entries[key] = value
+    names = td._td_dim_names
+    return new(
+        type(td),
+        entries,
+        td._batch_size,
+        td._device,
+        None if names is None else list(names),
+    )
+
+
+# Locks -------------------------------------------------------------------------
+
+
+def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
+    """Lock ``td`` and all that it holds; each nested one knows all its parents weakly."""
+    if not td._is_dense:
+        td._lock_tree(parents)
+        return
+    td._is_locked = True
+    if parents:
+        held = list(td._lock_parents_weakrefs)
+        for parent in parents:
+            if not any(ref is parent for ref in held):
+                held.append(parent)
+        td._lock_parents_weakrefs = held
+    inner: tuple[Any, ...] | None = None
+    for value in list(td._tensordict.values()):
+        if isinstance(value, CollectionProtocol):
+            if inner is None:
+                inner = (*parents, weakref.ref(td))
+            lock_tree(value, inner)
+
+
+# Reading -----------------------------------------------------------------------
+
+
+def _missing(td: Any, key: str) -> KeyError:
+    name = type(td).__name__
+    return KeyError(f'key "{key}" not found in {name} with keys {sorted(td.keys())}')
+
+
+def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
+    """The value at a nested key; ``default`` where an entry on the way is missing.
+
+    Raises:
+        KeyError: the key is no nested key, or is missing and there is no default.
+        ValueError: an entry on the way is a leaf.
+    """
+    if isinstance(key, str):
+        path: tuple[str, ...] = (key,)
+    else:
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+    value = td
+    for position, part in enumerate(path):
+        if not isinstance(value, CollectionProtocol):
+            previous = path[position - 1]
+            msg = (
+                f"{previous!r} is a {type(value).__name__}, not a tensordict, "
+                f"so it has no entry {part!r}."
+            )
+            raise _KeyThroughLeafError(msg)
+        parent = value
+        if parent._is_dense:
+            value = parent._tensordict.get(part, NO_DEFAULT)
+        else:
+            value = parent._get_entry(part, NO_DEFAULT)
+        if value is NO_DEFAULT:
+            if default is NO_DEFAULT:
+                raise _missing(parent, part)
+            return default
+    return value
+
+
+def walk(
+    td: Any,
+    kind: int,
+    include_nested: bool,
+    leaves_only: bool,
+    is_leaf: Any = None,
+    prefix: tuple[str, ...] = (),
+    out: list[Any] | None = None,
+) -> list[Any]:
+    """The keys (``kind`` 0), values (1) or pairs (2), nested ones after their parent's leaves.
+
+    A nested container comes after its own entries. With ``leaves_only`` it is left out.
+    ``is_leaf`` is asked about the type of each container: what it accepts is given as a
+    leaf and not entered. Keys are strings, or tuples below the root.
+    """
+    if out is None:
+        out = []
+    for key, value in list(td._entries().items()):
+        path = (*prefix, key)
+        name = path if prefix else key
+        item = name if kind == 0 else value if kind == 1 else (name, value)
+        if not isinstance(value, CollectionProtocol):
+            out.append(item)
+            continue
+        leaf = is_leaf is not None and is_leaf(type(value))
+        if include_nested and not leaf:
+            walk(value, kind, True, leaves_only, is_leaf, path, out)
+        if leaf or not leaves_only:
+            out.append(item)
+    return out
+
+
+# Writing -----------------------------------------------------------------------
+
+MSG_BATCH_MISMATCH = (
+    "batch dimension mismatch, got self.batch_size={} and value.shape={} for key {!r}. "
+    "The leading dimensions of a value must match the batch size."
+)
+
+
+def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:
+    """The form of ``value`` that may be stored in ``td``, or an error.
+
+    Tensors must have the batch size as their leading dims and are moved to the
+    device. What is neither a tensor nor a container is converted by
+    ``td._convert_value``, nested containers are fitted by ``td._fit_collection``.
+    """
+    if isinstance(value, CollectionProtocol):
+        return td._fit_collection(key, value, non_blocking)
+    if not isinstance(value, torch.Tensor):
+        value = td._convert_value(key, value, non_blocking)
+        if isinstance(value, CollectionProtocol):
+            return value
+    batch_size = td.batch_size
+    if batch_size and value.shape[: len(batch_size)] != batch_size:
+        raise RuntimeError(MSG_BATCH_MISMATCH.format(batch_size, value.shape, key))
+    device = td.device
+    if device is not None and value.device != device:
+        value = value.to(device, non_blocking=non_blocking)
+    return value
+
+
+def set_entry(
+    td: Any,
+    key: Any,
+    value: Any,
+    inplace: bool | None = False,
+    non_blocking: bool = False,
+    validated: bool = False,
+    ignore_lock: bool = False,
+) -> None:
+    """Store ``value`` at a nested key, making the containers on the way.
+
+    ``inplace`` true writes into the entry where there is one and stores the value
+    otherwise; None is the same, but refuses a missing entry (``set_``). A locked
+    container takes only writes into entries that it has.
+    """
+    path = unravel_key_to_tuple(key)
+    if not path:
+        raise KeyError(MSG_BAD_KEY.format(key))
+    td._set_path(path, value, inplace, non_blocking, validated, ignore_lock)

@@ -1,0 +1,11 @@
+"""Parameters of modules as collections, and back."""
+
+from __future__ import annotations
+
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["ModulesOps"]
+
+
+class ModulesOps(CollectionProtocol):
+    """Parameters of modules as collections, and back."""

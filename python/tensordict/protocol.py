@@ -1,0 +1,141 @@
+"""What a container provides: the few operations that every public method is written with.
+
+The public methods live in :mod:`tensordict.ops`, one file per topic, and know
+containers only through this protocol. The walks themselves (over nested
+dictionaries, calling torch on each leaf) are primitives in ``tensordict._rust``
+with a Python twin each in :mod:`tensordict.interop.twins`.
+
+A *dense* container (``_is_dense`` is true) keeps its state in four plain
+attributes of its instance dictionary, which the primitives read and write
+directly:
+
+==================  =====================================================
+``_tensordict``     ``dict[str, value]``: the entries, real values always
+``_batch_size``     ``torch.Size``
+``_device``         ``torch.device | None``
+``_td_dim_names``   ``list[str | None] | None``: None where no dim is named
+==================  =====================================================
+
+Further keys appear only where something is set: ``_is_locked``,
+``_lock_parents_weakrefs``, ``_last_op``, ``_is_memmap``, ``_is_shared``,
+``_memmap_prefix``. Class attributes hold their defaults.
+
+Any other container overrides the methods of :class:`CollectionProtocol` that
+share a primitive's name: a primitive that meets such a container, at the root
+or nested, calls that method with its own arguments instead of walking it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+if TYPE_CHECKING:
+    import weakref
+
+__all__ = ["KEEP", "NO_DEFAULT", "CollectionProtocol", "NestedKeyLike"]
+
+NestedKeyLike = str | tuple[Any, ...]
+
+
+class _NoDefault(enum.IntEnum):
+    """The type of :data:`NO_DEFAULT`, which marks an argument that was not given."""
+
+    ZERO = 0
+
+
+NO_DEFAULT = _NoDefault.ZERO
+KEEP = True
+"""Passed as ``names`` to a primitive: each container keeps its own names."""
+
+
+class CollectionProtocol:
+    """The operations that a container provides to :mod:`tensordict.ops`.
+
+    Dense containers inherit all of this: their primitives are native. The
+    methods here are what a primitive falls back to for any other container.
+    """
+
+    _is_dense: ClassVar[bool] = False
+    """Whether the primitives may read the four state attributes directly."""
+
+    _is_locked: bool = False
+    _is_memmap: bool = False
+    _is_shared: bool = False
+    _memmap_prefix: Any = None
+    _last_op: tuple[Any, ...] | None = None
+    _lock_parents_weakrefs: list[weakref.ref[Any]] | tuple[()] = ()
+
+    _tensordict: dict[str, Any]
+    _batch_size: torch.Size
+    _device: torch.device | None
+    _td_dim_names: list[str | None] | None
+
+    # Reading ---------------------------------------------------------------
+
+    def _entries(self) -> dict[str, Any]:
+        """The direct entries, in order. For dense containers the live dictionary."""
+        raise NotImplementedError
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        """The value of one direct entry, or ``default``."""
+        raise NotImplementedError
+
+    # Writing ---------------------------------------------------------------
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        """Store a validated value under a direct key, replacing what is there."""
+        raise NotImplementedError
+
+    def _del_entry(self, key: str) -> None:
+        """Remove one direct entry that exists."""
+        raise NotImplementedError
+
+    # Walking: one method per primitive that meets foreign containers --------
+
+    def _map_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefix: torch.Size | None,
+        names: Any,
+        tail: int,
+        lock: bool,
+        k: int,
+    ) -> Self:
+        """See :func:`tensordict.interop.twins.map_leaves`."""
+        raise NotImplementedError
+
+    def _split_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefixes: list[torch.Size],
+        names: Any,
+        lock: bool,
+        k: int,
+    ) -> list[Self]:
+        """See :func:`tensordict.interop.twins.split_leaves`."""
+        raise NotImplementedError
+
+    def _leaves(self, out: list[Any]) -> None:
+        """Append every leaf to ``out``, depth first, in key order."""
+        raise NotImplementedError
+
+    def _rebuild(self, values: Any, lock: bool) -> Self:
+        """A container of this structure with the leaves that ``values`` yields."""
+        raise NotImplementedError
+
+    def _clone_structure(self) -> Self:
+        """New containers all the way down that share the leaves."""
+        raise NotImplementedError
+
+
+def entries_of(source: CollectionProtocol | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The direct entries of a container or a plain mapping."""
+    if isinstance(source, CollectionProtocol):
+        return source._entries()
+    return source
