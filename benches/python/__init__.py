@@ -1,0 +1,1 @@
+"""Operations on containers against bare torch loops and the published release."""

@@ -1,0 +1,156 @@
+"""``python -m benches.python --peer DIR``: the table of ratios.
+
+Every operation runs under this package and under the published release, each in a
+process of its own, and as a bare torch loop; the three alternate, and the minimum over
+the rounds counts. Ratios below 1 are good in the columns ``/bare`` and ``/peer``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benches.python.operations import OPERATIONS, Operation
+
+TREES = ["flat 4", "flat 50", "nested 20", "flat 1000"]
+GRACE_S = 1e-6  # what a call may cost beyond the factor
+
+
+class Worker:
+    """One implementation in a process of its own."""
+
+    def __init__(self, path: str | None) -> None:
+        environment = dict(os.environ, OMP_NUM_THREADS="1")
+        if path:
+            environment["PYTHONPATH"] = path
+        script = Path(__file__).with_name("worker.py")
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def time(self, tree: str, expression: str, number: int) -> float | str:
+        """Seconds per call, or the text of the error."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        request = {"tree": tree, "expression": expression, "number": number}
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            return "the process died"
+        answer = json.loads(line)
+        return answer.get("seconds", answer.get("error"))
+
+
+def measure(
+    ours: Worker, peer: Worker | None, tree: str, operation: Operation, rounds: int
+) -> dict[str, Any]:
+    """The minimum and the median seconds of each side over alternating rounds."""
+    sides: dict[str, tuple[Worker, str]] = {"ours": (ours, operation.container)}
+    if operation.bare is not None:
+        sides["bare"] = (ours, operation.bare)
+    if peer is not None:
+        sides["peer"] = (peer, operation.container)
+    samples: dict[str, list[float]] = {side: [] for side in sides}
+    numbers: dict[str, int] = {}
+    for _ in range(rounds):
+        for side, (worker, expression) in sides.items():
+            if side not in numbers:
+                first = worker.time(tree, expression, 2)
+                if isinstance(first, str):
+                    return {"error": f"{side}: {first}"}
+                numbers[side] = max(3, min(2000, int(0.004 / max(first, 1e-7))))
+            seconds = worker.time(tree, expression, numbers[side])
+            if isinstance(seconds, str):
+                return {"error": f"{side}: {seconds}"}
+            samples[side].append(seconds)
+    return {
+        side: {"min": min(s), "median": statistics.median(s)}
+        for side, s in samples.items()
+    }
+
+
+def geometric_mean(values: list[float]) -> float:
+    """The geometric mean, NaN of nothing."""
+    if not values:
+        return math.nan
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def report(tree: str, rows: list[tuple[Operation, dict[str, Any]]]) -> None:
+    """Print the table of one tree and its geometric means."""
+    print(f"\n## {tree} leaves\n")
+    print(f"{'operation':22s} {'ours us':>9s} {'bare us':>9s} {'peer us':>9s}"
+          f" {'/bare':>6s} {'/peer':>6s}")
+    ratios: dict[str, list[float]] = {"bare": [], "peer": [], "structure": []}
+    for operation, result in rows:
+        if "error" in result:
+            print(f"{operation.name:22s} {result['error']}")
+            continue
+        ours = result["ours"]["min"]
+        cells = [f"{operation.name:22s} {ours * 1e6:9.2f}"]
+        to_bare = to_peer = ""
+        for side in ("bare", "peer"):
+            cells.append(f"{result[side]['min'] * 1e6:9.2f}" if side in result else " " * 9)
+        mark = ""
+        if "bare" in result:
+            bare = result["bare"]["min"]
+            ratios["bare"].append(ours / bare)
+            to_bare = f"{ours / bare:6.2f}"
+            if ours > 1.15 * bare + GRACE_S:
+                mark += " over the bare loop"
+        if "peer" in result:
+            peer = result["peer"]["min"]
+            ratios["structure" if operation.bare is None else "peer"].append(ours / peer)
+            to_peer = f"{ours / peer:6.2f}"
+            if ours > peer:
+                mark += " slower than the release"
+        print(" ".join(cells), f"{to_bare:>6s} {to_peer:>6s}{mark}")
+    print(
+        f"geometric means: tensor operations {geometric_mean(ratios['bare']):.2f} of the"
+        f" bare loop, {geometric_mean(ratios['peer']):.2f} of the release;"
+        f" structure operations {geometric_mean(ratios['structure']):.2f} of the release"
+        f" ({1 / geometric_mean(ratios['structure']):.1f} times faster)"
+        if ratios["structure"]
+        else f"geometric mean: {geometric_mean(ratios['bare']):.2f} of the bare loop"
+    )
+
+
+def main() -> None:
+    """Measure, print the tables, and write all numbers where ``--json`` says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peer", help="folder that holds the published release")
+    parser.add_argument("--only", help="operations whose names contain this")
+    parser.add_argument("--tree", action="append", choices=TREES)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", help="file for all numbers")
+    arguments = parser.parse_args()
+    ours = Worker(None)
+    peer = Worker(arguments.peer) if arguments.peer else None
+    everything = {}
+    for tree in arguments.tree or TREES:
+        rows = [
+            (operation, measure(ours, peer, tree, operation, arguments.rounds))
+            for operation in OPERATIONS
+            if not arguments.only or arguments.only in operation.name
+        ]
+        report(tree, rows)
+        everything[tree] = {operation.name: result for operation, result in rows}
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(everything, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Times expressions under one implementation: the process at the other end of a pipe.
+
+Reads one JSON request per line (``{"tree", "expression", "side", "number"}``), answers
+with the seconds per call of one run of ``number`` calls, or with an error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import timeit
+from typing import Any
+
+import torch
+
+
+def make_tree(name: str, make: Any) -> dict[str, Any]:
+    """The nested dictionary of leaves of the tree called ``name``."""
+    if name == "nested 20":
+        return {
+            f"n{i}": {
+                "a": make(),
+                "b": make(),
+                "m": {"c": make(), "d": make()},
+                "e": make(),
+            }
+            for i in range(4)
+        }
+    return {f"k{i}": make() for i in range(int(name.split()[1]))}
+
+
+def flat_leaves(tree: dict[str, Any]) -> list[Any]:
+    """The leaves of a nested dictionary, depth first."""
+    out: list[Any] = []
+    for value in tree.values():
+        out.extend(flat_leaves(value) if isinstance(value, dict) else [value])
+    return out
+
+
+def namespace(tree_name: str) -> dict[str, Any]:
+    """What the expressions of :mod:`benches.python.operations` may name."""
+    from tensordict import TensorDict
+
+    def plain(shape: tuple[int, ...] = (4, 3), seed: int = 0) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(seed)
+        return make_tree(
+            tree_name, lambda: torch.randn(*shape, 2, generator=generator)
+        )
+
+    def container(tree: dict[str, Any], batch: list[int]) -> Any:
+        return TensorDict(tree, batch)
+
+    trees = {"td": plain(), "td2": plain(seed=1), "up": plain(seed=2)}
+    space: dict[str, Any] = {n: container(t, [4, 3]) for n, t in trees.items()}
+    td = space["td"]
+    space["one"] = container(plain((1, 4, 3)), [1, 4, 3])
+    space["pos"] = td.apply(lambda x: x.abs() + 0.5)
+    space["bd"] = td.apply(lambda x: x == x)
+    space["flat"] = td.flatten_keys(".")
+    space["locked"] = td.clone().lock_()
+    paths = list(td.keys(True, True))
+    lists = {"L": "td", "L2": "td2", "L1": "one", "LB": "bd", "LP": "pos"}
+    for target, source in lists.items():
+        space[target] = [space[source][p] for p in paths]
+    space |= {
+        "TensorDict": TensorDict,
+        "torch": torch,
+        "D": trees["td"],
+        "k": 2,
+        "mask": torch.arange(12).view(4, 3) % 2 == 0,
+        "idx": torch.tensor([0, 2, 3]),
+        "gidx": torch.zeros(2, 3, dtype=torch.long),
+        "keys": paths,
+        "half": paths[: max(1, len(paths) // 2)],
+        "first": paths[0],
+        "last": paths[-1],
+        "leaf": td[paths[-1]],
+    }
+    return space
+
+
+def main() -> None:
+    """Serve requests until standard input ends."""
+    torch.set_num_threads(1)
+    spaces: dict[str, dict[str, Any]] = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if request["tree"] not in spaces:
+                spaces[request["tree"]] = namespace(request["tree"])
+            timer = timeit.Timer(request["expression"], globals=spaces[request["tree"]])
+            answer = {"seconds": timer.timeit(request["number"]) / request["number"]}
+        except Exception as error:  # noqa: BLE001 - every failure is an answer
+            answer = {"error": f"{type(error).__name__}: {error}"[:200]}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
