@@ -1,0 +1,285 @@
+"""What a parity case is, the fixtures that cases start from, and how one is run.
+
+The same code runs under the published release (``record.py``) and under this package
+(``test_parity.py``), so it imports nothing but torch, numpy and ``tensordict``.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from describe import Origins, describe, describe_error
+
+FOLDER = Path(__file__).parent
+
+PRELUDE = '''
+import collections, contextlib, copy, dataclasses, math, pickle, tempfile, warnings, weakref
+import numpy as np
+import torch
+from torch import Tensor, nn
+import tensordict
+from tensordict import *
+with contextlib.suppress(ImportError):
+    import tensordict.utils
+
+def T(shape, dtype="float32", start=0):
+    """A tensor of small whole numbers, some equal, some negative."""
+    values = (torch.arange(math.prod(shape)) * 7 + start) % 11 - 3
+    if dtype == "bool":
+        values = values % 2 == 0
+    return values.reshape(shape).to(getattr(torch, dtype))
+
+class Sub(TensorDict):
+    """A user's subclass."""
+
+Pair = collections.namedtuple("Pair", "a b")
+
+@dataclasses.dataclass
+class Plain:
+    a: Tensor
+    b: Tensor = None
+'''
+
+# Every fixture binds `td`; most have batch size [2, 3], so that one program suits many.
+# `o` is another object whose state is recorded too, such as the parent of a view.
+FIXTURES = {
+    "none": "td = None",
+    "flat": (
+        "td = TensorDict({'a': T([2, 3]), 'b': T([2, 3, 4], 'int64'), "
+        "'c': T([2, 3, 1], 'bool')}, [2, 3])"
+    ),
+    "nested": (
+        "td = TensorDict({'a': T([2, 3]), 'n': {'b': T([2, 3, 4], 'int64'), "
+        "'m': {'c': T([2, 3], start=2)}}, 'd': T([2, 3, 1])}, [2, 3])"
+    ),
+    "deep": (  # a nested container with more batch dims than its parent
+        "td = TensorDict({'a': T([2, 3]), "
+        "'n': TensorDict({'b': T([2, 3, 4, 2])}, [2, 3, 4])}, [2, 3])"
+    ),
+    "floats": "td = TensorDict({'a': T([2, 3]), 'n': {'b': T([2, 3, 4])}}, [2, 3])",
+    "mixed": (
+        "td = TensorDict({'a': T([2, 3], 'float64'), 'b': T([2, 3, 2], 'int32'), "
+        "'c': T([2, 3], 'bool'), 'd': T([2, 3, 1, 2], 'uint8')}, [2, 3])"
+    ),
+    "empty": "td = TensorDict({}, [2, 3])",
+    "empty_nested": "td = TensorDict({'a': T([2, 3]), 'n': {}, 'm': {'p': {}}}, [2, 3])",
+    "scalar": "td = TensorDict({'a': T([]), 'b': T([3]), 'n': {'c': T([2])}}, [])",
+    "one": "td = TensorDict({'a': T([4]), 'n': {'b': T([4, 2])}}, [4])",
+    "single": "td = TensorDict({'a': T([1, 3]), 'n': {'b': T([1, 3, 1])}}, [1, 3])",
+    "zero": "td = TensorDict({'a': T([0, 3]), 'n': {'b': T([0, 3, 2])}}, [0, 3])",
+    "locked": (
+        "td = TensorDict({'a': T([2, 3]), 'n': {'b': T([2, 3, 4], 'int64')}}, [2, 3])"
+        ".lock_()"
+    ),
+    "named": (
+        "td = TensorDict({'a': T([2, 3]), 'n': {'b': T([2, 3, 4])}}, [2, 3], "
+        "names=['x', 'y'])"
+    ),
+    "half_named": (
+        "td = TensorDict({'a': T([2, 3]), 'n': TensorDict({'b': T([2, 3, 4])}, "
+        "[2, 3, 4])}, [2, 3], names=['x', None])"
+    ),
+    "cpu": (
+        "td = TensorDict({'a': T([2, 3]), 'n': {'b': T([2, 3, 4])}}, [2, 3], "
+        "device='cpu')"
+    ),
+    "meta": (
+        "td = TensorDict({'a': T([2, 3]), 'n': {'b': T([2, 3, 4])}}, [2, 3], "
+        "device='meta')"
+    ),
+    "subclass": "td = Sub({'a': T([2, 3]), 'n': {'b': T([2, 3, 4], 'int64')}}, [2, 3])",
+    "nested_subclass": (
+        "td = TensorDict({'a': T([2, 3]), 'n': Sub({'b': T([2, 3, 4])}, [2, 3])}, "
+        "[2, 3])"
+    ),
+    "sub": (  # a view of a part of another container
+        "o = TensorDict({'a': T([4, 3]), 'n': {'b': T([4, 3, 4], 'int64')}}, [4, 3])\n"
+        "td = o._get_sub_tensordict(slice(1, 3))"
+    ),
+    "grad": (
+        "td = TensorDict({'a': T([2, 3]).requires_grad_(), "
+        "'n': {'b': T([2, 3, 4]).requires_grad_()}}, [2, 3])"
+    ),
+    "dotted": (
+        "td = TensorDict({'n.b': T([2, 3]), 'n.m.c': T([2, 3, 4]), 'a': T([2, 3])}, "
+        "[2, 3])"
+    ),
+}
+EVERY = "flat nested deep empty scalar zero locked named cpu subclass sub"
+"""The fixtures that a method is tried on unless its cases say otherwise."""
+
+SOME = "flat nested locked named sub"
+"""The fixtures for a program whose answer hardly depends on the container."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program. ``reason`` and ``ours`` mark an accepted difference.
+
+    Attributes:
+        method: the public name whose behaviour this is, such as ``"view"``.
+        fixture: a name in :data:`FIXTURES`.
+        program: statements; where the last one is an expression, its value is recorded.
+        values: whether the values of tensors are compared (not for ``new_empty``).
+        message: whether the text of an error is compared. Default: for the classes that
+            libraries raise on purpose, so not for TypeError and AttributeError.
+        warned: whether warnings are compared.
+        reason: why our answer is not the release's.
+        ours: an expression over ``result``, ``error``, ``td`` and ``o`` that is true of
+            our answer, compared in place of the recorded one.
+    """
+
+    method: str
+    fixture: str
+    program: str
+    values: bool = True
+    message: bool | None = None
+    warned: bool = False
+    reason: str = ""
+    ours: str = ""
+
+    @property
+    def name(self) -> str:
+        """What identifies this case in the answers and as a test."""
+        return f"{self.method}/{self.fixture}: {self.program}"
+
+
+def cases(method: str, programs: str, on: str = EVERY, **options: Any) -> list[Case]:
+    """One case per program and fixture.
+
+    Args:
+        method: the public name that the programs are about.
+        programs: one program per line; blank lines are skipped. Statements of one
+            program are separated by ``;``.
+        on: names of fixtures, separated by spaces.
+        **options: further fields of :class:`Case`.
+    """
+    lines = [line.strip() for line in programs.strip().splitlines()]
+    return [
+        Case(method, fixture, line, **options)
+        for line in lines
+        if line
+        for fixture in on.split()
+    ]
+
+
+def topics() -> list[str]:
+    """The topics that have cases."""
+    return sorted(path.stem[6:] for path in FOLDER.glob("cases_*.py"))
+
+
+def cases_of(topic: str) -> list[Case]:
+    """The cases of ``cases_<topic>.py``."""
+    if str(FOLDER) not in sys.path:
+        sys.path.insert(0, str(FOLDER))
+    found: list[Case] = importlib.import_module(f"cases_{topic}").CASES
+    names = [case.name for case in found]
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        msg = f"cases given twice in the topic {topic}: {twice}"
+        raise ValueError(msg)
+    for case in found:
+        if bool(case.reason) != bool(case.ours):
+            msg = f"{case.name}: an accepted difference has a reason and our answer."
+            raise ValueError(msg)
+    return found
+
+
+def answers_path(topic: str) -> Path:
+    """Where the recorded answers of a topic are."""
+    return FOLDER / "answers" / f"{topic}.json"
+
+
+_prelude: dict[str, Any] = {}
+
+
+def _fresh_namespace() -> dict[str, Any]:
+    if not _prelude:
+        module = type(sys)("parity_prelude")
+        sys.modules["parity_prelude"] = module
+        exec(PRELUDE, vars(module))  # noqa: S102  # the cases are our own text
+        _prelude.update(vars(module))
+    return dict(_prelude)
+
+
+def _execute(program: str, namespace: dict[str, Any]) -> Any:
+    """Run a program; the value of its last statement where that is an expression."""
+    tree = ast.parse(program)
+    last = tree.body[-1]
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, "<case>", "exec"), namespace)  # noqa: S102
+        return None
+    exec(  # noqa: S102
+        compile(ast.Module(tree.body[:-1], []), "<case>", "exec"), namespace
+    )
+    return eval(compile(ast.Expression(last.value), "<case>", "eval"), namespace)  # noqa: S307
+
+
+def _state(
+    namespace: dict[str, Any], name: str, origins: Origins, case: Case
+) -> Any:
+    value = namespace.get(name)
+    if value is None:
+        return None
+    return describe(value, origins, values=case.values, whole=True)
+
+
+def run(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a case. Returns its answer as JSON and the names that ``ours`` may use."""
+    namespace = _fresh_namespace()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        exec(FIXTURES[case.fixture], namespace)  # noqa: S102
+        if not case.warned:
+            caught.clear()
+        origins = Origins(namespace.get("td"), namespace.get("o"))
+        before = {name: _state(namespace, name, origins, case) for name in ("td", "o")}
+        answer: dict[str, Any] = {}
+        result = error = None
+        try:
+            result = _execute(case.program, namespace)
+        except Exception as raised:  # noqa: BLE001  # every error is an answer
+            error = raised
+    if error is not None:
+        answer["raises"] = describe_error(error)
+    else:
+        answer["result"] = describe(result, origins, values=case.values)
+    for name in ("td", "o"):
+        state = _state(namespace, name, origins, case)
+        if state is not None:
+            answer[name] = "unchanged" if state == before[name] else state
+    if case.warned:
+        answer["warns"] = [
+            [seen.category.__name__, str(seen.message)[:80]] for seen in caught
+        ]
+    namespace.update(result=result, error=error)
+    return answer, namespace
+
+
+def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
+    """Where two descriptions differ, as readable lines."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in [*expected, *(k for k in found if k not in expected)]:
+            if key not in found:
+                yield f"{path}.{key}: release {expected[key]!r}, ours has none"
+            elif key not in expected:
+                yield f"{path}.{key}: release has none, ours {found[key]!r}"
+            else:
+                yield from differences(expected[key], found[key], f"{path}.{key}")
+    elif (
+        isinstance(expected, list)
+        and isinstance(found, list)
+        and len(expected) == len(found)
+    ):
+        for i, (left, right) in enumerate(zip(expected, found, strict=True)):
+            yield from differences(left, right, f"{path}[{i}]")
+    elif expected != found:
+        yield f"{path}: release {expected!r}, ours {found!r}"

@@ -1,0 +1,73 @@
+"""Our answers against those of the published release, one test per case."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from frame import Case, answers_path, cases_of, differences, run, topics  # noqa: E402
+
+RAISED_BY_ACCIDENT = {
+    "TypeError",
+    "AttributeError",
+    "UnboundLocalError",
+    "NameError",
+    "AssertionError",
+}
+"""Classes whose text is Python's own more often than the release's."""
+
+PARAMETERS = [
+    pytest.param(topic, case, id=case.name)
+    for topic in topics()
+    for case in cases_of(topic)
+]
+
+
+@cache
+def recorded(topic: str) -> dict[str, Any]:
+    """The recorded answers of a topic."""
+    path = answers_path(topic)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def compare_errors(case: Case, expected: dict[str, Any], found: dict[str, Any]) -> None:
+    """Assert that an error is caught by the same clauses and says the same."""
+    assert expected["chain"][0] in found["chain"], (
+        f"release raises {expected}, ours {found}"
+    )
+    message = case.message
+    if message is None:
+        message = expected["chain"][0] not in RAISED_BY_ACCIDENT
+    if message:
+        assert expected["message"].lower() in found["message"].lower(), (
+            f"release says {expected['message']!r}, ours {found['message']!r}"
+        )
+
+
+@pytest.mark.parametrize(("topic", "case"), PARAMETERS)
+def test_answer_is_that_of_the_release(topic: str, case: Case) -> None:
+    """The result, the error and the state afterwards are those that were recorded."""
+    found, names = run(case)
+    if case.ours:
+        assert eval(case.ours, names), f"{case.ours} is not true of {found}"  # noqa: S307
+        return
+    expected = recorded(topic).get(case.name)
+    assert expected is not None, "not recorded: run tests/parity/record.py"
+    found = json.loads(json.dumps(found))
+    if "raises" in expected:
+        assert "raises" in found, f"release raises {expected['raises']}, ours {found}"
+        compare_errors(case, expected["raises"], found["raises"])
+        expected = {k: v for k, v in expected.items() if k != "raises"}
+        found = {k: v for k, v in found.items() if k != "raises"}
+    elif "raises" in found:
+        error = names["error"]
+        raise AssertionError(f"ours raises {error!r}") from error
+    lines = list(differences(expected, found))
+    assert not lines, "\n".join(lines)
