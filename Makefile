@@ -11,6 +11,10 @@ PYTHON ?= python3
 PYTEST ?= -n 2
 # Where the demo works: make demo DEMO='/data/demo --images 1000'
 DEMO ?=
+# Arguments for the benchmarks: make bench BENCH='--only view'; PEER= is a folder with
+# the published release, which is fetched otherwise.
+BENCH ?=
+PEER ?=
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -82,8 +86,14 @@ doctest: $(stamps)/extension ## run the examples of the docstrings and documents
 	$(python) -m pytest tests/docs
 
 .PHONY: bench
-bench: $(stamps)/extension ## compare with bare torch (and PEER=, the published release)
-	$(python) benches/run.py $(if $(PEER),--peer $(PEER)) $(BENCH)
+bench: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## compare with bare torch and with the published release
+	$(python) -m benches.python --peer $(or $(PEER),build/release) $(BENCH)
+
+# The published release to compare with, apart from the environment.
+build/release/.installed: | $(stamps)
+	$(python) -m pip install --quiet --no-deps --target build/release \
+		tensordict==0.15.3 'pyvers<0.3' importlib_metadata zipp
+	@touch $@
 
 # --- Before sending -------------------------------------------------------------------
 

@@ -1,0 +1,54 @@
+"""The command line, ``python -m tensordict``: one subcommand, one module.
+
+A module of a subcommand has ``add_arguments(parser)`` and ``run(arguments)``, which
+returns the exit status. Nothing here runs at ``import tensordict``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Each command is the module ``tensordict.<name>``.
+COMMANDS: Final = {
+    "doctor": "show versions, limits of the machine, and whether this package is whole",
+    "demo": "save, load and check a real model, then fill and read a dataset on disk",
+}
+
+
+def parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """Build the parser, with the arguments of the command ``chosen``.
+
+    Only the module of that command is imported, so that ``doctor`` answers where the
+    others cannot be imported.
+    """
+    result = argparse.ArgumentParser(prog="python -m tensordict")
+    commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        if name == chosen:
+            module = importlib.import_module(f"tensordict.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` and return its exit status.
+
+    Args:
+        argv: the arguments after the program's name; those of the process by default.
+
+    Raises:
+        SystemExit: the arguments are wrong, or help was asked for.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    # The program has no options of its own but --help, so a command comes first.
+    arguments = parser(argv[0] if argv else None).parse_args(argv)
+    status: int = arguments.run(arguments)
+    return status

@@ -1,0 +1,356 @@
+"""Save, load and check a real model, then fill and read a dataset on disk.
+
+The main job of this package, end to end: the parameters of a ``torch.nn.Transformer``
+go to disk and, through memory maps, into a second model, whose output must be the same
+to the last bit; a dataset larger than one wants to hold in memory is allocated on disk,
+filled, and read back in random batches, each compared with what was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from tensordict import MemoryMappedTensor, TensorDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Rows written at once while the dataset is filled: a few MB, so that the bar moves.
+CHUNK_ROWS = 1024
+# Odd, so that neighbouring images differ in every byte.
+SHADE_STEP = 7
+HEADS = 4
+# A folder that holds this file belongs to the demo, which may empty it.
+MARKER = ".tensordict-demo"
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much work the demo does; the defaults are a few hundred MB and 1.2 GB."""
+
+    d_model: int = 768
+    layers: int = 6
+    images: int = 100_000
+    side: int = 64
+    batch: int = 256
+    batches: int = 200
+    threads: int = min(_cores(), 8)
+
+    def model_bytes(self) -> int:
+        """Roughly the bytes of the model: 12 and 16 d_model² weights a layer."""
+        return 4 * 28 * self.layers * self.d_model**2
+
+    def dataset_bytes(self) -> int:
+        """The bytes of the images and of their labels."""
+        return self.images * (self.side * self.side * 3 + 8)
+
+
+class Progress(Protocol):
+    """What the demo needs of a progress bar."""
+
+    def update(self, n: float = 1) -> object:
+        """Move the bar by ``n``."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``python -m tensordict demo``."""
+    parser.add_argument(
+        "path",
+        nargs="?",
+        type=Path,
+        metavar="PATH",
+        help="new or empty folder to work in, which is kept, or that of an earlier "
+        "demo; by default a temporary one",
+    )
+    helps = {
+        "d_model": "width of the transformer",
+        "layers": "layers of its encoder, and of its decoder",
+        "images": "images in the dataset",
+        "side": "height and width of an image, in pixels",
+        "batch": "images in a random batch",
+        "batches": "random batches to read",
+        "threads": "threads that write and read the model",
+    }
+    for field in dataclasses.fields(Sizes):
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=_width if field.name == "d_model" else _positive,
+            default=field.default,
+            metavar="N",
+            help=f"{helps[field.name]} (default: %(default)s)",
+        )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo; the status is 0 only if all checks held."""
+    names = [field.name for field in dataclasses.fields(Sizes)]
+    sizes = Sizes(**{name: getattr(arguments, name) for name in names})
+    checks = Checks()
+    if arguments.path is not None and not _is_ours(arguments.path):
+        print(
+            f"{arguments.path} holds files that are not of an earlier demo: give a "
+            "folder that is new or empty.",
+            file=sys.stderr,
+        )
+        return 1
+    with _workplace(arguments.path) as folder:
+        needed = sizes.model_bytes() + sizes.dataset_bytes()
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            print(
+                f"{folder} has {_size(free)} free and the demo needs about "
+                f"{_size(needed)}: give another PATH or smaller sizes (see --help).",
+                file=sys.stderr,
+            )
+            return 1
+        print(f"working in {folder}")
+        checkpoint_of_a_model(folder / "model", sizes, checks)
+        dataset_on_disk(folder / "dataset", sizes, checks)
+    return checks.conclude()
+
+
+class Checks:
+    """Says of each check whether it held, and remembers those that did not."""
+
+    def __init__(self) -> None:
+        self.num_held = 0
+        self.failed: list[str] = []
+
+    def hold(self, what: str, held: bool) -> None:
+        """Record and print whether ``what`` held."""
+        print(f"  {'ok' if held else 'FAILED':<7} {what}", flush=True)
+        if held:
+            self.num_held += 1
+        else:
+            self.failed.append(what)
+
+    def conclude(self) -> int:
+        """Print the verdict and return the exit status."""
+        if self.failed:
+            print(f"{len(self.failed)} checks FAILED: {'; '.join(self.failed)}")
+            return 1
+        print(f"all {self.num_held} checks held")
+        return 0
+
+
+def checkpoint_of_a_model(path: Path, sizes: Sizes, checks: Checks) -> None:
+    """Save a transformer at ``path``, load it lazily, run a second one with it."""
+    source, target = _transformer(sizes, seed=0), _transformer(sizes, seed=1)
+    params = TensorDict.from_module(source)
+    num_bytes = _num_bytes(params)
+    num_tensors = len(list(params.keys(include_nested=True, leaves_only=True)))
+    print(f"model: torch.nn.Transformer, {num_tensors} tensors, {_size(num_bytes)}")
+
+    start = time.perf_counter()
+    params.memmap(path, num_threads=sizes.threads)
+    _report("saved", num_bytes, start)
+
+    start = time.perf_counter()
+    loaded = TensorDict.load_memmap(path)
+    elapsed_ms = 1e3 * (time.perf_counter() - start)
+    print(f"  mapped lazily in {elapsed_ms:.1f} ms")
+
+    on_disk = sum(file.stat().st_size for file in path.rglob("*.memmap"))
+    checks.hold("the files hold each tensor once", on_disk == num_bytes)
+    leaves = list(loaded.values(include_nested=True, leaves_only=True))
+    mapped = all(isinstance(leaf, MemoryMappedTensor) for leaf in leaves)
+    checks.hold("every loaded tensor is mapped from its file", mapped)
+
+    start = time.perf_counter()
+    same = bool((loaded == params.data).all())
+    _report("compared", num_bytes, start)
+    checks.hold("what was loaded is what was saved", same)
+
+    with torch.no_grad(), _one_attention_path():
+        generator = torch.Generator().manual_seed(2)
+        words = torch.randn(2, 8, sizes.d_model, generator=generator)
+        expected = source(words, words)
+        checks.hold(
+            "the second model differs before", not expected.equal(target(words, words))
+        )
+        loaded.to_module(target)
+        checks.hold(
+            "the second model's output is the same after",
+            expected.equal(target(words, words)),
+        )
+
+
+def dataset_on_disk(path: Path, sizes: Sizes, checks: Checks) -> None:
+    """Allocate a dataset at ``path``, fill it, and read random batches of it."""
+    num_bytes = sizes.dataset_bytes()
+    side = sizes.side
+    print(f"dataset: {sizes.images:,} images of {side}x{side}x3, {_size(num_bytes)}")
+    one = TensorDict(
+        {
+            "images": torch.zeros(side, side, 3, dtype=torch.uint8),
+            "labels": torch.zeros((), dtype=torch.int64),
+        },
+        batch_size=[],
+    )
+    # Neither line takes memory: an expanded tensor is a view of one image, and the
+    # files of memmap_like are holes until they are written.
+    dataset = one.expand(sizes.images).memmap_like(path)
+
+    generator = torch.Generator().manual_seed(3)
+    pattern = torch.randint(256, (side, side, 3), generator=generator)
+    pattern = pattern.to(torch.uint8)
+
+    start = time.perf_counter()
+    with _progress(sizes.images, "filling", " images") as bar:
+        for rows in torch.arange(sizes.images).split(CHUNK_ROWS):
+            first, last = int(rows[0]), int(rows[-1])
+            dataset[first : last + 1] = _images(rows, pattern)
+            bar.update(len(rows))
+    _report("filled", num_bytes, start, sizes.images)
+
+    dataset = TensorDict.load_memmap(path)
+    checks.hold("the dataset is there again", dataset.batch_size == (sizes.images,))
+
+    same = True
+    elapsed_s = 0.0
+    with _progress(sizes.batches, "reading", " batches") as bar:
+        for _ in range(sizes.batches):
+            rows = torch.randint(sizes.images, (sizes.batch,), generator=generator)
+            start = time.perf_counter()
+            batch = dataset[rows]
+            elapsed_s += time.perf_counter() - start
+            same = same and bool((batch == _images(rows, pattern)).all())
+            bar.update(1)
+    num_rows = sizes.batch * sizes.batches
+    read_bytes = num_bytes // sizes.images * num_rows
+    _report("read", read_bytes, time.perf_counter() - elapsed_s, num_rows)
+    checks.hold("every random batch is what was written", same)
+
+
+def _images(rows: torch.Tensor, pattern: torch.Tensor) -> TensorDict:
+    """Make the images ``rows`` anew: the pattern, shaded by the row; the label is it."""
+    shade = (rows * SHADE_STEP).to(torch.uint8)
+    return TensorDict(
+        {"images": pattern + shade[:, None, None, None], "labels": rows},
+        batch_size=[len(rows)],
+    )
+
+
+def _transformer(sizes: Sizes, *, seed: int) -> torch.nn.Transformer:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = torch.nn.Transformer(
+            d_model=sizes.d_model,
+            nhead=HEADS,
+            num_encoder_layers=sizes.layers,
+            num_decoder_layers=sizes.layers,
+            dim_feedforward=4 * sizes.d_model,
+            batch_first=True,
+        )
+    return model.eval()
+
+
+@contextlib.contextmanager
+def _one_attention_path() -> Iterator[None]:
+    """Keep torch from its fused attention.
+
+    It takes that for parameters of class ``Parameter`` only, and rounds differently
+    there: two models with equal weights would differ in the last bits.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether ``path`` may be emptied: it is absent, empty, or of an earlier demo."""
+    if not path.exists():
+        return True
+    return path.is_dir() and ((path / MARKER).exists() or not any(path.iterdir()))
+
+
+@contextlib.contextmanager
+def _workplace(path: Path | None) -> Iterator[Path]:
+    if path is not None:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / MARKER).touch()
+        for name in ("model", "dataset"):
+            shutil.rmtree(path / name, ignore_errors=True)
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="tensordict-demo-") as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _progress(total: int, what: str, unit: str) -> Iterator[Progress]:
+    """Show a progress bar, or two lines where tqdm is not installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        print(f"  {what} {total:,}{unit}", flush=True)
+        yield _NoBar()
+        return
+    with tqdm(total=total, desc=f"  {what}", unit=unit, leave=False) as bar:
+        yield bar
+
+
+class _NoBar:
+    def update(self, n: float = 1) -> None:
+        """Show nothing."""
+
+
+def _num_bytes(params: TensorDict) -> int:
+    leaves = params.values(include_nested=True, leaves_only=True)
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+
+
+def _report(
+    what: str, num_bytes: int, start: float, num_rows: int | None = None
+) -> None:
+    elapsed_s = max(time.perf_counter() - start, 1e-9)
+    rows = "" if num_rows is None else f", {num_rows / elapsed_s:,.0f} images/s"
+    print(
+        f"  {what} {_size(num_bytes)} in {elapsed_s:.2f} s: "
+        f"{_size(num_bytes / elapsed_s)}/s{rows}",
+        flush=True,
+    )
+
+
+def _size(num_bytes: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} GB"
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        message = f"must be at least 1, got {text}"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+def _width(text: str) -> int:
+    value = _positive(text)
+    if value % HEADS:
+        message = f"must be a multiple of {HEADS} (attention heads), got {text}"
+        raise argparse.ArgumentTypeError(message)
+    return value

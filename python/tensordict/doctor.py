@@ -1,0 +1,331 @@
+"""Show versions, limits of the machine, and whether this package is whole.
+
+The published release has the same import name as this package. Where both are
+installed, the files of one lie over those of the other: what runs is then neither.
+Everything here works in that state too, so it asks ``sys.modules`` and the records of
+the installer and trusts no name of the package itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+IMPORT_NAME: Final = "tensordict"
+DISTRIBUTION: Final = "tensordict-rs"
+
+OPTIONAL: Final = (
+    "cloudpickle",
+    "h5py",
+    "pandas",
+    "pyarrow",
+    "safetensors",
+    "tqdm",
+    "zarr",
+)
+
+REMEDY: Final = """\
+Another distribution has files under the import name 'tensordict'. What is imported may
+be a mixture of the two. Remove both, then install this one without its rival:
+
+    pip uninstall -y {others} tensordict-rs
+    pip install tensordict-rs
+
+README.md, "Living beside the published release", says how to keep packages that depend
+on 'tensordict' from installing it again."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``python -m tensordict doctor``."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the report; the status is 1 where the installation is a mixture."""
+    found = report()
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+    else:
+        for line in _lines(found):
+            print(line)
+    return 1 if found["conflicts"] else 0
+
+
+def report() -> dict[str, Any]:
+    """Collect everything that ``doctor`` prints, as plain data."""
+    return {
+        "versions": versions(),
+        "optional": {name: _distribution_version(name) for name in OPTIONAL},
+        "build": build(),
+        "cores": cores(),
+        "limits": limits(),
+        "filesystems": {
+            "current directory": filesystem(Path.cwd()),
+            "temporary files": filesystem(Path(tempfile.gettempdir())),
+            "shared memory": filesystem(Path("/dev/shm")),  # noqa: S108 (asked, not used)
+        },
+        "conflicts": conflicts(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of the interpreter, of torch and of each part of this."""
+    native = _module("tensordict._rust")
+    return {
+        "python": platform.python_version(),
+        "torch": _module_version("torch"),
+        "numpy": _module_version("numpy"),
+        "tensordict": _module_version(IMPORT_NAME),
+        "tensordict-rs": _distribution_version(DISTRIBUTION),
+        "tensordict-python (crate)": getattr(native, "__version__", None),
+        "tensordict-core (crate)": getattr(native, "core_version", None),
+    }
+
+
+def build() -> dict[str, str | None]:
+    """Return what is imported from where, and how the extension was built."""
+    native = _module("tensordict._rust")
+    package = sys.modules.get(IMPORT_NAME)
+    profile = None
+    if native is not None:
+        profile = "debug" if native.is_debug_build else "release"
+    return {
+        "profile": profile,
+        "package": str(Path(str(getattr(package, "__file__", "?"))).parent),
+        "extension": getattr(native, "__file__", None),
+        "platform": platform.platform(),
+    }
+
+
+def cores() -> dict[str, float | None]:
+    """Return how many cores the machine has and how many this process may use."""
+    torch = _module("torch")
+    return {
+        "machine": os.cpu_count(),
+        "process": _affinity(),
+        "cgroup quota": _cgroup_cores(),
+        "torch threads": torch.get_num_threads() if torch is not None else None,
+    }
+
+
+def limits() -> dict[str, int | str | None]:
+    """Return the limits of the kernel that a large container meets first."""
+    result: dict[str, int | str | None] = {
+        # One mapping per leaf that was loaded from a directory.
+        "vm.max_map_count": _number("/proc/sys/vm/max_map_count"),
+        "mappings now": _count_lines("/proc/self/maps"),
+        "vm.overcommit_memory": _number("/proc/sys/vm/overcommit_memory"),
+    }
+    try:
+        import resource
+    except ImportError:  # Not a Unix.
+        return result
+    names = {
+        "RLIMIT_NOFILE": resource.RLIMIT_NOFILE,
+        "RLIMIT_AS": resource.RLIMIT_AS,
+        "RLIMIT_FSIZE": resource.RLIMIT_FSIZE,
+    }
+    for name, which in names.items():
+        soft, hard = (
+            "unlimited" if value == resource.RLIM_INFINITY else value
+            for value in resource.getrlimit(which)
+        )
+        result[name] = soft
+        result[f"{name} (hard)"] = hard
+    return result
+
+
+def filesystem(path: Path) -> dict[str, Any] | None:
+    """Return the file system that ``path`` is on and its space, or None.
+
+    ``type`` and ``mount`` are None where the kernel does not tell.
+    """
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return None
+    mount, kind = _mount_of(path.resolve())
+    return {
+        "path": str(path),
+        "type": kind,
+        "mount": mount,
+        "free_bytes": usage.free,
+        "total_bytes": usage.total,
+    }
+
+
+def conflicts() -> list[dict[str, str]]:
+    """Return what else claims the import name, an empty list where nothing does.
+
+    Each has ``distribution``, ``version``, ``location`` and ``problem``.
+    """
+    result: list[dict[str, str]] = []
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"] or "?"
+        if _normalized(name) == DISTRIBUTION:
+            overwritten = list(_overwritten(distribution))
+            if overwritten:
+                problem = "files were overwritten: " + ", ".join(overwritten[:5])
+                result.append(_conflict(distribution, name, problem))
+        elif _owns_import_name(distribution):
+            problem = f"has files under the import name {IMPORT_NAME!r}"
+            result.append(_conflict(distribution, name, problem))
+    version = _module_version(IMPORT_NAME)
+    if version is None or "+rs." not in version:
+        result.append(
+            {
+                "distribution": IMPORT_NAME,
+                "version": version or "?",
+                "location": str(build()["package"]),
+                "problem": "the package that is imported is not this one",
+            }
+        )
+    # A folder that is twice on the path lists its distributions twice.
+    return [row for number, row in enumerate(result) if row not in result[:number]]
+
+
+def _conflict(
+    distribution: importlib.metadata.Distribution, name: str, problem: str
+) -> dict[str, str]:
+    return {
+        "distribution": name,
+        "version": distribution.version,
+        "location": str(distribution.locate_file("")),
+        "problem": problem,
+    }
+
+
+def _owns_import_name(distribution: importlib.metadata.Distribution) -> bool:
+    # A broken installation may have no record; its list of top-level names is older
+    # than records and still written by setuptools.
+    files = distribution.files
+    if files is not None:
+        return any(file.parts[0] == IMPORT_NAME for file in files)
+    names = distribution.read_text("top_level.txt") or ""
+    return IMPORT_NAME in names.split()
+
+
+def _overwritten(distribution: importlib.metadata.Distribution) -> Iterator[str]:
+    """Yield our files whose bytes are not those that the installer recorded."""
+    for file in distribution.files or ():
+        if file.parts[0] != IMPORT_NAME or file.hash is None:
+            continue
+        path = Path(str(file.locate()))
+        if not path.is_file():
+            yield f"{file} (missing)"
+            continue
+        digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
+        recorded = file.hash.value.rstrip("=")
+        if base64.urlsafe_b64encode(digest).decode().rstrip("=") != recorded:
+            yield str(file)
+
+
+def _normalized(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _module(name: str) -> Any | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _module_version(name: str) -> str | None:
+    version = getattr(_module(name), "__version__", None)
+    return None if version is None else str(version)
+
+
+def _distribution_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _affinity() -> int | None:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def _cgroup_cores() -> float | None:
+    """Return the cores' worth of time that the container engine grants, if it limits."""
+    quota, _, period = _text("/sys/fs/cgroup/cpu.max").partition(" ")
+    if not quota or quota == "max":
+        return None
+    return round(int(quota) / int(period), 2)
+
+
+def _mount_of(path: Path) -> tuple[str | None, str | None]:
+    """Return the mount point and the type of the file system that holds ``path``."""
+    mount: str | None = None
+    kind: str | None = None
+    for line in _text("/proc/self/mountinfo").splitlines():
+        fields = line.split(" ")
+        point = fields[4].encode().decode("unicode_escape")  # "\040" is a space
+        deeper = mount is None or len(point) >= len(mount)
+        if deeper and path.is_relative_to(point):
+            mount, kind = point, fields[fields.index("-") + 1]
+    return mount, kind
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: str) -> int | None:
+    text = _text(path)
+    return int(text) if text else None
+
+
+def _count_lines(path: str) -> int | None:
+    return _text(path).count("\n") + 1 if Path(path).exists() else None
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    for title in ("versions", "optional", "build", "cores", "limits"):
+        yield title
+        for name, value in found[title].items():
+            yield f"  {name:<26} {'-' if value is None else value}"
+    yield "filesystems"
+    for name, value in found["filesystems"].items():
+        if value is None:
+            yield f"  {name:<26} -"
+            continue
+        free, total = value["free_bytes"] / 1e9, value["total_bytes"] / 1e9
+        kind = value["type"] or "unknown type"
+        yield (
+            f"  {name:<26} {value['path']} ({kind}), {free:.1f} of {total:.1f} GB free"
+        )
+    if found["build"]["profile"] == "debug":
+        yield ""
+        yield "This is a debug build: build with --release before measuring anything."
+    yield ""
+    if not found["conflicts"]:
+        yield f"The import name {IMPORT_NAME!r} belongs to this package alone."
+        return
+    for conflict in found["conflicts"]:
+        yield "CONFLICT: {distribution} {version}, {location}: {problem}".format(
+            **conflict
+        )
+    yield ""
+    others = {conflict["distribution"] for conflict in found["conflicts"]}
+    yield REMEDY.format(others=" ".join(sorted(others - {DISTRIBUTION})) or IMPORT_NAME)
