@@ -2,10 +2,375 @@
 
 from __future__ import annotations
 
-from tensordict.protocol import CollectionProtocol
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from tensordict.collection import TensorDictBase
 
 __all__ = ["ApplyOps"]
+
+MSG_UNKNOWN_KEYWORDS = (
+    "{}() ignores the keyword argument(s) {}. Starting with TensorDict 0.17, the default "
+    "will change to raising a TypeError for unknown keyword arguments."
+)
+MSG_OUT_BATCH_SIZE = (
+    "batch_size and out.batch_size must be equal when both are provided."
+)
+MSG_OUT_DEVICE = (
+    "device and out.device must be equal when both are provided. "
+    "Got device={} and out.device={}."
+)
 
 
 class ApplyOps(CollectionProtocol):
     """Calling a function on every leaf."""
+
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        batch_size: Sequence[int] | None = None,
+        device: torch.device | str | int | None = NO_DEFAULT,  # type: ignore[assignment]
+        names: Sequence[str | None] | None = NO_DEFAULT,  # type: ignore[assignment]
+        inplace: bool = False,
+        default: Any = NO_DEFAULT,
+        filter_empty: bool | None = None,
+        propagate_lock: bool = False,
+        call_on_nested: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        out: TensorDictBase | None = None,
+        **constructor_kwargs: Any,
+    ) -> Self | None:
+        """Call ``fn`` on every leaf and collect the results under the same keys.
+
+        Leaves are visited depth first, in key order. Where ``fn`` gives None the key
+        is left out. The result is a new collection, unlocked unless ``propagate_lock``.
+
+        Args:
+            fn: called as ``fn(leaf, *leaves_of_others)``.
+            *others: collections with the keys of this one. Their leaves of the same
+                key are passed to ``fn``; they may have further keys.
+            batch_size: the batch size of the result and of all that is nested in it,
+                ``[*B]`` unless given. With it the result has no names.
+            device: the device of the result. Default: that of this collection.
+            names: the names of the result's dims. Default: those of this collection.
+            inplace: copy the results into the storage of this collection's leaves and
+                return it. The batch size, device and names stay as they are.
+            default: passed in place of an entry that one of ``others`` lacks. An error
+                unless given.
+            filter_empty: whether a (nested) collection for which ``fn`` gave nothing is
+                left out. Default: left out unless it was empty before. Where the root
+                itself is left out the result is None.
+            propagate_lock: lock the result if this collection is locked.
+            call_on_nested: take the direct entries as they are, nested collections
+                included, and do not enter them.
+            is_leaf: asked about the type of each value; true stops the walk there.
+            out: a collection in which the results are stored, replacing what is there.
+            **constructor_kwargs: ignored, with a warning.
+
+        Raises:
+            KeyError: one of ``others`` lacks a key and there is no ``default``.
+            RuntimeError: a result does not have the batch size as its leading dims, or
+                ``out`` is locked or has another batch size or device than the ones
+                given. Nothing has been written then.
+
+        Examples:
+            >>> td = TensorDict(a=torch.ones(3), b={"c": torch.zeros(3)}, batch_size=[3])
+            >>> td.apply(lambda x: x + 1)["b", "c"]
+            tensor([1., 1., 1.])
+            >>> td.apply(lambda x, y: x - y, td)["a"]
+            tensor([0., 0., 0.])
+            >>> td.apply(lambda x: x.sum(), batch_size=[])["a"]
+            tensor(3.)
+        """
+        if constructor_kwargs:
+            _warn_unknown("apply", constructor_kwargs)
+        return self._apply(
+            fn,
+            others,
+            batch_size,
+            device,
+            names,
+            inplace,
+            default,
+            False,
+            False,
+            filter_empty,
+            propagate_lock,
+            True if call_on_nested else is_leaf,
+            out,
+            False,
+        )
+
+    def named_apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        nested_keys: bool = False,
+        batch_size: Sequence[int] | None = None,
+        device: torch.device | str | int | None = NO_DEFAULT,  # type: ignore[assignment]
+        names: Sequence[str | None] | None = NO_DEFAULT,  # type: ignore[assignment]
+        inplace: bool = False,
+        default: Any = NO_DEFAULT,
+        filter_empty: bool | None = None,
+        propagate_lock: bool = False,
+        call_on_nested: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        out: TensorDictBase | None = None,
+        **constructor_kwargs: Any,
+    ) -> Self | None:
+        """Call ``fn`` on the key and value of every leaf and collect the results.
+
+        As :meth:`apply`, with the key as the first argument of ``fn``.
+
+        Args:
+            fn: called as ``fn(key, leaf, *leaves_of_others)``.
+            *others: as in :meth:`apply`.
+            nested_keys: pass the whole key of a nested leaf, a tuple, and not only the
+                last part of it.
+            batch_size: as in :meth:`apply`, like all that follow.
+            device: see :meth:`apply`.
+            names: see :meth:`apply`.
+            inplace: see :meth:`apply`.
+            default: see :meth:`apply`.
+            filter_empty: see :meth:`apply`.
+            propagate_lock: see :meth:`apply`.
+            call_on_nested: see :meth:`apply`.
+            is_leaf: see :meth:`apply`.
+            out: see :meth:`apply`.
+            **constructor_kwargs: ignored, with a warning.
+
+        Examples:
+            >>> td = TensorDict(a=torch.ones(3), b={"c": torch.zeros(3)}, batch_size=[3])
+            >>> keys = []
+            >>> td.named_apply(lambda key, x: keys.append(key), nested_keys=True)
+            >>> keys
+            ['a', ('b', 'c')]
+        """
+        if constructor_kwargs:
+            _warn_unknown("named_apply", constructor_kwargs)
+        return self._apply(
+            fn,
+            others,
+            batch_size,
+            device,
+            names,
+            inplace,
+            default,
+            True,
+            nested_keys,
+            filter_empty,
+            propagate_lock,
+            True if call_on_nested else is_leaf,
+            out,
+            False,
+        )
+
+    def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
+        """Call ``fn`` on every leaf and copy the results into the leaves' storage.
+
+        As :meth:`apply` with ``inplace=True``, also on a locked collection.
+
+        Args:
+            fn: called as ``fn(leaf, *leaves_of_others)``.
+            *others: collections with the keys of this one.
+            **kwargs: further arguments of :meth:`apply`.
+
+        Examples:
+            >>> td = TensorDict(a=torch.ones(3))
+            >>> leaf = td["a"]
+            >>> td.apply_(lambda x: x + 1)["a"] is leaf
+            True
+            >>> leaf
+            tensor([2., 2., 2.])
+        """
+        return self.apply(fn, *others, inplace=True, **kwargs)
+
+    def attrs(
+        self,
+        *,
+        fields: Sequence[str] = ("device", "dtype", "shape"),
+        num_threads: int | None = None,
+    ) -> Self:
+        """The device, dtype and shape of every leaf.
+
+        Args:
+            fields: which of them.
+            num_threads: accepted for compatibility: nothing here is worth a thread.
+
+        Returns:
+            A collection without batch dims that holds a :class:`TensorAttrs` per leaf.
+        """
+        from tensordict.tensorclass import TensorAttrs
+
+        return self._apply(
+            lambda leaf: TensorAttrs.from_tensor(leaf, fields=fields),
+            batch_size=(),
+            filter_empty=False,
+            checked=True,
+        )
+
+    # What clients of the published package call ----------------------------------
+
+    def _fast_apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        batch_size: Sequence[int] | None = None,
+        device: torch.device | str | int | None = NO_DEFAULT,  # type: ignore[assignment]
+        names: Sequence[str | None] | None = NO_DEFAULT,  # type: ignore[assignment]
+        inplace: bool = False,
+        call_on_nested: bool = False,
+        default: Any = NO_DEFAULT,
+        named: bool = False,
+        nested_keys: bool = False,
+        filter_empty: bool | None = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        propagate_lock: bool = False,
+        out: TensorDictBase | None = None,
+        num_threads: int = 0,
+        checked: bool = True,
+        **constructor_kwargs: Any,
+    ) -> Self | None:
+        """:meth:`apply` that takes the results as they are, unless ``checked`` is false."""
+        return self._apply(
+            fn,
+            others,
+            batch_size,
+            device,
+            names,
+            inplace,
+            default,
+            named,
+            nested_keys,
+            filter_empty,
+            propagate_lock,
+            True if call_on_nested else is_leaf,
+            out,
+            checked,
+        )
+
+    def _apply_nest(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        batch_size: Sequence[int] | None = None,
+        device: torch.device | str | int | None = NO_DEFAULT,  # type: ignore[assignment]
+        names: Sequence[str | None] | None = NO_DEFAULT,  # type: ignore[assignment]
+        inplace: bool = False,
+        checked: bool = False,
+        call_on_nested: bool = False,
+        default: Any = NO_DEFAULT,
+        named: bool = False,
+        nested_keys: bool = False,
+        prefix: tuple[str, ...] = (),
+        filter_empty: bool | None = None,
+        is_leaf: Callable[[type], bool] | None = None,
+        out: TensorDictBase | None = None,
+        call_on_unbatched: bool = False,
+        **constructor_kwargs: Any,
+    ) -> Self | None:
+        """The walk of :meth:`apply` below ``prefix``, without the lock.
+
+        A container that is not dense overrides this, or is walked by its entries.
+        """
+        source = self
+        if not self._is_dense and not inplace and out is None:
+            source = self._as_dense()
+        return source._apply(
+            fn,
+            others,
+            batch_size,
+            device,
+            names,
+            inplace,
+            default,
+            named,
+            nested_keys,
+            filter_empty,
+            False,
+            True if call_on_nested else is_leaf,
+            out,
+            checked,
+            prefix,
+        )
+
+    def _as_dense(self) -> Any:
+        """A dense container that shares the direct entries of this one."""
+        from tensordict.containers.dense import TensorDict
+
+        return _rust.new(
+            TensorDict,
+            dict(self._entries()),
+            self.batch_size,
+            self.device,
+            self.names if self._has_names() else None,
+        )
+
+    def _apply(
+        self,
+        fn: Callable[..., Any],
+        others: tuple[Any, ...] = (),
+        batch_size: Sequence[int] | None = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+        inplace: bool = False,
+        default: Any = NO_DEFAULT,
+        named: bool = False,
+        nested_keys: bool = False,
+        filter_empty: bool | None = None,
+        propagate_lock: bool = False,
+        is_leaf: Any = None,
+        out: Any = None,
+        checked: bool = False,
+        prefix: tuple[str, ...] = (),
+    ) -> Any:
+        """Every form of :meth:`apply`; ``is_leaf`` True stands for ``call_on_nested``."""
+        if inplace:
+            # All results are there before the first is written: a function that
+            # raises leaves the collection as it was.
+            tree = _rust.apply_nest(
+                self, fn, others, None, NO_DEFAULT, None, default, named, nested_keys,
+                filter_empty, is_leaf, True, prefix,
+            )  # fmt: skip
+            if tree is None:
+                return None
+            _rust.write_tree(self, tree, True, checked)
+            return self
+        if device is not NO_DEFAULT and device is not None:
+            device = torch.device(device)
+        if batch_size is not None:
+            batch_size = torch.Size(batch_size)
+        if out is not None:
+            _check_out(out, batch_size, device)
+        result = _rust.apply_nest(
+            self, fn, others, batch_size, device, names, default, named, nested_keys,
+            filter_empty, is_leaf, checked or out is not None, prefix,
+        )  # fmt: skip
+        if out is not None and result is not None:
+            _rust.write_tree(out, result, False, checked, is_leaf is not True)
+            result = out
+        if propagate_lock and result is not None and self.is_locked:
+            result.lock_()
+        return result
+
+
+def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:
+    names = ", ".join(map(repr, keywords))
+    warnings.warn(
+        MSG_UNKNOWN_KEYWORDS.format(method, names), FutureWarning, stacklevel=3
+    )
+
+
+def _check_out(out: Any, batch_size: Any, device: Any) -> None:
+    if batch_size is not None and batch_size != out.batch_size:
+        raise RuntimeError(MSG_OUT_BATCH_SIZE)
+    if device is not NO_DEFAULT and device != out.device:
+        raise RuntimeError(MSG_OUT_DEVICE.format(device, out.device))
