@@ -98,13 +98,20 @@ def _spliced_size(old: torch.Size, prefix: torch.Size | None, k: int) -> torch.S
 
 
 def _spliced_names(
-    old: list[str | None] | None, names: Any, k: int
+    old: list[str | None] | None, names: Any, k: int, size: torch.Size
 ) -> list[str | None] | None:
+    """The names of a container of the new batch size ``size``; see :func:`map_leaves`."""
     if names is True:
         return None if old is None else list(old)
     if names is None:
         return None
-    tail = old[k:] if old is not None else []
+    if isinstance(names, tuple):
+        if old is None:
+            return None
+        moved = [None if dim < 0 else old[dim] for dim in names]
+        moved += old[k:]
+        return moved if any(name is not None for name in moved) else None
+    tail = [None] * (len(size) - len(names)) if old is None else old[k:]
     return [*names, *tail]
 
 
@@ -135,9 +142,11 @@ def map_leaves(
     shape to which the leaf's dims from ``k`` on are appended, with ``tail`` 2 a
     permutation to which the dim numbers from ``k`` on are.
 
-    ``prefix`` is the root's new batch size (None: all keep theirs), ``names`` its new
-    names (True: all keep theirs; None: none). With ``lock`` the result of a locked
-    container is locked.
+    ``prefix`` is the root's new batch size (None: all keep theirs). ``names`` is True
+    (all keep theirs), None (nobody has any), a list (the root's new ones; nested ones
+    append theirs from dim ``k`` on), or a tuple that gives for each dim of ``prefix``
+    the old dim whose name it takes, -1 for none: every container applies it to its own
+    names. With ``lock`` the result of a locked container is locked.
     """
     if not td._is_dense:
         return td._map_leaves(op, args, prefix, names, tail, lock, k)
@@ -150,12 +159,9 @@ def map_leaves(
             entries[key] = map_leaves(value, op, args, prefix, names, tail, False, k)
         else:
             entries[key] = _call(value, op, args, tail, k)
+    size = _spliced_size(old_size, prefix, k)
     result = new(
-        type(td),
-        entries,
-        _spliced_size(old_size, prefix, k),
-        td._device,
-        _spliced_names(old_names, names, k),
+        type(td), entries, size, td._device, _spliced_names(old_names, names, k, size)
     )
     if lock and td._is_locked:
         lock_tree(result)
@@ -187,16 +193,11 @@ def split_leaves(
             parts = _call(value, op, args, NO_TAIL, k)
         for entries, part in zip(all_entries, parts, strict=True):
             entries[key] = part
-    results = [
-        new(
-            type(td),
-            entries,
-            _spliced_size(td._batch_size, prefix, k),
-            td._device,
-            _spliced_names(td._td_dim_names, names, k),
-        )
-        for entries, prefix in zip(all_entries, prefixes, strict=True)
-    ]
+    results = []
+    for entries, prefix in zip(all_entries, prefixes, strict=True):
+        size = _spliced_size(td._batch_size, prefix, k)
+        new_names = _spliced_names(td._td_dim_names, names, k, size)
+        results.append(new(type(td), entries, size, td._device, new_names))
     if lock and td._is_locked:
         for result in results:
             lock_tree(result)
