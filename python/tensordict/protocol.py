@@ -36,7 +36,13 @@ import torch
 if TYPE_CHECKING:
     import weakref
 
-__all__ = ["KEEP", "NO_DEFAULT", "CollectionProtocol", "NestedKeyLike"]
+__all__ = [
+    "KEEP",
+    "NONE_IF_MISSING",
+    "NO_DEFAULT",
+    "CollectionProtocol",
+    "NestedKeyLike",
+]
 
 NestedKeyLike = str | tuple[Any, ...]
 
@@ -48,6 +54,17 @@ class _NoDefault(enum.IntEnum):
 
 
 NO_DEFAULT = _NoDefault.ZERO
+
+
+class _Missing(enum.IntEnum):
+    """The type of :data:`NONE_IF_MISSING`."""
+
+    NONE = 0
+
+
+NONE_IF_MISSING = _Missing.NONE
+"""As default of ``get``: None for a missing entry, but an error through a leaf."""
+
 KEEP = True
 """Passed as ``names`` to a primitive: each container keeps its own names."""
 
@@ -61,6 +78,9 @@ class CollectionProtocol:
 
     _is_dense: ClassVar[bool] = False
     """Whether the primitives may read the four state attributes directly."""
+
+    _is_non_tensor: ClassVar[bool] = False
+    """Whether this container is one value that is no tensor: walks do not enter it."""
 
     _is_locked: bool = False
     _is_memmap: bool = False

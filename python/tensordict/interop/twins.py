@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 NO_TAIL, SHAPE_TAIL, DIMS_TAIL = 0, 1, 2
 
@@ -29,6 +29,15 @@ MSG_BAD_KEY = (
 MSG_LOCKED = (
     "Cannot modify locked TensorDict. For in-place modification, consider using the "
     "`set_()` method and make sure the key is present."
+)
+MSG_LOCKED_GRAPH = (
+    "Cannot unlock a tensordict that is part of a locked graph. Unlock the root "
+    "tensordict first. If the tensordict is part of multiple graphs, group the graphs "
+    "under a common tensordict an unlock this root. self: {}, obj: {}."
+)
+MSG_MEMBERSHIP = (
+    "TensorDict keys are always strings. Membership checks are only supported for "
+    "strings or non-empty tuples of strings (for nested TensorDicts)"
 )
 
 
@@ -280,7 +289,7 @@ def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
         return
     td._is_locked = True
     if parents:
-        held = list(td._lock_parents_weakrefs)
+        held = [ref for ref in td._lock_parents_weakrefs if ref() is not None]
         for parent in parents:
             if not any(ref is parent for ref in held):
                 held.append(parent)
@@ -291,6 +300,41 @@ def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
             if inner is None:
                 inner = (*parents, weakref.ref(td))
             lock_tree(value, inner)
+
+
+LOCK_STATE = ("_is_locked", "_lock_parents_weakrefs", "_is_shared", "_is_memmap")
+"""What an unlocked container does not have in its instance dictionary."""
+
+
+def unlock_tree(td: Any) -> None:
+    """Unlock ``td`` and all that it holds, or nothing.
+
+    Raises:
+        RuntimeError: one of them is part of another locked container that is alive.
+    """
+    members = containers(td)
+    inside = {id(member) for member in members}
+    for member in members:
+        for ref in member._lock_parents_weakrefs:
+            parent = ref()
+            if parent is not None and id(parent) not in inside and parent.is_locked:
+                raise RuntimeError(MSG_LOCKED_GRAPH.format(member, parent))
+    for member in members:
+        state = member.__dict__
+        for name in LOCK_STATE:
+            if name in state:
+                del state[name]
+
+
+def containers(td: Any, out: list[Any] | None = None) -> list[Any]:
+    """``td`` and every container below it, parents first."""
+    if out is None:
+        out = []
+    out.append(td)
+    for value in list(td._entries().values()):
+        if isinstance(value, CollectionProtocol):
+            containers(value, out)
+    return out
 
 
 # Reading -----------------------------------------------------------------------
@@ -306,7 +350,8 @@ def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
 
     Raises:
         KeyError: the key is no nested key, or is missing and there is no default.
-        ValueError: an entry on the way is a leaf.
+        ValueError: an entry on the way is a leaf, and there is no default or it is
+            ``NONE_IF_MISSING``.
     """
     if isinstance(key, str):
         path: tuple[str, ...] = (key,)
@@ -317,6 +362,8 @@ def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
     value = td
     for position, part in enumerate(path):
         if not isinstance(value, CollectionProtocol):
+            if default is not NO_DEFAULT and default is not NONE_IF_MISSING:
+                return default
             previous = path[position - 1]
             msg = (
                 f"{previous!r} is a {type(value).__name__}, not a tensordict, "
@@ -331,7 +378,7 @@ def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
         if value is NO_DEFAULT:
             if default is NO_DEFAULT:
                 raise _missing(parent, part)
-            return default
+            return None if default is NONE_IF_MISSING else default
     return value
 
 
@@ -344,27 +391,63 @@ def walk(
     prefix: tuple[str, ...] = (),
     out: list[Any] | None = None,
 ) -> list[Any]:
-    """The keys (``kind`` 0), values (1) or pairs (2), nested ones after their parent's leaves.
+    """The keys (``kind`` 0), values (1) or pairs (2) of a container, nested ones too.
 
-    A nested container comes after its own entries. With ``leaves_only`` it is left out.
-    ``is_leaf`` is asked about the type of each container: what it accepts is given as a
-    leaf and not entered. Keys are strings, or tuples below the root.
+    Keys are strings, or tuples below the root. A nested container comes after its own
+    entries in a list of keys, and before them in the other two. With ``leaves_only``
+    only what ``is_leaf`` accepts is listed: it is asked about the type of every value
+    (None: containers are no leaves). A container is entered whether it is a leaf or not.
     """
     if out is None:
         out = []
     for key, value in list(td._entries().items()):
-        path = (*prefix, key)
-        name = path if prefix else key
+        name = (*prefix, key) if prefix else key
         item = name if kind == 0 else value if kind == 1 else (name, value)
-        if not isinstance(value, CollectionProtocol):
-            out.append(item)
-            continue
-        leaf = is_leaf is not None and is_leaf(type(value))
-        if include_nested and not leaf:
-            walk(value, kind, True, leaves_only, is_leaf, path, out)
-        if leaf or not leaves_only:
+        if isinstance(value, CollectionProtocol):
+            listed = not leaves_only or (is_leaf is not None and is_leaf(type(value)))
+            if listed and kind != 0:
+                out.append(item)
+            if include_nested and not value._is_non_tensor:
+                path = name if prefix else (key,)
+                walk(value, kind, True, leaves_only, is_leaf, path, out)
+            if listed and kind == 0:
+                out.append(item)
+        elif not leaves_only or is_leaf is None or is_leaf(type(value)):
             out.append(item)
     return out
+
+
+def contains(td: Any, key: Any) -> bool:
+    """Whether there is an entry at a nested key.
+
+    Raises:
+        TypeError: the key is no nested key.
+    """
+    path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
+    if not path:
+        raise TypeError(MSG_MEMBERSHIP)
+    value = td
+    for part in path:
+        if not isinstance(value, CollectionProtocol):
+            return False
+        if value._is_dense:
+            value = value._tensordict.get(part, NO_DEFAULT)
+        else:
+            value = value._get_entry(part, NO_DEFAULT)
+        if value is NO_DEFAULT:
+            return False
+    return True
+
+
+def getitem(td: Any, index: Any) -> Any:
+    """``td[index]``: an entry where ``index`` is a nested key, else ``td._get_index``."""
+    if isinstance(index, str):
+        return get(td, index)
+    if isinstance(index, tuple):
+        path = unravel_key_to_tuple(index)
+        if path:
+            return get(td, path)
+    return td._get_index(index)
 
 
 # Writing -----------------------------------------------------------------------
@@ -412,9 +495,19 @@ def set_entry(
     otherwise; None is the same, but refuses a missing entry (``set_``). A locked
     container takes only writes into entries that it has.
     """
-    path = unravel_key_to_tuple(key)
-    if not path:
-        raise KeyError(MSG_BAD_KEY.format(key))
+    if isinstance(key, str):
+        if inplace is False and td._is_dense:
+            if td._is_locked and not ignore_lock:
+                raise RuntimeError(MSG_LOCKED)
+            if not validated:
+                value = validate(td, key, value, non_blocking)
+            td._tensordict[key] = value
+            return
+        path: tuple[str, ...] = (key,)
+    else:
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
     td._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
 
 
