@@ -1,0 +1,638 @@
+"""The examples of the documents that this package was asked for: ``docs/seeds.md``.
+
+A test is named by its row there, ``test_<document>_<example>_<words>``. The code is that
+of the document; where a line had to change, a comment says why.
+"""
+
+import asyncio
+import multiprocessing
+import re
+import selectors
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+import tensordict
+from tensordict import MemoryMappedTensor, TensorDict
+
+TABLE = Path(__file__).parents[2] / "docs" / "seeds.md"
+SLEEP_LATENESS_S = 1e-3
+
+
+class VirtualClock(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer instead of waiting for it.
+
+    A real sleep ends a little late, never early; so do these. Without that, seven
+    sleeps of 1/7 s would end within the second and the example print one more number.
+    """
+
+    def __init__(self):
+        self.now_s = 0.0
+        super().__init__(selectors.DefaultSelector())
+        select = self._selector.select
+
+        def select_at_once(timeout=None):
+            ready = select(0)
+            if not ready and timeout:
+                self.now_s += timeout + SLEEP_LATENESS_S
+            return ready
+
+        self._selector.select = select_at_once
+
+    def time(self):
+        return self.now_s
+
+
+def run_on_virtual_clock(coroutine):
+    with asyncio.Runner(loop_factory=VirtualClock) as runner:
+        return runner.run(coroutine)
+
+
+@pytest.fixture
+def data():
+    return TensorDict(
+        {
+            "key 1": torch.ones(3, 4, 5),
+            "key 2": torch.zeros(3, 4, 5, dtype=torch.bool),
+        },
+        batch_size=[3, 4],
+    )
+
+
+def train_one_epoch(dataset, model, loss_module, optimizer):
+    for data in dataset:
+        data = model(data)  # noqa: PLW2901 (as in the document)
+        loss = loss_module(data)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# --- 000, building tensordicts from streams -------------------------------------------
+
+
+def test_000_01_buckets_from_keywords():
+    bucket0 = TensorDict(stream0=torch.randn(5), stream1=torch.randn(4))
+    bucket1 = TensorDict(stream0=torch.randn(4), stream1=torch.randn(5))
+    assert bucket0.batch_size == bucket1.batch_size == torch.Size([])
+    assert list(bucket0.keys()) == ["stream0", "stream1"]
+
+
+async def generate_numbers(frequency, queue):
+    i = 0
+    while True:
+        await asyncio.sleep(1 / frequency)
+        await queue.put(i)
+        i += 1
+
+
+async def collect_data(queue, timeout):  # noqa: ASYNC109 (as in the document)
+    values = []
+
+    async def collect():
+        nonlocal values
+        while True:
+            value = await queue.get()
+            values.append(value)
+
+    task = asyncio.create_task(collect())
+    try:
+        await asyncio.wait_for(task, timeout=timeout)
+    except TimeoutError:
+        task.cancel()
+    return values
+
+
+def test_000_06_a_second_of_a_stream_of_7_hz():
+    async def wait7hz():
+        queue = asyncio.Queue()
+        generate_task = asyncio.create_task(generate_numbers(7, queue))
+        collect_data_task = asyncio.create_task(collect_data(queue, timeout=1))
+        values = await collect_data_task
+        generate_task.cancel()
+        return values
+
+    assert run_on_virtual_clock(wait7hz()) == [0, 1, 2, 3, 4, 5]
+
+
+# --- 001, the README ------------------------------------------------------------------
+
+
+def test_001_01_training_loop():
+    # The document only names a dataset, a model and a loss.
+    linear = nn.Linear(4, 1)
+    before = linear.weight.detach().clone()
+    dataset = TensorDict(
+        {"input": torch.randn(12, 4), "target": torch.randn(12, 1)}, batch_size=[12]
+    ).split(4)
+
+    def model(data):
+        return data.set("output", linear(data["input"]))
+
+    def loss_module(data):
+        return (data["output"] - data["target"]).pow(2).mean()
+
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    train_one_epoch(dataset, model, loss_module, optimizer)
+    assert not torch.equal(before, linear.weight)
+
+
+def test_001_02_batch_size_and_entries(data):
+    assert data.batch_size == data.shape == torch.Size([3, 4])
+    assert data["key 2"].dtype is torch.bool
+
+
+def device_casts_what_is_written(device):
+    data = TensorDict(
+        {
+            "key 1": torch.ones(3, 4, 5),
+            "key 2": torch.zeros(3, 4, 5, dtype=torch.bool),
+        },
+        batch_size=[3, 4],
+        device=device,
+    )
+    data["key 3"] = torch.randn(3, 4, device="cpu")
+    # The document compares with `is`; devices are equal and need not be identical.
+    assert data["key 3"].device == torch.device(device)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_001_03_device_casts_what_is_written_on_a_gpu():
+    device_casts_what_is_written("cuda:0")
+
+
+def test_001_03_device_casts_what_is_written():
+    device_casts_what_is_written("meta")
+
+
+def test_001_04_nested_key(data):
+    data["nested", "key"] = torch.zeros(3, 4)  # the batch-size must match
+    assert isinstance(data["nested"], TensorDict)
+    assert data["nested"].batch_size == torch.Size([3, 4])
+
+
+def test_001_05_nested_tuples_are_unravelled(data):
+    data["nested", ("supernested", ("key",))] = torch.zeros(3, 4)
+    assert (data["nested", "supernested", "key"] == 0).all()
+    assert (("nested",), "supernested", (("key",),)) in data.keys(include_nested=True)
+
+
+def test_001_07_indexing(data):
+    sub_tensordict = data[..., :2]
+    assert sub_tensordict.shape == torch.Size([3, 2])
+    assert sub_tensordict["key 1"].shape == torch.Size([3, 2, 5])
+
+
+def test_001_08_stack_and_cat():
+    tensordicts = [
+        TensorDict(
+            {
+                "key 1": torch.ones(3, 4, 5),
+                "key 2": torch.zeros(3, 4, 5, dtype=torch.bool),
+            },
+            batch_size=[3, 4],
+        )
+        for _ in range(2)
+    ]
+    stack_tensordict = torch.stack(tensordicts, 1)
+    assert stack_tensordict.shape == torch.Size([3, 2, 4])
+    assert stack_tensordict["key 1"].shape == torch.Size([3, 2, 4, 5])
+    cat_tensordict = torch.cat(tensordicts, 0)
+    assert cat_tensordict.shape == torch.Size([6, 4])
+    assert cat_tensordict["key 1"].shape == torch.Size([6, 4, 5])
+
+
+def test_001_09_view_reshape_unsqueeze(data):
+    # The document prints the containers and shows their shapes.
+    assert data.view(-1).shape == torch.Size([12])
+    assert data.reshape(-1).shape == torch.Size([12])
+    assert data.unsqueeze(-1).shape == torch.Size([3, 4, 1])
+
+
+def test_001_10_apply():
+    # Without the bool entry, for which torch has no uniform_.
+    data = TensorDict({"key 1": torch.ones(3, 4, 5)}, batch_size=[3, 4])
+    tensordict_uniform = data.apply(lambda tensor: tensor.uniform_())
+    assert (tensordict_uniform["key 1"] < 1).all()
+    assert tensordict_uniform["key 1"] is data["key 1"]
+
+
+def test_001_11_apply_filters():
+    data = TensorDict(
+        {
+            "a": torch.tensor(1.0, dtype=torch.float),
+            "b": torch.tensor(1, dtype=torch.int64),
+        },
+        [],
+    )
+    data_float = data.apply(lambda x: x if x.dtype == torch.float else None)
+    assert "b" not in data_float
+    assert data_float["a"] is data["a"]
+
+
+def test_001_13_older_name_of_memory_mapped_tensors():
+    # The document only names the class, which the release no longer has.
+    assert issubclass(tensordict.MemmapTensor, MemoryMappedTensor)
+
+
+def test_001_14_parameters_and_a_functional_call():
+    layer1 = nn.Linear(3, 4)
+    layer2 = nn.Linear(4, 4)
+    model = nn.Sequential(layer1, layer2)
+    params = TensorDict.from_module(model)
+    # we represent the weights hierarchically
+    weights1 = TensorDict(layer1.state_dict(), []).unflatten_keys(".")
+    weights2 = TensorDict(layer2.state_dict(), []).unflatten_keys(".")
+    assert (params == TensorDict({"0": weights1, "1": weights2}, [])).all()
+    # Let's use our functional module
+    x = torch.randn(10, 3)
+    expected = model(x)
+    with params.to_module(model):
+        out = model(x)
+    assert torch.equal(out, expected)
+    with (params.data * 0).to_module(model):
+        assert (model(x) == 0).all()
+    assert torch.equal(model(x), expected)
+    # an ensemble of models: we stack params along the first dimension...
+    params_stack = torch.stack([params, params], 0)
+    assert params_stack.shape == torch.Size([2])
+
+
+def test_001_16_parameter_serialization(tmp_path):
+    # The path and the number of threads are ours.
+    folder = tmp_path / "saved" / "folder"
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))
+    x = torch.randn(2, 3)
+    params = TensorDict.from_module(model)
+    params.memmap(folder, num_threads=2)
+    expected = model(x)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    assert not torch.equal(model(x), expected)
+    # load params
+    params = TensorDict.load_memmap(folder, num_threads=2)
+    params.to_module(model)  # load onto model
+    assert torch.equal(model(x), expected)
+    params["0"].to_module(model[0])  # load on a slice of the model
+    # in the latter case we could also have loaded only the slice we needed
+    params0 = TensorDict.load_memmap(folder / "0", num_threads=2)
+    params0.to_module(model[0])  # load on a slice of the model
+    assert torch.equal(model(x), expected)
+
+
+def test_001_17_dataset_of_a_million_images(tmp_path):
+    # allocate memory of the dataset on disk
+    data = TensorDict(
+        {
+            "images": torch.zeros((128, 128, 3), dtype=torch.uint8),
+            "labels": torch.zeros((), dtype=torch.int),
+        },
+        batch_size=[],
+    )
+    data = data.expand(1000000)
+    # 49 GB of holes: nothing is stored but what is written below.
+    data = data.memmap_like(tmp_path / "dataset")
+    data["images"][10000] = 7
+    data["labels"][500000] = 3
+    # Let's get 3 items of our dataset:
+    items = data[torch.tensor([1, 10000, 500000])]
+    assert items.shape == torch.Size([3])
+    assert items["images"].float().mean((1, 2, 3)).tolist() == [0.0, 7.0, 0.0]
+    assert items["labels"].tolist() == [0, 0, 3]
+
+
+def foo():
+    data = TensorDict({}, batch_size=[])
+    data["a"] = torch.randn(3)
+    data["b"] = TensorDict({"c": torch.zeros(2)}, batch_size=[])
+    return data
+
+
+def test_001_19_stack_of_calls():
+    data = torch.stack([foo() for _ in range(10)])
+    assert data.batch_size == torch.Size([10])
+    assert data["b", "c"].shape == torch.Size([10, 2])
+
+
+def test_001_20_lazy_preallocation():
+    n = 10
+    torch.manual_seed(0)
+    expected = [foo() for _ in range(n)]
+    torch.manual_seed(0)
+    data = TensorDict({}, batch_size=[n])
+    for i in range(n):
+        data[i] = foo()
+        if i == 0:
+            allocated = data["a"]
+    assert data["a"] is allocated
+    assert (data == torch.stack(expected)).all()
+    # The text is that of 000 and 002: the README shows an older one.
+    assert repr(data) == (
+        "TensorDict(\n"
+        "    fields={\n"
+        "        a: Tensor(shape=torch.Size([10, 3]), device=cpu, "
+        "dtype=torch.float32, is_shared=False),\n"
+        "        b: TensorDict(\n"
+        "            fields={\n"
+        "                c: Tensor(shape=torch.Size([10, 2]), device=cpu, "
+        "dtype=torch.float32, is_shared=False)},\n"
+        "            batch_size=torch.Size([10]),\n"
+        "            device=None,\n"
+        "            is_shared=False)},\n"
+        "    batch_size=torch.Size([10]),\n"
+        "    device=None,\n"
+        "    is_shared=False)"
+    )
+
+
+def test_001_20_lazy_preallocation_in_any_order():
+    # "this would also work with a shuffled series of indices"
+    expected = torch.stack([foo() for _ in range(10)])
+    data = TensorDict({}, batch_size=[10])
+    for i in torch.randperm(10).tolist():
+        data[i] = expected[i]
+    assert (data == expected).all()
+
+
+@pytest.fixture
+def deeper():
+    return TensorDict(
+        {
+            "key 1": torch.ones(3, 4, 5),
+            "key 2": TensorDict(
+                {"sub-key": torch.randn(3, 4, 5, 6)}, batch_size=[3, 4, 5]
+            ),
+        },
+        batch_size=[3, 4],
+    )
+
+
+def test_001_21_flatten_keys(deeper):
+    tensordict_flatten = deeper.flatten_keys(separator=".")
+    assert set(tensordict_flatten.keys()) == {"key 1", "key 2.sub-key"}
+
+
+def test_001_22_nested_access(deeper):
+    sub_value = deeper["key 2", "sub-key"]
+    assert sub_value.shape == torch.Size([3, 4, 5, 6])
+
+
+# --- 002, the reference of NonTensorData: its examples of saving -----------------------
+
+
+def test_002_01_save_and_load(tmp_path):
+    # The path is ours.
+    td = TensorDict.fromkeys(["a", "b", "c", ("nested", "e")], 0)
+    td.memmap(tmp_path / "saved_td")
+    td_load = TensorDict.load_memmap(tmp_path / "saved_td")
+    assert (td == td_load).all()
+    nested = TensorDict.load_memmap(tmp_path / "saved_td" / "nested")
+    assert nested["e"] == 0
+
+
+def leaf_text(name, kind, device):
+    return (
+        f"{name}: {kind}(shape=torch.Size([]), device={device}, "
+        "dtype=torch.float32, is_shared=False)"
+    )
+
+
+def test_002_02_load_on_meta(tmp_path):
+    td = TensorDict({"a": torch.zeros(()), "b": {"c": torch.zeros(())}})
+    td.save(tmp_path)
+    td_load = TensorDict.load_memmap(tmp_path, device="meta")
+    assert repr(td_load) == (
+        "TensorDict(\n"
+        "    fields={\n"
+        f"        {leaf_text('a', 'Tensor', 'meta')},\n"
+        "        b: TensorDict(\n"
+        "            fields={\n"
+        f"                {leaf_text('c', 'Tensor', 'meta')}}},\n"
+        "            batch_size=torch.Size([]),\n"
+        "            device=meta,\n"
+        "            is_shared=False)},\n"
+        "    batch_size=torch.Size([]),\n"
+        "    device=meta,\n"
+        "    is_shared=False)"
+    )
+
+
+def test_002_03_load_fake(tmp_path):
+    from torch._subclasses import FakeTensor, FakeTensorMode
+
+    td = TensorDict({"a": torch.zeros(()), "b": {"c": torch.zeros(())}})
+    td.save(tmp_path)
+    with FakeTensorMode():
+        td_load = TensorDict.load_memmap(tmp_path)
+    assert isinstance(td_load["b", "c"], FakeTensor)
+    assert leaf_text("a", "FakeTensor", "cpu") in repr(td_load)
+
+
+def test_002_04_memmap_like(tmp_path):
+    td = TensorDict(
+        {
+            "a": torch.zeros((3, 64, 64), dtype=torch.uint8),
+            "b": torch.zeros(1, dtype=torch.int64),
+        },
+        batch_size=[],
+    ).expand(1_000_000)  # expand does not allocate new memory
+    buffer = td.memmap_like(tmp_path / "dataset")
+    assert buffer.shape == torch.Size([1_000_000])
+    assert buffer["a"].shape == torch.Size([1_000_000, 3, 64, 64])
+
+
+# --- 004, the overview ----------------------------------------------------------------
+
+
+def test_004_01_training_loop():
+    # As 001-01, with a nested container and a loss that writes, too.
+    linear = nn.Linear(4, 1)
+    dataset = [
+        TensorDict({"data": {"x": torch.ones(2, 4), "y": torch.ones(2, 1)}}, [2])
+        for _ in range(50)
+    ]
+
+    def model(tensordict):
+        tensordict["data", "out"] = linear(tensordict["data", "x"])
+        return tensordict
+
+    def loss_module(tensordict):
+        error = tensordict["data", "out"] - tensordict["data", "y"]
+        tensordict["loss"] = error.pow(2).squeeze(-1)
+        return tensordict["loss"].mean()
+
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    train_one_epoch(dataset, model, loss_module, optimizer)
+    assert (dataset[-1]["loss"] < 1e-3).all()
+
+
+def test_004_02_dispatch_to_workers():
+    # The pipes of the document lead to other processes; these lead back here.
+    data = TensorDict({"a": torch.arange(40)}, batch_size=[40])
+    workers = 4
+    pipe = [multiprocessing.Pipe() for _ in range(workers)]
+    # creates batches of 10 datapoints
+    splits = torch.arange(data.shape[0]).split(10)
+    for worker in range(workers):
+        idx = splits[worker]
+        pipe[worker][0].send(data[idx])
+    received = [pipe[worker][1].recv() for worker in range(workers)]
+    for ends in pipe:
+        for end in ends:
+            end.close()
+    assert (torch.cat(received) == data).all()
+
+
+def test_004_03_unbind_and_tree_map():
+    td = TensorDict({"a": torch.randn(3, 11), "b": torch.randn(3, 3)}, batch_size=3)
+    regular_dict = {"a": td["a"], "b": td["b"]}
+    td0, td1, td2 = td.unbind(0)
+    # similar structure with pytree; the document leaves out the dict and misplaces [i]
+    regular_dicts = tree_map(lambda x: x.unbind(0), regular_dict)
+    regular_dict1, regular_dict2, regular_dict3 = [
+        {"a": regular_dicts["a"][i], "b": regular_dicts["b"][i]} for i in range(3)
+    ]
+    for td_row, dict_row in [
+        (td0, regular_dict1),
+        (td1, regular_dict2),
+        (td2, regular_dict3),
+    ]:
+        assert (td_row == TensorDict(dict_row)).all()
+
+
+def test_004_04_unbind_and_tree_map_nested():
+    td = TensorDict(
+        {"a": {"c": torch.randn(3, 11)}, "b": torch.randn(3, 3)}, batch_size=3
+    )
+    regular_dict = {"a": {"c": td["a", "c"]}, "b": td["b"]}
+    rows = td.unbind(0)
+    regular_dicts = tree_map(lambda x: x.unbind(0), regular_dict)
+    regular_rows = [
+        {"a": {"c": regular_dicts["a"]["c"][i]}, "b": regular_dicts["b"][i]}
+        for i in range(3)
+    ]
+    for td_row, dict_row in zip(rows, regular_rows, strict=True):
+        assert td_row.batch_size == torch.Size([])
+        assert torch.equal(td_row["a", "c"], dict_row["a"]["c"])
+        assert torch.equal(td_row["b"], dict_row["b"])
+
+
+@pytest.fixture
+def zeros_and_ones():
+    return TensorDict(
+        {"zeros": torch.zeros(2, 3, 4), "ones": torch.ones(2, 3, 4, 5)},
+        batch_size=[2, 3],
+    )
+
+
+def test_004_05_construction(zeros_and_ones):
+    assert zeros_and_ones.shape == torch.Size([2, 3])
+
+
+def test_004_05_construction_checks_the_leading_dimensions():
+    # "The leading dimensions of any values ... must be compatible"
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        TensorDict({"zeros": torch.zeros(2, 4)}, batch_size=[2, 3])
+
+
+def test_004_06_get_and_set(zeros_and_ones):
+    zeros = zeros_and_ones["zeros"]
+    zeros_and_ones["twos"] = 2 * torch.ones(2, 3)
+    assert (zeros == 0).all()
+    assert (zeros_and_ones["twos"] == 2).all()
+
+
+def test_004_07_indexing(zeros_and_ones):
+    sub_tensordict = zeros_and_ones[..., :2]
+    assert sub_tensordict.shape == torch.Size([2, 2])
+    assert sub_tensordict["ones"].shape == torch.Size([2, 2, 4, 5])
+
+
+def test_004_08_set_in_place(zeros_and_ones):
+    # The document describes this in words.
+    zeros = zeros_and_ones["zeros"]
+    zeros_and_ones.set("zeros", torch.ones(2, 3, 4), inplace=True)
+    zeros_and_ones.set("new", torch.ones(2, 3), inplace=True)
+    assert zeros_and_ones["zeros"] is zeros
+    assert (zeros == 1).all()
+    zeros_and_ones.set_("zeros", torch.full((2, 3, 4), 2.0))
+    assert (zeros == 2).all()
+    with pytest.raises(KeyError):
+        zeros_and_ones.set_("missing", torch.ones(2, 3))
+
+
+def to_a_device(data, device):
+    data = data.to(device)
+    assert data.device == torch.device(device)
+    assert all(leaf.device == torch.device(device) for leaf in data.values())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_004_09_to_a_gpu(zeros_and_ones):
+    to_a_device(zeros_and_ones, "cuda:0")
+
+
+def test_004_09_to_a_device(zeros_and_ones):
+    to_a_device(zeros_and_ones, "meta")
+
+
+def test_004_10_reshape(zeros_and_ones):
+    reshaped = zeros_and_ones.reshape(6)
+    assert reshaped.shape == torch.Size([6])
+    assert reshaped["ones"].shape == torch.Size([6, 4, 5])
+
+
+@pytest.fixture
+def inputs_and_outputs():
+    return TensorDict(
+        {
+            "inputs": {
+                "image": torch.rand(100, 28, 28),
+                "mask": torch.randint(2, (100, 28, 28), dtype=torch.uint8),
+            },
+            "outputs": {"logits": torch.randn(100, 10)},
+        },
+        batch_size=[100],
+    )
+
+
+def test_004_11_nested_construction(inputs_and_outputs):
+    assert isinstance(inputs_and_outputs["inputs"], TensorDict)
+    assert inputs_and_outputs["inputs"].batch_size == torch.Size([100])
+
+
+def test_004_12_nested_get_and_set(inputs_and_outputs):
+    image = inputs_and_outputs["inputs", "image"]
+    logits = inputs_and_outputs.get(("outputs", "logits"))
+    inputs_and_outputs["outputs", "probabilities"] = torch.sigmoid(logits)
+    assert image.shape == torch.Size([100, 28, 28])
+    assert list(inputs_and_outputs["outputs"].keys()) == ["logits", "probabilities"]
+
+
+def test_004_15_lazy_preallocation():
+    n = 4
+    data = TensorDict({}, batch_size=[n])
+    for i in range(n):
+        data[i] = foo()
+    assert data["a"].shape == torch.Size([n, 3])
+
+
+# --- The table ------------------------------------------------------------------------
+
+
+def test_the_table_and_the_tests_name_the_same_examples():
+    row = re.compile(
+        r"^\| (\d{3})-(\d{2}) \|.*\| (as is|adapted|GPU|later)\b", re.MULTILINE
+    )
+    listed = {}
+    for document, example, how in row.findall(TABLE.read_text(encoding="utf-8")):
+        assert (document, example) not in listed
+        listed[document, example] = how
+    tested = {
+        tuple(name.split("_")[1:3]) for name in globals() if name.startswith("test_0")
+    }
+    runnable = {example for example, how in listed.items() if how != "later"}
+    assert tested == runnable
