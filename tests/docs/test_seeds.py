@@ -64,7 +64,7 @@ def data():
 
 def train_one_epoch(dataset, model, loss_module, optimizer):
     for data in dataset:
-        data = model(data)  # noqa: PLW2901 (as in the document)
+        data = model(data)
         loss = loss_module(data)
         loss.backward()
         optimizer.step()

@@ -1,0 +1,119 @@
+"""Every example runs: those of the docstrings, of README.md and of docs/*.md.
+
+An example may use ``torch`` and the public names of ``tensordict`` without importing
+them. It runs in an empty folder. None is skipped: a module that cannot be imported and
+an example marked ``+SKIP`` are failures.
+"""
+
+import doctest
+import functools
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensordict
+
+ROOT = Path(__file__).parents[2]
+FLAGS = (
+    doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+)
+FENCE = re.compile(r"^```(?:python|pycon)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def find_modules():
+    """The modules of the package, and for each that cannot be imported the reason."""
+    imported, broken = [tensordict], []
+    for found in pkgutil.walk_packages(tensordict.__path__, "tensordict."):
+        if found.name.endswith("__main__"):
+            continue
+        try:
+            imported.append(importlib.import_module(found.name))
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is reported)
+            broken.append(f"{found.name}: {error!r}")
+    return imported, broken
+
+
+MODULES, BROKEN = find_modules()
+
+
+def members(owner):
+    """The functions and classes of this package in ``owner``, depth first."""
+    for name, value in list(vars(owner).items()):
+        if isinstance(value, classmethod | staticmethod):
+            value = value.__func__
+        elif isinstance(value, property):
+            value = value.fget
+        elif isinstance(value, functools.cached_property):
+            value = value.func
+        value = inspect.unwrap(value) if callable(value) else value
+        where = getattr(value, "__module__", None) or ""
+        if where.partition(".")[0] != "tensordict":
+            continue
+        if inspect.isclass(value):
+            yield value
+            if not name.startswith("__"):
+                yield from members(value)
+        elif inspect.isfunction(value):
+            yield value
+
+
+def docstrings():
+    """Each docstring that has an example, once."""
+    found = {}
+    for module in MODULES:
+        found[id(module)] = module
+        found |= {id(value): value for value in members(module)}
+    for value in found.values():
+        text = vars(value).get("__doc__")
+        if inspect.isfunction(value):
+            text = value.__doc__
+        if isinstance(text, str) and ">>>" in text:
+            name = value.__name__
+            if not inspect.ismodule(value):
+                name = f"{value.__module__}.{value.__qualname__}"
+            yield pytest.param([text], name, id=name)
+
+
+def documents():
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        blocks = FENCE.findall(path.read_text(encoding="utf-8"))
+        blocks = [block for block in blocks if ">>>" in block]
+        if blocks:
+            yield pytest.param(blocks, path.name, id=str(path.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize(("texts", "name"), [*docstrings(), *documents()])
+def test_examples_of(texts, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {public: getattr(tensordict, public) for public in tensordict.__all__}
+    names |= {"torch": torch, "tensordict": tensordict, "__name__": "__main__"}
+    report = []
+    for text in texts:
+        test = doctest.DocTestParser().get_doctest(text, names, name, name, 0)
+        skipped = [e for e in test.examples if e.options.get(doctest.SKIP)]
+        assert not skipped, f"an example of {name} is skipped: {skipped[0].source}"
+        runner = doctest.DocTestRunner(optionflags=FLAGS)
+        runner.run(test, out=report.append, clear_globs=False)
+        names = test.globs
+    if report:
+        pytest.fail("".join(report), pytrace=False)
+
+
+def test_every_module_can_be_imported():
+    assert BROKEN == []
+
+
+def test_a_wrong_example_fails(tmp_path, monkeypatch):
+    with pytest.raises(pytest.fail.Exception, match="Expected:"):
+        test_examples_of([">>> 1 + 1\n3\n"], "wrong", tmp_path, monkeypatch)
+
+
+def test_a_skipped_example_fails(tmp_path, monkeypatch):
+    text = ">>> 1 / 0  # doctest: +SKIP\n"
+    with pytest.raises(AssertionError, match="is skipped"):
+        test_examples_of([text], "skipped", tmp_path, monkeypatch)

@@ -1,0 +1,199 @@
+"""``python -m tensordict``: doctor, demo, and what they say when something is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensordict
+from tensordict import _rust, cli, demo, doctor
+
+TINY = ["--d-model", "16", "--layers", "1", "--images", "1500", "--side", "4"]
+TINY += ["--batch", "8", "--batches", "4", "--threads", "2"]
+
+
+def install(folder, name, version, *files):
+    """Make ``folder`` look as if pip had installed a distribution with ``files``."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    info.joinpath("METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    )
+    info.joinpath("RECORD").write_text("".join(f"{file}\n" for file in files))
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """Only what a test installs is installed."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    return tmp_path
+
+
+def test_doctor_names_versions_cores_and_limits(capsys):
+    assert cli.main(["doctor", "--json"]) in (0, 1)
+    found = json.loads(capsys.readouterr().out)
+    assert found["versions"]["tensordict"] == tensordict.__version__
+    assert found["versions"]["tensordict-core (crate)"] == _rust.core_version
+    assert found["versions"]["python"].startswith(f"{sys.version_info.major}.")
+    assert found["build"]["profile"] in ("debug", "release")
+    assert Path(found["build"]["package"]) == Path(tensordict.__file__).parent
+    assert 1 <= found["cores"]["process"] <= found["cores"]["machine"]
+    assert found["limits"]["RLIMIT_NOFILE"]
+    assert found["filesystems"]["current directory"]["free_bytes"] > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_doctor_knows_the_kernel_and_the_filesystem():
+    assert doctor.limits()["vm.max_map_count"] > 0
+    assert doctor.limits()["mappings now"] > 10
+    assert doctor.filesystem(Path("/proc"))["type"] == "proc"
+
+
+def test_doctor_prints_for_people(capsys, installed):
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert tensordict.__version__ in out
+    assert "belongs to this package alone" in out
+
+
+def test_doctor_finds_nothing_where_nothing_is(installed):
+    install(installed, "unrelated", "1.0", "unrelated/__init__.py")
+    install(installed, "tensordict-plugin", "1.0", "tensordict_plugin/__init__.py")
+    assert doctor.conflicts() == []
+
+
+def test_doctor_finds_another_owner_of_the_import_name(installed, capsys):
+    install(installed, "tensordict", "0.15.3", "tensordict/__init__.py")
+    (conflict,) = doctor.conflicts()
+    assert conflict["distribution"] == "tensordict"
+    assert conflict["version"] == "0.15.3"
+    assert conflict["location"] == str(installed)
+    assert cli.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "CONFLICT: tensordict 0.15.3" in out
+    assert "pip uninstall -y tensordict tensordict-rs" in out
+
+
+def test_doctor_finds_an_owner_without_a_record(installed):
+    install(installed, "tensordict-nightly", "1.0")
+    info = installed / "tensordict_nightly-1.0.dist-info"
+    info.joinpath("RECORD").unlink()
+    info.joinpath("top_level.txt").write_text("tensordict\n")
+    (conflict,) = doctor.conflicts()
+    assert conflict["distribution"] == "tensordict-nightly"
+
+
+def test_doctor_finds_files_of_ours_that_were_overwritten(installed):
+    # The digest of the empty file, as pip writes it.
+    empty = "sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"
+    package = installed / "tensordict"
+    package.mkdir()
+    (package / "whole.py").touch()
+    (package / "changed.py").write_text("import this\n")
+    files = [f"tensordict/{name}.py,{empty},0" for name in ("whole", "changed", "gone")]
+    install(installed, "tensordict-rs", "0.1.0", *files)
+    (conflict,) = doctor.conflicts()
+    assert conflict["problem"] == (
+        "files were overwritten: tensordict/changed.py, tensordict/gone.py (missing)"
+    )
+
+
+def test_doctor_sees_that_another_package_is_imported(installed, monkeypatch):
+    monkeypatch.setattr(tensordict, "__version__", "0.15.3")
+    (conflict,) = doctor.conflicts()
+    assert conflict["problem"] == "the package that is imported is not this one"
+
+
+def test_demo_holds_its_checks_and_leaves_nothing(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cli.main(["demo", *TINY]) == 0
+    out = capsys.readouterr().out
+    assert "all 7 checks held" in out
+    assert "the second model's output is the same after" in out
+    assert "1,500 images of 4x4x3" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_keeps_the_folder_it_is_given_and_works_there_again(tmp_path, capsys):
+    folder = tmp_path / "new" / "folder"
+    assert cli.main(["demo", str(folder), *TINY]) == 0
+    assert tensordict.TensorDict.load_memmap(folder / "dataset").shape == (1500,)
+    fewer = [*TINY, "--images", "700"]
+    assert cli.main(["demo", str(folder), *fewer]) == 0
+    assert tensordict.TensorDict.load_memmap(folder / "dataset").shape == (700,)
+
+
+def test_demo_leaves_a_folder_with_other_files_alone(tmp_path, capsys):
+    mine = tmp_path / "dataset" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("years of work")
+    assert cli.main(["demo", str(tmp_path), *TINY]) == 1
+    assert "not of an earlier demo" in capsys.readouterr().err
+    assert mine.read_text() == "years of work"
+
+
+def test_demo_says_when_the_disk_is_too_small(tmp_path, capsys):
+    assert cli.main(["demo", str(tmp_path), *TINY, "--images", "9" * 15]) == 1
+    assert "give another PATH or smaller sizes" in capsys.readouterr().err
+
+
+def test_demo_fails_when_a_check_fails(tmp_path, capsys, monkeypatch):
+    shade = demo.SHADE_STEP
+    images = demo._images
+
+    def wrong_on_the_second_look(rows, pattern):
+        if len(rows) == 8:
+            monkeypatch.setattr(demo, "SHADE_STEP", shade + 1)
+        return images(rows, pattern)
+
+    monkeypatch.setattr(demo, "_images", wrong_on_the_second_look)
+    assert cli.main(["demo", str(tmp_path), *TINY]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED  every random batch is what was written" in out
+    assert "1 checks FAILED" in out
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "17", "x"])
+def test_demo_refuses_a_wrong_width(text, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["demo", "--d-model", text])
+    assert caught.value.code == 2
+    assert "--d-model" in capsys.readouterr().err
+
+
+def test_help_lists_the_commands(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert all(command in out for command in cli.COMMANDS)
+
+
+def test_runs_as_a_module_with_the_status_of_the_command(tmp_path):
+    install(tmp_path, "tensordict", "0.15.3", "tensordict/__init__.py")
+    path = os.pathsep.join([str(Path(tensordict.__file__).parents[1]), str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "tensordict", "doctor", "--json"],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    conflicts = json.loads(done.stdout)["conflicts"]
+    assert "tensordict" in [conflict["distribution"] for conflict in conflicts]
+
+
+def test_import_brings_neither_the_commands_nor_a_progress_bar():
+    code = (
+        "import sys, tensordict; "
+        "print([name for name in ('tensordict.cli', 'tensordict.demo', 'tqdm', "
+        "'torch._dynamo') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
