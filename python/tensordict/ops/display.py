@@ -2,10 +2,406 @@
 
 from __future__ import annotations
 
+import html
+import types
+from typing import Any, Self
+
+import torch
+
+# The base of torch's own context managers that are decorators too.
+from torch.utils._contextlib import _DecoratorContextManager
+
 from tensordict.protocol import CollectionProtocol
 
-__all__ = ["DisplayOps"]
+__all__ = ["DisplayOps", "get_printoptions", "set_printoptions"]
+
+LINE_WIDTH = 80
+
+_VERBOSE = (
+    "show_device",
+    "show_is_shared",
+    "show_field_device",
+    "show_dtype",
+    "show_field_is_shared",
+)
+"""What ``verbose=False`` switches off."""
+
+_ONLY_LONG = frozenset(
+    {
+        "plain",
+        "show_field_device",
+        "show_field_is_shared",
+        "show_grad",
+        "show_is_contiguous",
+        "show_is_shared",
+        "show_is_view",
+        "show_shape",
+        "show_storage_size",
+    }
+)
+"""Options of the long form alone: one who gives them wants to see the long form."""
+
+# Never changed, only replaced as a whole: a reader in another thread sees the options
+# from before or those from after.
+_options: types.MappingProxyType[str, Any] = types.MappingProxyType(
+    {
+        "show_batch_size": True,
+        "show_device": True,
+        "show_is_shared": True,
+        "show_shape": True,
+        "show_field_device": True,
+        "show_dtype": True,
+        "show_field_is_shared": True,
+        "show_grad": False,
+        "show_is_contiguous": False,
+        "show_is_view": False,
+        "show_storage_size": False,
+        "plain": False,
+        "sort_keys": "alphabetical",
+        "compact": False,
+        "html": True,
+    }
+)
+
+
+def get_printoptions() -> dict[str, Any]:
+    """A copy of the options that :func:`repr` of a collection follows.
+
+    Examples:
+        >>> get_printoptions()["compact"]
+        False
+    """
+    return dict(_options)
+
+
+class set_printoptions(_DecoratorContextManager):  # noqa: N801 - a public name
+    """Options of how collections print: as a context manager, a decorator or for good.
+
+    What is not given stays as it is.
+
+    Args:
+        verbose: false leaves out devices, dtypes and ``is_shared``, unless given.
+        **kwargs: of
+
+            - ``compact``: the short form. Default: false, or unchanged if only options
+              that both forms have are given.
+            - ``show_batch_size``, ``show_device``, ``show_is_shared``: of a collection.
+            - ``show_shape``, ``show_field_device``, ``show_dtype``,
+              ``show_field_is_shared``, ``show_grad``, ``show_is_contiguous``,
+              ``show_is_view``, ``show_storage_size``: of a leaf.
+            - ``plain``: a summary of each leaf's values.
+            - ``sort_keys``: ``"alphabetical"``, or anything else for the order of entries.
+            - ``html``: whether notebooks show a tree.
+
+    Raises:
+        TypeError: an option does not exist.
+
+    Examples:
+        >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
+        >>> with set_printoptions(compact=True):
+        ...     print(td)
+        TensorDict(batch_size=[3], fields={a: f32[2]})
+        >>> set_printoptions(compact=True).set()
+        >>> set_printoptions(compact=False).set()
+    """
+
+    def __init__(self, *, verbose: bool = True, **kwargs: Any) -> None:
+        super().__init__()
+        unknown = set(kwargs) - set(_options)
+        if unknown:
+            msg = f"Unknown printoptions: {unknown}. Valid options: {sorted(_options)}"
+            raise TypeError(msg)
+        self._kwargs = kwargs if verbose else {**dict.fromkeys(_VERBOSE, False), **kwargs}
+        if "compact" not in kwargs and not _ONLY_LONG.isdisjoint(kwargs):
+            self._kwargs = {**self._kwargs, "compact": False}
+        self._before: list[types.MappingProxyType[str, Any]] = []
+
+    def clone(self) -> Self:
+        """A fresh context manager with the same options, for each call of a decorated one."""
+        return type(self)(**self._kwargs)
+
+    def set(self) -> None:
+        """Keep the options from now on."""
+        global _options  # noqa: PLW0603 - replaced as a whole, see above
+        _options = types.MappingProxyType({**_options, **self._kwargs})
+
+    def __enter__(self) -> None:
+        self._before.append(_options)
+        self.set()
+
+    def __exit__(self, *exception: object) -> None:
+        global _options  # noqa: PLW0603
+        _options = self._before.pop()
+
+
+get_printoptions.__module__ = set_printoptions.__module__ = "tensordict.utils"
 
 
 class DisplayOps(CollectionProtocol):
     """How a collection prints."""
+
+    def __repr__(self) -> str:
+        """Its class, entries, batch size and device; see :class:`set_printoptions`.
+
+        Examples:
+            >>> TensorDict(a=torch.zeros(3, 2), batch_size=[3])
+            TensorDict(
+                fields={
+                    a: Tensor(shape=torch.Size([3, 2]), device=cpu, dtype=torch.float32, is_shared=False)},
+                batch_size=torch.Size([3]),
+                device=None,
+                is_shared=False)
+        """  # noqa: E501 - the printed form is this wide
+        if _options["compact"]:
+            return self._repr_compact()
+        parts = ",\n".join(self._repr_parts())
+        return f"{type(self).__name__}(\n{parts})"
+
+    def _repr_parts(self) -> list[str]:
+        """The indented lines of the long form, from ``fields=`` on."""
+        parts = [_fields_part("fields", self._repr_entries(), _options)]
+        if _options["show_batch_size"]:
+            parts.append(f"    batch_size={self.batch_size}")
+        if _options["show_device"]:
+            parts.append(f"    device={self.device}")
+        if _options["show_is_shared"]:
+            parts.append(f"    is_shared={self.is_shared()}")
+        return parts
+
+    def _repr_compact(self) -> str:
+        """The short form: one line where it is no wider than 80 characters."""
+        head = ", ".join([*self._repr_head(), "fields={"])
+        children = _compact_children(self, _options)
+        return _layout(f"{type(self).__name__}({head}", children, "})", 0, 0)
+
+    def _repr_head(self) -> list[str]:
+        """What the short form says before the fields."""
+        head = []
+        if _options["show_batch_size"]:
+            head.append(f"batch_size={_shape(self.batch_size)}")
+        if _options["show_device"] and self.device is not None:
+            head.append(f"device={self.device}")
+        return head
+
+    def _repr_entries(self) -> list[tuple[str, Any]]:
+        """The direct entries in the order in which they are printed."""
+        entries = list(self._entries().items())
+        if _options["sort_keys"] == "alphabetical":
+            entries.sort(key=lambda entry: entry[0])
+        return entries
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: a tree that folds, or the long form."""
+        if not _options["html"]:
+            return None
+        if not _options["compact"]:
+            return f"<pre>{html.escape(repr(self))}</pre>"
+        name = html.escape(type(self).__name__)
+        head = html.escape(", ".join(self._repr_head()))
+        return (
+            '<div style="font-family:monospace;line-height:1.4">'
+            f"<details open><summary><b>{name}</b> {_dim(head)}</summary>"
+            f"{_html_list(self, _options)}</details></div>"
+        )
+
+
+# The long form ---------------------------------------------------------------------
+
+
+def _fields_part(
+    label: str, entries: list[tuple[str, Any]], options: types.MappingProxyType[str, Any]
+) -> str:
+    fields = ",\n".join(
+        _indented(f"{key}: {_describe(value, options)}", 8) for key, value in entries
+    )
+    return f"    {label}={{\n{fields}}}" if fields else f"    {label}={{\n    }}"
+
+
+def _indented(text: str, width: int) -> str:
+    return "\n".join(" " * width + line for line in text.split("\n"))
+
+
+def _describe(value: Any, options: types.MappingProxyType[str, Any]) -> str:
+    """One entry of the long form: a nested collection, or what is known of a leaf."""
+    if isinstance(value, CollectionProtocol) or not isinstance(value, torch.Tensor):
+        return repr(value)
+    parts = []
+    if options["show_shape"]:
+        parts.append(f"shape={_size(value)}")
+    if options["show_field_device"]:
+        parts.append(f"device={value.device}")
+    if options["show_dtype"]:
+        parts.append(f"dtype={value.dtype}")
+    if options["show_field_is_shared"]:
+        parts.append(f"is_shared={_or_unknown(_is_shared, value)}")
+    if options["show_grad"]:
+        parts.append(f"requires_grad={value.requires_grad}")
+    if options["show_is_contiguous"]:
+        parts.append(f"is_contiguous={_or_unknown(_is_contiguous, value)}")
+    if options["show_is_view"]:
+        parts.append(f"is_view={value._is_view()}")
+    if options["show_storage_size"]:
+        parts.append(f"storage_size={_or_unknown(_storage_bytes, value)}")
+    if options["plain"]:
+        parts.append(_summary(value))
+    return f"{type(value).__name__}({', '.join(parts)})"
+
+
+def _or_unknown(question: Any, value: torch.Tensor) -> Any:
+    """The answer, or None from a tensor that has no storage (a sparse one)."""
+    try:
+        return question(value)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _is_shared(value: torch.Tensor) -> bool:
+    return value.is_shared()
+
+
+def _is_contiguous(value: torch.Tensor) -> bool:
+    return value.is_contiguous()
+
+
+def _storage_bytes(value: torch.Tensor) -> int:
+    return value.untyped_storage().nbytes()
+
+
+def _size(value: torch.Tensor) -> str:
+    """The shape, with -1 for the ragged dims of a nested tensor."""
+    return f"torch.Size({_ragged_shape(value)})" if value.is_nested else str(value.shape)
+
+
+def _ragged_shape(value: torch.Tensor) -> list[Any]:
+    if value.layout is not torch.strided:
+        return list(value.shape)
+    sizes = value._nested_tensor_size()
+    dims: list[Any] = [sizes.shape[0]]
+    for column in sizes.unbind(-1):
+        same = bool((column == column[0]).all()) if column.numel() else False
+        dims.append(int(column[0]) if same else -1)
+    return dims
+
+
+def _summary(value: torch.Tensor) -> str:
+    """The mean and spread of a leaf of floats, the range of one of whole numbers."""
+    if not value.numel():
+        return "[]"
+    if value.is_meta:
+        return "values unknown"
+    if value.is_floating_point() or value.is_complex():
+        value = value.detach()
+        mean = value.mean().item()
+        std = value.std().item() if value.numel() > 1 else float("nan")
+        return f"mean={mean:.4g}, std={std:.4g}"
+    return f"min={value.min().item()}, max={value.max().item()}"
+
+
+# The short form --------------------------------------------------------------------
+
+_SHORT_KINDS = (
+    ("bfloat", "bf"),
+    ("float", "f"),
+    ("complex", "c"),
+    ("uint", "u"),
+    ("quint", "qu"),
+    ("qint", "qi"),
+    ("int", "i"),
+)
+
+
+def _short_dtype(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    for kind, short in _SHORT_KINDS:
+        if name.startswith(kind):
+            return short + name.removeprefix(kind)
+    return name
+
+
+def _shape(shape: Any) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _compact_leaf(
+    value: Any, parent: Any, options: types.MappingProxyType[str, Any]
+) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    shape = _ragged_shape(value) if value.is_nested else list(value.shape)
+    text = _shape(shape[len(parent.batch_size) :])
+    if options["show_dtype"]:
+        text = _short_dtype(value.dtype) + text
+    device = parent.device
+    usual = value.device.type == "cpu" if device is None else value.device == device
+    if options["show_field_device"] and not usual:
+        text += f"@{value.device}"
+    return text
+
+
+def _nested_label(value: Any, parent: Any) -> str:
+    """The class of a nested collection where it is not a TensorDict, and its own dims."""
+    own = value.batch_size[len(parent.batch_size) :]
+    name = type(value).__name__
+    return ("" if name == "TensorDict" else name) + (_shape(own) if own else "")
+
+
+def _compact_children(td: Any, options: types.MappingProxyType[str, Any]) -> list[Any]:
+    """Per entry its text, or for a nested collection its opening text and children."""
+    children: list[Any] = []
+    for key, value in td._repr_entries():
+        if isinstance(value, CollectionProtocol):
+            opening = f"{key}: {_nested_label(value, td)}{{"
+            children.append((opening, _compact_children(value, options)))
+        else:
+            children.append(f"{key}: {_compact_leaf(value, td, options)}")
+    return children
+
+
+def _flat(child: Any) -> str:
+    if isinstance(child, str):
+        return child
+    return f"{child[0]}{', '.join(map(_flat, child[1]))}}}"
+
+
+def _layout(opening: str, children: list[Any], closing: str, indent: int, tail: int) -> str:
+    """On one line where that line, with ``tail`` more characters, is not too wide."""
+    line = f"{opening}{', '.join(map(_flat, children))}{closing}"
+    if not children or indent + len(line) + tail <= LINE_WIDTH:
+        return line
+    indent += 4
+    lines = []
+    for position, child in enumerate(children, 1):
+        is_last = position == len(children)
+        after = len(closing) + tail if is_last else 1
+        if not isinstance(child, str):
+            child = _layout(child[0], child[1], "}", indent, after)
+        lines.append(" " * indent + child)
+    return f"{opening}\n" + ",\n".join(lines) + closing
+
+
+# In a notebook -----------------------------------------------------------------------
+
+
+def _dim(text: str) -> str:
+    return f'<span style="opacity:0.7">{text}</span>'
+
+
+def _html_list(td: Any, options: types.MappingProxyType[str, Any]) -> str:
+    items = []
+    for key, value in td._repr_entries():
+        key = html.escape(key)
+        if isinstance(value, CollectionProtocol):
+            entries = value._repr_entries()
+            count = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
+            label = html.escape(f"{_nested_label(value, td)} {count}".strip())
+            items.append(
+                f"<li><details open><summary>{key}: {_dim(label)}</summary>"
+                f"{_html_list(value, options)}</details></li>"
+            )
+        else:
+            leaf = html.escape(_compact_leaf(value, td, options))
+            items.append(f"<li>{key}: {_dim(leaf)}</li>")
+    return (
+        '<ul style="list-style:none;margin:0;padding-left:1.5em">'
+        f"{''.join(items)}</ul>"
+    )
