@@ -56,6 +56,10 @@ pub enum Error {
         /// How many dimensions there are.
         num_dims: i64,
     },
+
+    /// What goes wrong with files.
+    #[error(transparent)]
+    Storage(#[from] crate::storage::StorageError),
 }
 
 #[cfg(test)]

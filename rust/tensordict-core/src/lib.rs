@@ -4,6 +4,7 @@
 //! module is one topic and has the same name in the bindings and in the Python package.
 
 pub mod error;
+pub mod storage;
 
 pub use error::{Error, Result};
 

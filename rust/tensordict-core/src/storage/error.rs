@@ -1,0 +1,189 @@
+//! What can go wrong with files: each message names the key and the file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::FORMAT_VERSION;
+
+/// The result of a fallible function of this module.
+pub type StorageResult<T> = std::result::Result<T, StorageError>;
+
+/// A failure while saving or loading.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StorageError {
+    /// The operating system refused something.
+    #[error("{}{source}: '{}'", entry_prefix(.key), path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The entry it belongs to, displayed; empty for none.
+        key: String,
+        /// The refusal.
+        source: io::Error,
+    },
+
+    /// The file of a leaf is not there.
+    #[error("the file of the entry {key} is missing: '{}'", path.display())]
+    MissingFile {
+        /// The file that the metadata names.
+        path: PathBuf,
+        /// The entry, displayed.
+        key: String,
+    },
+
+    /// The file of a leaf holds fewer bytes than its shape needs.
+    #[error(
+        "the file of the entry {key} is too short: '{}' has {found} bytes and its shape \
+         and dtype need {expected}; it was cut, or its metadata is of another save",
+        path.display()
+    )]
+    ShortFile {
+        /// The file.
+        path: PathBuf,
+        /// The entry, displayed.
+        key: String,
+        /// Bytes in the file.
+        found: u64,
+        /// Bytes that the metadata asks for.
+        expected: u64,
+    },
+
+    /// A metadata file is not JSON.
+    #[error("{message}: character {position} of '{}'", path.display())]
+    BadJson {
+        /// The metadata file.
+        path: PathBuf,
+        /// What was expected.
+        message: String,
+        /// Where, in characters.
+        position: usize,
+        /// The text of the file.
+        text: String,
+    },
+
+    /// A metadata file is JSON that makes no sense.
+    #[error("'{}' is damaged: {}{reason}", path.display(), entry_prefix(.key))]
+    BadMetadata {
+        /// The metadata file.
+        path: PathBuf,
+        /// The entry, displayed; empty for the level itself.
+        key: String,
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// A dtype without a name here.
+    #[error("{dtype} (the dtype of the entry {key} in '{}') is not a dtype that can be loaded", path.display())]
+    UnknownDtype {
+        /// The metadata file.
+        path: PathBuf,
+        /// The entry, displayed.
+        key: String,
+        /// The name found.
+        dtype: String,
+    },
+
+    /// Metadata of a version to come.
+    #[error(
+        "{} was saved in the format version {found}, but this version of tensordict reads \
+         the format versions up to {FORMAT_VERSION}. Upgrade tensordict to load it.",
+        path.display()
+    )]
+    NewerVersion {
+        /// The metadata file.
+        path: PathBuf,
+        /// The version found.
+        found: i64,
+    },
+
+    /// A key that the metadata of a level needs for itself.
+    #[error(
+        "the entry {key} cannot be saved: the directory format keeps the field '{field}' of \
+         the collection under that name, and the entry would be lost. Rename the key."
+    )]
+    ReservedKey {
+        /// The entry, displayed.
+        key: String,
+        /// Its last part.
+        field: String,
+    },
+
+    /// Two entries whose files have one name.
+    #[error(
+        "the entries {first} and {second} cannot be saved together: both need the file \
+         '{name}'. Rename one of the keys."
+    )]
+    NameCollision {
+        /// The entry that came first, displayed.
+        first: String,
+        /// The other entry, displayed.
+        second: String,
+        /// The name they share.
+        name: String,
+    },
+
+    /// A file is there already and was not to be.
+    #[error("The file {} already exists.", path.display())]
+    FileExists {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// A file or directory of the target is a symbolic link.
+    #[error("Refusing to write a memory-mapped TensorDict through symlink {}.", path.display())]
+    Symlink {
+        /// The link.
+        path: PathBuf,
+    },
+
+    /// The kernel has no more room for mappings.
+    #[error(
+        "the entry {key} ('{}') cannot be mapped: {source}. This process holds about as many \
+         mappings as the kernel allows (vm.max_map_count): raise that limit, load fewer \
+         entries (subpath=), or save many small entries as one tensor",
+        path.display()
+    )]
+    NoMapping {
+        /// The file.
+        path: PathBuf,
+        /// The entry, displayed.
+        key: String,
+        /// The refusal.
+        source: io::Error,
+    },
+}
+
+impl StorageError {
+    /// A refusal of the operating system, about `path`.
+    pub fn io(path: impl AsRef<Path>, source: impl Into<io::Error>) -> Self {
+        Self::Io {
+            path: path.as_ref().to_path_buf(),
+            key: String::new(),
+            source: source.into(),
+        }
+    }
+
+    /// A refusal of the operating system, about `path`, the file of the entry `key`.
+    pub fn io_of(
+        key: impl Into<String>,
+        path: impl AsRef<Path>,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        Self::Io {
+            path: path.as_ref().to_path_buf(),
+            key: key.into(),
+            source: source.into(),
+        }
+    }
+}
+
+fn entry_prefix(key: &str) -> String {
+    if key.is_empty() {
+        String::new()
+    } else {
+        format!("the entry {key}: ")
+    }
+}

@@ -1,0 +1,428 @@
+//! JSON as Python's standard library reads and writes it.
+//!
+//! Metadata files are written by `json.dumps`, which knows the tokens `NaN` and `Infinity` and ints
+//! of any size, and whose text must be matched to the byte. `serde_json` refuses the tokens,
+//! rounds the ints and keeps no raw text; a reader that does neither is as short as the work
+//! around it. Numbers stay text: who needs one parses it.
+
+use std::fmt::Write as _;
+
+use indexmap::IndexMap;
+
+/// How deep arrays and objects may be nested: deep enough for any save, and far from the
+/// end of the stack.
+const MAX_DEPTH: usize = 256;
+
+/// A JSON value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// `null`
+    Null,
+    /// `true` or `false`
+    Bool(bool),
+    /// A number as written, `NaN` and infinities included.
+    Number(String),
+    /// A string.
+    String(String),
+    /// An array.
+    Array(Vec<Value>),
+    /// An object, in the order written. Of a repeated key the last value counts.
+    Object(IndexMap<String, Value>),
+}
+
+/// Text that is not JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyntaxError {
+    /// What was expected, in the words of Python's reader.
+    pub message: &'static str,
+    /// Where, in characters from the start.
+    pub position: usize,
+}
+
+impl Value {
+    /// An object's value under `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        match self {
+            Value::Object(fields) => fields.get(key),
+            _ => None,
+        }
+    }
+
+    /// The text of a string.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A number that is a 64-bit int.
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
+        match self {
+            Value::Number(text) => text.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// A list of 64-bit ints.
+    #[must_use]
+    pub fn as_ints(&self) -> Option<Vec<i64>> {
+        match self {
+            Value::Array(items) => items.iter().map(Value::as_i64).collect(),
+            _ => None,
+        }
+    }
+
+    /// A list of 64-bit ints as a value.
+    #[must_use]
+    pub fn from_ints(ints: &[i64]) -> Self {
+        Value::Array(ints.iter().map(|int| Value::Number(int.to_string())).collect())
+    }
+
+    /// The text that Python's `json.dumps` gives: ASCII, `", "` and `": "` between items.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text);
+        text
+    }
+
+    /// Appends [`Value::to_text`] to `text`.
+    pub fn write(&self, text: &mut String) {
+        match self {
+            Value::Null => text.push_str("null"),
+            Value::Bool(true) => text.push_str("true"),
+            Value::Bool(false) => text.push_str("false"),
+            Value::Number(number) => text.push_str(number),
+            Value::String(string) => write_string(string, text),
+            Value::Array(items) => {
+                text.push('[');
+                for (position, item) in items.iter().enumerate() {
+                    if position > 0 {
+                        text.push_str(", ");
+                    }
+                    item.write(text);
+                }
+                text.push(']');
+            }
+            Value::Object(fields) => {
+                text.push('{');
+                for (position, (key, value)) in fields.iter().enumerate() {
+                    if position > 0 {
+                        text.push_str(", ");
+                    }
+                    write_string(key, text);
+                    text.push_str(": ");
+                    value.write(text);
+                }
+                text.push('}');
+            }
+        }
+    }
+}
+
+/// Appends a JSON string in ASCII, escaped as Python does.
+pub fn write_string(string: &str, text: &mut String) {
+    text.push('"');
+    for character in string.chars() {
+        match character {
+            '"' => text.push_str("\\\""),
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            '\u{8}' => text.push_str("\\b"),
+            '\u{c}' => text.push_str("\\f"),
+            ' '..='~' => text.push(character),
+            _ => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    write!(text, "\\u{unit:04x}").expect("a String takes all that is written");
+                }
+            }
+        }
+    }
+    text.push('"');
+}
+
+/// Reads a text that holds one JSON value.
+///
+/// # Errors
+/// [`SyntaxError`] for anything that Python's `json.loads` refuses, and for a lone surrogate,
+/// which is no text.
+pub fn parse(text: &str) -> Result<Value, SyntaxError> {
+    let mut parser = Parser { text, at: 0 };
+    parser.skip_space();
+    let value = parser.value(0)?;
+    parser.skip_space();
+    if parser.at < text.len() {
+        return Err(parser.error("Extra data"));
+    }
+    Ok(value)
+}
+
+struct Parser<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl Parser<'_> {
+    fn error(&self, message: &'static str) -> SyntaxError {
+        self.error_at(message, self.at)
+    }
+
+    fn error_at(&self, message: &'static str, at: usize) -> SyntaxError {
+        let position = self.text[..at].chars().count();
+        SyntaxError { message, position }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn value(&mut self, depth: usize) -> Result<Value, SyntaxError> {
+        if depth > MAX_DEPTH {
+            return Err(self.error("Too deeply nested"));
+        }
+        match self.peek() {
+            Some(b'"') => self.string().map(Value::String),
+            Some(b'{') => self.object(depth),
+            Some(b'[') => self.array(depth),
+            _ => self.word(),
+        }
+    }
+
+    fn word(&mut self) -> Result<Value, SyntaxError> {
+        let rest = &self.text[self.at..];
+        for (token, value) in [("null", Value::Null), ("true", Value::Bool(true)), ("false", Value::Bool(false))] {
+            if rest.starts_with(token) {
+                self.at += token.len();
+                return Ok(value);
+            }
+        }
+        for token in ["NaN", "Infinity", "-Infinity"] {
+            if rest.starts_with(token) {
+                self.at += token.len();
+                return Ok(Value::Number(token.to_owned()));
+            }
+        }
+        self.number()
+    }
+
+    fn number(&mut self) -> Result<Value, SyntaxError> {
+        let start = self.at;
+        let bytes = self.text.as_bytes();
+        let digits = |mut at: usize| {
+            while bytes.get(at).is_some_and(u8::is_ascii_digit) {
+                at += 1;
+            }
+            at
+        };
+        let mut at = start + usize::from(self.peek() == Some(b'-'));
+        let whole = digits(at);
+        if whole == at {
+            return Err(self.error("Expecting value"));
+        }
+        // A leading zero ends the whole part, as in `01`, whose rest is then extra data.
+        at = if bytes[at] == b'0' { at + 1 } else { whole };
+        if bytes.get(at) == Some(&b'.') && digits(at + 1) > at + 1 {
+            at = digits(at + 1);
+        }
+        if matches!(bytes.get(at), Some(b'e' | b'E')) {
+            let sign = usize::from(matches!(bytes.get(at + 1), Some(b'+' | b'-')));
+            let end = digits(at + 1 + sign);
+            if end > at + 1 + sign {
+                at = end;
+            }
+        }
+        self.at = at;
+        Ok(Value::Number(self.text[start..at].to_owned()))
+    }
+
+    fn array(&mut self, depth: usize) -> Result<Value, SyntaxError> {
+        self.at += 1;
+        let mut items = Vec::new();
+        self.skip_space();
+        if self.peek() == Some(b']') {
+            self.at += 1;
+            return Ok(Value::Array(items));
+        }
+        loop {
+            self.skip_space();
+            items.push(self.value(depth + 1)?);
+            self.skip_space();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b']') => {
+                    self.at += 1;
+                    return Ok(Value::Array(items));
+                }
+                _ => return Err(self.error("Expecting ',' delimiter")),
+            }
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Result<Value, SyntaxError> {
+        const PROPERTY: &str = "Expecting property name enclosed in double quotes";
+        self.at += 1;
+        let mut fields = IndexMap::new();
+        self.skip_space();
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(Value::Object(fields));
+        }
+        loop {
+            self.skip_space();
+            if self.peek() != Some(b'"') {
+                return Err(self.error(PROPERTY));
+            }
+            let key = self.string()?;
+            self.skip_space();
+            if self.peek() != Some(b':') {
+                return Err(self.error("Expecting ':' delimiter"));
+            }
+            self.at += 1;
+            self.skip_space();
+            let value = self.value(depth + 1)?;
+            fields.insert(key, value);
+            self.skip_space();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => {
+                    self.at += 1;
+                    return Ok(Value::Object(fields));
+                }
+                _ => return Err(self.error("Expecting ',' delimiter")),
+            }
+        }
+    }
+
+    fn string(&mut self) -> Result<String, SyntaxError> {
+        let start = self.at;
+        self.at += 1;
+        let mut string = String::new();
+        loop {
+            let rest = &self.text[self.at..];
+            let plain = rest.find(|c: char| c == '"' || c == '\\' || c < ' ');
+            let Some(length) = plain else {
+                return Err(self.error_at("Unterminated string starting at", start));
+            };
+            string.push_str(&rest[..length]);
+            self.at += length;
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(string);
+                }
+                Some(b'\\') => string.push(self.escape(start)?),
+                _ => return Err(self.error("Invalid control character at")),
+            }
+        }
+    }
+
+    fn escape(&mut self, start: usize) -> Result<char, SyntaxError> {
+        let at = self.at;
+        self.at += 1;
+        let letter = self.peek();
+        self.at += 1;
+        Ok(match letter {
+            Some(b'"') => '"',
+            Some(b'\\') => '\\',
+            Some(b'/') => '/',
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => {
+                let first = self.unit(at)?;
+                if let Some(character) = char::from_u32(u32::from(first)) {
+                    return Ok(character);
+                }
+                if !self.text[self.at..].starts_with("\\u") {
+                    return Err(self.error_at("Lone surrogate", at));
+                }
+                self.at += 2;
+                let second = self.unit(at)?;
+                match char::decode_utf16([first, second]).next() {
+                    Some(Ok(character)) => character,
+                    _ => return Err(self.error_at("Lone surrogate", at)),
+                }
+            }
+            None => return Err(self.error_at("Unterminated string starting at", start)),
+            Some(_) => return Err(self.error_at("Invalid \\escape", at)),
+        })
+    }
+
+    fn unit(&mut self, at: usize) -> Result<u16, SyntaxError> {
+        let digits = self.text.as_bytes().get(self.at..self.at + 4);
+        let unit = digits
+            .filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        self.at += 4;
+        unit.ok_or_else(|| self.error_at("Invalid \\uXXXX escape", at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn round_trip(text: &str) {
+        assert_eq!(parse(text).expect(text).to_text(), text);
+    }
+
+    #[test]
+    fn test_text_of_python_is_kept_to_the_byte() {
+        round_trip(r#"{"a": [1, -2.5e+30, NaN, Infinity, -Infinity], "b": {}, "c": []}"#);
+        round_trip(r#"{"\u00e9\ud83d\ude00\u007f\n\"\\": 123456789012345678901234567890}"#);
+        round_trip(r#"[null, true, false, "x"]"#);
+    }
+
+    #[test]
+    fn test_space_and_raw_utf8_are_read() {
+        let value = parse(" {\n\"é\" :\t[ 1 ,2 ] }\r\n").unwrap();
+        assert_eq!(value.to_text(), r#"{"\u00e9": [1, 2]}"#);
+    }
+
+    #[test]
+    fn test_of_a_repeated_key_the_last_value_counts() {
+        assert_eq!(parse(r#"{"a": 1, "b": 2, "a": 3}"#).unwrap().to_text(), r#"{"a": 3, "b": 2}"#);
+    }
+
+    #[test]
+    fn test_errors_say_what_python_says() {
+        for (text, message, position) in [
+            ("{", "Expecting property name enclosed in double quotes", 1),
+            ("", "Expecting value", 0),
+            ("[1", "Expecting ',' delimiter", 2),
+            ("{\"é\"", "Expecting ':' delimiter", 4),
+            ("[1] x", "Extra data", 4),
+            ("\"a", "Unterminated string starting at", 0),
+            ("\"\\", "Unterminated string starting at", 0),
+            ("\"\\q\"", "Invalid \\escape", 1),
+            ("\"\\u12\"", "Invalid \\uXXXX escape", 1),
+            ("\"\\ud800\"", "Lone surrogate", 1),
+            ("01", "Extra data", 1),
+            ("-", "Expecting value", 0),
+        ] {
+            assert_eq!(parse(text), Err(SyntaxError { message, position }), "{text}");
+        }
+    }
+
+    #[test]
+    fn test_deep_nesting_is_an_error() {
+        let text = "[".repeat(100_000);
+        assert_eq!(parse(&text).unwrap_err().message, "Too deeply nested");
+    }
+}

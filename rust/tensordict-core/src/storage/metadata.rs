@@ -1,0 +1,264 @@
+//! `meta.json`: what a level says about itself and its entries.
+//!
+//! ```json
+//! {"obs": {"device": "cpu", "shape": [3, 2], "dtype": "torch.float32", "is_nested": false},
+//!  "nested": {"type": "TensorDict"},
+//!  "shape": [3], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>",
+//!  "_format_version": 1, "_class": "tensordict:TensorDict", "_names": ["time"]}
+//! ```
+//!
+//! An entry that is an object with `type` is a child directory, one with `dtype` and
+//! `shape` a leaf. Everything else that is an object is ignored, so that other versions may add to it.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use indexmap::IndexMap;
+
+use super::json::{self, Value};
+use super::{FORMAT_VERSION, StorageError, StorageResult};
+
+/// Fields of a level that an entry of the same name would overwrite for good.
+const LOST_UNDER_FIELDS: [&str; 3] = ["shape", "device", "_type"];
+
+/// What the metadata says about a leaf.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeafMeta {
+    /// Where the tensor was. For people: loading ignores it.
+    pub device: String,
+    /// The tensor's shape; for a nested tensor that of its table of sizes.
+    pub shape: Vec<i64>,
+    /// `torch.<name>`.
+    pub dtype: String,
+    /// Whether it is a nested tensor of the strided layout.
+    pub is_nested: bool,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// A tensor in a file.
+    Leaf(LeafMeta),
+    /// A collection in a directory; the bare name of its class, for people.
+    Child(String),
+}
+
+/// What a level says about itself, after its entries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LevelFields {
+    /// The batch size.
+    pub batch_size: Vec<i64>,
+    /// The text of the class: `<class 'tensordict._td.TensorDict'>`.
+    pub type_text: String,
+    /// `module:qualname`, absent in version 0.
+    pub class_text: Option<String>,
+    /// The names of the dims, where there are any.
+    pub names: Option<Vec<Option<String>>>,
+}
+
+/// Whether the format keeps a field of a level under this name, so that an entry of the same name
+/// would be lost.
+#[must_use]
+pub fn is_reserved(key: &str) -> bool {
+    LOST_UNDER_FIELDS.contains(&key)
+}
+
+/// The text of a level's metadata file.
+#[must_use]
+pub fn level_text(entries: &IndexMap<String, Entry>, fields: &LevelFields) -> String {
+    let mut text = String::with_capacity(96 * entries.len() + 256);
+    text.push('{');
+    for (key, entry) in entries {
+        json::write_string(key, &mut text);
+        text.push_str(": ");
+        entry_value(entry).write(&mut text);
+        text.push_str(", ");
+    }
+    // An entry named like one of the last three fields stays, in place of the field.
+    let mut last = vec![("_format_version", Value::Number(FORMAT_VERSION.to_string()))];
+    if let Some(class_text) = &fields.class_text {
+        last.push(("_class", Value::String(class_text.clone())));
+    }
+    if let Some(names) = &fields.names {
+        let names = names.iter().map(|name| name.clone().map_or(Value::Null, Value::String));
+        last.push(("_names", Value::Array(names.collect())));
+    }
+    let first = [
+        ("shape", Value::from_ints(&fields.batch_size)),
+        ("device", Value::String("cpu".to_owned())),
+        ("_type", Value::String(fields.type_text.clone())),
+    ];
+    let kept = last.into_iter().filter(|(name, _)| !entries.contains_key(*name));
+    for (position, (name, value)) in first.into_iter().chain(kept).enumerate() {
+        if position > 0 {
+            text.push_str(", ");
+        }
+        json::write_string(name, &mut text);
+        text.push_str(": ");
+        value.write(&mut text);
+    }
+    text.push('}');
+    text
+}
+
+/// An entry as JSON.
+#[must_use]
+pub fn entry_value(entry: &Entry) -> Value {
+    let fields = match entry {
+        Entry::Child(name) => vec![("type", Value::String(name.clone()))],
+        Entry::Leaf(leaf) => vec![
+            ("device", Value::String(leaf.device.clone())),
+            ("shape", Value::from_ints(&leaf.shape)),
+            ("dtype", Value::String(leaf.dtype.clone())),
+            ("is_nested", Value::Bool(leaf.is_nested)),
+        ],
+    };
+    Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// A level as its metadata file has it.
+#[derive(Debug, Clone)]
+pub struct LevelMeta {
+    /// The entries, in the order of the file.
+    pub entries: Vec<(String, Entry)>,
+    /// `_type`, the text of the class.
+    pub type_text: Option<String>,
+    /// `_class`, `module:qualname`.
+    pub class_text: Option<String>,
+    /// `shape`, the batch size, where this is a level that has one.
+    pub batch_size: Option<Vec<i64>>,
+    /// `_names`.
+    pub names: Option<Vec<Option<String>>>,
+}
+
+/// Reads a metadata file as JSON.
+///
+/// # Errors
+/// The file cannot be read, is not UTF-8, or is not JSON.
+pub fn read_json(path: &Path) -> StorageResult<Value> {
+    let bytes = fs::read(path).map_err(|source| StorageError::io(path, source))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        StorageError::io(path, io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+    });
+    let text = text.map_err(|_| damaged(path, "", "it is not UTF-8 text"))?;
+    json::parse(&text).map_err(|error| StorageError::BadJson {
+        path: path.to_path_buf(),
+        message: error.message.to_owned(),
+        position: error.position,
+        text,
+    })
+}
+
+/// Reads the metadata of a level.
+///
+/// # Errors
+/// As [`read_json`]; a newer format version; an entry that makes no sense.
+pub fn read_level(path: &Path) -> StorageResult<LevelMeta> {
+    let Value::Object(fields) = read_json(path)? else {
+        return Err(damaged(path, "", "it holds no JSON object"));
+    };
+    if let Some(found) = fields.get("_format_version").and_then(Value::as_i64)
+        && found > FORMAT_VERSION
+    {
+        return Err(StorageError::NewerVersion { path: path.to_path_buf(), found });
+    }
+    let text = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
+    let batch_size = match fields.get("shape") {
+        Some(value @ Value::Array(_)) => match value.as_ints() {
+            Some(sizes) if sizes.iter().all(|&size| size >= 0) => Some(sizes),
+            _ => return Err(damaged(path, "", "its 'shape' is no list of sizes")),
+        },
+        _ => None,
+    };
+    let names = match fields.get("_names") {
+        Some(Value::Array(names)) => {
+            Some(names.iter().map(|name| name.as_str().map(str::to_owned)).collect())
+        }
+        _ => None,
+    };
+    let mut level = LevelMeta {
+        entries: Vec::with_capacity(fields.len()),
+        type_text: text("_type"),
+        class_text: text("_class"),
+        batch_size,
+        names,
+    };
+    for (key, value) in fields {
+        if let Some(entry) = read_entry(path, &key, &value)? {
+            level.entries.push((key, entry));
+        }
+    }
+    Ok(level)
+}
+
+fn read_entry(path: &Path, key: &str, value: &Value) -> StorageResult<Option<Entry>> {
+    if !matches!(value, Value::Object(_)) {
+        return Ok(None);
+    }
+    match value.get("type") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(name)) => return Ok(Some(Entry::Child(name.clone()))),
+        Some(_) => return Err(damaged(path, key, "its 'type' is no text")),
+    }
+    let (Some(dtype), Some(shape)) = (value.get("dtype"), value.get("shape")) else {
+        return Ok(None);
+    };
+    let Some(dtype) = dtype.as_str() else {
+        return Err(damaged(path, key, "its 'dtype' is no text"));
+    };
+    let shape = match shape.as_ints() {
+        Some(shape) if shape.iter().all(|&size| size >= 0) => shape,
+        _ => return Err(damaged(path, key, "its 'shape' is no list of sizes")),
+    };
+    Ok(Some(Entry::Leaf(LeafMeta {
+        device: value.get("device").and_then(Value::as_str).unwrap_or("cpu").to_owned(),
+        shape,
+        dtype: dtype.to_owned(),
+        is_nested: value.get("is_nested") == Some(&Value::Bool(true)),
+    })))
+}
+
+fn damaged(path: &Path, key: &str, reason: &str) -> StorageError {
+    StorageError::BadMetadata {
+        path: path.to_path_buf(),
+        key: if key.is_empty() { String::new() } else { format!("'{key}'") },
+        reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_level_text_is_the_published_one() {
+        let leaf = |shape: &[i64], dtype: &str| {
+            Entry::Leaf(LeafMeta {
+                device: "cpu".into(),
+                shape: shape.into(),
+                dtype: dtype.into(),
+                is_nested: false,
+            })
+        };
+        let entries = IndexMap::from([
+            ("obs".to_owned(), leaf(&[3, 2], "torch.float32")),
+            ("done".to_owned(), leaf(&[3], "torch.bool")),
+            ("nested".to_owned(), Entry::Child("TensorDict".into())),
+        ]);
+        let fields = LevelFields {
+            batch_size: vec![3],
+            type_text: "<class 'tensordict._td.TensorDict'>".into(),
+            class_text: Some("tensordict:TensorDict".into()),
+            names: Some(vec![Some("time".into())]),
+        };
+        let text = level_text(&entries, &fields);
+        assert_eq!(text.len(), 363);
+        assert!(text.starts_with(
+            r#"{"obs": {"device": "cpu", "shape": [3, 2], "dtype": "torch.float32", "is_nested": false}, "done""#
+        ));
+        assert!(text.ends_with(
+            r#""_format_version": 1, "_class": "tensordict:TensorDict", "_names": ["time"]}"#
+        ));
+    }
+}

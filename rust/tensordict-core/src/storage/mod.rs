@@ -1,0 +1,35 @@
+//! Collections of tensors as files: names, metadata, plans, writing, committing, reading.
+//!
+//! A save is a [`plan::Plan`]: every directory, file name, size and byte of metadata is
+//! known, and checked, before the first byte is written. [`write`] puts the files of a
+//! plan into a work directory with a few threads, [`commit`] makes the work directory
+//! the save in one step. A load is the reverse: [`read`] takes in the metadata of a tree
+//! and checks it against the files, [`map`] maps them. Loading never writes.
+//!
+//! The layout is the published directory format, version 1: one directory per level with a
+//! `meta.json`, one `<key>.memmap` of raw bytes per leaf. Start reading at [`metadata`].
+//!
+//! Threads are scoped to one call: nothing outlives it, so a process may fork at any time.
+
+pub mod commit;
+pub mod dtype;
+mod error;
+pub mod json;
+pub mod map;
+pub mod metadata;
+pub mod names;
+pub mod plan;
+pub mod read;
+pub mod region;
+pub mod sparse;
+mod threads;
+pub mod write;
+
+pub use error::{StorageError, StorageResult};
+pub use threads::thread_count;
+
+/// The name of the metadata file of a level.
+pub const METADATA_FILE: &str = "meta.json";
+
+/// The newest format version that this crate reads, and the one that it writes.
+pub const FORMAT_VERSION: i64 = 1;

@@ -1,0 +1,317 @@
+//! The plan of a save: every directory, file, size and byte of metadata, before the first is
+//! written.
+//!
+//! Whoever walks the collections adds levels and leaves; each addition is checked, so that
+//! a plan that exists can be written: no two entries share a file, no entry is lost under a
+//! field of the metadata, no name is too long.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::path::{Path, PathBuf};
+
+use indexmap::IndexMap;
+use rustix::io::Errno;
+
+use super::metadata::{self, Entry, LeafMeta, LevelFields};
+use super::names::{self, display_key};
+use super::region::Region;
+use super::{METADATA_FILE, StorageError, StorageResult};
+
+/// The longest file name that the usual file systems take, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+
+/// Where the bytes of a leaf come from.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// Memory of a tensor, in row-major order without gaps.
+    Memory(Region),
+    /// A file that holds these bytes already and is mapped from them: it is linked, and copied from
+    /// memory where links do not work.
+    Link {
+        /// The file.
+        path: PathBuf,
+        /// Its mapped memory.
+        memory: Region,
+    },
+    /// Nothing: the leaf is only described, as for sparse files.
+    Absent,
+}
+
+/// What a file is to hold.
+#[derive(Debug, Clone)]
+pub(crate) enum FileContent {
+    Leaf(usize),
+    Bytes(Vec<u8>),
+}
+
+/// A file of the save.
+#[derive(Debug, Clone)]
+pub(crate) struct PlannedFile {
+    pub(crate) level: usize,
+    pub(crate) name: String,
+    pub(crate) content: FileContent,
+}
+
+/// A leaf of the save.
+#[derive(Debug, Clone)]
+pub(crate) struct PlannedLeaf {
+    pub(crate) level: usize,
+    pub(crate) key: String,
+    pub(crate) name: String,
+    pub(crate) length: u64,
+    pub(crate) content: Content,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PlannedLevel {
+    /// The keys from the root to here.
+    keys: Vec<String>,
+    /// The directory, relative to the root.
+    pub(crate) path: PathBuf,
+    entries: IndexMap<String, Entry>,
+    /// The key that uses each name in the directory.
+    used: HashMap<String, String>,
+    is_closed: bool,
+}
+
+/// A save, planned.
+#[derive(Debug)]
+pub struct Plan {
+    pub(crate) levels: Vec<PlannedLevel>,
+    pub(crate) leaves: Vec<PlannedLeaf>,
+    pub(crate) files: Vec<PlannedFile>,
+    escapes_keys: bool,
+}
+
+impl Plan {
+    /// The number of the root's level.
+    pub const ROOT: usize = 0;
+
+    /// A plan with an open root level. With `escapes_keys` false keys are file names as they are:
+    /// the legacy layout.
+    #[must_use]
+    pub fn new(escapes_keys: bool) -> Self {
+        let mut plan =
+            Self { levels: Vec::new(), leaves: Vec::new(), files: Vec::new(), escapes_keys };
+        plan.push_level(Vec::new(), PathBuf::new());
+        plan
+    }
+
+    fn push_level(&mut self, keys: Vec<String>, path: PathBuf) -> usize {
+        let used = HashMap::from([(METADATA_FILE.to_owned(), String::new())]);
+        self.levels.push(PlannedLevel { keys, path, used, ..PlannedLevel::default() });
+        self.levels.len() - 1
+    }
+
+    /// A key of a level as messages show it.
+    #[must_use]
+    pub fn display(&self, level: usize, key: &str) -> String {
+        let mut keys: Vec<&str> = self.levels[level].keys.iter().map(String::as_str).collect();
+        keys.push(key);
+        display_key(&keys)
+    }
+
+    /// Opens the level of a nested collection. `class_name` is the bare name of its class.
+    ///
+    /// # Errors
+    /// The key is reserved, its name is taken or too long.
+    pub fn add_child(
+        &mut self,
+        level: usize,
+        key: &str,
+        class_name: &str,
+    ) -> StorageResult<usize> {
+        let name = self.file_name(level, key)?;
+        self.claim(level, key, &name)?;
+        let parent = &mut self.levels[level];
+        parent.entries.insert(key.to_owned(), Entry::Child(class_name.to_owned()));
+        let mut keys = parent.keys.clone();
+        keys.push(key.to_owned());
+        let path = parent.path.join(&name);
+        Ok(self.push_level(keys, path))
+    }
+
+    /// Adds a leaf of `length` bytes; its number. A leaf of no bytes has no file.
+    ///
+    /// `table` is the table of sizes of a nested tensor, as bytes.
+    ///
+    /// # Errors
+    /// The key is reserved, its name is taken or too long.
+    pub fn add_leaf(
+        &mut self,
+        level: usize,
+        key: &str,
+        meta: LeafMeta,
+        length: u64,
+        content: Content,
+        table: Option<Vec<u8>>,
+    ) -> StorageResult<usize> {
+        if metadata::is_reserved(key) {
+            return Err(StorageError::ReservedKey {
+                key: self.display(level, key),
+                field: key.to_owned(),
+            });
+        }
+        let stem = self.file_name(level, key)?;
+        let name = format!("{stem}.memmap");
+        self.claim(level, key, &name)?;
+        if let Some(table) = table {
+            let name = format!("{stem}.shape.memmap");
+            self.claim(level, key, &name)?;
+            if !table.is_empty() {
+                self.files.push(PlannedFile { level, name, content: FileContent::Bytes(table) });
+            }
+        }
+        let number = self.leaves.len();
+        if length > 0 {
+            let content = FileContent::Leaf(number);
+            self.files.push(PlannedFile { level, name: name.clone(), content });
+        }
+        self.levels[level].entries.insert(key.to_owned(), Entry::Leaf(meta));
+        self.leaves.push(PlannedLeaf { level, key: key.to_owned(), name, length, content });
+        Ok(number)
+    }
+
+    /// Closes a level: its metadata file is planned.
+    ///
+    /// # Errors
+    /// The level has names, and an entry whose key is the field of the names.
+    pub fn close_level(&mut self, level: usize, fields: &LevelFields) -> StorageResult<()> {
+        if fields.names.is_some() && self.levels[level].entries.contains_key("_names") {
+            return Err(StorageError::ReservedKey {
+                key: self.display(level, "_names"),
+                field: "_names".to_owned(),
+            });
+        }
+        let text = metadata::level_text(&self.levels[level].entries, fields);
+        self.add_file(level, METADATA_FILE, text.into_bytes());
+        self.levels[level].is_closed = true;
+        Ok(())
+    }
+
+    /// Adds a file whose bytes are known: metadata of other classes, pickled values.
+    pub fn add_file(&mut self, level: usize, name: &str, bytes: Vec<u8>) {
+        let content = FileContent::Bytes(bytes);
+        self.files.push(PlannedFile { level, name: name.to_owned(), content });
+    }
+
+    /// The file of a leaf, relative to the root. A leaf of no bytes has none, and would be here.
+    #[must_use]
+    pub fn leaf_path(&self, leaf: usize) -> PathBuf {
+        let leaf = &self.leaves[leaf];
+        self.levels[leaf.level].path.join(&leaf.name)
+    }
+
+    /// The directory of a level, relative to the root.
+    #[must_use]
+    pub fn level_path(&self, level: usize) -> &Path {
+        &self.levels[level].path
+    }
+
+    /// Whether every level has its metadata.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.levels.iter().all(|level| level.is_closed)
+    }
+
+    /// Where a leaf's bytes come from can be settled late, when the target is known.
+    pub fn set_content(&mut self, leaf: usize, content: Content) {
+        self.leaves[leaf].content = content;
+    }
+
+    pub(crate) fn display_leaf(&self, leaf: &PlannedLeaf) -> String {
+        self.display(leaf.level, &leaf.key)
+    }
+
+    pub(crate) fn file_path(&self, file: &PlannedFile) -> PathBuf {
+        self.levels[file.level].path.join(&file.name)
+    }
+
+    fn file_name(&self, level: usize, key: &str) -> StorageResult<String> {
+        if self.escapes_keys {
+            return Ok(names::escape(key).into_owned());
+        }
+        if names::is_safe_raw_name(key) {
+            return Ok(key.to_owned());
+        }
+        let path = self.levels[level].path.join(format!("{key}.memmap"));
+        Err(StorageError::io_of(self.display(level, key), path, Errno::NOENT))
+    }
+
+    fn claim(&mut self, level: usize, key: &str, name: &str) -> StorageResult<()> {
+        if name.len() > MAX_NAME_BYTES {
+            let path = self.levels[level].path.join(name);
+            return Err(StorageError::io_of(self.display(level, key), path, Errno::NAMETOOLONG));
+        }
+        let taken = match self.levels[level].used.entry(name.to_owned()) {
+            Slot::Vacant(slot) => {
+                slot.insert(key.to_owned());
+                return Ok(());
+            }
+            Slot::Occupied(slot) => slot.get().clone(),
+        };
+        if name == METADATA_FILE {
+            let key = self.display(level, key);
+            return Err(StorageError::ReservedKey { key, field: name.to_owned() });
+        }
+        Err(StorageError::NameCollision {
+            first: self.display(level, &taken),
+            second: self.display(level, key),
+            name: name.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(plan: &mut Plan, level: usize, key: &str, table: Option<Vec<u8>>) -> StorageResult<usize> {
+        let meta = LeafMeta {
+            device: "cpu".into(),
+            shape: vec![1],
+            dtype: "torch.uint8".into(),
+            is_nested: table.is_some(),
+        };
+        plan.add_leaf(level, key, meta, 1, Content::Absent, table)
+    }
+
+    #[test]
+    fn test_reserved_keys_are_refused_by_name() {
+        let mut plan = Plan::new(true);
+        let child = plan.add_child(Plan::ROOT, "n", "TensorDict").unwrap();
+        for key in ["shape", "device", "_type"] {
+            let message = leaf(&mut plan, child, key, None).unwrap_err().to_string();
+            assert!(message.contains(&format!("('n', '{key}')")), "{message}");
+        }
+        let message = plan.add_child(child, "meta.json", "TensorDict").unwrap_err().to_string();
+        assert!(message.contains("('n', 'meta.json')"), "{message}");
+    }
+
+    #[test]
+    fn test_entries_that_would_share_a_file_are_refused() {
+        let mut plan = Plan::new(true);
+        leaf(&mut plan, Plan::ROOT, "a.shape", None).unwrap();
+        let error = leaf(&mut plan, Plan::ROOT, "a", Some(vec![0; 8])).unwrap_err();
+        assert!(matches!(error, StorageError::NameCollision { .. }), "{error}");
+        let mut plan = Plan::new(true);
+        plan.add_child(Plan::ROOT, "a.memmap", "TensorDict").unwrap();
+        assert!(leaf(&mut plan, Plan::ROOT, "a", None).is_err());
+    }
+
+    #[test]
+    fn test_long_names_are_refused_before_anything_is_written() {
+        let mut plan = Plan::new(true);
+        leaf(&mut plan, Plan::ROOT, &"x".repeat(248), None).unwrap();
+        assert!(leaf(&mut plan, Plan::ROOT, &"y".repeat(249), None).is_err());
+    }
+
+    #[test]
+    fn test_raw_names_stay_inside() {
+        let mut plan = Plan::new(false);
+        assert!(leaf(&mut plan, Plan::ROOT, "a/b", None).is_err());
+        assert!(plan.add_child(Plan::ROOT, "..", "TensorDict").is_err());
+        leaf(&mut plan, Plan::ROOT, "a b", None).unwrap();
+        assert_eq!(plan.leaf_path(0), Path::new("a b.memmap"));
+    }
+}

@@ -1,0 +1,219 @@
+//! Reading the metadata of a tree and mapping its leaves.
+//!
+//! [`read_tree`] takes in the metadata of a level and of the levels below it that have the
+//! same layout; a child of any other class is named and left to its own reader. [`map_leaves`]
+//! then opens, checks and maps the files with a few threads. Nothing is written, ever.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::map::{self, MapRequest, Mapping, Mode};
+use super::metadata::{self, Entry, LeafMeta, LevelMeta};
+use super::names::{self, display_key};
+use super::{METADATA_FILE, StorageError, StorageResult, dtype, thread_count, threads};
+
+/// Fewer leaves than this are mapped by the calling thread alone.
+const SERIAL_LEAVES: usize = 64;
+
+/// Leaves that a thread maps before it asks for more.
+const BATCH_LEAVES: usize = 16;
+
+/// A level of a tree as it is on disk.
+#[derive(Debug)]
+pub struct Level {
+    /// The directory.
+    pub directory: PathBuf,
+    /// The batch size; empty where the metadata has none.
+    pub batch_size: Vec<i64>,
+    /// `_type`.
+    pub type_text: Option<String>,
+    /// `_class`.
+    pub class_text: Option<String>,
+    /// The names of the dims.
+    pub names: Option<Vec<Option<String>>>,
+    /// Keys and what is under them, in the order of the file.
+    pub nodes: Vec<(String, Node)>,
+}
+
+/// What is under a key.
+#[derive(Debug)]
+pub enum Node {
+    /// A leaf: its number in [`Tree::leaves`].
+    Leaf(usize),
+    /// A level of the same layout.
+    Level(Level),
+    /// A directory of another layout.
+    Foreign(PathBuf),
+}
+
+/// A leaf as the metadata describes it.
+#[derive(Debug)]
+pub struct Leaf {
+    /// The keys from the root of the tree.
+    pub keys: Vec<String>,
+    /// The file of its bytes.
+    pub path: PathBuf,
+    /// Shape, dtype, kind.
+    pub meta: LeafMeta,
+    /// The bytes that shape and dtype need; 0 for none, and for a nested tensor, whose size
+    /// is in its table.
+    pub length: u64,
+}
+
+impl Leaf {
+    /// The key as messages show it.
+    #[must_use]
+    pub fn display(&self) -> String {
+        display_key(&self.keys)
+    }
+
+    /// The file of the table of sizes of a nested tensor.
+    #[must_use]
+    pub fn table_path(&self) -> PathBuf {
+        let name = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let stem = name.strip_suffix(".memmap").unwrap_or(name);
+        self.path.with_file_name(format!("{stem}.shape.memmap"))
+    }
+}
+
+/// The metadata of a tree.
+#[derive(Debug)]
+pub struct Tree {
+    /// The level that was asked for.
+    pub root: Level,
+    /// All leaves, in the order of the files, depth first.
+    pub leaves: Vec<Leaf>,
+}
+
+/// How a tree is read.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadOptions<'o> {
+    /// Whether keys were escaped to file names.
+    pub escapes_keys: bool,
+    /// The classes, by `_class` or `_type`, of the levels that this reader knows.
+    pub known_classes: &'o [String],
+}
+
+/// Reads the metadata of the level in `directory` and of those below.
+///
+/// # Errors
+/// A metadata file is missing or makes no sense; a child directory is missing.
+pub fn read_tree(directory: &Path, options: ReadOptions<'_>) -> StorageResult<Tree> {
+    let mut reader = Reader { options, keys: Vec::new(), leaves: Vec::new() };
+    let meta = metadata::read_level(&directory.join(METADATA_FILE))?;
+    let root = reader.level(directory.to_path_buf(), meta)?;
+    Ok(Tree { root, leaves: reader.leaves })
+}
+
+struct Reader<'o> {
+    options: ReadOptions<'o>,
+    keys: Vec<String>,
+    leaves: Vec<Leaf>,
+}
+
+impl Reader<'_> {
+    fn level(&mut self, directory: PathBuf, meta: LevelMeta) -> StorageResult<Level> {
+        let mut nodes = Vec::with_capacity(meta.entries.len());
+        for (key, entry) in meta.entries {
+            self.keys.push(key.clone());
+            let node = match entry {
+                Entry::Leaf(leaf) => self.leaf(&directory, &key, leaf)?,
+                Entry::Child(_) => self.child(&directory, &key)?,
+            };
+            self.keys.pop();
+            nodes.push((key, node));
+        }
+        Ok(Level {
+            directory,
+            batch_size: meta.batch_size.unwrap_or_default(),
+            type_text: meta.type_text,
+            class_text: meta.class_text,
+            names: meta.names,
+            nodes,
+        })
+    }
+
+    fn leaf(&mut self, directory: &Path, key: &str, meta: LeafMeta) -> StorageResult<Node> {
+        let item_size = dtype::item_size(&meta.dtype).ok_or_else(|| StorageError::UnknownDtype {
+            path: directory.join(METADATA_FILE),
+            key: display_key(&self.keys),
+            dtype: meta.dtype.clone(),
+        })?;
+        let length = dtype::tensor_bytes(&meta.shape, item_size).ok_or_else(|| {
+            StorageError::BadMetadata {
+                path: directory.join(METADATA_FILE),
+                key: display_key(&self.keys),
+                reason: "its shape is larger than any memory".to_owned(),
+            }
+        })?;
+        let path = self.place(directory, key, ".memmap");
+        let length = if meta.is_nested { 0 } else { length };
+        self.leaves.push(Leaf { keys: self.keys.clone(), path, meta, length });
+        Ok(Node::Leaf(self.leaves.len() - 1))
+    }
+
+    fn child(&mut self, directory: &Path, key: &str) -> StorageResult<Node> {
+        let path = self.place(directory, key, "");
+        let file = path.join(METADATA_FILE);
+        let meta = match metadata::read_level(&file) {
+            Err(StorageError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                let key = display_key(&self.keys);
+                return Err(StorageError::MissingFile { path: file, key });
+            }
+            meta => meta?,
+        };
+        let is_known = |class: &Option<String>| {
+            class.as_ref().is_some_and(|class| self.options.known_classes.contains(class))
+        };
+        if !(is_known(&meta.class_text) || is_known(&meta.type_text)) {
+            return Ok(Node::Foreign(path));
+        }
+        Ok(Node::Level(self.level(path, meta)?))
+    }
+
+    /// The file or directory of a key. Where the escaped name is missing and the key is a safe
+    /// name as it is, that of older versions, which did not escape.
+    fn place(&self, directory: &Path, key: &str, suffix: &str) -> PathBuf {
+        if !self.options.escapes_keys {
+            return directory.join(format!("{key}{suffix}"));
+        }
+        let name = names::escape(key);
+        let path = directory.join(format!("{name}{suffix}"));
+        if name != key && names::is_safe_raw_name(key) {
+            let raw = directory.join(format!("{key}{suffix}"));
+            if !path.exists() && raw.exists() {
+                return raw;
+            }
+        }
+        path
+    }
+}
+
+/// Maps the files of all leaves that have bytes, in order; None for those that have none.
+///
+/// # Errors
+/// A file is missing, too short, or not writable in [`Mode::Shared`]: the first such leaf
+/// in the order of the threads.
+pub fn map_leaves(
+    leaves: &[Leaf],
+    mode: Mode,
+    threads: usize,
+) -> StorageResult<Vec<Option<Mapping>>> {
+    let mappings: Vec<OnceLock<Mapping>> = leaves.iter().map(|_| OnceLock::new()).collect();
+    let threads = if leaves.len() < SERIAL_LEAVES { 1 } else { thread_count(threads) };
+    threads::for_each(leaves.len().div_ceil(BATCH_LEAVES), threads, |batch| {
+        let start = batch * BATCH_LEAVES;
+        let end = (start + BATCH_LEAVES).min(leaves.len());
+        for (leaf, slot) in leaves[start..end].iter().zip(&mappings[start..end]) {
+            if leaf.length > 0 {
+                let request = MapRequest { path: &leaf.path, length: leaf.length };
+                // Each leaf is in one batch, so its slot is empty.
+                let _ = slot.set(map::open(&request, mode, &|| leaf.display())?);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(mappings.into_iter().map(OnceLock::into_inner).collect())
+}

@@ -1,0 +1,56 @@
+//! Memory that belongs to someone else: the bytes of a tensor.
+//!
+//! A plan refers to the memory of tensors and does not copy it. The one who makes a plan (the
+//! bindings) holds the tensors until it is done with the plan; that is the contract of
+//! [`Region::new`], and the only thing that the unsafe code of this module rests on.
+
+/// Bytes that the maker of the region keeps readable.
+#[derive(Debug, Clone, Copy)]
+pub struct Region {
+    pointer: *const u8,
+    length: usize,
+}
+
+// SAFETY: a region is an address and a length. Reading through it from any thread is what
+// the contract of `Region::new` allows.
+unsafe impl Send for Region {}
+// SAFETY: as above; a region is never written through.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// No bytes.
+    pub const EMPTY: Self = Self { pointer: std::ptr::NonNull::dangling().as_ptr(), length: 0 };
+
+    /// A region of `length` bytes from `pointer`.
+    ///
+    /// # Safety
+    /// The bytes stay allocated and readable for as long as this region, or any copy of
+    /// it, is in use. Others may write to them meanwhile: what is read is then a mixture, as with any
+    /// tensor that is written while it is saved.
+    #[must_use]
+    pub unsafe fn new(pointer: *const u8, length: usize) -> Self {
+        if length == 0 {
+            return Self::EMPTY;
+        }
+        Self { pointer, length }
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The bytes, for a system call that reads them.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the maker of the region keeps these bytes readable (contract of `new`); the
+        // empty region has a dangling pointer, which a slice of no bytes may have.
+        unsafe { std::slice::from_raw_parts(self.pointer, self.length) }
+    }
+}
