@@ -86,6 +86,12 @@ def test_doctor_finds_an_owner_without_a_record(installed):
     assert conflict["distribution"] == "tensordict-nightly"
 
 
+def test_doctor_accepts_an_empty_distribution_of_that_name(installed):
+    # README.md, "Living beside the published release".
+    install(installed, "tensordict", "0.15.3", "tensordict-0.15.3.dist-info/METADATA")
+    assert doctor.conflicts() == []
+
+
 def test_doctor_finds_files_of_ours_that_were_overwritten(installed):
     # The digest of the empty file, as pip writes it.
     empty = "sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"
