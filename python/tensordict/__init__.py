@@ -1,13 +1,15 @@
 """Groups of tensors that share their leading dimensions. The core is in Rust."""
 
 from tensordict import _rust
+from tensordict.interop import index_twins as _index_twins
 from tensordict.interop import twins as _twins
 
 # Until every primitive is native, its twin stands in.
-for _name in dir(_twins):
-    if not _name.startswith("_") and not hasattr(_rust, _name):
-        setattr(_rust, _name, getattr(_twins, _name))
-del _name
+for _module in (_twins, _index_twins):
+    for _name in dir(_module):
+        if not _name.startswith("_") and not hasattr(_rust, _name):
+            setattr(_rust, _name, getattr(_module, _name))
+del _module, _name
 
 from tensordict.base import TensorCollection, TensorDictBase
 from tensordict.containers.dense import TensorDict

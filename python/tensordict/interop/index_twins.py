@@ -1,0 +1,654 @@
+"""The primitives of indexing and joining in plain Python; see :mod:`.twins`.
+
+An index is planned once, against the batch size of the root, and then applied to every
+leaf. A plan is the index in a form that means the same for every tensor whose leading
+dims are the batch size (no ellipsis, no lists, no masks), the new batch size, and for
+each of its dims the old dim whose name it takes.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensordict.interop.twins import (
+    MSG_LOCKED,
+    _spliced_names,
+    _spliced_size,
+    map_leaves,
+    new,
+)
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+MSG_NO_BATCH_DIMS = (
+    "indexing a tensordict with td.batch_dims==0 is not permitted. Got index {}."
+)
+MSG_OUT_OF_BOUNDS = "index {} is out of bounds for dimension {} with size {}"
+MSG_TOO_MANY = "too many indices for tensor of dimension {}"
+MSG_MASK = (
+    "The shape of the mask {} at index {} does not match the shape of the indexed "
+    "tensor {} at index {}"
+)
+MSG_BAD_INDEX = (
+    "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables "
+    "are valid indices (got {})"
+)
+MSG_INDEX_DTYPE = "tensors used as indices must be long, int, byte or bool tensors"
+MSG_NUMPY_BOOL = (
+    "A NumPy bool scalar is not a valid index, got {!r}. Use a Python bool or a "
+    "boolean tensor instead."
+)
+MSG_BROADCAST = (
+    "shape mismatch: indexing tensors could not be broadcast together with shapes {}"
+)
+
+_INDEX_DTYPES = (torch.int64, torch.int32)
+_MASK_DTYPES = (torch.bool, torch.uint8)
+_WHOLE = slice(None)
+
+
+# Planning an index -------------------------------------------------------------
+
+
+def _is_whole(item: Any) -> bool:
+    return (
+        isinstance(item, slice)
+        and item.start is None
+        and item.stop is None
+        and item.step is None
+    )
+
+
+def _slice_length(item: slice, length: Any) -> Any:
+    """The number of elements that a slice takes of a dim, as torch counts them."""
+    step = 1 if item.step is None else operator.index(item.step)
+    if step <= 0:
+        msg = "step must be greater than zero"
+        raise ValueError(msg)
+    start = 0 if item.start is None else operator.index(item.start)
+    stop = length if item.stop is None else operator.index(item.stop)
+    if start < 0:
+        start = max(start + length, 0)
+    if stop < 0:
+        stop = max(stop + length, 0)
+    start, stop = min(start, length), min(stop, length)
+    return (stop - start + step - 1) // step if stop > start else 0
+
+
+def _index_tensor(item: Any) -> torch.Tensor:
+    """A sequence or an array as the tensor that indexes with it."""
+    if isinstance(item, torch.Tensor):
+        tensor = item
+    elif isinstance(item, np.ndarray):
+        tensor = torch.as_tensor(item)
+        if tensor.dtype != torch.bool:
+            tensor = tensor.to(torch.int64)
+    elif isinstance(item, range):
+        tensor = torch.arange(item.start, item.stop, item.step)
+    elif isinstance(item, (list, tuple)):
+        try:
+            tensor = torch.tensor(item)
+        except ValueError as error:
+            raise TypeError(str(error)) from None
+        if tensor.dtype != torch.bool:
+            tensor = tensor.to(torch.int64)
+    elif isinstance(item, (str, bytes)):
+        msg = f"new(): invalid data type '{type(item).__name__}'"
+        raise TypeError(msg)
+    elif isinstance(item, np.bool_):
+        raise IndexError(MSG_NUMPY_BOOL.format(item))
+    else:
+        raise IndexError(MSG_BAD_INDEX.format(type(item).__name__))
+    if tensor.dtype not in _INDEX_DTYPES and tensor.dtype not in _MASK_DTYPES:
+        raise IndexError(MSG_INDEX_DTYPE)
+    return tensor
+
+
+def index_plan(
+    batch_size: torch.Size, index: Any, td: Any = None
+) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
+    """The plan of ``index`` on ``batch_size``; None where it takes everything as it is.
+
+    ``td`` true makes an index of a batch size without dims the error of a read,
+    otherwise it is torch's.
+
+    Raises:
+        IndexError: the index does not fit the batch size, or is none.
+        RuntimeError: it has two ellipses, or there is no dim to index.
+        TypeError: it holds strings.
+        ValueError: a slice has a step that is not positive.
+    """
+    ndim = len(batch_size)
+    kind = type(index)
+    if kind is int and ndim:
+        length = batch_size[0]
+        if index >= length or index < -length:
+            raise IndexError(MSG_OUT_OF_BOUNDS.format(index, 0, length))
+        return index, batch_size[1:], tuple(range(1, ndim))
+    if kind is slice and ndim:
+        if _is_whole(index):
+            return None
+        length = _slice_length(index, batch_size[0])
+        return index, torch.Size([length, *batch_size[1:]]), tuple(range(ndim))
+    return _index_plan(batch_size, index, td)
+
+
+def _index_plan(
+    batch_size: torch.Size, index: Any, td: Any
+) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
+    items = list(index) if isinstance(index, tuple) else [index]
+    ndim = len(batch_size)
+    # First pass: what each item is, and how many batch dims it uses up.
+    used, ellipsis_at = 0, -1
+    for position, item in enumerate(items):
+        if item is Ellipsis:
+            if ellipsis_at >= 0:
+                msg = "An index can only have one ellipsis at most."
+                raise RuntimeError(msg)
+            ellipsis_at = position
+        elif item is None or isinstance(item, bool):
+            continue
+        elif isinstance(item, slice):
+            used += 1
+        elif isinstance(item, (int, np.integer, torch.SymInt)):
+            items[position] = int(item) if isinstance(item, np.integer) else item
+            used += 1
+        else:
+            item = _index_tensor(item)
+            if item.dim() == 0:
+                # A scalar tensor selects, a scalar mask adds a dim: as the number does.
+                if item.dtype in _MASK_DTYPES:
+                    items[position] = bool(item)
+                    continue
+                item = item.item()
+                used += 1
+            else:
+                used += item.dim() if item.dtype in _MASK_DTYPES else 1
+            items[position] = item
+    if used > ndim:
+        if td is not None and not ndim:
+            raise RuntimeError(MSG_NO_BATCH_DIMS.format(index))
+        raise IndexError(MSG_TOO_MANY.format(ndim))
+    if ellipsis_at >= 0:
+        items[ellipsis_at : ellipsis_at + 1] = [_WHOLE] * (ndim - used)
+        if ellipsis_at + ndim - used == len(items):
+            del items[ellipsis_at:]
+    # Second pass: the dims of the result. `dims` has (size, source dim) of each, with
+    # None where a tensor stands; `tensors` has (shape, source dim, is a mask) of those.
+    dims: list[Any] = []
+    tensors: list[tuple[Any, int, bool]] = []
+    out: list[Any] = []
+    dim, whole = 0, True
+    for item in items:
+        if isinstance(item, slice):
+            dims.append((_slice_length(item, batch_size[dim]), dim))
+            whole = whole and _is_whole(item)
+            out.append(item)
+            dim += 1
+            continue
+        whole = False
+        if item is None:
+            dims.append((1, -1))
+            out.append(item)
+        elif isinstance(item, bool):
+            dims.append(None)
+            tensors.append((torch.Size([int(item)]), -1, False))
+            out.append(item)
+        elif isinstance(item, torch.Tensor):
+            if item.dtype in _MASK_DTYPES:
+                shape = batch_size[dim : dim + item.dim()]
+                if item.shape != shape:
+                    at = _first_difference(item.shape, shape)
+                    raise IndexError(
+                        MSG_MASK.format(
+                            list(item.shape), at, list(batch_size), dim + at
+                        )
+                    )
+                for part in item.nonzero(as_tuple=True):
+                    dims.append(None)
+                    tensors.append((part.shape, dim, True))
+                    out.append(part)
+                    dim += 1
+            else:
+                dims.append(None)
+                tensors.append((item.shape, dim, False))
+                out.append(item)
+                dim += 1
+        else:
+            length = batch_size[dim]
+            if item >= length or item < -length:
+                raise IndexError(MSG_OUT_OF_BOUNDS.format(item, dim, length))
+            out.append(item)
+            dim += 1
+    if whole:
+        return None
+    if tensors:
+        dims = _advanced_dims(dims, tensors)
+    dims += [(batch_size[d], d) for d in range(dim, ndim)]
+    size = torch.Size([d[0] for d in dims])
+    return out[0] if len(out) == 1 else tuple(out), size, tuple(d[1] for d in dims)
+
+
+def _first_difference(shape: Any, other: Any) -> int:
+    for at, (length, expected) in enumerate(zip(shape, other, strict=True)):
+        if length != expected:
+            return at
+    return 0
+
+
+def _advanced_dims(
+    dims: list[Any], tensors: list[tuple[Any, int, bool]]
+) -> list[tuple[int, int]]:
+    """``dims`` with the broadcast dims of the index tensors in place of the None.
+
+    They stand where the tensors stood if those are adjacent, and lead otherwise. One of
+    them takes the name of an indexed dim where only that dim's tensor varies along it.
+    """
+    ndim = max(len(shape) for shape, _, _ in tensors)
+    block: list[tuple[int, int]] = []
+    for back in range(ndim, 0, -1):
+        length, source, claims = 1, -1, 0
+        for shape, dim, is_mask in tensors:
+            if len(shape) < back:
+                continue
+            own = shape[-back]
+            if own != 1:
+                if length not in (1, own):
+                    shapes = ", ".join(str(list(t[0])) for t in tensors)
+                    raise IndexError(MSG_BROADCAST.format(shapes))
+                length = own
+            if own != 1 or is_mask:
+                claims += 1
+                varying = sum(1 for other in shape if other != 1)
+                source = dim if varying == 1 or is_mask else -1
+        block.append((length, source if claims == 1 else -1))
+    if len(tensors) == 1 and ndim == 1:
+        block = [(block[0][0], tensors[0][1])]
+    places = [at for at, d in enumerate(dims) if d is None]
+    first = places[0] if places[-1] - places[0] + 1 == len(places) else 0
+    rest = [d for d in dims if d is not None]
+    return [*rest[:first], *block, *rest[first:]]
+
+
+def index_shape(batch_size: torch.Size, index: Any) -> torch.Size:
+    """The batch size of what ``index`` takes of a container of ``batch_size``."""
+    plan = index_plan(batch_size, index)
+    return batch_size if plan is None else plan[1]
+
+
+# Reading and writing at an index -----------------------------------------------
+
+
+def index(td: Any, index: Any) -> Any:
+    """The container of every entry of ``td`` at ``index``; ``td`` if that is all of it.
+
+    Unlocked. Leaves are views or copies, as torch makes them of such an index.
+    """
+    if not td._is_dense:
+        return td._index(index)
+    plan = index_plan(td._batch_size, index, td)
+    if plan is None:
+        return td
+    return _index(td, *plan, len(td._batch_size))
+
+
+def _index(td: Any, index: Any, size: Any, names: Any, k: int) -> Any:
+    if not td._is_dense:
+        return td._index(index)
+    entries = {}
+    for key, value in list(td._tensordict.items()):
+        if isinstance(value, CollectionProtocol):
+            entries[key] = _index(value, index, size, names, k)
+        else:
+            entries[key] = value[index]
+    own = _spliced_size(td._batch_size, size, k)
+    own_names = _spliced_names(td._td_dim_names, names, k, own)
+    return new(type(td), entries, own, td._device, own_names)
+
+
+MSG_INDEXED_SIZE = (
+    "indexed destination TensorDict batch size is {} (batch_size = {}, index={}), "
+    "which differs from the source batch size {}"
+)
+MSG_EXPANDED = (
+    "The expanded size of the tensor ({}) must match the existing size ({}) at "
+    "non-singleton dimension {}.  Target sizes: {}.  Tensor sizes: {}"
+)
+
+
+def set_index(td: Any, index: Any, value: Any) -> None:
+    """Write ``value`` into every entry of ``td`` at ``index``.
+
+    ``value`` is a number or tensor, for every leaf, or a container: entries that only
+    ``td`` has stay as they are, those that only ``value`` has are made in ``td``, zero
+    outside the index. Everything is checked before the first write.
+
+    Raises:
+        RuntimeError: sizes do not fit, or an entry must be made in a locked container.
+    """
+    batch_size = td.batch_size
+    plan = index_plan(batch_size, index)
+    if plan is None:
+        size = batch_size
+        at: Any = (_WHOLE,) * len(batch_size)
+    else:
+        at, size, _ = plan
+    writes: list[tuple[Any, Any]] = []
+    fresh: list[tuple[Any, str, Any]] = []
+    if isinstance(value, CollectionProtocol):
+        value = _fit_source(batch_size, index, size, value)
+        _plan_index(td, at, size, len(batch_size), value, writes, fresh)
+    else:
+        if not isinstance(value, torch.Tensor) and not isinstance(
+            value, (int, float, complex)
+        ):
+            value = torch.as_tensor(value)
+        _plan_fill(td, at, size, len(batch_size), value, writes)
+    for leaf, item in writes:
+        leaf[at] = item
+    for parent, key, item in fresh:
+        parent._set_entry(key, item)
+
+
+def _fit_source(
+    batch_size: torch.Size, index: Any, size: torch.Size, value: Any
+) -> Any:
+    """``value`` if its batch size broadcasts to ``size``, or as one that has that size."""
+    source = value.batch_size
+    if source == size or (source and size[-len(source) :] == source):
+        return value
+    value = value.copy()
+    try:
+        value.batch_size = size
+    except RuntimeError:
+        raise RuntimeError(
+            MSG_INDEXED_SIZE.format(size, batch_size, index, source)
+        ) from None
+    return value
+
+
+def _check_fits(item: Any, leaf: Any, size: torch.Size, k: int) -> None:
+    """Raise where ``item`` does not broadcast to what is written of ``leaf``."""
+    target = [*size, *leaf.shape[k:]]
+    shape = list(item.shape)
+    if shape == target:
+        return
+    while len(shape) > len(target) and shape[0] == 1:
+        del shape[0]
+    offset = len(target) - len(shape)
+    if offset < 0:
+        msg = (
+            f"expand(source of shape {list(item.shape)}, size={target}): the number of "
+            "sizes provided must be greater or equal to the number of dimensions in "
+            "the tensor."
+        )
+        raise RuntimeError(msg)
+    for dim, length in enumerate(shape):
+        if length not in (1, target[dim + offset]):
+            raise RuntimeError(
+                MSG_EXPANDED.format(
+                    target[dim + offset], length, dim + offset, target, shape
+                )
+            )
+
+
+def _plan_fill(
+    td: Any, at: Any, size: Any, k: int, value: Any, writes: list[tuple[Any, Any]]
+) -> None:
+    is_tensor = isinstance(value, torch.Tensor) and value.dim() > 0
+    for entry in list(td._entries().values()):
+        if isinstance(entry, CollectionProtocol) and entry._is_dense:
+            _plan_fill(entry, at, size, k, value, writes)
+            continue
+        if is_tensor and not isinstance(entry, CollectionProtocol):
+            _check_fits(value, entry, size, k)
+        writes.append((entry, value))
+
+
+def _plan_index(
+    td: Any,
+    at: Any,
+    size: Any,
+    k: int,
+    value: Any,
+    writes: list[tuple[Any, Any]],
+    fresh: list[tuple[Any, str, Any]],
+) -> None:
+    for key, item in list(value._entries().items()):
+        entry = td._get_entry(key, NO_DEFAULT)
+        if entry is NO_DEFAULT:
+            if td.is_locked:
+                raise RuntimeError(MSG_LOCKED)
+            fresh.append((td, key, _preallocated(td, at, size, k, item)))
+        elif isinstance(entry, CollectionProtocol):
+            if isinstance(item, CollectionProtocol) and entry._is_dense:
+                _plan_index(entry, at, size, k, item, writes, fresh)
+            else:
+                writes.append((entry, item))
+        elif isinstance(item, CollectionProtocol):
+            msg = (
+                f"the entry {key!r} is a {type(entry).__name__}: a "
+                f"{type(item).__name__} cannot be written into it."
+            )
+            raise TypeError(msg)
+        else:
+            _check_fits(item, entry, size, k)
+            writes.append((entry, item))
+
+
+def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:
+    """An entry for ``td`` that is zero but for ``item`` at the index."""
+    batch_size, extra = td.batch_size, len(size)
+    device = td.device
+    if not isinstance(item, CollectionProtocol):
+        shape = torch.Size([*batch_size[:k], *item.shape[extra:]])
+        entry = item.new_zeros(shape, device=device)
+        entry[at] = item
+        return entry
+    if not item._is_dense:
+        entry = item.to_tensordict()
+        return _preallocated(td, at, size, k, entry)
+    entries = {
+        key: _preallocated(td, at, size, k, child)
+        for key, child in list(item._tensordict.items())
+    }
+    own = torch.Size([*batch_size[:k], *item._batch_size[extra:]])
+    names = td.names if td._has_names() else None
+    if names is not None:
+        names = [*names[:k], *[None] * (len(own) - k)]
+    return new(type(item), entries, own, device, names)
+
+
+# Shapes --------------------------------------------------------------------------
+
+
+def view_shape(batch_size: torch.Size, shape: Any) -> torch.Size:
+    """``shape`` with its -1 replaced, checked against the elements of ``batch_size``.
+
+    Raises:
+        RuntimeError: the sizes do not multiply to the number of elements.
+    """
+    shape = torch.Size(shape)
+    total = 1
+    for length in batch_size:
+        total *= length
+    known, free = 1, -1
+    for position, length in enumerate(shape):
+        if length == -1:
+            if free >= 0:
+                msg = "only one dimension can be inferred"
+                raise RuntimeError(msg)
+            free = position
+        else:
+            known *= length
+    if free >= 0 and known > 0 and total % known == 0:
+        return torch.Size([*shape[:free], total // known, *shape[free + 1 :]])
+    if free >= 0 or known != total or any(length < 0 for length in shape):
+        msg = f"invalid shape {list(shape)} for a batch of {total} elements"
+        raise RuntimeError(msg)
+    return shape
+
+
+# Joining -------------------------------------------------------------------------
+
+MSG_EXCLUSIVE = (
+    "The sets of keys in the tensordicts to stack are exclusive. Consider using "
+    "`LazyStackedTensorDict.maybe_dense_stack` instead."
+)
+MSG_STACK_SHAPES = (
+    "The shapes of the tensors to stack is incompatible: {} vs {} for key {}."
+)
+MSG_STACK_BATCH = (
+    "stacking tensordicts requires them to have congruent batch sizes, got "
+    "td[{}].batch_size={} and td[0].batch_size={}"
+)
+MSG_CAT_KEYS = (
+    "tensordict {} has keys {} but tensordict 0 has keys {}; all tensordicts must have "
+    "the same keys"
+)
+MSG_STACK_KIND = (
+    "the entry {!r} is a container in one of the tensordicts and a tensor in another."
+)
+
+
+def stack(tds: Any, dim: int) -> Any:
+    """A new container of the type of the first of ``tds``, stacked along ``dim``.
+
+    ``dim`` counts from 0 to the number of batch dims.
+
+    Raises:
+        RuntimeError: batch sizes, keys or shapes differ.
+    """
+    first = tds[0]
+    if not first._is_dense:
+        return first._stack_all(tds, dim)
+    batch_size = first.batch_size
+    for position, td in enumerate(tds):
+        if td.batch_size != batch_size:
+            raise RuntimeError(
+                MSG_STACK_BATCH.format(position, td.batch_size, batch_size)
+            )
+    all_entries = [td._entries() for td in tds]
+    entries = {}
+    for key, value in list(all_entries[0].items()):
+        group = [value]
+        for other in all_entries[1:]:
+            item = other.get(key, NO_DEFAULT)
+            if item is NO_DEFAULT:
+                raise RuntimeError(MSG_EXCLUSIVE)
+            group.append(item)
+        entries[key] = _stack_entry(key, group, dim)
+    for other in all_entries[1:]:
+        if len(other) != len(entries):
+            raise RuntimeError(MSG_EXCLUSIVE)
+    size = torch.Size([*batch_size[:dim], len(tds), *batch_size[dim:]])
+    names = None
+    if any(td._has_names() for td in tds):
+        names = first.names
+        if all(td.names == names for td in tds):
+            names = [*names[:dim], None, *names[dim:]]
+        else:
+            names = None
+    return new(type(first), entries, size, first.device, names)
+
+
+def _stack_entry(key: str, group: list[Any], dim: int) -> Any:
+    containers = [isinstance(item, CollectionProtocol) for item in group]
+    if all(containers):
+        return stack(group, dim)
+    if any(containers):
+        raise RuntimeError(MSG_STACK_KIND.format(key))
+    try:
+        return torch.stack(group, dim)
+    except RuntimeError:
+        for item in group:
+            if item.shape != group[0].shape:
+                raise RuntimeError(
+                    MSG_STACK_SHAPES.format(item.shape, group[0].shape, key)
+                ) from None
+        raise
+
+
+def cat(tds: Any, dim: int) -> Any:
+    """A new container of the type of the first of ``tds``, joined along ``dim``.
+
+    ``dim`` counts from 0 and is a batch dim.
+
+    Raises:
+        KeyError: they do not have the same keys.
+        RuntimeError: shapes differ in another dim than ``dim``.
+    """
+    first = tds[0]
+    if not first._is_dense:
+        return first._cat_all(tds, dim)
+    batch_size = first.batch_size
+    length = 0
+    for position, td in enumerate(tds):
+        own = td.batch_size
+        _check_cat(batch_size, own, dim, position)
+        length += own[dim]
+    all_entries = [td._entries() for td in tds]
+    for position, other in enumerate(all_entries):
+        if len(other) != len(all_entries[0]):
+            raise _cat_keys(position, other, all_entries[0])
+    entries = {}
+    for key, value in list(all_entries[0].items()):
+        group = [value]
+        for position, other in enumerate(all_entries):
+            if position:
+                item = other.get(key, NO_DEFAULT)
+                if item is NO_DEFAULT:
+                    raise _cat_keys(position, other, all_entries[0])
+                group.append(item)
+        containers = [isinstance(item, CollectionProtocol) for item in group]
+        if all(containers):
+            entries[key] = cat(group, dim)
+        elif any(containers):
+            raise RuntimeError(MSG_STACK_KIND.format(key))
+        else:
+            entries[key] = torch.cat(group, dim)
+    size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
+    device = first.device
+    if device is not None and any(td.device != device for td in tds):
+        device = None
+    names = first.names if first._has_names() else None
+    return new(type(first), entries, size, device, names)
+
+
+def _cat_keys(position: int, other: Any, first: Any) -> KeyError:
+    return KeyError(MSG_CAT_KEYS.format(position, sorted(other), sorted(first)))
+
+
+def _check_cat(first: Any, own: Any, dim: int, position: int) -> None:
+    if len(own) != len(first):
+        # A nested container may be deeper in one than in another: leaves decide.
+        if dim < len(own):
+            return
+        msg = (
+            "Tensors must have same number of dimensions: got "
+            f"{len(first)} and {len(own)}"
+        )
+        raise RuntimeError(msg)
+    for at, (length, expected) in enumerate(zip(own, first, strict=True)):
+        if at != dim and length != expected:
+            msg = (
+                f"Sizes of tensors must match except in dimension {dim}. Expected "
+                f"size {expected} but got size {length} for tensor number {position} "
+                "in the list."
+            )
+            raise RuntimeError(msg)
+
+
+__all__ = [
+    "cat",
+    "index",
+    "index_plan",
+    "index_shape",
+    "map_leaves",
+    "set_index",
+    "stack",
+    "view_shape",
+]
