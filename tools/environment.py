@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+
+if sys.version_info < (3, 11):  # noqa: UP036 (whatever python3 is on the machine)
+    sys.exit(f"{sys.executable} is too old: make ... PYTHON=python3.11 or newer")
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_VENV = """\
@@ -44,8 +48,11 @@ def main() -> None:
     python = Path(environment) / "bin" / "python"
     if not python.exists():
         create(Path(environment))
-    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
-    subprocess.run([*pip, *requirements(groups or ["dev"])], check=True)
+    pip = [str(python), "-m", "pip"]
+    if subprocess.run([*pip, "--version"], check=False, capture_output=True).returncode:
+        subprocess.run([str(python), "-m", "ensurepip"], check=True)
+    install = [*pip, "install", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*install, *requirements(groups or ["dev"])], check=True)
 
 
 if __name__ == "__main__":
