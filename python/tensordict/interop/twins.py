@@ -260,6 +260,83 @@ def _rebuild(td: Any, iterator: Any, names: Any) -> Any:
     )
 
 
+def rebuild_as(
+    td: Any, values: Any, cls: Any = None, size: Any = None, lock: bool = False
+) -> Any:
+    """As :func:`rebuild` without names: a comparison, or a reduction of whole leaves.
+
+    ``cls`` is the class of all dense containers of the result (None: each keeps its
+    own), ``size`` the batch size of all of them (None: each keeps its own).
+    """
+    result = _rebuild_as(td, iter(values), cls, size)
+    if lock and td._is_locked:
+        lock_tree(result)
+    return result
+
+
+def _rebuild_as(td: Any, iterator: Any, cls: Any, size: Any) -> Any:
+    if not td._is_dense:
+        built = td._rebuild(iterator, False)
+        if not built._is_dense:
+            return built
+        return _rebuild_as(built, iter(leaves(built)), cls, size)
+    entries = {}
+    for key, value in list(td._tensordict.items()):
+        if isinstance(value, CollectionProtocol):
+            entries[key] = _rebuild_as(value, iterator, cls, size)
+        else:
+            entries[key] = next(iterator)
+    return new(
+        type(td) if cls is None else cls,
+        entries,
+        td._batch_size if size is None else size,
+        td._device,
+        None,
+    )
+
+
+def align(td: Any, other: Any) -> list[Any] | None:
+    """The leaves of ``other`` in the order in which :func:`leaves` gives those of ``td``.
+
+    None where the two do not have the same keys, and leaves at the same places.
+    """
+    out: list[Any] = []
+    return out if _align(td, other, out) else None
+
+
+def _align(td: Any, other: Any, out: list[Any]) -> bool:
+    mine, theirs = td._entries(), other._entries()
+    if len(mine) != len(theirs):
+        return False
+    for key, value in list(mine.items()):
+        match = theirs.get(key)
+        if match is None:
+            return False
+        if isinstance(match, CollectionProtocol):
+            if not isinstance(value, CollectionProtocol):
+                return False
+            if not _align(value, match, out):
+                return False
+        elif isinstance(value, CollectionProtocol):
+            return False
+        else:
+            out.append(match)
+    return True
+
+
+def leaf_batch_dims(td: Any, out: list[int] | None = None) -> list[int]:
+    """For each leaf, in the order of :func:`leaves`, how many batch dims its container has."""
+    if out is None:
+        out = []
+    dims = len(td.batch_size)
+    for value in list(td._entries().values()):
+        if isinstance(value, CollectionProtocol):
+            leaf_batch_dims(value, out)
+        else:
+            out.append(dims)
+    return out
+
+
 def clone_structure(td: Any) -> Any:
     """New containers all the way down that share the leaves; unlocked."""
     if not td._is_dense:
