@@ -2,10 +2,349 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
 from tensordict.protocol import CollectionProtocol
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 __all__ = ["BatchOps"]
+
+MSG_INCOMPATIBLE = (
+    "the {} {} has shape {} which is incompatible with the batch-size {}."
+)
+MSG_NAMES_LENGTH = (
+    "the length of the dimension names must equate the tensordict batch_dims "
+    "attribute. Got {} for batch_dims {}."
+)
+MSG_REFINE = "refine_names: cannot coerce TensorDict names {} with {}."
+MSG_UNKNOWN_NAMES = (
+    "Some names to be renamed were not part of the tensordict names: {} vs {}."
+)
 
 
 class BatchOps(CollectionProtocol):
     """Batch size and dimension names."""
+
+    # Sizes -----------------------------------------------------------------------
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """The leading dims ``[*B]`` that all entries share.
+
+        It can be set to any shape that all entries start with. Nested collections
+        whose batch size does not start with the new one are given it, too. A new dim
+        has no name.
+
+        Raises:
+            RuntimeError: an entry does not have the new batch size as its leading
+                dims. Nothing has changed then.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3])
+            >>> td.batch_size = [3, 4]
+            >>> td.batch_size
+            torch.Size([3, 4])
+        """
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: Sequence[int]) -> None:
+        self._set_batch_size(torch.Size(value))
+
+    def _set_batch_size(self, size: torch.Size) -> None:
+        changed: list[Any] = []
+        _collect_resized(self, size, changed)
+        for td in changed:
+            td._resize_batch(size)
+
+    def _resize_batch(self, size: torch.Size) -> None:
+        """Take a batch size that fits; names follow its length."""
+        names = self._td_dim_names
+        if names is not None:
+            names = [*names, *[None] * len(size)][: len(size)]
+            self._td_dim_names = names if _has_any(names) else None
+        self._batch_size = size
+
+    @property
+    def shape(self) -> torch.Size:
+        """The batch size: see :attr:`batch_size`."""
+        return self.batch_size
+
+    @shape.setter
+    def shape(self, value: Sequence[int]) -> None:
+        self.batch_size = value
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """The batch size, or one dim of it. As :meth:`torch.Tensor.size`.
+
+        Raises:
+            IndexError: there is no dim ``dim``.
+
+        Examples:
+            >>> TensorDict(batch_size=[3, 4]).size(-1)
+            4
+        """
+        return self.batch_size if dim is None else self.batch_size[dim]
+
+    @property
+    def batch_dims(self) -> int:
+        """The number of batch dims."""
+        return len(self.batch_size)
+
+    @property
+    def ndim(self) -> int:
+        """The number of batch dims."""
+        return len(self.batch_size)
+
+    def dim(self) -> int:
+        """The number of batch dims."""
+        return len(self.batch_size)
+
+    def ndimension(self) -> int:
+        """The number of batch dims."""
+        return len(self.batch_size)
+
+    def numel(self) -> int:
+        """The number of elements of the batch, at least 1.
+
+        Examples:
+            >>> TensorDict(batch_size=[3, 4]).numel()
+            12
+        """
+        return max(1, self.batch_size.numel())
+
+    @property
+    def depth(self) -> int:
+        """How many collections deep the deepest leaf lies; 0 where none is nested.
+
+        Examples:
+            >>> TensorDict({"a": {"b": {"c": torch.zeros(())}}}).depth
+            2
+        """
+        return max(
+            (
+                len(key) - 1
+                for key in self.keys(True, True)
+                if not isinstance(key, str)
+            ),
+            default=0,
+        )
+
+    def auto_batch_size_(
+        self, batch_dims: int | None = None, keep_compliant_size: bool = False
+    ) -> Self:
+        """Set the largest batch size that all entries share, here and in nested ones.
+
+        A collection without entries keeps its batch size, a nested one takes that of
+        the collection that holds it.
+
+        Args:
+            batch_dims: the most dims that a batch size may have. Default: no limit.
+            keep_compliant_size: whether nested collections keep a batch size that
+                begins with the one found for them.
+
+        Returns:
+            This collection.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4, 5), "b": torch.zeros(3, 4)})
+            >>> td.auto_batch_size_().batch_size
+            torch.Size([3, 4])
+            >>> td.auto_batch_size_(batch_dims=1).batch_size
+            torch.Size([3])
+        """
+        sizes: list[tuple[Any, torch.Size]] = []
+        _common_size(self, batch_dims, keep_compliant_size, sizes)
+        for td, size in sizes:
+            td._resize_batch(size)
+        return self
+
+    # Names -----------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str | None]:
+        """A name or None per batch dim.
+
+        Nested collections take the names for the dims they share. Setting None
+        removes all names.
+
+        Raises:
+            ValueError: there are more or fewer names than batch dims, or one is given
+                twice, here or in a nested collection. Nothing has changed then.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4)}, [3, 4], names=["time", None])
+            >>> td.names
+            ['time', None]
+            >>> td[0].names
+            [None]
+        """
+        if self._td_dim_names is None:
+            return [None] * len(self.batch_size)
+        return list(self._td_dim_names)
+
+    @names.setter
+    def names(self, value: Sequence[str | None] | None) -> None:
+        ndim = len(self.batch_size)
+        if value is None:
+            names: list[str | None] = [None] * ndim
+        else:
+            names = list(value)
+            hash(tuple(names))
+            if len(names) != ndim:
+                raise ValueError(MSG_NAMES_LENGTH.format(names, ndim))
+        changed: list[tuple[Any, list[str | None]]] = []
+        _collect_renamed(self, names, ndim, (), changed)
+        for td, own in changed:
+            td._td_dim_names = own if _has_any(own) else None
+
+    def _has_names(self) -> bool:
+        """Whether any batch dim has a name."""
+        return self._td_dim_names is not None
+
+    def refine_names(self, *names: Any) -> Self:
+        """Name the dims that have no name; ``...`` stands for those that stay as is.
+
+        In place. As :meth:`torch.Tensor.refine_names`.
+
+        Raises:
+            RuntimeError: a dim that has a name is given another.
+            ValueError: there are more or fewer names than batch dims.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3, 4])
+            >>> td.refine_names(..., "time").names
+            [None, 'time']
+        """
+        current = self.names
+        refined = list(names)
+        if Ellipsis in refined:
+            at = refined.index(Ellipsis)
+            after = len(refined) - at - 1
+            stop = len(current) - after
+            if stop < at:
+                msg = "list index out of range"
+                raise IndexError(msg)
+            rest = refined[at + 1 :]
+            refined = [*refined[:at], *current[at:stop], *rest]
+            refined = [None if name is Ellipsis else name for name in refined]
+        if len(refined) == len(current):
+            for old, name in zip(current, refined, strict=True):
+                if old is not None and old != name:
+                    raise RuntimeError(MSG_REFINE.format(current, list(names)))
+        self.names = refined
+        return self
+
+    def rename(self, *names: str | None, **rename_map: str | None) -> Self:
+        """A copy of the structure with other dim names; leaves are shared.
+
+        Args:
+            *names: a name per batch dim, or one None to remove all.
+            **rename_map: the new name of each dim named, in place of ``names``.
+
+        Raises:
+            ValueError: both are given or neither is, a name to be replaced is missing,
+                or names are not unique.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4)}, [3, 4], names=["x", "y"])
+            >>> td.rename(x="time").names
+            ['time', 'y']
+        """
+        return self.clone(recurse=False).rename_(*names, **rename_map)
+
+    def rename_(self, *names: str | None, **rename_map: str | None) -> Self:
+        """Set other dim names, in place: see :meth:`rename`."""
+        if names and rename_map:
+            msg = "Passed both a name map and a name list. Only one is accepted."
+            raise ValueError(msg)
+        if not names and not rename_map:
+            msg = "Neither a name map nor a name list was passed. Only one is accepted."
+            raise ValueError(msg)
+        if rename_map:
+            current = self.names
+            if not set(rename_map).issubset(current):
+                raise ValueError(MSG_UNKNOWN_NAMES.format(rename_map.keys(), current))
+            self.names = [
+                name if name is None else rename_map.get(name, name) for name in current
+            ]
+        else:
+            self.names = None if len(names) == 1 and names[0] is None else names
+        return self
+
+
+def _has_any(names: list[Any]) -> bool:
+    return any(name is not None for name in names)
+
+
+def _collect_resized(td: Any, size: torch.Size, changed: list[Any]) -> None:
+    """Add ``td`` and the nested containers that must take ``size``; raise if one cannot."""
+    ndim = len(size)
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol):
+            if value.batch_size[:ndim] != size:
+                _collect_resized(value, size, changed)
+        elif value.shape[:ndim] != size:
+            name = type(value).__name__
+            raise RuntimeError(MSG_INCOMPATIBLE.format(name, key, value.shape, size))
+    changed.append(td)
+
+
+def _collect_renamed(
+    td: Any,
+    names: list[str | None],
+    ndim: int,
+    path: tuple[str, ...],
+    changed: list[tuple[Any, list[str | None]]],
+) -> None:
+    """Add ``td`` and all nested containers with their names; raise if some repeat."""
+    own = [*names, *td.names[ndim:]][: len(td.batch_size)]
+    named = [name for name in own if name is not None]
+    if len(set(named)) != len(named):
+        where = f" for the nested tensordict at key {path}" if path else ""
+        msg = f"Some dimension names are non-unique: {own}{where}."
+        raise ValueError(msg)
+    changed.append((td, own))
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol):
+            _collect_renamed(value, names, ndim, (*path, key), changed)
+
+
+def _common_size(
+    td: Any, limit: int | None, keep: bool, sizes: list[tuple[Any, torch.Size]]
+) -> torch.Size | None:
+    """Add ``td`` and all nested containers with the batch size that their entries share.
+
+    Return that of ``td``; None where there is no entry to tell it.
+    """
+    common: list[int] | None = None
+    empty: list[Any] = []
+    for value in list(td._entries().values()):
+        if isinstance(value, CollectionProtocol):
+            size = _common_size(value, limit, keep, sizes)
+            if size is None:
+                empty.append(value)
+                continue
+            if keep and value.batch_size[: len(size)] == size:
+                sizes.pop()
+        else:
+            size = value.shape
+        common = list(size) if common is None else _shared(common, size)
+    if common is None:
+        return None
+    size = torch.Size(common if limit is None else common[: max(limit, 0)])
+    sizes += [(value, size) for value in empty]
+    sizes.append((td, size))
+    return size
+
+
+def _shared(first: list[int], second: Sequence[int]) -> list[int]:
+    """The leading dims that two shapes have in common."""
+    for at, (length, other) in enumerate(zip(first, second, strict=False)):
+        if length != other:
+            return first[:at]
+    return first[: min(len(first), len(second))]
