@@ -4,8 +4,16 @@
 //! adds what it offers; the same topic has the same name in the core and in the Python
 //! package.
 
+mod access;
 mod build;
+mod container;
 mod error;
+mod ffi;
+mod imports;
+mod keys;
+mod locking;
+mod storage;
+mod walks;
 
 use pyo3::prelude::*;
 
@@ -13,5 +21,10 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(module)?;
+    keys::register(module)?;
+    walks::register(module)?;
+    locking::register(module)?;
+    access::register(module)?;
+    storage::register(module)?;
     Ok(())
 }

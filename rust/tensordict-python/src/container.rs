@@ -1,0 +1,342 @@
+//! Containers as the walks see them: what is one, its four state attributes, new ones.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::ffi::PyTypeObject;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyList, PySlice, PyTuple, PyType};
+
+use crate::ffi;
+use crate::imports::Imports;
+
+/// What a value of a container is to a walk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Called, collected or stored as it is.
+    Leaf,
+    /// Entered: its state is in the four attributes.
+    Dense,
+    /// Asked to do its part itself, by the protocol's methods.
+    Foreign,
+}
+
+/// Types that are known to be dense, so that most values are told apart by comparing
+/// pointers. A type that is entered here is kept alive for good, so that its address is
+/// never that of another one; there are no more than these places.
+static DENSE_TYPES: [AtomicPtr<PyTypeObject>; 4] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; 4];
+
+fn is_known_dense(class: *mut PyTypeObject) -> bool {
+    DENSE_TYPES
+        .iter()
+        .any(|place| place.load(Ordering::Relaxed) == class)
+}
+
+fn remember_dense(class: &Bound<'_, PyType>) {
+    let raw = class.as_type_ptr();
+    for place in &DENSE_TYPES {
+        let free = std::ptr::null_mut();
+        match place.compare_exchange(free, raw, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => {
+                std::mem::forget(class.clone());
+                return;
+            }
+            Err(known) if known == raw => return,
+            Err(_) => {}
+        }
+    }
+}
+
+/// What `value` is. For types that are not known yet this may run Python code.
+#[inline]
+pub(crate) fn kind(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<Kind> {
+    let class = value.get_type_ptr();
+    if std::ptr::addr_eq(class, imports.tensor.as_ptr())
+        || std::ptr::addr_eq(class, imports.parameter.as_ptr())
+    {
+        return Ok(Kind::Leaf);
+    }
+    if is_known_dense(class) {
+        return Ok(Kind::Dense);
+    }
+    kind_of_other(imports, value)
+}
+
+#[cold]
+fn kind_of_other(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<Kind> {
+    let is_collection = ffi::is_subtype(value, &imports.protocol)
+        || (!ffi::is_subtype(value, &imports.tensor)
+            && value.is_instance(imports.protocol.bind(value.py()))?);
+    if !is_collection {
+        return Ok(Kind::Leaf);
+    }
+    Ok(if is_dense(imports, value)? {
+        Kind::Dense
+    } else {
+        Kind::Foreign
+    })
+}
+
+/// Whether the state of the container `td` may be read directly.
+#[inline]
+pub(crate) fn is_dense(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if is_known_dense(td.get_type_ptr()) {
+        return Ok(true);
+    }
+    let class = td.get_type();
+    let is_dense = td
+        .getattr(imports.names.is_dense.bind(td.py()))?
+        .is_truthy()?;
+    if is_dense && ffi::is_subtype(td, &imports.protocol) {
+        remember_dense(&class);
+    }
+    Ok(is_dense)
+}
+
+/// The entries of a dense container: the live dictionary.
+pub(crate) fn entries<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyDict>> {
+    Ok(td
+        .getattr(imports.names.entries.bind(td.py()))?
+        .cast_into::<PyDict>()?)
+}
+
+pub(crate) fn batch_size<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    Ok(td
+        .getattr(imports.names.batch_size.bind(td.py()))?
+        .cast_into::<PyTuple>()?)
+}
+
+pub(crate) fn device<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    td.getattr(imports.names.device.bind(td.py()))
+}
+
+pub(crate) fn dim_names<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    td.getattr(imports.names.dim_names.bind(td.py()))
+}
+
+pub(crate) fn is_locked(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    td.getattr(imports.names.is_locked.bind(td.py()))?
+        .is_truthy()
+}
+
+/// A dense container of type `class` around `entries`, made without `__init__`.
+pub(crate) fn new<'py>(
+    imports: &Imports,
+    class: &Bound<'py, PyType>,
+    entries: &Bound<'py, PyAny>,
+    batch_size: &Bound<'py, PyAny>,
+    device: &Bound<'py, PyAny>,
+    dim_names: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = class.py();
+    let names = &imports.names;
+    let td = match ffi::allocate(class)? {
+        Some(td) => td,
+        None => class.call_method1(names.method_new.bind(py), (class,))?,
+    };
+    td.setattr(names.entries.bind(py), entries)?;
+    td.setattr(names.batch_size.bind(py), batch_size)?;
+    td.setattr(names.device.bind(py), device)?;
+    td.setattr(names.dim_names.bind(py), dim_names)?;
+    Ok(td)
+}
+
+/// The `names` that a walk is given for its results.
+pub(crate) enum Names<'py> {
+    /// Each container keeps its own.
+    Keep,
+    /// No dim is named.
+    Drop,
+    /// Those of the root's dims; a nested container keeps those of its further dims.
+    Given(Bound<'py, PyAny>),
+    /// For each of the root's new dims the old dim whose name it takes, -1 for none.
+    Moved(Bound<'py, PyTuple>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Names<'py> {
+    type Error = PyErr;
+
+    fn extract(names: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(if names.is_none() {
+            Self::Drop
+        } else if names.is(&*PyBool::new(names.py(), true)) {
+            Self::Keep
+        } else if let Ok(sources) = names.cast::<PyTuple>() {
+            Self::Moved(sources.to_owned())
+        } else {
+            Self::Given(names.to_owned())
+        })
+    }
+}
+
+impl<'py> Names<'py> {
+    /// The argument as Python passed it.
+    pub(crate) fn to_object(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        match self {
+            Self::Keep => PyBool::new(py, true).to_owned().into_any(),
+            Self::Drop => py.None().into_bound(py),
+            Self::Given(names) => names.clone(),
+            Self::Moved(sources) => sources.clone().into_any(),
+        }
+    }
+}
+
+/// How a walk changes the batch sizes and the names of the containers it meets: the first
+/// `k` dims, those of the root, are replaced.
+pub(crate) struct Splice<'a, 'py> {
+    imports: &'static Imports,
+    k: usize,
+    names: &'a Names<'py>,
+    // The last size that had to be made: containers of equal size share one object.
+    last: Option<LastSize<'py>>,
+}
+
+struct LastSize<'py> {
+    prefix: Bound<'py, PyAny>,
+    old: Bound<'py, PyTuple>,
+    size: Bound<'py, PyAny>,
+}
+
+impl<'a, 'py> Splice<'a, 'py> {
+    pub(crate) fn new(imports: &'static Imports, k: usize, names: &'a Names<'py>) -> Self {
+        Self {
+            imports,
+            k,
+            names,
+            last: None,
+        }
+    }
+
+    /// The batch size of the result for a container of batch size `old`, where `prefix`
+    /// is that of the root's result (None: all keep theirs).
+    pub(crate) fn size(
+        &mut self,
+        prefix: Option<&Bound<'py, PyAny>>,
+        old: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Some(prefix) = prefix else {
+            return Ok(old.clone().into_any());
+        };
+        if old.len() == self.k {
+            return Ok(prefix.clone());
+        }
+        if let Some(last) = &self.last
+            && last.old.is(old)
+            && last.prefix.is(prefix)
+        {
+            return Ok(last.size.clone());
+        }
+        let dims = concatenated(prefix, old, self.k)?;
+        let size = self.imports.size.bind(old.py()).call1((dims,))?;
+        self.last = Some(LastSize {
+            prefix: prefix.clone(),
+            old: old.clone(),
+            size: size.clone(),
+        });
+        Ok(size)
+    }
+
+    /// The names of a result of batch size `size` for a container with the names `old`.
+    pub(crate) fn dim_names(
+        &self,
+        old: &Bound<'py, PyAny>,
+        size: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = old.py();
+        match self.names {
+            Names::Keep => copied_names(old),
+            Names::Drop => Ok(py.None().into_bound(py)),
+            Names::Given(head) => {
+                let names = PyList::empty(py);
+                for name in head.try_iter()? {
+                    names.append(name?)?;
+                }
+                if old.is_none() {
+                    for _ in names.len()..size.len()? {
+                        names.append(py.None())?;
+                    }
+                } else {
+                    self.append_further(&names, old)?;
+                }
+                Ok(names.into_any())
+            }
+            Names::Moved(_) if old.is_none() => Ok(old.clone()),
+            Names::Moved(sources) => {
+                let names = PyList::empty(py);
+                for source in sources.iter_borrowed() {
+                    let source = source.extract::<i64>()?;
+                    if source < 0 {
+                        names.append(py.None())?;
+                    } else {
+                        names.append(old.get_item(source)?)?;
+                    }
+                }
+                self.append_further(&names, old)?;
+                if names.iter().all(|name| name.is_none()) {
+                    return Ok(py.None().into_bound(py));
+                }
+                Ok(names.into_any())
+            }
+        }
+    }
+
+    /// Appends `old[k:]`.
+    fn append_further(&self, names: &Bound<'py, PyList>, old: &Bound<'py, PyAny>) -> PyResult<()> {
+        let from = isize::try_from(self.k)?;
+        let further = old.get_item(PySlice::new(old.py(), from, isize::MAX, 1))?;
+        for name in further.try_iter()? {
+            names.append(name?)?;
+        }
+        Ok(())
+    }
+}
+
+/// A list of its own with the names `old`, or None.
+pub(crate) fn copied_names<'py>(old: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if old.is_none() {
+        return Ok(old.clone());
+    }
+    if let Ok(list) = old.cast_exact::<PyList>() {
+        return Ok(list.get_slice(0, list.len()).into_any());
+    }
+    let names = PyList::empty(old.py());
+    for name in old.try_iter()? {
+        names.append(name?)?;
+    }
+    Ok(names.into_any())
+}
+
+/// `(*head, *tail[from:])`.
+pub(crate) fn concatenated<'py>(
+    head: &Bound<'py, PyAny>,
+    tail: &Bound<'py, PyTuple>,
+    from: usize,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let owned;
+    let head = if let Ok(head) = head.cast::<PyTuple>() {
+        head
+    } else {
+        owned = head
+            .py()
+            .get_type::<PyTuple>()
+            .call1((head,))?
+            .cast_into::<PyTuple>()?;
+        &owned
+    };
+    let mut dims = ffi::Values::with_capacity(head.len() + tail.len());
+    dims.extend(head.iter_borrowed().map(|dim| dim.to_owned()));
+    dims.extend(tail.iter_borrowed().skip(from).map(|dim| dim.to_owned()));
+    PyTuple::new(head.py(), dims)
+}

@@ -1,0 +1,270 @@
+//! The unsafe half of the bindings: calls into the C API that PyO3 has no safe form of.
+//!
+//! Every function here is safe to call; what keeps it so stands at each block. Objects
+//! are handed about as owned or borrowed [`Bound`]s, so that nothing outlives its
+//! reference, and dictionaries are only iterated where no Python code can run.
+
+use std::ffi::CStr;
+
+use pyo3::exceptions::PySystemError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use smallvec::SmallVec;
+
+/// How many entries of one container fit on the stack of a walk.
+const INLINE_ENTRIES: usize = 16;
+
+pub(crate) type Values<'py> = SmallVec<[Bound<'py, PyAny>; INLINE_ENTRIES]>;
+pub(crate) type Pairs<'py> = SmallVec<[(Bound<'py, PyAny>, Bound<'py, PyAny>); INLINE_ENTRIES]>;
+
+/// The values of `dict`, owned: what a walk works on while Python may change the dict.
+pub(crate) fn dict_values<'py>(dict: &Bound<'py, PyDict>) -> Values<'py> {
+    let mut values = Values::with_capacity(dict.len());
+    with_critical_section(dict, || {
+        next_entries(dict, |_, value| values.push(value.to_owned()));
+    });
+    values
+}
+
+/// The entries of `dict`, owned.
+pub(crate) fn dict_pairs<'py>(dict: &Bound<'py, PyDict>) -> Pairs<'py> {
+    let mut pairs = Pairs::with_capacity(dict.len());
+    with_critical_section(dict, || {
+        next_entries(dict, |key, value| {
+            pairs.push((key.to_owned(), value.to_owned()));
+        });
+    });
+    pairs
+}
+
+/// Calls `visit` with each entry. `visit` must not run Python code: it may own and store
+/// what it is given, nothing else, and the callers above keep to that.
+fn next_entries<'py>(
+    dict: &Bound<'py, PyDict>,
+    mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>),
+) {
+    let mut position = 0;
+    let mut key = std::ptr::null_mut();
+    let mut value = std::ptr::null_mut();
+    // SAFETY: `dict` is a dict that the caller keeps alive and, on free-threaded builds,
+    // locked. The entries it lends stay valid during `visit`, which runs no Python.
+    unsafe {
+        while ffi::PyDict_Next(
+            dict.as_ptr(),
+            &raw mut position,
+            &raw mut key,
+            &raw mut value,
+        ) != 0
+        {
+            visit(
+                Borrowed::from_ptr(dict.py(), key),
+                Borrowed::from_ptr(dict.py(), value),
+            );
+        }
+    }
+}
+
+/// Replaces each value of `dict`, which nobody else knows yet, by what `replace` makes of
+/// it; None keeps the value. `replace` may run Python code.
+pub(crate) fn replace_values<'py>(
+    dict: &Bound<'py, PyDict>,
+    mut replace: impl FnMut(&Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>>,
+) -> PyResult<()> {
+    let mut position = 0;
+    let mut key = std::ptr::null_mut();
+    let mut value = std::ptr::null_mut();
+    // SAFETY: key and value are owned before Python runs. Storing under a key that exists
+    // is allowed during `PyDict_Next`, which checks its position against the dict's size
+    // at each call, so that even a stranger's change to the dict stays harmless.
+    unsafe {
+        while ffi::PyDict_Next(
+            dict.as_ptr(),
+            &raw mut position,
+            &raw mut key,
+            &raw mut value,
+        ) != 0
+        {
+            let value = Bound::from_borrowed_ptr(dict.py(), value);
+            let key = Bound::from_borrowed_ptr(dict.py(), key);
+            if let Some(replacement) = replace(&value)? {
+                dict.set_item(key, replacement)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A new dict with the entries of `dict`, laid out alike: cheaper than inserting them.
+pub(crate) fn copy_dict<'py>(dict: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+    dict.copy()
+}
+
+/// Whether `value`'s type is `class` or derives from it. Runs no Python code.
+pub(crate) fn is_subtype(value: &Bound<'_, PyAny>, class: &Py<PyType>) -> bool {
+    // SAFETY: both are types that are alive for the call.
+    unsafe { ffi::PyType_IsSubtype(value.get_type_ptr(), class.as_ptr().cast()) != 0 }
+}
+
+/// A new instance of `class` without any attribute, as `object.__new__` makes it; None
+/// where the class has a `__new__` of its own.
+pub(crate) fn allocate<'py>(class: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = class.py();
+    let raw = class.as_type_ptr();
+    let address = |new: Option<ffi::newfunc>| new.map(|new| new as usize);
+    // SAFETY: both types are alive for the call, and a type whose `tp_new` is that of
+    // `object` is what `object.__new__` takes. (Not `tp_alloc`: in Python 3.11 that leaves
+    // out the place for the attributes, and each instance would get a dict of its own.)
+    unsafe {
+        let object = &raw const ffi::PyBaseObject_Type;
+        let Some(new) = (*object).tp_new else {
+            return Ok(None);
+        };
+        if address((*raw).tp_new) != Some(new as usize) {
+            return Ok(None);
+        }
+        let no_arguments = PyTuple::empty(py);
+        let instance = new(raw, no_arguments.as_ptr(), std::ptr::null_mut());
+        Bound::from_owned_ptr_or_err(py, instance).map(Some)
+    }
+}
+
+/// What is called on each leaf: a method by name, or a callable.
+#[derive(Clone, Copy)]
+pub(crate) enum Operation<'a, 'py> {
+    Method(&'a Bound<'py, PyString>),
+    Function(&'a Bound<'py, PyAny>),
+    /// `leaf[argument]`, the operator: cheaper than looking its method up.
+    GetItem,
+}
+
+/// A call that is repeated with another first argument each time: one argument array for
+/// all of them, passed to the callee in place.
+pub(crate) struct RepeatedCall<'a, 'py> {
+    operation: Operation<'a, 'py>,
+    // [scratch, leaf, arguments...]: the callee may use the scratch slot (PEP 590).
+    slots: SmallVec<[*mut ffi::PyObject; 12]>,
+    arguments: Bound<'py, PyTuple>,
+}
+
+/// Where the arguments begin among the slots.
+const FIRST: usize = 2;
+
+impl<'a, 'py> RepeatedCall<'a, 'py> {
+    pub(crate) fn new(operation: Operation<'a, 'py>, arguments: &Bound<'py, PyTuple>) -> Self {
+        let mut slots = SmallVec::with_capacity(arguments.len() + FIRST);
+        slots.push(std::ptr::null_mut());
+        slots.push(std::ptr::null_mut());
+        slots.extend(arguments.iter_borrowed().map(|argument| argument.as_ptr()));
+        Self {
+            operation,
+            slots,
+            arguments: arguments.clone(),
+        }
+    }
+
+    pub(crate) fn num_arguments(&self) -> usize {
+        self.arguments.len()
+    }
+
+    /// Calls `op(leaf, *arguments)`.
+    pub(crate) fn call(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.slots[1] = leaf.as_ptr();
+        self.call_slots()
+    }
+
+    /// Calls `op(leaf, first, *arguments[1:])`.
+    pub(crate) fn call_with_first(
+        &mut self,
+        leaf: &Bound<'py, PyAny>,
+        first: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.slots[1] = leaf.as_ptr();
+        self.slots[FIRST] = first.as_ptr();
+        self.call_slots()
+    }
+
+    /// Calls `op(leaf, *arguments, *further[from:])`.
+    pub(crate) fn call_with_further(
+        &mut self,
+        leaf: &Bound<'py, PyAny>,
+        further: &Bound<'py, PyTuple>,
+        from: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.slots[1] = leaf.as_ptr();
+        self.slots.truncate(FIRST + self.arguments.len());
+        self.slots.extend(
+            further
+                .iter_borrowed()
+                .skip(from)
+                .map(|argument| argument.as_ptr()),
+        );
+        self.call_slots()
+    }
+
+    fn call_slots(&mut self) -> PyResult<Bound<'py, PyAny>> {
+        let nargsf = (self.slots.len() - 1) | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
+        // SAFETY: the slots from 1 on are objects that the caller of this function and
+        // `self.arguments` keep alive for the call; slot 0 is the scratch slot that the
+        // offset flag promises, and the callee restores what it changes.
+        unsafe {
+            let arguments = self.slots.as_mut_ptr().add(1).cast_const();
+            let result = match self.operation {
+                Operation::Method(name) => ffi::PyObject_VectorcallMethod(
+                    name.as_ptr(),
+                    arguments,
+                    nargsf,
+                    std::ptr::null_mut(),
+                ),
+                Operation::Function(function) => ffi::PyObject_Vectorcall(
+                    function.as_ptr(),
+                    arguments,
+                    nargsf,
+                    std::ptr::null_mut(),
+                ),
+                Operation::GetItem => ffi::PyObject_GetItem(self.slots[1], self.slots[FIRST]),
+            };
+            Bound::from_owned_ptr_or_err(self.arguments.py(), result)
+        }
+    }
+}
+
+/// A weak reference to `value`, as `weakref.ref(value)` gives it.
+pub(crate) fn weak_reference<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: `value` is alive; a null callback means none.
+    unsafe {
+        Bound::from_owned_ptr_or_err(
+            value.py(),
+            ffi::PyWeakref_NewRef(value.as_ptr(), std::ptr::null_mut()),
+        )
+    }
+}
+
+/// One level of a walk on the interpreter's recursion counter, given back on drop.
+pub(crate) struct RecursionGuard<'py>(Python<'py>);
+
+const WHERE: &CStr = c" while walking nested containers";
+
+impl<'py> RecursionGuard<'py> {
+    /// Counts one level.
+    ///
+    /// # Errors
+    /// `RecursionError` where Python's limit is reached.
+    pub(crate) fn enter(py: Python<'py>) -> PyResult<Self> {
+        // SAFETY: the thread is attached, `WHERE` is a constant.
+        if unsafe { ffi::Py_EnterRecursiveCall(WHERE.as_ptr()) } != 0 {
+            return Err(PyErr::take(py)
+                .unwrap_or_else(|| PySystemError::new_err("recursion limit without an error")));
+        }
+        Ok(Self(py))
+    }
+}
+
+impl Drop for RecursionGuard<'_> {
+    fn drop(&mut self) {
+        let _ = self.0;
+        // SAFETY: paired with the successful `Py_EnterRecursiveCall` that made the guard.
+        unsafe { ffi::Py_LeaveRecursiveCall() }
+    }
+}

@@ -1,0 +1,103 @@
+//! The Python objects that the bindings need, resolved once, at first use.
+//!
+//! `tensordict._rust` is imported before the modules that these objects live in, so
+//! nothing is resolved while the extension itself is imported. No lock is held while
+//! Python imports: two threads may both resolve, and the first result stays.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyString, PyType};
+
+/// The attribute and method names of the protocol, interned.
+macro_rules! names {
+    ($($field:ident = $text:literal),* $(,)?) => {
+        pub(crate) struct Names {
+            $(pub(crate) $field: Py<PyString>,)*
+        }
+
+        impl Names {
+            fn intern(py: Python<'_>) -> Self {
+                Self { $($field: PyString::intern(py, $text).unbind(),)* }
+            }
+        }
+    };
+}
+
+names! {
+    entries = "_tensordict",
+    batch_size = "_batch_size",
+    device = "_device",
+    dim_names = "_td_dim_names",
+    is_dense = "_is_dense",
+    is_non_tensor = "_is_non_tensor",
+    is_locked = "_is_locked",
+    lock_parents = "_lock_parents_weakrefs",
+    method_new = "__new__",
+    method_get_index = "_get_index",
+    method_entries = "_entries",
+    method_get_entry = "_get_entry",
+    method_map_leaves = "_map_leaves",
+    method_split_leaves = "_split_leaves",
+    method_leaves = "_leaves",
+    method_rebuild = "_rebuild",
+    method_clone_structure = "_clone_structure",
+    method_lock_tree = "_lock_tree",
+    items = "items",
+    shape = "shape",
+    dim = "dim",
+}
+
+/// The classes and constants of torch and of the protocol.
+pub(crate) struct Imports {
+    pub(crate) tensor: Py<PyType>,
+    pub(crate) parameter: Py<PyType>,
+    pub(crate) size: Py<PyType>,
+    pub(crate) protocol: Py<PyType>,
+    pub(crate) no_default: Py<PyAny>,
+    pub(crate) names: Names,
+}
+
+static IMPORTS: PyOnceLock<Imports> = PyOnceLock::new();
+
+impl Imports {
+    fn resolve(py: Python<'_>) -> PyResult<Self> {
+        let torch = py.import("torch")?;
+        let protocol = py.import("tensordict.protocol")?;
+        Ok(Self {
+            tensor: class(&torch, "Tensor")?,
+            parameter: class(&py.import("torch.nn")?, "Parameter")?,
+            size: class(&torch, "Size")?,
+            protocol: class(&protocol, "CollectionProtocol")?,
+            no_default: protocol.getattr("NO_DEFAULT")?.unbind(),
+            names: Names::intern(py),
+        })
+    }
+}
+
+fn class(module: &Bound<'_, PyModule>, name: &str) -> PyResult<Py<PyType>> {
+    Ok(module.getattr(name)?.cast_into::<PyType>()?.unbind())
+}
+
+/// The objects, resolved by the first call.
+pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
+    if let Some(imports) = IMPORTS.get(py) {
+        return Ok(imports);
+    }
+    resolve_imports(py)
+}
+
+#[cold]
+fn resolve_imports(py: Python<'_>) -> PyResult<&'static Imports> {
+    let fresh = Imports::resolve(py)?;
+    // Another thread may have been first, in which case its objects are the same ones.
+    drop(IMPORTS.set(py, fresh));
+    Ok(IMPORTS
+        .get(py)
+        .expect("the cell was filled by the line above or before it"))
+}
+
+/// A helper of the twins' module: error paths share their texts with the twins.
+#[cold]
+pub(crate) fn twins_attribute<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("tensordict.interop.twins")?.getattr(name)
+}

@@ -1,0 +1,102 @@
+//! Nested keys as Python passes them: a string, or tuples of strings in any nesting.
+
+use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString, PyTuple};
+use smallvec::SmallVec;
+
+use crate::ffi::RecursionGuard;
+use crate::imports::twins_attribute;
+
+/// The parts of a nested key, outermost container first; few keys are longer.
+pub(crate) type Path<'py> = SmallVec<[Bound<'py, PyAny>; 4]>;
+
+/// Appends the strings of `key` to `path`. False where it is not a nested key.
+fn append_parts<'py>(key: &Bound<'py, PyAny>, path: &mut Path<'py>) -> PyResult<bool> {
+    if key.is_instance_of::<PyString>() {
+        path.push(key.clone());
+        return Ok(true);
+    }
+    let Ok(parts) = key.cast::<PyTuple>() else {
+        return Ok(false);
+    };
+    let _guard = RecursionGuard::enter(key.py())?;
+    for part in parts.iter_borrowed() {
+        if !append_parts(&part, path)? {
+            return Ok(false);
+        }
+    }
+    Ok(!parts.is_empty())
+}
+
+/// The parts of `key`; none where it is not a nested key.
+pub(crate) fn path_of<'py>(key: &Bound<'py, PyAny>) -> PyResult<Path<'py>> {
+    let mut path = Path::new();
+    if !append_parts(key, &mut path)? {
+        path.clear();
+    }
+    Ok(path)
+}
+
+/// The parts of `key`.
+///
+/// # Errors
+/// `KeyError` where it is not a nested key.
+pub(crate) fn required_path_of<'py>(key: &Bound<'py, PyAny>) -> PyResult<Path<'py>> {
+    let path = path_of(key)?;
+    if path.is_empty() {
+        return Err(bad_key(key));
+    }
+    Ok(path)
+}
+
+#[cold]
+fn bad_key(key: &Bound<'_, PyAny>) -> PyErr {
+    let message = twins_attribute(key.py(), "MSG_BAD_KEY")
+        .and_then(|message| message.call_method1("format", (key,)));
+    match message {
+        Ok(message) => PyKeyError::new_err(message.unbind()),
+        Err(error) => error,
+    }
+}
+
+/// Flatten a nested key into a tuple of strings; an empty tuple where it is no key.
+#[pyfunction]
+fn unravel_key_to_tuple<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    PyTuple::new(key.py(), path_of(key)?)
+}
+
+/// The simplest form of a nested key: a string, or a tuple of two or more.
+#[pyfunction]
+fn unravel_key<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if key.is_instance_of::<PyString>() {
+        return Ok(key.clone());
+    }
+    let mut path = required_path_of(key)?;
+    if path.len() == 1 {
+        return Ok(path.remove(0));
+    }
+    Ok(PyTuple::new(key.py(), path)?.into_any())
+}
+
+/// [`unravel_key`] of each key of a list or tuple.
+#[pyfunction]
+fn unravel_key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    if !keys.is_instance_of::<PyList>() && !keys.is_instance_of::<PyTuple>() {
+        return Err(PyTypeError::new_err(
+            "unravel_key_list expects a list or a tuple of keys.",
+        ));
+    }
+    let out = PyList::empty(keys.py());
+    for key in keys.try_iter()? {
+        out.append(unravel_key(&key?)?)?;
+    }
+    Ok(out)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(unravel_key_to_tuple, module)?)?;
+    module.add_function(wrap_pyfunction!(unravel_key, module)?)?;
+    module.add_function(wrap_pyfunction!(unravel_key_list, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Locking a tree of containers.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use crate::container::{self, Kind, kind};
+use crate::ffi::{self, RecursionGuard};
+use crate::imports::{Imports, imports};
+
+/// Locks `td` and all that it holds; each nested one knows all its parents weakly.
+pub(crate) fn lock_dense<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    parents: &Bound<'py, PyTuple>,
+) -> PyResult<()> {
+    let py = td.py();
+    let names = &imports.names;
+    let _guard = RecursionGuard::enter(py)?;
+    td.setattr(names.is_locked.bind(py), true)?;
+    if !parents.is_empty() {
+        let held = PyList::empty(py);
+        for parent in td.getattr(names.lock_parents.bind(py))?.try_iter()? {
+            let parent = parent?;
+            if !parent.call0()?.is_none() {
+                held.append(parent)?;
+            }
+        }
+        for parent in parents.iter_borrowed() {
+            if !held.iter().any(|known| known.is(&*parent)) {
+                held.append(parent)?;
+            }
+        }
+        td.setattr(names.lock_parents.bind(py), held)?;
+    }
+    let mut inner = None;
+    for value in ffi::dict_values(&container::entries(imports, td)?) {
+        let kind = kind(imports, &value)?;
+        if kind == Kind::Leaf {
+            continue;
+        }
+        let inner = match &inner {
+            Some(inner) => inner,
+            None => inner.insert(with_parent(parents, td)?),
+        };
+        if kind == Kind::Dense {
+            lock_dense(imports, &value, inner)?;
+        } else {
+            value.call_method1(names.method_lock_tree.bind(py), (inner,))?;
+        }
+    }
+    Ok(())
+}
+
+/// `(*parents, weakref.ref(td))`.
+fn with_parent<'py>(
+    parents: &Bound<'py, PyTuple>,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let mut all = ffi::Values::with_capacity(parents.len() + 1);
+    all.extend(parents.iter_borrowed().map(|parent| parent.to_owned()));
+    all.push(ffi::weak_reference(td)?);
+    PyTuple::new(td.py(), all)
+}
+
+/// Locks the `result` of a walk over `td` where `lock` asks for it and `td` is locked.
+pub(crate) fn lock_like<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    result: &Bound<'py, PyAny>,
+    lock: bool,
+) -> PyResult<()> {
+    if lock && container::is_locked(imports, td)? {
+        lock_any(imports, result, &PyTuple::empty(td.py()))?;
+    }
+    Ok(())
+}
+
+fn lock_any<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    parents: &Bound<'py, PyTuple>,
+) -> PyResult<()> {
+    if container::is_dense(imports, td)? {
+        return lock_dense(imports, td, parents);
+    }
+    td.call_method1(imports.names.method_lock_tree.bind(td.py()), (parents,))?;
+    Ok(())
+}
+
+/// Lock `td` and all that it holds; each nested one knows all its parents weakly.
+#[pyfunction]
+#[pyo3(signature = (td, parents = None), text_signature = "(td, parents=())")]
+fn lock_tree<'py>(td: &Bound<'py, PyAny>, parents: Option<Bound<'py, PyTuple>>) -> PyResult<()> {
+    let py = td.py();
+    let parents = parents.unwrap_or_else(|| PyTuple::empty(py));
+    lock_any(imports(py)?, td, &parents)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(lock_tree, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,782 @@
+//! Walks over a whole container: call on every leaf, collect, rebuild, copy, list keys.
+//!
+//! The specification of each function is its namesake in `tensordict.interop.twins`.
+//! A walk owns the entries of a level before it calls Python, which may change the
+//! container under it: what the level held at the start is what is walked.
+
+use pyo3::exceptions::{PyStopIteration, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PyIterator, PyList, PyString, PyTuple, PyType};
+
+use crate::container::{self, Kind, Names, Splice, kind};
+use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
+use crate::imports::{Imports, imports};
+use crate::locking;
+
+/// What is appended to the first argument of a call on a leaf.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tail {
+    Nothing,
+    /// The leaf's dims from `k` on.
+    Shape,
+    /// The numbers of the leaf's dims from `k` on.
+    Dims,
+}
+
+impl Tail {
+    fn from_code(code: i64) -> Self {
+        match code {
+            1 => Self::Shape,
+            2 => Self::Dims,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+/// Methods of tensors that take a list of integers as several arguments too, which torch
+/// parses in half the time of a tuple and a quarter of that of a `torch.Size`.
+const SPREADING_METHODS: [&str; 5] = ["view", "reshape", "expand", "permute", "repeat"];
+
+/// What is called on each leaf of a container.
+struct LeafCall<'a, 'py> {
+    imports: &'static Imports,
+    call: RepeatedCall<'a, 'py>,
+    // The same call on plain tensors, with the head of the list spread over the arguments.
+    spread: Option<RepeatedCall<'a, 'py>>,
+    arguments: &'a Bound<'py, PyTuple>,
+    tail: Tail,
+    k: usize,
+    // The last permutation's tail that was made, with the leaf's number of dims: most
+    // leaves of a container have one of few.
+    last_dims: Option<(usize, Bound<'py, PyTuple>)>,
+}
+
+impl<'a, 'py> LeafCall<'a, 'py> {
+    fn new(
+        imports: &'static Imports,
+        op: &'a Bound<'py, PyAny>,
+        arguments: &'a Bound<'py, PyTuple>,
+        tail: Tail,
+        k: usize,
+    ) -> PyResult<Self> {
+        if tail != Tail::Nothing && arguments.is_empty() {
+            // What `args[0]` raises in Python.
+            arguments.get_item(0)?;
+        }
+        let mut spread = None;
+        let operation = match op.cast::<PyString>() {
+            Ok(name) => {
+                let text = name.to_str()?;
+                let operation = Operation::Method(name);
+                if arguments.len() == 1 && SPREADING_METHODS.contains(&text) {
+                    spread = spread_call(operation, &arguments.get_item(0)?, tail)?;
+                }
+                if text == "__getitem__" && arguments.len() == 1 && tail == Tail::Nothing {
+                    Operation::GetItem
+                } else {
+                    operation
+                }
+            }
+            Err(_) => Operation::Function(op),
+        };
+        Ok(Self {
+            imports,
+            call: RepeatedCall::new(operation, arguments),
+            spread,
+            arguments,
+            tail,
+            k,
+            last_dims: None,
+        })
+    }
+
+    fn call(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        if self.spread.is_some() && leaf.get_type().is(&self.imports.tensor) {
+            return self.call_spread(leaf);
+        }
+        match self.tail {
+            Tail::Nothing => self.call.call(leaf),
+            Tail::Shape => {
+                let shape = self.shape_tail(leaf)?;
+                let dims = container::concatenated(&self.arguments.get_item(0)?, &shape, self.k)?;
+                let size = self.imports.size.bind(leaf.py()).call1((dims,))?;
+                self.call.call_with_first(leaf, &size)
+            }
+            Tail::Dims => {
+                let tail = self.dims_tail(leaf)?;
+                let dims = container::concatenated(&self.arguments.get_item(0)?, &tail, 0)?;
+                self.call.call_with_first(leaf, &dims)
+            }
+        }
+    }
+
+    fn call_spread(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let (further, from) = match self.tail {
+            Tail::Nothing => (PyTuple::empty(leaf.py()), 0),
+            Tail::Shape => (self.shape_tail(leaf)?, self.k),
+            Tail::Dims => (self.dims_tail(leaf)?, 0),
+        };
+        match &mut self.spread {
+            // An empty list cannot be spread: no arguments mean something else.
+            Some(spread) if spread.num_arguments() > 0 || further.len() > from => {
+                spread.call_with_further(leaf, &further, from)
+            }
+            _ => self
+                .call
+                .call_with_first(leaf, PyTuple::empty(leaf.py()).as_any()),
+        }
+    }
+
+    /// The leaf's shape.
+    fn shape_tail(&self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+        let shape = leaf.getattr(self.imports.names.shape.bind(leaf.py()))?;
+        match shape.cast_into::<PyTuple>() {
+            Ok(shape) => Ok(shape),
+            Err(error) => {
+                let shape = error.into_inner();
+                Ok(shape
+                    .py()
+                    .get_type::<PyTuple>()
+                    .call1((shape,))?
+                    .cast_into::<PyTuple>()?)
+            }
+        }
+    }
+
+    /// The numbers of the leaf's dims from `k` on.
+    fn dims_tail(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+        let py = leaf.py();
+        let num_dims = leaf
+            .call_method0(self.imports.names.dim.bind(py))?
+            .extract::<usize>()?;
+        if let Some((known, dims)) = &self.last_dims
+            && *known == num_dims
+        {
+            return Ok(dims.clone());
+        }
+        let dims = PyTuple::new(py, self.k.min(num_dims)..num_dims)?;
+        self.last_dims = Some((num_dims, dims.clone()));
+        Ok(dims)
+    }
+}
+
+/// The call with the list `head` as several arguments; None where it is no list of plain
+/// numbers.
+fn spread_call<'a, 'py>(
+    operation: Operation<'a, 'py>,
+    head: &Bound<'py, PyAny>,
+    tail: Tail,
+) -> PyResult<Option<RepeatedCall<'a, 'py>>> {
+    let head = if let Ok(head) = head.cast::<PyTuple>() {
+        head.clone()
+    } else if let Ok(head) = head.cast::<PyList>() {
+        head.to_tuple()
+    } else if tail == Tail::Nothing {
+        return Ok(None);
+    } else {
+        let tuple = head.py().get_type::<PyTuple>();
+        tuple.call1((head,))?.cast_into::<PyTuple>()?
+    };
+    let plain = head
+        .iter_borrowed()
+        .all(|number| number.is_exact_instance_of::<PyInt>());
+    Ok(plain.then(|| RepeatedCall::new(operation, &head)))
+}
+
+/// The number of the root's batch dims: `k`, or those of `td` where `k` is negative.
+fn root_dims(imports: &Imports, td: &Bound<'_, PyAny>, k: i64) -> PyResult<usize> {
+    match usize::try_from(k) {
+        Ok(k) => Ok(k),
+        Err(_) => Ok(container::batch_size(imports, td)?.len()),
+    }
+}
+
+// Calling -----------------------------------------------------------------------------
+
+struct MapLeaves<'a, 'py> {
+    imports: &'static Imports,
+    op: &'a Bound<'py, PyAny>,
+    args: &'a Bound<'py, PyTuple>,
+    prefix: Option<&'a Bound<'py, PyAny>>,
+    names: &'a Names<'py>,
+    tail_code: i64,
+    k: usize,
+    call: LeafCall<'a, 'py>,
+    splice: Splice<'a, 'py>,
+}
+
+impl<'py> MapLeaves<'_, 'py> {
+    fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        let old_size = container::batch_size(imports, td)?;
+        let old_names = container::dim_names(imports, td)?;
+        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        ffi::replace_values(&entries, |value| {
+            Ok(Some(match kind(imports, value)? {
+                Kind::Leaf => self.call.call(value)?,
+                Kind::Dense => self.walk(value)?,
+                Kind::Foreign => value.call_method1(
+                    imports.names.method_map_leaves.bind(py),
+                    (
+                        self.op,
+                        self.args,
+                        self.prefix,
+                        self.names.to_object(py),
+                        self.tail_code,
+                        false,
+                        self.k,
+                    ),
+                )?,
+            }))
+        })?;
+        let size = self.splice.size(self.prefix, &old_size)?;
+        container::new(
+            imports,
+            &td.get_type(),
+            &entries,
+            &size,
+            &container::device(imports, td)?,
+            &self.splice.dim_names(&old_names, &size)?,
+        )
+    }
+}
+
+/// Calls `op` on every leaf and gives a container of the same structure.
+#[pyfunction]
+#[pyo3(
+    signature = (td, op, args = None, prefix = None, names = Names::Keep, tail = 0, lock = false, k = -1),
+    text_signature = "(td, op, args=(), prefix=None, names=True, tail=0, lock=False, k=-1)"
+)]
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn map_leaves<'py>(
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: Option<Bound<'py, PyTuple>>,
+    prefix: Option<&Bound<'py, PyAny>>,
+    names: Names<'py>,
+    tail: i64,
+    lock: bool,
+    k: i64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let args = args.unwrap_or_else(|| PyTuple::empty(py));
+    if !container::is_dense(imports, td)? {
+        return td.call_method1(
+            imports.names.method_map_leaves.bind(py),
+            (op, args, prefix, names.to_object(py), tail, lock, k),
+        );
+    }
+    let k = root_dims(imports, td, k)?;
+    let mut walk = MapLeaves {
+        imports,
+        op,
+        args: &args,
+        prefix,
+        names: &names,
+        tail_code: tail,
+        k,
+        call: LeafCall::new(imports, op, &args, Tail::from_code(tail), k)?,
+        splice: Splice::new(imports, k, &names),
+    };
+    let result = walk.walk(td)?;
+    locking::lock_like(imports, td, &result, lock)?;
+    Ok(result)
+}
+
+struct SplitLeaves<'a, 'py> {
+    imports: &'static Imports,
+    op: &'a Bound<'py, PyAny>,
+    args: &'a Bound<'py, PyTuple>,
+    prefixes: &'a Bound<'py, PyList>,
+    names: &'a Names<'py>,
+    k: usize,
+    call: LeafCall<'a, 'py>,
+    splice: Splice<'a, 'py>,
+}
+
+impl<'py> SplitLeaves<'_, 'py> {
+    fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let py = td.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        let num_parts = self.prefixes.len();
+        let mut columns = Vec::with_capacity(entries.len());
+        for (key, value) in ffi::dict_pairs(&entries) {
+            let parts = match kind(imports, &value)? {
+                Kind::Leaf => Parts::from_sequence(self.call.call(&value)?, num_parts)?,
+                Kind::Dense => Parts::from_vec(self.walk(&value)?, num_parts)?,
+                Kind::Foreign => Parts::from_sequence(
+                    value.call_method1(
+                        imports.names.method_split_leaves.bind(py),
+                        (
+                            self.op,
+                            self.args,
+                            self.prefixes,
+                            self.names.to_object(py),
+                            false,
+                            self.k,
+                        ),
+                    )?,
+                    num_parts,
+                )?,
+            };
+            columns.push((key, parts));
+        }
+        let class = td.get_type();
+        let old_size = container::batch_size(imports, td)?;
+        let device = container::device(imports, td)?;
+        let dim_names = container::dim_names(imports, td)?;
+        let mut results = Vec::with_capacity(num_parts);
+        for position in 0..num_parts {
+            let part = ffi::copy_dict(&entries)?;
+            for (key, parts) in &columns {
+                part.set_item(key, parts.get(position)?)?;
+            }
+            let prefix = self.prefixes.get_item(position)?;
+            let size = self.splice.size(Some(&prefix), &old_size)?;
+            results.push(container::new(
+                imports,
+                &class,
+                &part,
+                &size,
+                &device,
+                &self.splice.dim_names(&dim_names, &size)?,
+            )?);
+        }
+        Ok(results)
+    }
+}
+
+/// What an operation gave for one entry: an item for each result.
+enum Parts<'py> {
+    Tuple(Bound<'py, PyTuple>),
+    Vec(Vec<Bound<'py, PyAny>>),
+}
+
+impl<'py> Parts<'py> {
+    fn from_sequence(parts: Bound<'py, PyAny>, expected: usize) -> PyResult<Self> {
+        let parts = match parts.cast_into_exact::<PyTuple>() {
+            Ok(tuple) => tuple,
+            Err(error) => {
+                let items = error
+                    .into_inner()
+                    .try_iter()?
+                    .collect::<PyResult<Vec<_>>>()?;
+                return Self::from_vec(items, expected);
+            }
+        };
+        check_length(parts.len(), expected)?;
+        Ok(Self::Tuple(parts))
+    }
+
+    fn from_vec(parts: Vec<Bound<'py, PyAny>>, expected: usize) -> PyResult<Self> {
+        check_length(parts.len(), expected)?;
+        Ok(Self::Vec(parts))
+    }
+
+    fn get(&self, position: usize) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Tuple(tuple) => tuple.get_item(position),
+            Self::Vec(items) => Ok(items[position].clone()),
+        }
+    }
+}
+
+/// The error of `zip(entries, parts, strict=True)` where the lengths differ.
+fn check_length(found: usize, expected: usize) -> PyResult<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let relation = if found < expected {
+        "shorter"
+    } else {
+        "longer"
+    };
+    Err(PyValueError::new_err(format!(
+        "zip() argument 2 is {relation} than argument 1"
+    )))
+}
+
+/// As [`map_leaves`] for an `op` that gives a sequence: one container per item.
+#[pyfunction]
+#[pyo3(
+    signature = (td, op, args, prefixes, names = Names::Keep, lock = false, k = -1),
+    text_signature = "(td, op, args, prefixes, names=True, lock=False, k=-1)"
+)]
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn split_leaves<'py>(
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefixes: &Bound<'py, PyList>,
+    names: Names<'py>,
+    lock: bool,
+    k: i64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if !container::is_dense(imports, td)? {
+        return td.call_method1(
+            imports.names.method_split_leaves.bind(py),
+            (op, args, prefixes, names.to_object(py), lock, k),
+        );
+    }
+    let k = root_dims(imports, td, k)?;
+    // A copy: the operation may change the list while it is walked.
+    let prefixes = prefixes.get_slice(0, prefixes.len());
+    let mut walk = SplitLeaves {
+        imports,
+        op,
+        args,
+        prefixes: &prefixes,
+        names: &names,
+        k,
+        call: LeafCall::new(imports, op, args, Tail::Nothing, k)?,
+        splice: Splice::new(imports, k, &names),
+    };
+    let results = walk.walk(td)?;
+    for result in &results {
+        locking::lock_like(imports, td, result, lock)?;
+    }
+    Ok(PyList::new(py, results)?.into_any())
+}
+
+// Collecting --------------------------------------------------------------------------
+
+fn collect_leaves<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyList>,
+) -> PyResult<()> {
+    let py = td.py();
+    let _guard = RecursionGuard::enter(py)?;
+    for value in ffi::dict_values(&container::entries(imports, td)?) {
+        match kind(imports, &value)? {
+            Kind::Leaf => out.append(value)?,
+            Kind::Dense => collect_leaves(imports, &value, out)?,
+            Kind::Foreign => {
+                value.call_method1(imports.names.method_leaves.bind(py), (out,))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The leaves of a dense container without containers in it; None where it has some.
+fn flat_leaves<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    let values = container::entries(imports, td)?.values();
+    for value in values.iter() {
+        if kind(imports, &value)? != Kind::Leaf {
+            return Ok(None);
+        }
+    }
+    Ok(Some(values))
+}
+
+/// Every leaf, depth first, in key order.
+#[pyfunction]
+#[pyo3(signature = (td, out = None))]
+fn leaves<'py>(
+    td: &Bound<'py, PyAny>,
+    out: Option<Bound<'py, PyList>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let is_dense = container::is_dense(imports, td)?;
+    if is_dense
+        && out.is_none()
+        && let Some(leaves) = flat_leaves(imports, td)?
+    {
+        return Ok(leaves);
+    }
+    let out = out.unwrap_or_else(|| PyList::empty(py));
+    if is_dense {
+        collect_leaves(imports, td, &out)?;
+    } else {
+        td.call_method1(imports.names.method_leaves.bind(py), (&out,))?;
+    }
+    Ok(out)
+}
+
+struct Rebuild<'a, 'py> {
+    imports: &'static Imports,
+    values: &'a Bound<'py, PyIterator>,
+    keep_names: bool,
+}
+
+impl<'py> Rebuild<'_, 'py> {
+    fn walk(&self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        ffi::replace_values(&entries, |value| {
+            Ok(Some(match kind(imports, value)? {
+                Kind::Leaf => match self.values.clone().next() {
+                    Some(leaf) => leaf?,
+                    None => return Err(PyStopIteration::new_err(())),
+                },
+                Kind::Dense => self.walk(value)?,
+                Kind::Foreign => self.foreign(value)?,
+            }))
+        })?;
+        let dim_names = if self.keep_names {
+            container::copied_names(&container::dim_names(imports, td)?)?
+        } else {
+            py.None().into_bound(py)
+        };
+        container::new(
+            imports,
+            &td.get_type(),
+            &entries,
+            container::batch_size(imports, td)?.as_any(),
+            &container::device(imports, td)?,
+            &dim_names,
+        )
+    }
+
+    fn foreign(&self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        td.call_method1(
+            self.imports.names.method_rebuild.bind(td.py()),
+            (self.values, false),
+        )
+    }
+}
+
+/// A container of the structure of `td` with the leaves that `values` yields.
+#[pyfunction]
+#[pyo3(
+    signature = (td, values, names = Names::Keep, lock = false),
+    text_signature = "(td, values, names=True, lock=False)"
+)]
+fn rebuild<'py>(
+    td: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyAny>,
+    names: Names<'py>,
+    lock: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let imports = imports(td.py())?;
+    let walk = Rebuild {
+        imports,
+        values: &values.try_iter()?,
+        keep_names: matches!(names, Names::Keep),
+    };
+    let result = if container::is_dense(imports, td)? {
+        walk.walk(td)?
+    } else {
+        walk.foreign(td)?
+    };
+    locking::lock_like(imports, td, &result, lock)?;
+    Ok(result)
+}
+
+fn copy_containers<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let _guard = RecursionGuard::enter(py)?;
+    let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+    ffi::replace_values(&entries, |value| {
+        Ok(match kind(imports, value)? {
+            Kind::Leaf => None,
+            Kind::Dense => Some(copy_containers(imports, value)?),
+            Kind::Foreign => {
+                Some(value.call_method0(imports.names.method_clone_structure.bind(py))?)
+            }
+        })
+    })?;
+    container::new(
+        imports,
+        &td.get_type(),
+        &entries,
+        container::batch_size(imports, td)?.as_any(),
+        &container::device(imports, td)?,
+        &container::copied_names(&container::dim_names(imports, td)?)?,
+    )
+}
+
+/// New containers all the way down that share the leaves; unlocked.
+#[pyfunction]
+fn clone_structure<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if container::is_dense(imports, td)? {
+        copy_containers(imports, td)
+    } else {
+        td.call_method0(imports.names.method_clone_structure.bind(py))
+    }
+}
+
+// Listing -----------------------------------------------------------------------------
+
+#[derive(Clone, Copy)]
+enum Listed {
+    Keys,
+    Values,
+    Items,
+}
+
+struct Walk<'a, 'py> {
+    imports: &'static Imports,
+    listed: Listed,
+    include_nested: bool,
+    leaves_only: bool,
+    is_leaf: Option<&'a Bound<'py, PyAny>>,
+    out: &'a Bound<'py, PyList>,
+}
+
+impl<'py> Walk<'_, 'py> {
+    fn walk(&self, td: &Bound<'py, PyAny>, prefix: &Bound<'py, PyTuple>) -> PyResult<()> {
+        let py = td.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        for (key, value) in entry_pairs(imports, td)? {
+            if kind(imports, &value)? == Kind::Leaf {
+                let listed = match self.is_leaf {
+                    Some(_) if self.leaves_only => self.is_leaf(&value)?,
+                    _ => true,
+                };
+                if listed {
+                    self.list(&key, value, prefix)?;
+                }
+                continue;
+            }
+            let listed = !self.leaves_only || self.is_leaf(&value)?;
+            let keys_only = matches!(self.listed, Listed::Keys);
+            if listed && !keys_only {
+                self.list(&key, value.clone(), prefix)?;
+            }
+            if self.include_nested
+                && !value
+                    .getattr(imports.names.is_non_tensor.bind(py))?
+                    .is_truthy()?
+            {
+                self.walk(&value, &appended(prefix, &key)?)?;
+            }
+            if listed && keys_only {
+                self.list(&key, value, prefix)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the caller's `is_leaf` says of the value's type; false without one.
+    fn is_leaf(&self, value: &Bound<'py, PyAny>) -> PyResult<bool> {
+        match self.is_leaf {
+            Some(is_leaf) => is_leaf.call1((value.get_type(),))?.is_truthy(),
+            None => Ok(false),
+        }
+    }
+
+    fn list(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: Bound<'py, PyAny>,
+        prefix: &Bound<'py, PyTuple>,
+    ) -> PyResult<()> {
+        if matches!(self.listed, Listed::Values) {
+            return self.out.append(value);
+        }
+        let name = if prefix.is_empty() {
+            key.clone()
+        } else {
+            appended(prefix, key)?.into_any()
+        };
+        match self.listed {
+            Listed::Keys => self.out.append(name),
+            _ => self.out.append((name, value)),
+        }
+    }
+}
+
+/// The owned entries of any container.
+fn entry_pairs<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<ffi::Pairs<'py>> {
+    let py = td.py();
+    if container::is_dense(imports, td)? {
+        return Ok(ffi::dict_pairs(&container::entries(imports, td)?));
+    }
+    let entries = td.call_method0(imports.names.method_entries.bind(py))?;
+    if let Ok(entries) = entries.cast_exact::<PyDict>() {
+        return Ok(ffi::dict_pairs(entries));
+    }
+    entries
+        .call_method0(imports.names.items.bind(py))?
+        .try_iter()?
+        .map(|item| item?.extract())
+        .collect()
+}
+
+fn appended<'py>(
+    prefix: &Bound<'py, PyTuple>,
+    key: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let mut parts = ffi::Values::with_capacity(prefix.len() + 1);
+    parts.extend(prefix.iter_borrowed().map(|part| part.to_owned()));
+    parts.push(key.clone());
+    PyTuple::new(prefix.py(), parts)
+}
+
+/// The keys (`kind` 0), values (1) or pairs (2) of a container, nested ones too.
+#[pyfunction]
+#[pyo3(
+    signature = (td, kind, include_nested, leaves_only, is_leaf = None, prefix = None, out = None),
+    text_signature = "(td, kind, include_nested, leaves_only, is_leaf=None, prefix=(), out=None)"
+)]
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn walk<'py>(
+    td: &Bound<'py, PyAny>,
+    kind: i64,
+    include_nested: bool,
+    leaves_only: bool,
+    is_leaf: Option<&Bound<'py, PyAny>>,
+    prefix: Option<Bound<'py, PyTuple>>,
+    out: Option<Bound<'py, PyList>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = td.py();
+    let out = out.unwrap_or_else(|| PyList::empty(py));
+    let walk = Walk {
+        imports: imports(py)?,
+        listed: match kind {
+            0 => Listed::Keys,
+            1 => Listed::Values,
+            _ => Listed::Items,
+        },
+        include_nested,
+        leaves_only,
+        is_leaf,
+        out: &out,
+    };
+    walk.walk(td, &prefix.unwrap_or_else(|| PyTuple::empty(py)))?;
+    Ok(out)
+}
+
+/// A dense container of type `cls` around `entries`, unchecked, not copied.
+#[pyfunction]
+fn new<'py>(
+    cls: &Bound<'py, PyType>,
+    entries: &Bound<'py, PyAny>,
+    batch_size: &Bound<'py, PyAny>,
+    device: &Bound<'py, PyAny>,
+    names: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    container::new(imports(cls.py())?, cls, entries, batch_size, device, names)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(new, module)?)?;
+    module.add_function(wrap_pyfunction!(map_leaves, module)?)?;
+    module.add_function(wrap_pyfunction!(split_leaves, module)?)?;
+    module.add_function(wrap_pyfunction!(leaves, module)?)?;
+    module.add_function(wrap_pyfunction!(rebuild, module)?)?;
+    module.add_function(wrap_pyfunction!(clone_structure, module)?)?;
+    module.add_function(wrap_pyfunction!(walk, module)?)?;
+    Ok(())
+}
