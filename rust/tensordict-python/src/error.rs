@@ -50,6 +50,7 @@ pub(crate) fn exception(error: &Error) -> PyErr {
     match error {
         Error::KeyNotFound { .. } | Error::KeyIsPrefix { .. } => PyKeyError::new_err(message),
         Error::DimOutOfRange { .. } => PyIndexError::new_err(message),
+        Error::Storage(error) => Python::attach(|py| crate::storage::exception(py, error)),
         // BatchMismatch, and what a later version of the core adds.
         _ => PyRuntimeError::new_err(message),
     }

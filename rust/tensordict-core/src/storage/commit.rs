@@ -117,7 +117,9 @@ fn refuse_existing(plan: &Plan, target: &Path) -> StorageResult<()> {
 /// Fails where a symbolic link stands.
 pub(crate) fn refuse_symlink(path: &Path) -> StorageResult<()> {
     if path.is_symlink() {
-        return Err(StorageError::Symlink { path: path.to_path_buf() });
+        return Err(StorageError::Symlink {
+            path: path.to_path_buf(),
+        });
     }
     Ok(())
 }
@@ -152,7 +154,9 @@ fn check_places(plan: &Plan, target: &Path) -> StorageResult<()> {
 }
 
 fn survey(target: &Path) -> StorageResult<State> {
-    let Ok(own) = fs::symlink_metadata(target) else { return Ok(State::Absent) };
+    let Ok(own) = fs::symlink_metadata(target) else {
+        return Ok(State::Absent);
+    };
     let mut named = BTreeSet::new();
     let is_whole = survey_level(target, Path::new(""), &mut named)
         .map_err(|source| StorageError::io(target, source))?;
@@ -169,11 +173,7 @@ fn survey(target: &Path) -> StorageResult<State> {
 }
 
 /// Adds the files that the metadata of a level names to `named`; whether there are no others.
-fn survey_level(
-    root: &Path,
-    level: &Path,
-    named: &mut BTreeSet<PathBuf>,
-) -> io::Result<bool> {
+fn survey_level(root: &Path, level: &Path, named: &mut BTreeSet<PathBuf>) -> io::Result<bool> {
     let directory = root.join(level);
     let found: BTreeMap<OsString, fs::FileType> = fs::read_dir(&directory)?
         .map(|entry| entry.and_then(|entry| Ok((entry.file_name(), entry.file_type()?))))
@@ -202,8 +202,15 @@ fn survey_level(
 /// The names that belong to a level of any class, each with whether it is a directory.
 fn names_in(value: &Value, found: &BTreeMap<OsString, fs::FileType>) -> BTreeMap<String, bool> {
     let mut known = BTreeMap::new();
-    let Value::Object(fields) = value else { return known };
-    for name in [METADATA_FILE, "other.pickle", "json_types.json", "pickle.pkl"] {
+    let Value::Object(fields) = value else {
+        return known;
+    };
+    for name in [
+        METADATA_FILE,
+        "other.pickle",
+        "json_types.json",
+        "pickle.pkl",
+    ] {
         known.insert(name.to_owned(), false);
     }
     for name in ["_tensordict", "_source"] {
@@ -293,7 +300,12 @@ impl WorkArea {
             Err(error) if is_swept(&error) => return Ok(None),
             made => made?,
         }
-        Ok(Some(Self { area: area.to_path_buf(), owned, new, _lock: lock }))
+        Ok(Some(Self {
+            area: area.to_path_buf(),
+            owned,
+            new,
+            _lock: lock,
+        }))
     }
 }
 
@@ -307,10 +319,14 @@ impl Drop for WorkArea {
 
 /// Deletes the work directories whose owner is gone.
 fn sweep(area: &Path) {
-    let Ok(entries) = fs::read_dir(area) else { return };
+    let Ok(entries) = fs::read_dir(area) else {
+        return;
+    };
     for entry in entries.flatten() {
         let path = entry.path();
-        let Ok(directory) = File::open(&path) else { continue };
+        let Ok(directory) = File::open(&path) else {
+            continue;
+        };
         if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // What cannot be deleted stays for the next sweep.
             let _ = fs::remove_dir_all(&path);
@@ -361,8 +377,10 @@ fn move_files(
     mut named: BTreeSet<PathBuf>,
 ) -> StorageResult<()> {
     ensure_directories(plan, target)?;
-    let (metadata, others): (Vec<_>, Vec<_>) =
-        plan.files.iter().partition(|file| file.name == METADATA_FILE);
+    let (metadata, others): (Vec<_>, Vec<_>) = plan
+        .files
+        .iter()
+        .partition(|file| file.name == METADATA_FILE);
     // Children come after their parents in a plan, so backwards the root is last.
     let mut metadata = metadata;
     metadata.sort_by_key(|file| std::cmp::Reverse(file.level));

@@ -79,7 +79,11 @@ impl Value {
     /// A list of 64-bit ints as a value.
     #[must_use]
     pub fn from_ints(ints: &[i64]) -> Self {
-        Value::Array(ints.iter().map(|int| Value::Number(int.to_string())).collect())
+        Value::Array(
+            ints.iter()
+                .map(|int| Value::Number(int.to_string()))
+                .collect(),
+        )
     }
 
     /// The text that Python's `json.dumps` gives: ASCII, `", "` and `": "` between items.
@@ -202,7 +206,11 @@ impl Parser<'_> {
 
     fn word(&mut self) -> Result<Value, SyntaxError> {
         let rest = &self.text[self.at..];
-        for (token, value) in [("null", Value::Null), ("true", Value::Bool(true)), ("false", Value::Bool(false))] {
+        for (token, value) in [
+            ("null", Value::Null),
+            ("true", Value::Bool(true)),
+            ("false", Value::Bool(false)),
+        ] {
             if rest.starts_with(token) {
                 self.at += token.len();
                 return Ok(value);
@@ -397,7 +405,10 @@ mod tests {
 
     #[test]
     fn test_of_a_repeated_key_the_last_value_counts() {
-        assert_eq!(parse(r#"{"a": 1, "b": 2, "a": 3}"#).unwrap().to_text(), r#"{"a": 3, "b": 2}"#);
+        assert_eq!(
+            parse(r#"{"a": 1, "b": 2, "a": 3}"#).unwrap().to_text(),
+            r#"{"a": 3, "b": 2}"#
+        );
     }
 
     #[test]
@@ -416,7 +427,11 @@ mod tests {
             ("01", "Extra data", 1),
             ("-", "Expecting value", 0),
         ] {
-            assert_eq!(parse(text), Err(SyntaxError { message, position }), "{text}");
+            assert_eq!(
+                parse(text),
+                Err(SyntaxError { message, position }),
+                "{text}"
+            );
         }
     }
 

@@ -1,7 +1,8 @@
 //! Mapped files: memory whose pages are those of a file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -26,6 +27,30 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct Mapping {
     raw: MmapRaw,
+    file: FileIdentity,
+    is_shared: bool,
+}
+
+/// Which file it is, whatever its name is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    /// The file that a path leads to now, if any.
+    #[must_use]
+    pub fn of_path(path: &Path) -> Option<Self> {
+        fs::metadata(path).ok().as_ref().map(Self::of)
+    }
+
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
 }
 
 impl Mapping {
@@ -47,8 +72,25 @@ impl Mapping {
         self.raw.len() == 0
     }
 
-    /// Maps the first `length` bytes (not zero) of an open file.
-    pub(crate) fn new(file: &File, length: usize, is_shared: bool) -> io::Result<Self> {
+    /// The file that is mapped.
+    #[must_use]
+    pub fn file(&self) -> FileIdentity {
+        self.file
+    }
+
+    /// Whether stores reach the file.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Maps the first `length` bytes (not zero) of an open file, whose metadata is known.
+    pub(crate) fn new(
+        file: &File,
+        metadata: &Metadata,
+        length: usize,
+        is_shared: bool,
+    ) -> io::Result<Self> {
         let mut options = MmapOptions::new();
         options.len(length);
         let raw = if is_shared {
@@ -58,7 +100,11 @@ impl Mapping {
             // so nothing is assumed about bytes that another process may change or cut.
             MmapRaw::from(unsafe { options.map_copy(file)? })
         };
-        Ok(Self { raw })
+        Ok(Self {
+            raw,
+            file: FileIdentity::of(metadata),
+            is_shared,
+        })
     }
 }
 
@@ -84,9 +130,10 @@ pub fn open(
 ) -> StorageResult<Mapping> {
     let MapRequest { path, length } = *request;
     let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => {
-            StorageError::MissingFile { path: path.to_path_buf(), key: key() }
-        }
+        io::ErrorKind::NotFound => StorageError::MissingFile {
+            path: path.to_path_buf(),
+            key: key(),
+        },
         _ => StorageError::io_of(key(), path, source),
     };
     let mut is_shared = mode != Mode::Private;
@@ -106,25 +153,33 @@ pub fn open(
     let metadata = file.metadata().map_err(failed)?;
     let found = metadata.len();
     if !metadata.is_file() {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+        return Err(failed(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        )));
     }
-    let too_short = |_| StorageError::ShortFile {
+    let too_short = || StorageError::ShortFile {
         path: path.to_path_buf(),
         key: key(),
         found,
         expected: length,
     };
     if found < length {
-        return Err(too_short(()));
+        return Err(too_short());
     }
-    let length = usize::try_from(length).map_err(|_| too_short(()))?;
-    Mapping::new(&file, length, is_shared).map_err(|source| no_mapping(path, key(), source))
+    let length = usize::try_from(length).map_err(|_| too_short())?;
+    Mapping::new(&file, &metadata, length, is_shared)
+        .map_err(|source| no_mapping(path, key(), source))
 }
 
 /// What a refused mapping means.
 pub(crate) fn no_mapping(path: &Path, key: String, source: io::Error) -> StorageError {
     if source.kind() == io::ErrorKind::OutOfMemory {
-        return StorageError::NoMapping { path: path.to_path_buf(), key, source };
+        return StorageError::NoMapping {
+            path: path.to_path_buf(),
+            key,
+            source,
+        };
     }
     StorageError::io_of(key, path, source)
 }

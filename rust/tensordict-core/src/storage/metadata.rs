@@ -17,7 +17,8 @@ use std::path::Path;
 use indexmap::IndexMap;
 
 use super::json::{self, Value};
-use super::{FORMAT_VERSION, StorageError, StorageResult};
+use super::sparse::replace_file;
+use super::{FORMAT_VERSION, METADATA_FILE, StorageError, StorageResult};
 
 /// Fields of a level that an entry of the same name would overwrite for good.
 const LOST_UNDER_FIELDS: [&str; 3] = ["shape", "device", "_type"];
@@ -81,7 +82,9 @@ pub fn level_text(entries: &IndexMap<String, Entry>, fields: &LevelFields) -> St
         last.push(("_class", Value::String(class_text.clone())));
     }
     if let Some(names) = &fields.names {
-        let names = names.iter().map(|name| name.clone().map_or(Value::Null, Value::String));
+        let names = names
+            .iter()
+            .map(|name| name.clone().map_or(Value::Null, Value::String));
         last.push(("_names", Value::Array(names.collect())));
     }
     let first = [
@@ -89,7 +92,9 @@ pub fn level_text(entries: &IndexMap<String, Entry>, fields: &LevelFields) -> St
         ("device", Value::String("cpu".to_owned())),
         ("_type", Value::String(fields.type_text.clone())),
     ];
-    let kept = last.into_iter().filter(|(name, _)| !entries.contains_key(*name));
+    let kept = last
+        .into_iter()
+        .filter(|(name, _)| !entries.contains_key(*name));
     for (position, (name, value)) in first.into_iter().chain(kept).enumerate() {
         if position > 0 {
             text.push_str(", ");
@@ -114,7 +119,12 @@ pub fn entry_value(entry: &Entry) -> Value {
             ("is_nested", Value::Bool(leaf.is_nested)),
         ],
     };
-    Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    Value::Object(
+        fields
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+    )
 }
 
 /// A level as its metadata file has it.
@@ -139,7 +149,10 @@ pub struct LevelMeta {
 pub fn read_json(path: &Path) -> StorageResult<Value> {
     let bytes = fs::read(path).map_err(|source| StorageError::io(path, source))?;
     let text = String::from_utf8(bytes).map_err(|error| {
-        StorageError::io(path, io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+        StorageError::io(
+            path,
+            io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()),
+        )
     });
     let text = text.map_err(|_| damaged(path, "", "it is not UTF-8 text"))?;
     json::parse(&text).map_err(|error| StorageError::BadJson {
@@ -161,7 +174,10 @@ pub fn read_level(path: &Path) -> StorageResult<LevelMeta> {
     if let Some(found) = fields.get("_format_version").and_then(Value::as_i64)
         && found > FORMAT_VERSION
     {
-        return Err(StorageError::NewerVersion { path: path.to_path_buf(), found });
+        return Err(StorageError::NewerVersion {
+            path: path.to_path_buf(),
+            found,
+        });
     }
     let text = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
     let batch_size = match fields.get("shape") {
@@ -172,9 +188,12 @@ pub fn read_level(path: &Path) -> StorageResult<LevelMeta> {
         _ => None,
     };
     let names = match fields.get("_names") {
-        Some(Value::Array(names)) => {
-            Some(names.iter().map(|name| name.as_str().map(str::to_owned)).collect())
-        }
+        Some(Value::Array(names)) => Some(
+            names
+                .iter()
+                .map(|name| name.as_str().map(str::to_owned))
+                .collect(),
+        ),
         _ => None,
     };
     let mut level = LevelMeta {
@@ -190,6 +209,26 @@ pub fn read_level(path: &Path) -> StorageResult<LevelMeta> {
         }
     }
     Ok(level)
+}
+
+/// Adds an entry to the metadata file of a directory, after everything that is there, in one step.
+///
+/// # Errors
+/// The key is reserved; the file is damaged or cannot be written.
+pub fn add_entry(directory: &Path, key: &str, entry: &Entry) -> StorageResult<()> {
+    if is_reserved(key) {
+        return Err(StorageError::ReservedKey {
+            key: format!("'{key}'"),
+            field: key.to_owned(),
+        });
+    }
+    let path = directory.join(METADATA_FILE);
+    let mut value = read_json(&path)?;
+    let Value::Object(fields) = &mut value else {
+        return Err(damaged(&path, "", "it holds no JSON object"));
+    };
+    fields.insert(key.to_owned(), entry_value(entry));
+    replace_file(&path, value.to_text().as_bytes())
 }
 
 fn read_entry(path: &Path, key: &str, value: &Value) -> StorageResult<Option<Entry>> {
@@ -212,7 +251,11 @@ fn read_entry(path: &Path, key: &str, value: &Value) -> StorageResult<Option<Ent
         _ => return Err(damaged(path, key, "its 'shape' is no list of sizes")),
     };
     Ok(Some(Entry::Leaf(LeafMeta {
-        device: value.get("device").and_then(Value::as_str).unwrap_or("cpu").to_owned(),
+        device: value
+            .get("device")
+            .and_then(Value::as_str)
+            .unwrap_or("cpu")
+            .to_owned(),
         shape,
         dtype: dtype.to_owned(),
         is_nested: value.get("is_nested") == Some(&Value::Bool(true)),
@@ -222,7 +265,11 @@ fn read_entry(path: &Path, key: &str, value: &Value) -> StorageResult<Option<Ent
 fn damaged(path: &Path, key: &str, reason: &str) -> StorageError {
     StorageError::BadMetadata {
         path: path.to_path_buf(),
-        key: if key.is_empty() { String::new() } else { format!("'{key}'") },
+        key: if key.is_empty() {
+            String::new()
+        } else {
+            format!("'{key}'")
+        },
         reason: reason.to_owned(),
     }
 }

@@ -49,13 +49,11 @@ pub fn is_safe_raw_name(key: &str) -> bool {
 /// A path of keys for messages, as Python shows the key: `'a'` or `('a', 'b')`.
 #[must_use]
 pub fn display_key<S: AsRef<str>>(path: &[S]) -> String {
-    match path {
-        [key] => quoted(key.as_ref()),
-        _ => {
-            let parts: Vec<String> = path.iter().map(|key| quoted(key.as_ref())).collect();
-            format!("({})", parts.join(", "))
-        }
+    if let [key] = path {
+        return quoted(key.as_ref());
     }
+    let parts: Vec<String> = path.iter().map(|key| quoted(key.as_ref())).collect();
+    format!("({})", parts.join(", "))
 }
 
 fn quoted(key: &str) -> String {

@@ -91,15 +91,24 @@ impl Plan {
     /// the legacy layout.
     #[must_use]
     pub fn new(escapes_keys: bool) -> Self {
-        let mut plan =
-            Self { levels: Vec::new(), leaves: Vec::new(), files: Vec::new(), escapes_keys };
+        let mut plan = Self {
+            levels: Vec::new(),
+            leaves: Vec::new(),
+            files: Vec::new(),
+            escapes_keys,
+        };
         plan.push_level(Vec::new(), PathBuf::new());
         plan
     }
 
     fn push_level(&mut self, keys: Vec<String>, path: PathBuf) -> usize {
         let used = HashMap::from([(METADATA_FILE.to_owned(), String::new())]);
-        self.levels.push(PlannedLevel { keys, path, used, ..PlannedLevel::default() });
+        self.levels.push(PlannedLevel {
+            keys,
+            path,
+            used,
+            ..PlannedLevel::default()
+        });
         self.levels.len() - 1
     }
 
@@ -115,16 +124,13 @@ impl Plan {
     ///
     /// # Errors
     /// The key is reserved, its name is taken or too long.
-    pub fn add_child(
-        &mut self,
-        level: usize,
-        key: &str,
-        class_name: &str,
-    ) -> StorageResult<usize> {
+    pub fn add_child(&mut self, level: usize, key: &str, class_name: &str) -> StorageResult<usize> {
         let name = self.file_name(level, key)?;
         self.claim(level, key, &name)?;
         let parent = &mut self.levels[level];
-        parent.entries.insert(key.to_owned(), Entry::Child(class_name.to_owned()));
+        parent
+            .entries
+            .insert(key.to_owned(), Entry::Child(class_name.to_owned()));
         let mut keys = parent.keys.clone();
         keys.push(key.to_owned());
         let path = parent.path.join(&name);
@@ -159,16 +165,32 @@ impl Plan {
             let name = format!("{stem}.shape.memmap");
             self.claim(level, key, &name)?;
             if !table.is_empty() {
-                self.files.push(PlannedFile { level, name, content: FileContent::Bytes(table) });
+                self.files.push(PlannedFile {
+                    level,
+                    name,
+                    content: FileContent::Bytes(table),
+                });
             }
         }
         let number = self.leaves.len();
         if length > 0 {
             let content = FileContent::Leaf(number);
-            self.files.push(PlannedFile { level, name: name.clone(), content });
+            self.files.push(PlannedFile {
+                level,
+                name: name.clone(),
+                content,
+            });
         }
-        self.levels[level].entries.insert(key.to_owned(), Entry::Leaf(meta));
-        self.leaves.push(PlannedLeaf { level, key: key.to_owned(), name, length, content });
+        self.levels[level]
+            .entries
+            .insert(key.to_owned(), Entry::Leaf(meta));
+        self.leaves.push(PlannedLeaf {
+            level,
+            key: key.to_owned(),
+            name,
+            length,
+            content,
+        });
         Ok(number)
     }
 
@@ -192,7 +214,11 @@ impl Plan {
     /// Adds a file whose bytes are known: metadata of other classes, pickled values.
     pub fn add_file(&mut self, level: usize, name: &str, bytes: Vec<u8>) {
         let content = FileContent::Bytes(bytes);
-        self.files.push(PlannedFile { level, name: name.to_owned(), content });
+        self.files.push(PlannedFile {
+            level,
+            name: name.to_owned(),
+            content,
+        });
     }
 
     /// The file of a leaf, relative to the root. A leaf of no bytes has none, and would be here.
@@ -219,6 +245,18 @@ impl Plan {
         self.leaves[leaf].content = content;
     }
 
+    /// Whether a leaf's file is that of the target already.
+    #[must_use]
+    pub fn is_link(&self, leaf: usize) -> bool {
+        matches!(self.leaves[leaf].content, Content::Link { .. })
+    }
+
+    /// A leaf's key as messages show it.
+    #[must_use]
+    pub fn display_leaf_number(&self, leaf: usize) -> String {
+        self.display_leaf(&self.leaves[leaf])
+    }
+
     pub(crate) fn display_leaf(&self, leaf: &PlannedLeaf) -> String {
         self.display(leaf.level, &leaf.key)
     }
@@ -235,13 +273,21 @@ impl Plan {
             return Ok(key.to_owned());
         }
         let path = self.levels[level].path.join(format!("{key}.memmap"));
-        Err(StorageError::io_of(self.display(level, key), path, Errno::NOENT))
+        Err(StorageError::io_of(
+            self.display(level, key),
+            path,
+            Errno::NOENT,
+        ))
     }
 
     fn claim(&mut self, level: usize, key: &str, name: &str) -> StorageResult<()> {
         if name.len() > MAX_NAME_BYTES {
             let path = self.levels[level].path.join(name);
-            return Err(StorageError::io_of(self.display(level, key), path, Errno::NAMETOOLONG));
+            return Err(StorageError::io_of(
+                self.display(level, key),
+                path,
+                Errno::NAMETOOLONG,
+            ));
         }
         let taken = match self.levels[level].used.entry(name.to_owned()) {
             Slot::Vacant(slot) => {
@@ -252,7 +298,10 @@ impl Plan {
         };
         if name == METADATA_FILE {
             let key = self.display(level, key);
-            return Err(StorageError::ReservedKey { key, field: name.to_owned() });
+            return Err(StorageError::ReservedKey {
+                key,
+                field: name.to_owned(),
+            });
         }
         Err(StorageError::NameCollision {
             first: self.display(level, &taken),
@@ -266,7 +315,12 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn leaf(plan: &mut Plan, level: usize, key: &str, table: Option<Vec<u8>>) -> StorageResult<usize> {
+    fn leaf(
+        plan: &mut Plan,
+        level: usize,
+        key: &str,
+        table: Option<Vec<u8>>,
+    ) -> StorageResult<usize> {
         let meta = LeafMeta {
             device: "cpu".into(),
             shape: vec![1],
@@ -284,7 +338,10 @@ mod tests {
             let message = leaf(&mut plan, child, key, None).unwrap_err().to_string();
             assert!(message.contains(&format!("('n', '{key}')")), "{message}");
         }
-        let message = plan.add_child(child, "meta.json", "TensorDict").unwrap_err().to_string();
+        let message = plan
+            .add_child(child, "meta.json", "TensorDict")
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("('n', 'meta.json')"), "{message}");
     }
 
@@ -293,9 +350,13 @@ mod tests {
         let mut plan = Plan::new(true);
         leaf(&mut plan, Plan::ROOT, "a.shape", None).unwrap();
         let error = leaf(&mut plan, Plan::ROOT, "a", Some(vec![0; 8])).unwrap_err();
-        assert!(matches!(error, StorageError::NameCollision { .. }), "{error}");
+        assert!(
+            matches!(error, StorageError::NameCollision { .. }),
+            "{error}"
+        );
         let mut plan = Plan::new(true);
-        plan.add_child(Plan::ROOT, "a.memmap", "TensorDict").unwrap();
+        plan.add_child(Plan::ROOT, "a.memmap", "TensorDict")
+            .unwrap();
         assert!(leaf(&mut plan, Plan::ROOT, "a", None).is_err());
     }
 

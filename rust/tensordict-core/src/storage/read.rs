@@ -70,7 +70,11 @@ impl Leaf {
     /// The file of the table of sizes of a nested tensor.
     #[must_use]
     pub fn table_path(&self) -> PathBuf {
-        let name = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = self
+            .path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         let stem = name.strip_suffix(".memmap").unwrap_or(name);
         self.path.with_file_name(format!("{stem}.shape.memmap"))
     }
@@ -99,10 +103,17 @@ pub struct ReadOptions<'o> {
 /// # Errors
 /// A metadata file is missing or makes no sense; a child directory is missing.
 pub fn read_tree(directory: &Path, options: ReadOptions<'_>) -> StorageResult<Tree> {
-    let mut reader = Reader { options, keys: Vec::new(), leaves: Vec::new() };
+    let mut reader = Reader {
+        options,
+        keys: Vec::new(),
+        leaves: Vec::new(),
+    };
     let meta = metadata::read_level(&directory.join(METADATA_FILE))?;
     let root = reader.level(directory.to_path_buf(), meta)?;
-    Ok(Tree { root, leaves: reader.leaves })
+    Ok(Tree {
+        root,
+        leaves: reader.leaves,
+    })
 }
 
 struct Reader<'o> {
@@ -134,11 +145,12 @@ impl Reader<'_> {
     }
 
     fn leaf(&mut self, directory: &Path, key: &str, meta: LeafMeta) -> StorageResult<Node> {
-        let item_size = dtype::item_size(&meta.dtype).ok_or_else(|| StorageError::UnknownDtype {
-            path: directory.join(METADATA_FILE),
-            key: display_key(&self.keys),
-            dtype: meta.dtype.clone(),
-        })?;
+        let item_size =
+            dtype::item_size(&meta.dtype).ok_or_else(|| StorageError::UnknownDtype {
+                path: directory.join(METADATA_FILE),
+                key: display_key(&self.keys),
+                dtype: meta.dtype.clone(),
+            })?;
         let length = dtype::tensor_bytes(&meta.shape, item_size).ok_or_else(|| {
             StorageError::BadMetadata {
                 path: directory.join(METADATA_FILE),
@@ -148,7 +160,12 @@ impl Reader<'_> {
         })?;
         let path = self.place(directory, key, ".memmap");
         let length = if meta.is_nested { 0 } else { length };
-        self.leaves.push(Leaf { keys: self.keys.clone(), path, meta, length });
+        self.leaves.push(Leaf {
+            keys: self.keys.clone(),
+            path,
+            meta,
+            length,
+        });
         Ok(Node::Leaf(self.leaves.len() - 1))
     }
 
@@ -165,7 +182,9 @@ impl Reader<'_> {
             meta => meta?,
         };
         let is_known = |class: &Option<String>| {
-            class.as_ref().is_some_and(|class| self.options.known_classes.contains(class))
+            class
+                .as_ref()
+                .is_some_and(|class| self.options.known_classes.contains(class))
         };
         if !(is_known(&meta.class_text) || is_known(&meta.type_text)) {
             return Ok(Node::Foreign(path));
@@ -202,13 +221,20 @@ pub fn map_leaves(
     threads: usize,
 ) -> StorageResult<Vec<Option<Mapping>>> {
     let mappings: Vec<OnceLock<Mapping>> = leaves.iter().map(|_| OnceLock::new()).collect();
-    let threads = if leaves.len() < SERIAL_LEAVES { 1 } else { thread_count(threads) };
+    let threads = if leaves.len() < SERIAL_LEAVES {
+        1
+    } else {
+        thread_count(threads)
+    };
     threads::for_each(leaves.len().div_ceil(BATCH_LEAVES), threads, |batch| {
         let start = batch * BATCH_LEAVES;
         let end = (start + BATCH_LEAVES).min(leaves.len());
         for (leaf, slot) in leaves[start..end].iter().zip(&mappings[start..end]) {
             if leaf.length > 0 {
-                let request = MapRequest { path: &leaf.path, length: leaf.length };
+                let request = MapRequest {
+                    path: &leaf.path,
+                    length: leaf.length,
+                };
                 // Each leaf is in one batch, so its slot is empty.
                 let _ = slot.set(map::open(&request, mode, &|| leaf.display())?);
             }

@@ -19,7 +19,10 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// No bytes.
-    pub const EMPTY: Self = Self { pointer: std::ptr::NonNull::dangling().as_ptr(), length: 0 };
+    pub const EMPTY: Self = Self {
+        pointer: std::ptr::NonNull::dangling().as_ptr(),
+        length: 0,
+    };
 
     /// A region of `length` bytes from `pointer`.
     ///

@@ -3,13 +3,15 @@
 //! This is not a save: it works in the target itself, keeps the files that are there, with
 //! their bytes, and lengthens those that are too short.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::commit::{ensure_directories, refuse_symlink};
 use super::map::{Mapping, no_mapping};
 use super::plan::{FileContent, Plan};
-use super::{METADATA_FILE, StorageError, StorageResult, commit};
+use super::write::temporary_path;
+use super::{StorageError, StorageResult};
 
 /// A file that was there and too short.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +33,7 @@ pub struct Grown {
 /// The operating system refuses a file; one is a symbolic link.
 pub fn create(plan: &Plan, target: &Path) -> StorageResult<(Vec<Option<Mapping>>, Vec<Grown>)> {
     fs::create_dir_all(target).map_err(|source| StorageError::io(target, source))?;
-    commit::ensure_directories(plan, target)?;
+    ensure_directories(plan, target)?;
     let mut mappings = Vec::with_capacity(plan.leaves.len());
     let mut grown = Vec::new();
     for (number, leaf) in plan.leaves.iter().enumerate() {
@@ -40,20 +42,17 @@ pub fn create(plan: &Plan, target: &Path) -> StorageResult<(Vec<Option<Mapping>>
             continue;
         }
         let path = target.join(plan.leaf_path(number));
-        let refused = |source| StorageError::io_of(plan.display_leaf(leaf), &path, source);
-        commit::refuse_symlink(&path)?;
-        let file = open(&path).map_err(refused)?;
-        let from = file.metadata().map_err(refused)?.len();
-        if from < leaf.length {
-            file.set_len(leaf.length).map_err(refused)?;
-            if from > 0 {
-                grown.push(Grown { leaf: number, path: path.clone(), from, to: leaf.length });
-            }
-        }
-        let length = usize::try_from(leaf.length)
-            .map_err(|_| refused(io::Error::from(io::ErrorKind::OutOfMemory)))?;
-        let mapping = Mapping::new(&file, length, true)
+        refuse_symlink(&path)?;
+        let (mapping, from) = lengthen(&path, leaf.length)
             .map_err(|source| no_mapping(&path, plan.display_leaf(leaf), source))?;
+        if 0 < from && from < leaf.length {
+            grown.push(Grown {
+                leaf: number,
+                path,
+                from,
+                to: leaf.length,
+            });
+        }
         mappings.push(Some(mapping));
     }
     // Children come after their parents in a plan, so backwards the root is last.
@@ -65,17 +64,12 @@ pub fn create(plan: &Plan, target: &Path) -> StorageResult<(Vec<Option<Mapping>>
     Ok((mappings, grown))
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
-}
-
 /// Replaces a small file in one step: readers see the old bytes or the new ones.
 ///
 /// # Errors
 /// The operating system refuses.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> StorageResult<()> {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or(METADATA_FILE);
-    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let temporary = temporary_path(path);
     fs::write(&temporary, bytes)
         .and_then(|()| fs::rename(&temporary, path))
         .map_err(|source| {
@@ -83,4 +77,38 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> StorageResult<()> {
             let _ = fs::remove_file(&temporary);
             StorageError::io(path, source)
         })
+}
+
+/// Maps `length` bytes of a file that is made, or lengthened, with zeros where there is less.
+///
+/// # Errors
+/// The operating system refuses; the file is a symbolic link.
+pub fn create_file(path: &Path, length: u64) -> StorageResult<Option<Mapping>> {
+    refuse_symlink(path)?;
+    let refused = |source| StorageError::io(path, source);
+    if length == 0 {
+        return Ok(None);
+    }
+    let (mapping, _) = lengthen(path, length).map_err(refused)?;
+    Ok(Some(mapping))
+}
+
+/// Maps a file that has at least `length` bytes from now on, and how many it had.
+fn lengthen(path: &Path, length: u64) -> io::Result<(Mapping, u64)> {
+    let mut options = OpenOptions::new();
+    let file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    let mapped = usize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    if metadata.len() < length {
+        file.set_len(length)?;
+    }
+    Ok((
+        Mapping::new(&file, &metadata, mapped, true)?,
+        metadata.len(),
+    ))
 }

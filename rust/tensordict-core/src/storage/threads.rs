@@ -13,7 +13,9 @@ pub fn thread_count(asked: usize) -> usize {
     if asked > 0 {
         return asked;
     }
-    thread::available_parallelism().map_or(1, NonZeroUsize::get).min(DEFAULT_LIMIT)
+    thread::available_parallelism()
+        .map_or(1, NonZeroUsize::get)
+        .min(DEFAULT_LIMIT)
 }
 
 /// Calls `work` with every index below `count`, on at most `threads` threads, this one
@@ -86,7 +88,11 @@ mod tests {
 
     #[test]
     fn test_an_error_ends_the_work() {
-        let outcome = for_each(1_000_000, 3, |index| if index == 7 { Err(index) } else { Ok(()) });
+        let outcome = for_each(
+            1_000_000,
+            3,
+            |index| if index == 7 { Err(index) } else { Ok(()) },
+        );
         assert_eq!(outcome, Err(7));
     }
 }

@@ -6,13 +6,14 @@
 //! A small file is opened relative to its directory, written, mapped and closed.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 
@@ -91,7 +92,11 @@ fn tasks(plan: &Plan) -> (Vec<Range<usize>>, u64) {
         }
     }
     large.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-    let tasks = large.into_iter().map(|(_, range)| range).chain(small).collect();
+    let tasks = large
+        .into_iter()
+        .map(|(_, range)| range)
+        .chain(small)
+        .collect();
     (tasks, bytes_of_all)
 }
 
@@ -109,10 +114,17 @@ fn write_batch(
     files: &[PlannedFile],
     mappings: &[OnceLock<Mapping>],
 ) -> StorageResult<()> {
-    let Some(first) = files.first() else { return Ok(()) };
+    let Some(first) = files.first() else {
+        return Ok(());
+    };
     let path = root.join(&plan.levels[first.level].path);
-    let directory = openat(CWD, &path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| StorageError::io(&path, errno))?;
+    let directory = openat(
+        CWD,
+        &path,
+        OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|errno| StorageError::io(&path, errno))?;
     for file in files {
         match &file.content {
             FileContent::Bytes(bytes) => create(&directory, &file.name)
@@ -164,12 +176,17 @@ fn write_leaf(directory: &OwnedFd, leaf: &PlannedLeaf) -> io::Result<Option<File
 
 fn map_written(file: &File, leaf: &PlannedLeaf) -> io::Result<Mapping> {
     let length = usize::try_from(leaf.length).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    Mapping::new(file, length, true)
+    Mapping::new(file, &file.metadata()?, length, true)
 }
 
 fn create(directory: &OwnedFd, name: impl AsRef<OsStr>) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(directory.as_fd(), name.as_ref(), flags, Mode::from_raw_mode(0o666))?;
+    let file = openat(
+        directory.as_fd(),
+        name.as_ref(),
+        flags,
+        Mode::from_raw_mode(0o666),
+    )?;
     Ok(File::from(file))
 }
 
@@ -180,4 +197,53 @@ fn write_all(file: &File, bytes: &[u8]) -> io::Result<()> {
         offset += unit.len() as u64;
     }
     Ok(())
+}
+
+/// Writes one file in one step: to a temporary name beside `path`, then renamed. The bytes of
+/// `memory` are repeated until there are `length`.
+///
+/// # Errors
+/// The operating system refuses; `path` is then as it was.
+pub fn write_file(path: &Path, memory: Region, length: u64) -> StorageResult<Option<Mapping>> {
+    let temporary = temporary_path(path);
+    let written = (|| -> io::Result<_> {
+        if memory.is_empty() && length > 0 {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&temporary)?;
+        let mut offset = 0;
+        while offset < length {
+            let left = usize::try_from(length - offset).unwrap_or(usize::MAX);
+            let unit = memory.len().min(WRITE_BYTES).min(left);
+            let start = usize::try_from(offset % memory.len() as u64).unwrap_or(0);
+            let unit = unit.min(memory.len() - start);
+            file.write_all_at(&memory.bytes()[start..start + unit], offset)?;
+            offset += unit as u64;
+        }
+        let mapped = usize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mapping = match mapped {
+            0 => None,
+            _ => Some(Mapping::new(&file, &file.metadata()?, mapped, true)?),
+        };
+        fs::rename(&temporary, path)?;
+        Ok(mapping)
+    })();
+    written.map_err(|source| {
+        // The error that matters is the first one.
+        let _ = fs::remove_file(&temporary);
+        StorageError::io(path, source)
+    })
+}
+
+/// A name beside `path` that no other call of this process uses, and that readers ignore.
+pub(crate) fn temporary_path(path: &Path) -> PathBuf {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!(".tdtmp-{}-{count}", std::process::id()))
 }

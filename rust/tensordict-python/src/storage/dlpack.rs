@@ -1,0 +1,317 @@
+//! Tensors as memory, both ways, through `DLPack`'s C exchange interface.
+//!
+//! torch publishes a table of C functions: one fills a [`DLTensor`] (pointer, shape,
+//! strides, dtype, device) in a twentieth of a microsecond, where the four Python attributes cost
+//! six times that; another makes a tensor over memory that we own.
+//!
+//! The unsafe code here rests on the layout of the structs, which is that of `DLPack` 1.3 (the
+//! version in the table is checked), and on the rule that a function of the table is called
+//! with the GIL held.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyCapsule, PyCapsuleMethods};
+use smallvec::SmallVec;
+
+const CPU: i32 = 1;
+const MAJOR_VERSION: u32 = 1;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Version {
+    major: u32,
+    minor: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Device {
+    kind: i32,
+    index: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+/// `DLTensor`.
+#[repr(C)]
+struct DLTensor {
+    data: *mut c_void,
+    device: Device,
+    ndim: i32,
+    dtype: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct ManagedTensor {
+    version: Version,
+    manager_ctx: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedTensor)>,
+    flags: u64,
+    tensor: DLTensor,
+}
+
+/// `DLPackExchangeAPI`.
+#[repr(C)]
+struct ExchangeApi {
+    version: Version,
+    previous: *mut c_void,
+    allocate: *const c_void,
+    managed_from_object: *const c_void,
+    managed_to_object: Option<unsafe extern "C" fn(*mut ManagedTensor, *mut *mut c_void) -> i32>,
+    tensor_from_object: Option<unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> i32>,
+    current_stream: *const c_void,
+}
+
+/// The table, which lives as long as the process.
+struct Table(NonNull<ExchangeApi>);
+
+// SAFETY: the table is a constant of torch's library; it is only read.
+unsafe impl Send for Table {}
+// SAFETY: as above.
+unsafe impl Sync for Table {}
+
+static TABLE: PyOnceLock<Table> = PyOnceLock::new();
+
+fn table(py: Python<'_>) -> PyResult<&ExchangeApi> {
+    let table = TABLE.get_or_try_init(py, || {
+        let attribute = py
+            .import("torch")?
+            .getattr("Tensor")?
+            .getattr("__dlpack_c_exchange_api__")?;
+        let capsule = attribute.cast::<PyCapsule>()?;
+        let pointer = capsule
+            .pointer_checked(Some(c"dlpack_exchange_api"))?
+            .cast::<ExchangeApi>();
+        // SAFETY: a capsule of this name holds such a table, of which the version comes first
+        // whatever the version is.
+        let major = unsafe { (*pointer.as_ptr()).version.major };
+        if major != MAJOR_VERSION {
+            return Err(PyImportError::new_err(format!(
+                "this version of torch exchanges tensors by DLPack {major}, and this version of \
+                 tensordict by DLPack {MAJOR_VERSION}"
+            )));
+        }
+        Ok(Table(pointer))
+    })?;
+    // SAFETY: the table is a constant of torch's library, which is never unloaded.
+    Ok(unsafe { table.0.as_ref() })
+}
+
+const DTYPES: [(&str, DataType); 17] = [
+    ("float32", of(2, 32)),
+    ("int64", of(0, 64)),
+    ("bool", of(6, 8)),
+    ("uint8", of(1, 8)),
+    ("float64", of(2, 64)),
+    ("int32", of(0, 32)),
+    ("bfloat16", of(4, 16)),
+    ("float16", of(2, 16)),
+    ("int8", of(0, 8)),
+    ("int16", of(0, 16)),
+    ("uint16", of(1, 16)),
+    ("uint32", of(1, 32)),
+    ("uint64", of(1, 64)),
+    ("complex32", of(5, 32)),
+    ("complex64", of(5, 64)),
+    ("complex128", of(5, 128)),
+    // Listed so that a name is found; torch's own import does not take all of its kin.
+    ("float8_e4m3fn", of(10, 8)),
+];
+
+const fn of(code: u8, bits: u8) -> DataType {
+    DataType {
+        code,
+        bits,
+        lanes: 1,
+    }
+}
+
+/// Whether [`tensor_over`] can make a tensor of this dtype.
+pub(crate) fn can_make(dtype: &str) -> bool {
+    find(dtype).is_some() && !dtype.starts_with("float8")
+}
+
+fn find(dtype: &str) -> Option<DataType> {
+    DTYPES
+        .iter()
+        .find(|(name, _)| *name == dtype)
+        .map(|(_, found)| *found)
+}
+
+/// The memory of a tensor on the CPU without gaps.
+pub(crate) struct Memory {
+    pub(crate) pointer: *const u8,
+    pub(crate) num_bytes: usize,
+    pub(crate) shape: SmallVec<[i64; 6]>,
+    /// `float32`, without the module.
+    pub(crate) dtype: &'static str,
+}
+
+/// The memory of a tensor; None where it has none that can be read as its values: it is on another
+/// device, has gaps, is sparse, fake, of an uncommon dtype.
+///
+/// Conjugated and negated views are not noticed here.
+pub(crate) fn memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
+    let py = tensor.py();
+    let Some(fill) = table(py)?.tensor_from_object else {
+        return Ok(None);
+    };
+    let mut filled = MaybeUninit::<DLTensor>::uninit();
+    // SAFETY: the GIL is held, the object is alive, and there is room for the struct.
+    if unsafe { fill(tensor.as_ptr().cast(), filled.as_mut_ptr()) } != 0 {
+        // A refusal comes with an exception, which is only a detour here.
+        drop(PyErr::take(py));
+        return Ok(None);
+    }
+    // SAFETY: the call returned 0, so the struct is filled.
+    let filled = unsafe { filled.assume_init() };
+    let Some(&(dtype, _)) = DTYPES.iter().find(|(_, dtype)| *dtype == filled.dtype) else {
+        return Ok(None);
+    };
+    let Ok(ndim) = usize::try_from(filled.ndim) else {
+        return Ok(None);
+    };
+    // SAFETY: shape and strides, where they are not null, are those of the tensor, `ndim` long,
+    // and live while it does; the slices are dropped before this function returns.
+    let (shape, strides) = unsafe { (ints(filled.shape, ndim), ints(filled.strides, ndim)) };
+    let item = u64::from(filled.dtype.bits) / 8;
+    let Some(num_bytes) = tensordict_core::storage::dtype::tensor_bytes(shape, item) else {
+        return Ok(None);
+    };
+    let Ok(num_bytes) = usize::try_from(num_bytes) else {
+        return Ok(None);
+    };
+    let is_readable = filled.device.kind == CPU
+        && (num_bytes == 0 || (!filled.data.is_null() && is_contiguous(shape, strides)));
+    if !is_readable {
+        return Ok(None);
+    }
+    let Ok(offset) = usize::try_from(filled.byte_offset) else {
+        return Ok(None);
+    };
+    Ok(Some(Memory {
+        pointer: filled.data.cast::<u8>().cast_const().wrapping_add(offset),
+        num_bytes,
+        shape: SmallVec::from_slice(shape),
+        dtype,
+    }))
+}
+
+/// # Safety
+/// `pointer` is null or points to `length` ints that outlive the slice.
+unsafe fn ints<'i>(pointer: *const i64, length: usize) -> &'i [i64] {
+    if pointer.is_null() || length == 0 {
+        return &[];
+    }
+    // SAFETY: the contract of this function.
+    unsafe { std::slice::from_raw_parts(pointer, length) }
+}
+
+/// Whether strides (none means row-major) are those of a tensor without gaps.
+fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
+    if strides.is_empty() {
+        return true;
+    }
+    let mut expected = 1;
+    shape.iter().zip(strides).rev().all(|(&size, &stride)| {
+        let fits = size == 1 || stride == expected;
+        expected *= size;
+        fits
+    })
+}
+
+/// What keeps the memory of a tensor alive, with the struct that torch holds.
+struct Owner<T> {
+    managed: ManagedTensor,
+    shape: SmallVec<[i64; 6]>,
+    strides: SmallVec<[i64; 6]>,
+    _kept: T,
+}
+
+/// Called by torch when the last tensor over the memory is gone, on any thread.
+unsafe extern "C" fn release<T>(managed: *mut ManagedTensor) {
+    // SAFETY: `manager_ctx` is the box that `tensor_over` leaked; torch calls this once.
+    drop(unsafe { Box::from_raw((*managed).manager_ctx.cast::<Owner<T>>()) });
+}
+
+/// A tensor over memory that `kept` keeps alive; None for a dtype that cannot be made so.
+///
+/// # Safety
+/// From `pointer` there is room for a tensor of this shape and dtype, aligned for its items,
+/// readable and writable for as long as `kept` lives, which may be dropped on any thread.
+pub(crate) unsafe fn tensor_over<T: Send + 'static>(
+    py: Python<'_>,
+    pointer: *mut u8,
+    dtype: &str,
+    shape: &[i64],
+    kept: T,
+) -> PyResult<Option<Py<PyAny>>> {
+    let (Some(dtype), Some(make)) = (find(dtype), table(py)?.managed_to_object) else {
+        return Ok(None);
+    };
+    let mut strides: SmallVec<[i64; 6]> = SmallVec::from_elem(1, shape.len());
+    for dim in (1..shape.len()).rev() {
+        strides[dim - 1] = strides[dim] * shape[dim].max(1);
+    }
+    let owner = Box::leak(Box::new(Owner {
+        managed: ManagedTensor {
+            version: Version {
+                major: MAJOR_VERSION,
+                minor: 1,
+            },
+            manager_ctx: ptr::null_mut(),
+            deleter: Some(release::<T>),
+            flags: 0,
+            tensor: DLTensor {
+                data: pointer.cast(),
+                device: Device {
+                    kind: CPU,
+                    index: 0,
+                },
+                ndim: i32::try_from(shape.len()).unwrap_or(i32::MAX),
+                dtype,
+                shape: ptr::null_mut(),
+                strides: ptr::null_mut(),
+                byte_offset: 0,
+            },
+        },
+        shape: SmallVec::from_slice(shape),
+        strides,
+        _kept: kept,
+    }));
+    // The box does not move any more, so what is inside may be pointed to.
+    owner.managed.tensor.shape = owner.shape.as_mut_ptr();
+    owner.managed.tensor.strides = owner.strides.as_mut_ptr();
+    let leaked = ptr::from_mut(owner);
+    let mut object: *mut c_void = ptr::null_mut();
+    // SAFETY: `leaked` is the box just leaked. The struct is complete; the memory is good for the
+    // tensor by the contract of this function.
+    let status = unsafe {
+        (*leaked).managed.manager_ctx = leaked.cast();
+        make(&raw mut (*leaked).managed, &raw mut object)
+    };
+    if status != 0 || object.is_null() {
+        // SAFETY: torch did not take the struct, so the box is still ours.
+        drop(unsafe { Box::from_raw(leaked) });
+        return Err(PyErr::fetch(py));
+    }
+    // SAFETY: the call gave a new reference.
+    let object = unsafe { Bound::from_owned_ptr(py, object.cast::<ffi::PyObject>()) };
+    Ok(Some(object.unbind()))
+}

@@ -1,0 +1,57 @@
+//! From the errors of the core's storage to the exceptions that users catch.
+
+use std::io;
+use std::path::Path;
+
+use pyo3::exceptions::{PyKeyError, PyOSError, PyRuntimeError};
+use pyo3::prelude::*;
+use tensordict_core::storage::StorageError;
+
+/// The exception for `error`.
+pub(crate) fn exception(py: Python<'_>, error: &StorageError) -> PyErr {
+    match error {
+        StorageError::Io { path, key, source } => os_error(py, path, key, source),
+        StorageError::MissingFile { path, key } => {
+            let source = io::Error::from_raw_os_error(2);
+            os_error(py, path, &format!("{key} is missing"), &source)
+        }
+        StorageError::UnknownDtype { .. } => PyKeyError::new_err(error.to_string()),
+        StorageError::BadJson {
+            path,
+            message,
+            position,
+            text,
+        } => {
+            let message = format!("{message} ('{}')", path.display());
+            let decode_error = py
+                .import("json")
+                .and_then(|json| json.getattr("JSONDecodeError"))
+                .and_then(|class| class.call1((message, text, *position)));
+            decode_error.map_or_else(|error| error, PyErr::from_value)
+        }
+        _ => PyRuntimeError::new_err(error.to_string()),
+    }
+}
+
+/// `OSError(errno, text, filename)`: Python picks the subclass by the number.
+fn os_error(py: Python<'_>, path: &Path, key: &str, source: &io::Error) -> PyErr {
+    let Some(number) = source.raw_os_error() else {
+        let of = if key.is_empty() {
+            String::new()
+        } else {
+            format!(" (the entry {key})")
+        };
+        return PyOSError::new_err(format!("{source}{of}: '{}'", path.display()));
+    };
+    let text = py
+        .import("os")
+        .and_then(|os| os.call_method1("strerror", (number,)))
+        .and_then(|text| text.extract::<String>())
+        .unwrap_or_else(|_| source.to_string());
+    let text = if key.is_empty() {
+        text
+    } else {
+        format!("{text} (the entry {key})")
+    };
+    PyOSError::new_err((number, text, path.to_path_buf().into_os_string()))
+}

@@ -1,0 +1,228 @@
+//! Entries for Python containers from the directories of a save.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments from Python are converted to values"
+)]
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use tensordict_core::storage::map::{self, MapRequest, Mapping, Mode};
+use tensordict_core::storage::read::{Leaf, Level, Node, ReadOptions, map_leaves, read_tree};
+use tensordict_core::storage::{StorageError, dtype};
+
+use super::exception;
+use super::mapped::{mapped_tensor, torch_dtype};
+
+/// What Python takes a level as: `(entries, batch_size, names, type, class, directory, nested, special)`.
+///
+/// `entries` holds the tensors; for the keys in `nested` it holds such a tuple again, and for those
+/// in `special` what Python has to finish: the directory of a class of another layout, or the
+/// `(flat values, table of sizes)` of a nested tensor.
+type LevelTuple<'py> = Bound<'py, PyTuple>;
+
+fn parse_mode(mode: Option<&str>) -> PyResult<Mode> {
+    match mode {
+        None => Ok(Mode::SharedIfWritable),
+        Some("r") => Ok(Mode::Private),
+        Some("r+") => Ok(Mode::Shared),
+        Some(other) => Err(PyValueError::new_err(format!(
+            "mode must be 'r', 'r+' or None, got '{other}'."
+        ))),
+    }
+}
+
+/// Reads the tree in `directory`. With `is_mapped` false no leaf file is opened, and
+/// the entries are `(shape, dtype)` pairs.
+#[pyfunction]
+#[pyo3(signature = (directory, known_classes, escapes_keys, mode, num_threads, is_mapped))]
+fn load_tree<'py>(
+    py: Python<'py>,
+    directory: PathBuf,
+    known_classes: Vec<String>,
+    escapes_keys: bool,
+    mode: Option<&str>,
+    num_threads: usize,
+    is_mapped: bool,
+) -> PyResult<LevelTuple<'py>> {
+    let map_mode = parse_mode(mode)?;
+    let loaded = py.detach(|| -> Result<_, StorageError> {
+        let options = ReadOptions {
+            escapes_keys,
+            known_classes: &known_classes,
+        };
+        let tree = read_tree(&directory, options)?;
+        let mappings = if is_mapped {
+            map_leaves(&tree.leaves, map_mode, num_threads)?
+        } else {
+            Vec::new()
+        };
+        Ok((tree, mappings))
+    });
+    let (tree, mappings) = loaded.map_err(|error| exception(py, &error))?;
+    let mut maker = Maker {
+        leaves: tree.leaves,
+        mappings,
+        mode,
+        map_mode,
+        is_mapped,
+    };
+    maker.level(py, tree.root)
+}
+
+struct Maker<'m> {
+    leaves: Vec<Leaf>,
+    mappings: Vec<Option<Mapping>>,
+    mode: Option<&'m str>,
+    map_mode: Mode,
+    is_mapped: bool,
+}
+
+impl Maker<'_> {
+    fn level<'py>(&mut self, py: Python<'py>, level: Level) -> PyResult<LevelTuple<'py>> {
+        let entries = PyDict::new(py);
+        let nested = PyList::empty(py);
+        let special = PyList::empty(py);
+        for (key, node) in level.nodes {
+            match node {
+                Node::Leaf(number) if self.leaves[number].meta.is_nested => {
+                    special.append(&key)?;
+                    entries.set_item(&key, self.nested_tensor(py, number)?)?;
+                }
+                Node::Leaf(number) => entries.set_item(&key, self.leaf(py, number)?)?,
+                Node::Level(child) => {
+                    nested.append(&key)?;
+                    entries.set_item(&key, self.level(py, child)?)?;
+                }
+                Node::Foreign(path) => {
+                    special.append(&key)?;
+                    entries.set_item(&key, path.into_os_string())?;
+                }
+            }
+        }
+        let batch_size = PyTuple::new(py, level.batch_size)?;
+        let parts = (
+            entries,
+            batch_size,
+            level.names,
+            level.type_text,
+            level.class_text,
+            level.directory.into_os_string(),
+            nested,
+            special,
+        );
+        parts.into_pyobject(py)
+    }
+
+    fn leaf<'py>(&mut self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
+        let leaf = &self.leaves[number];
+        let (dtype, shape) = (&leaf.meta.dtype, &leaf.meta.shape);
+        if !self.is_mapped {
+            let shape = PyTuple::new(py, shape)?;
+            return Ok((shape, torch_dtype(py, dtype)?)
+                .into_pyobject(py)?
+                .into_any());
+        }
+        let mapping = self.mappings[number].take();
+        mapped_tensor(py, mapping, &leaf.path, dtype, shape, self.mode)
+    }
+
+    /// `(values, table)`: the values flat, and the table of sizes, both mapped.
+    fn nested_tensor<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
+        let leaf = &self.leaves[number];
+        let fail = |error: &StorageError| exception(py, error);
+        let rows = leaf.meta.shape.clone();
+        let table_bytes = dtype::tensor_bytes(&rows, 8).unwrap_or(0);
+        let table_path = leaf.table_path();
+        let table = self
+            .open(&table_path, table_bytes, leaf)
+            .map_err(|error| fail(&error))?;
+        let table = mapped_tensor(py, table, &table_path, "int64", &rows, None)?;
+        let num_items: i64 = if rows.get(1) == Some(&0) {
+            rows[0]
+        } else {
+            table
+                .call_method1("prod", (1,))?
+                .call_method0("sum")?
+                .call_method0("item")?
+                .extract()?
+        };
+        let item_size = dtype::item_size(&leaf.meta.dtype).unwrap_or(1);
+        let bytes = dtype::tensor_bytes(&[num_items], item_size).ok_or_else(|| {
+            fail(&StorageError::BadMetadata {
+                path: table_path.clone(),
+                key: leaf.display(),
+                reason: "its table holds no sizes".to_owned(),
+            })
+        })?;
+        let values = self
+            .open(&leaf.path, bytes, leaf)
+            .map_err(|error| fail(&error))?;
+        let values = mapped_tensor(
+            py,
+            values,
+            &leaf.path,
+            &leaf.meta.dtype,
+            &[num_items],
+            self.mode,
+        )?;
+        Ok((values, table).into_pyobject(py)?.into_any())
+    }
+
+    fn open(
+        &self,
+        path: &std::path::Path,
+        length: u64,
+        leaf: &Leaf,
+    ) -> Result<Option<Mapping>, StorageError> {
+        if length == 0 {
+            return Ok(None);
+        }
+        map::open(&MapRequest { path, length }, self.map_mode, &|| {
+            leaf.display()
+        })
+        .map(Some)
+    }
+}
+
+/// Maps a file as a tensor: `MemoryMappedTensor.from_filename` without its index.
+#[pyfunction]
+#[pyo3(signature = (path, dtype, shape, mode))]
+fn map_file<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    dtype: &str,
+    shape: Vec<i64>,
+    mode: Option<&str>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let map_mode = parse_mode(mode)?;
+    let length = num_bytes(dtype, &shape)?;
+    let mapping = if length == 0 {
+        None
+    } else {
+        let request = MapRequest {
+            path: &path,
+            length,
+        };
+        let opened = py.detach(|| map::open(&request, map_mode, &|| "of this file".to_owned()));
+        Some(opened.map_err(|error| exception(py, &error))?)
+    };
+    mapped_tensor(py, mapping, &path, dtype, &shape, mode)
+}
+
+/// The bytes of a tensor, or an exception where there is no such tensor.
+pub(crate) fn num_bytes(dtype: &str, shape: &[i64]) -> PyResult<u64> {
+    let item_size = dtype::item_size(dtype).ok_or_else(|| {
+        PyValueError::new_err(format!("tensors of {dtype} cannot be mapped from a file"))
+    })?;
+    dtype::tensor_bytes(shape, item_size)
+        .ok_or_else(|| PyValueError::new_err(format!("{shape:?} is no shape of a tensor")))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(load_tree, module)?)?;
+    module.add_function(wrap_pyfunction!(map_file, module)?)
+}

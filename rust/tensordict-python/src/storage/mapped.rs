@@ -1,0 +1,178 @@
+//! Tensors whose memory is a mapped file, and the record of all such memory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use tensordict_core::storage::map::{FileIdentity, Mapping};
+
+use super::dlpack;
+
+/// What is mapped at an address.
+#[derive(Clone)]
+struct Record {
+    length: usize,
+    file: FileIdentity,
+    is_shared: bool,
+    path: PathBuf,
+}
+
+/// Every mapping that a tensor stands on, by address. The lock is held for a look-up and
+/// never while Python runs.
+static MAPPED: Mutex<BTreeMap<usize, Record>> = Mutex::new(BTreeMap::new());
+
+/// A mapping that is on record while it lives.
+struct Recorded {
+    mapping: Mapping,
+}
+
+impl Recorded {
+    fn new(mapping: Mapping, path: &Path) -> Self {
+        let record = Record {
+            length: mapping.len(),
+            file: mapping.file(),
+            is_shared: mapping.is_shared(),
+            path: path.to_path_buf(),
+        };
+        MAPPED.lock().insert(mapping.as_mut_ptr().addr(), record);
+        Self { mapping }
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        // Before the memory is unmapped and its address given to another mapping.
+        MAPPED.lock().remove(&self.mapping.as_mut_ptr().addr());
+    }
+}
+
+/// Whether the `length` bytes at `pointer` are, all of them and shared, the file at `path`.
+pub(crate) fn is_file_at(pointer: *const u8, length: usize, path: &Path) -> bool {
+    let Some(record) = MAPPED.lock().get(&pointer.addr()).cloned() else {
+        return false;
+    };
+    record.is_shared && record.length == length && FileIdentity::of_path(path) == Some(record.file)
+}
+
+/// The mapping that an address lies in: `(file, offset, bytes, is_shared)`, or None.
+///
+/// The file is the one that the mapping was made from; None too where another file has its name now.
+#[pyfunction]
+fn mapping_of(address: usize) -> Option<(PathBuf, usize, usize, bool)> {
+    let (start, record) = {
+        let mapped = MAPPED.lock();
+        let (start, record) = mapped.range(..=address).next_back()?;
+        (*start, record.clone())
+    };
+    let offset = address - start;
+    let is_there =
+        offset < record.length && FileIdentity::of_path(&record.path) == Some(record.file);
+    is_there.then_some((record.path, offset, record.length, record.is_shared))
+}
+
+/// The Python objects that tensors over files are made with.
+struct Imports {
+    class: Py<PyType>,
+    torch: Py<PyAny>,
+    filename: Py<PyString>,
+    mode: Py<PyString>,
+    class_attribute: Py<PyString>,
+}
+
+static IMPORTS: PyOnceLock<Imports> = PyOnceLock::new();
+
+fn imports(py: Python<'_>) -> PyResult<&Imports> {
+    IMPORTS.get_or_try_init(py, || {
+        let class = py
+            .import("tensordict.memmap")?
+            .getattr("MemoryMappedTensor")?;
+        Ok(Imports {
+            class: class.cast_into::<PyType>()?.unbind(),
+            torch: py.import("torch")?.into_any().unbind(),
+            filename: PyString::intern(py, "_filename").unbind(),
+            mode: PyString::intern(py, "_mode").unbind(),
+            class_attribute: PyString::intern(py, "__class__").unbind(),
+        })
+    })
+}
+
+/// `torch.<name>`, from a name with or without the module.
+pub(crate) fn torch_dtype<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    imports(py)?.torch.bind(py).getattr(short(name))
+}
+
+/// The name of a dtype without its module.
+pub(crate) fn short(name: &str) -> &str {
+    name.strip_prefix("torch.").unwrap_or(name)
+}
+
+/// The class of tensors over files.
+pub(crate) fn mapped_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    Ok(imports(py)?.class.bind(py))
+}
+
+/// A `MemoryMappedTensor` of this shape over a mapping (none where there are no bytes).
+pub(crate) fn mapped_tensor<'py>(
+    py: Python<'py>,
+    mapping: Option<Mapping>,
+    path: &Path,
+    dtype: &str,
+    shape: &[i64],
+    mode: Option<&str>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let imports = imports(py)?;
+    let tensor = match mapping {
+        None => empty(py, dtype, shape)?,
+        Some(mapping) => over(py, mapping, path, short(dtype), shape)?,
+    };
+    // An instance of torch.Tensor becomes one of its subclass, which adds no storage of its own: a
+    // tenth of what torch's as_subclass costs.
+    tensor.setattr(&imports.class_attribute, &imports.class)?;
+    tensor.setattr(&imports.filename, path.as_os_str())?;
+    if let Some(mode) = mode {
+        tensor.setattr(&imports.mode, mode)?;
+    }
+    Ok(tensor)
+}
+
+fn over<'py>(
+    py: Python<'py>,
+    mapping: Mapping,
+    path: &Path,
+    dtype: &str,
+    shape: &[i64],
+) -> PyResult<Bound<'py, PyAny>> {
+    let pointer = mapping.as_mut_ptr();
+    let length = mapping.len();
+    let kept = Recorded::new(mapping, path);
+    if dlpack::can_make(dtype) {
+        // SAFETY: the mapping is at least as long as shape and dtype need (each caller has
+        // compared them), begins at a page, is writable memory (private or shared), and lives
+        // as long as `kept`, which any thread may drop.
+        let made = unsafe { dlpack::tensor_over(py, pointer, dtype, shape, kept)? };
+        return Ok(made.expect("the dtype can be made").into_bound(py));
+    }
+    let length = i64::try_from(length)?;
+    // SAFETY: as above, for bytes.
+    let bytes = unsafe { dlpack::tensor_over(py, pointer, "uint8", &[length], kept)? };
+    let bytes = bytes.expect("bytes can be made").into_bound(py);
+    let viewed = bytes.call_method1("view", (torch_dtype(py, dtype)?,))?;
+    viewed.call_method1("view", (PyTuple::new(py, shape)?,))
+}
+
+fn empty<'py>(py: Python<'py>, dtype: &str, shape: &[i64]) -> PyResult<Bound<'py, PyAny>> {
+    let keywords = PyDict::new(py);
+    keywords.set_item("dtype", torch_dtype(py, dtype)?)?;
+    keywords.set_item("device", "cpu")?;
+    let torch = imports(py)?.torch.bind(py);
+    torch
+        .getattr("empty")?
+        .call((PyTuple::new(py, shape)?,), Some(&keywords))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(mapping_of, module)?)
+}

@@ -1,0 +1,20 @@
+//! Saving and loading: the core's storage, driven from Python.
+//!
+//! [`save`] takes a plan together from Python containers and writes it; [`load`] gives
+//! entries to Python containers. Memory goes to and from torch by [`dlpack`]; [`mapped`] makes the
+//! tensors over files. The GIL is released while files are written, opened or mapped.
+
+mod dlpack;
+mod errors;
+mod load;
+mod mapped;
+mod save;
+
+pub(crate) use errors::exception;
+use pyo3::prelude::*;
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    mapped::register(module)?;
+    save::register(module)?;
+    load::register(module)
+}

@@ -1,0 +1,516 @@
+//! The plan of a save, taken together from Python containers, and its writing.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments from Python are converted to values"
+)]
+
+use std::path::{Path, PathBuf};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::{PyOnceLock, critical_section::with_critical_section};
+use pyo3::types::{PyDict, PyList, PyString, PyType};
+use pyo3::{PyTraverseError, PyVisit};
+use tensordict_core::storage::map::Mapping;
+use tensordict_core::storage::metadata::{Entry, LeafMeta, LevelFields};
+use tensordict_core::storage::plan::{Content, Plan};
+use tensordict_core::storage::region::Region;
+use tensordict_core::storage::{commit, metadata, names, sparse, write};
+
+use super::dlpack::{self, Memory};
+use super::exception;
+use super::load::num_bytes;
+use super::mapped::{is_file_at, mapped_class, mapped_tensor};
+
+/// How many entries of a level are taken in at once.
+type Pairs<'py> = Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>;
+
+struct Imports {
+    tensor: Py<PyType>,
+    parameter: Py<PyType>,
+    prepare: Py<PyAny>,
+    describe: Py<PyAny>,
+    filename: Py<PyString>,
+    is_neg: Py<PyString>,
+    is_conj: Py<PyString>,
+}
+
+static IMPORTS: PyOnceLock<Imports> = PyOnceLock::new();
+
+fn imports(py: Python<'_>) -> PyResult<&Imports> {
+    IMPORTS.get_or_try_init(py, || {
+        let class = |module: &str, name: &str| -> PyResult<Py<PyType>> {
+            Ok(py
+                .import(module)?
+                .getattr(name)?
+                .cast_into::<PyType>()?
+                .unbind())
+        };
+        let leaves = py.import("tensordict.storage.leaves")?;
+        Ok(Imports {
+            tensor: class("torch", "Tensor")?,
+            parameter: class("torch.nn", "Parameter")?,
+            prepare: leaves.getattr("prepare")?.unbind(),
+            describe: leaves.getattr("describe")?.unbind(),
+            filename: PyString::intern(py, "_filename").unbind(),
+            is_neg: PyString::intern(py, "is_neg").unbind(),
+            is_conj: PyString::intern(py, "is_conj").unbind(),
+        })
+    })
+}
+
+/// A leaf on the Python side.
+struct SavedLeaf {
+    /// What the container holds.
+    original: Py<PyAny>,
+    /// What holds the bytes that are written: the original, or a copy without gaps.
+    source: Py<PyAny>,
+    dtype: String,
+    shape: Vec<i64>,
+}
+
+/// A save being planned. Containers add their levels and entries; `write` does it.
+///
+/// The tensors are held until the plan is dropped, which keeps their memory in place.
+#[pyclass(module = "tensordict._rust", frozen)]
+pub(crate) struct SavePlan {
+    target: PathBuf,
+    copies_existing: bool,
+    /// Whether files of zeros are made, and nothing is written: `memmap_like`.
+    is_sparse: bool,
+    state: parking_lot::Mutex<State>,
+}
+
+struct State {
+    plan: Plan,
+    leaves: Vec<SavedLeaf>,
+}
+
+#[pymethods]
+impl SavePlan {
+    #[new]
+    fn new(target: PathBuf, escapes_keys: bool, copies_existing: bool, is_sparse: bool) -> Self {
+        let state = State {
+            plan: Plan::new(escapes_keys),
+            leaves: Vec::new(),
+        };
+        Self {
+            target,
+            copies_existing,
+            is_sparse,
+            state: parking_lot::Mutex::new(state),
+        }
+    }
+
+    /// Adds the entries of a level: tensors as leaves. Returns the others, each with the level that
+    /// was opened for it, which is theirs to fill: `(key, level, value)`.
+    fn add_entries<'py>(
+        &self,
+        level: usize,
+        entries: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = entries.py();
+        let mut pairs = Pairs::with_capacity(entries.len());
+        // Python runs below (a subclass of Tensor may do anything), so the pairs are owned.
+        with_critical_section(entries, || -> PyResult<()> {
+            for (key, value) in entries {
+                pairs.push((key.cast_into::<PyString>()?, value));
+            }
+            Ok(())
+        })?;
+        let others = PyList::empty(py);
+        let imports = imports(py)?;
+        for (key, value) in pairs {
+            let name = key.to_str()?;
+            if value.is_instance(imports.tensor.bind(py))? {
+                self.add_leaf(level, name, &value)?;
+                continue;
+            }
+            let class_name = value.get_type().name()?;
+            let child = self
+                .state
+                .lock()
+                .plan
+                .add_child(level, name, class_name.to_str()?);
+            let child = child.map_err(|error| exception(py, &error))?;
+            others.append((key, child, value))?;
+        }
+        Ok(others)
+    }
+
+    /// Closes a level of the layout with a batch size.
+    #[pyo3(signature = (level, batch_size, names, type_text, class_text))]
+    fn close_level(
+        &self,
+        py: Python<'_>,
+        level: usize,
+        batch_size: Vec<i64>,
+        names: Option<Vec<Option<String>>>,
+        type_text: String,
+        class_text: Option<String>,
+    ) -> PyResult<()> {
+        let fields = LevelFields {
+            batch_size,
+            type_text,
+            class_text,
+            names,
+        };
+        self.state
+            .lock()
+            .plan
+            .close_level(level, &fields)
+            .map_err(|error| exception(py, &error))
+    }
+
+    /// The directory of a level once saved.
+    fn level_directory(&self, level: usize) -> PathBuf {
+        self.target.join(self.state.lock().plan.level_path(level))
+    }
+
+    /// Writes the plan and makes it the target; the tensors over its files, in the order in which
+    /// the leaves were added.
+    fn write<'py>(
+        &self,
+        py: Python<'py>,
+        num_threads: usize,
+        exist_ok: bool,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mappings = py.detach(|| {
+            let state = self.state.lock();
+            commit::save(&state.plan, &self.target, num_threads, exist_ok)
+        });
+        let mappings = mappings.map_err(|error| exception(py, &error))?;
+        self.tensors(py, mappings)
+    }
+
+    /// Makes the files of the plan, of zeros where they are not there; the tensors over them, and
+    /// `(file, bytes before, bytes now, key, dtype)` of those that were too short.
+    #[expect(clippy::type_complexity, reason = "it is what Python unpacks")]
+    fn create<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<(PathBuf, u64, u64, String)>)> {
+        let made = py.detach(|| sparse::create(&self.state.lock().plan, &self.target));
+        let (mappings, grown) = made.map_err(|error| exception(py, &error))?;
+        let grown = {
+            let state = self.state.lock();
+            let shown = |leaf: usize| {
+                format!(
+                    "{} of dtype {}",
+                    state.plan.display_leaf_number(leaf),
+                    state.leaves[leaf].dtype
+                )
+            };
+            grown
+                .into_iter()
+                .map(|one| (one.path, one.from, one.to, shown(one.leaf)))
+                .collect()
+        };
+        Ok((self.tensors(py, mappings)?, grown))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Held by a writer, the tensors are in use and not garbage.
+        if let Some(state) = self.state.try_lock() {
+            for leaf in &state.leaves {
+                visit.call(&leaf.original)?;
+                visit.call(&leaf.source)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let leaves = std::mem::take(&mut self.state.lock().leaves);
+        drop(leaves);
+    }
+}
+
+/// A leaf about to be planned.
+struct NewLeaf<'py> {
+    meta: LeafMeta,
+    /// What holds the bytes, where there are any to write.
+    source: Option<(Bound<'py, PyAny>, Memory)>,
+    num_bytes: u64,
+    table: Option<Vec<u8>>,
+    /// The shape of the tensor over its file: flat for a nested tensor.
+    mapped_shape: Vec<i64>,
+}
+
+impl SavePlan {
+    fn add_leaf(&self, level: usize, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = value.py();
+        let NewLeaf {
+            meta,
+            source,
+            num_bytes,
+            table,
+            mapped_shape,
+        } = self.new_leaf(value)?;
+        let mut content = Content::Absent;
+        let saved = SavedLeaf {
+            original: value.clone().unbind(),
+            source: source
+                .as_ref()
+                .map_or_else(|| value.clone(), |(held, _)| held.clone())
+                .unbind(),
+            dtype: meta.dtype.clone(),
+            shape: mapped_shape,
+        };
+        let (number, path) = {
+            let mut state = self.state.lock();
+            let number = state
+                .plan
+                .add_leaf(level, key, meta, num_bytes, Content::Absent, table)
+                .map_err(|error| exception(py, &error))?;
+            state.leaves.push(saved);
+            (number, self.target.join(state.plan.leaf_path(number)))
+        };
+        if let Some((_, memory)) = &source {
+            // SAFETY: the state holds the source, and with it its memory, as long as the plan.
+            let region = unsafe { Region::new(memory.pointer, memory.num_bytes) };
+            content = self.content(value, region, memory, path)?;
+        }
+        self.state.lock().plan.set_content(number, content);
+        Ok(())
+    }
+
+    fn new_leaf<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<NewLeaf<'py>> {
+        let py = value.py();
+        if let Some(memory) = plain_memory(value)? {
+            let shape = memory.shape.to_vec();
+            let meta = LeafMeta {
+                device: "cpu".to_owned(),
+                shape: shape.clone(),
+                dtype: format!("torch.{}", memory.dtype),
+                is_nested: false,
+            };
+            let num_bytes = memory.num_bytes as u64;
+            let source = (!self.is_sparse).then(|| (value.clone(), memory));
+            return Ok(NewLeaf {
+                meta,
+                source,
+                num_bytes,
+                table: None,
+                mapped_shape: shape,
+            });
+        }
+        if self.is_sparse {
+            let described = imports(py)?.describe.bind(py).call1((value,))?;
+            let (device, shape, dtype): (String, Vec<i64>, String) = described.extract()?;
+            let num_bytes = num_bytes(&dtype, &shape)?;
+            let meta = LeafMeta {
+                device,
+                shape: shape.clone(),
+                dtype,
+                is_nested: false,
+            };
+            return Ok(NewLeaf {
+                meta,
+                source: None,
+                num_bytes,
+                table: None,
+                mapped_shape: shape,
+            });
+        }
+        // Everything that is not plain memory: torch makes it so.
+        let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
+        let (bytes, device, shape, dtype, table): Prepared<'py> = prepared.extract()?;
+        let memory = required_memory(&bytes)?;
+        let is_nested = table.is_some();
+        let mapped_shape = if is_nested {
+            let item_size = num_bytes(&dtype, &[])?;
+            vec![i64::try_from(memory.num_bytes as u64 / item_size)?]
+        } else {
+            shape.clone()
+        };
+        Ok(NewLeaf {
+            meta: LeafMeta {
+                device,
+                shape,
+                dtype,
+                is_nested,
+            },
+            num_bytes: memory.num_bytes as u64,
+            source: Some((bytes, memory)),
+            table,
+            mapped_shape,
+        })
+    }
+
+    /// Whether a leaf that is a file already is linked, copied, or refused.
+    fn content(
+        &self,
+        value: &Bound<'_, PyAny>,
+        region: Region,
+        memory: &Memory,
+        path: PathBuf,
+    ) -> PyResult<Content> {
+        let py = value.py();
+        if !value.get_type().is(mapped_class(py)?) {
+            return Ok(Content::Memory(region));
+        }
+        let filename: Option<PathBuf> = value.getattr(&imports(py)?.filename)?.extract()?;
+        let Some(filename) = filename else {
+            return Ok(Content::Memory(region));
+        };
+        if is_same_path(&filename, &path) {
+            if is_file_at(memory.pointer, memory.num_bytes, &path) {
+                return Ok(Content::Link {
+                    path,
+                    memory: region,
+                });
+            }
+        } else if !self.copies_existing {
+            return Err(PyRuntimeError::new_err(format!(
+                "A filename was provided but the tensor already has a file associated ({}). To \
+                 copy the tensor onto the new location, pass copy_existing=True.",
+                filename.display()
+            )));
+        }
+        Ok(Content::Memory(region))
+    }
+
+    /// The tensors over the files: new ones, and those that are there where the file was linked.
+    fn tensors<'py>(
+        &self,
+        py: Python<'py>,
+        mappings: Vec<Option<Mapping>>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        // Taken out for the while, since Python runs: the plan is done with.
+        let leaves = std::mem::take(&mut self.state.lock().leaves);
+        let mut tensors = Vec::with_capacity(leaves.len());
+        for (number, (leaf, mapping)) in leaves.iter().zip(mappings).enumerate() {
+            let (is_linked, path) = {
+                let state = self.state.lock();
+                (
+                    state.plan.is_link(number),
+                    self.target.join(state.plan.leaf_path(number)),
+                )
+            };
+            tensors.push(match mapping {
+                None if is_linked => leaf.original.bind(py).clone(),
+                mapping => mapped_tensor(py, mapping, &path, &leaf.dtype, &leaf.shape, None)?,
+            });
+        }
+        Ok(tensors)
+    }
+}
+
+/// `(tensor without gaps, device, shape, dtype, table of sizes)` of `leaves.prepare`.
+type Prepared<'py> = (Bound<'py, PyAny>, String, Vec<i64>, String, Option<Vec<u8>>);
+
+/// The memory of a tensor that is its values as they are; None where torch has to help.
+///
+/// Of other subclasses nothing is assumed: a fake tensor has no memory, a wrapper is not its own.
+fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
+    let py = value.py();
+    let imports = imports(py)?;
+    let class = value.get_type();
+    let is_known =
+        class.is(&imports.tensor) || class.is(mapped_class(py)?) || class.is(&imports.parameter);
+    if !is_known {
+        return Ok(None);
+    }
+    let Some(memory) = dlpack::memory_of(value)? else {
+        return Ok(None);
+    };
+    // DLPack gives the bytes of such views as they lie.
+    let is_lazy = value.call_method0(&imports.is_neg)?.is_truthy()?
+        || (memory.dtype.starts_with("complex")
+            && value.call_method0(&imports.is_conj)?.is_truthy()?);
+    Ok((!is_lazy).then_some(memory))
+}
+
+/// The memory of a tensor that was made plain.
+fn required_memory(tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
+    dlpack::memory_of(tensor)?
+        .ok_or_else(|| PyRuntimeError::new_err("the tensor has no memory that could be saved"))
+}
+
+fn is_same_path(left: &Path, right: &Path) -> bool {
+    // Only names that differ are looked up: a save has thousands, mostly equal.
+    left == right
+        || matches!((left.canonicalize(), right.canonicalize()), (Ok(left), Ok(right)) if left == right)
+}
+
+/// Writes a tensor's bytes to a file, repeated to fill the shape, and maps it.
+#[pyfunction]
+#[pyo3(signature = (path, source, dtype, shape))]
+fn write_file<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    source: &Bound<'py, PyAny>,
+    dtype: &str,
+    shape: Vec<i64>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let length = num_bytes(dtype, &shape)?;
+    let memory = required_memory(source)?;
+    // SAFETY: the caller's reference holds the tensor, and with it its memory, during the call.
+    let region = unsafe { Region::new(memory.pointer, memory.num_bytes) };
+    let written = py.detach(|| write::write_file(&path, region, length));
+    let mapping = written.map_err(|error| exception(py, &error))?;
+    mapped_tensor(py, mapping, &path, dtype, &shape, None)
+}
+
+/// Maps a file of zeros, or what is there already, as a tensor.
+#[pyfunction]
+#[pyo3(signature = (path, dtype, shape))]
+fn create_file<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    dtype: &str,
+    shape: Vec<i64>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let length = num_bytes(dtype, &shape)?;
+    let made = py.detach(|| sparse::create_file(&path, length));
+    let mapping = made.map_err(|error| exception(py, &error))?;
+    mapped_tensor(py, mapping, &path, dtype, &shape, None)
+}
+
+/// Adds the entry of a leaf, or with a `class_name` of a nested collection, to the metadata of a
+/// directory, in one step.
+#[pyfunction]
+#[pyo3(signature = (directory, key, class_name=None, dtype=None, shape=None))]
+fn add_metadata(
+    py: Python<'_>,
+    directory: PathBuf,
+    key: String,
+    class_name: Option<String>,
+    dtype: Option<String>,
+    shape: Option<Vec<i64>>,
+) -> PyResult<()> {
+    let entry = match (class_name, dtype, shape) {
+        (Some(class_name), None, None) => Entry::Child(class_name),
+        (None, Some(dtype), Some(shape)) => {
+            let device = "cpu".to_owned();
+            Entry::Leaf(LeafMeta {
+                device,
+                shape,
+                dtype,
+                is_nested: false,
+            })
+        }
+        _ => {
+            return Err(PyValueError::new_err(
+                "a leaf has a dtype and a shape, a collection a class",
+            ));
+        }
+    };
+    metadata::add_entry(&directory, &key, &entry).map_err(|error| exception(py, &error))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<SavePlan>()?;
+    module.add_function(wrap_pyfunction!(write_file, module)?)?;
+    module.add_function(wrap_pyfunction!(create_file, module)?)?;
+    module.add_function(wrap_pyfunction!(escape_key, module)?)?;
+    module.add_function(wrap_pyfunction!(add_metadata, module)?)
+}
+
+/// The file name, without suffix, of a key.
+#[pyfunction]
+fn escape_key(key: &str) -> std::borrow::Cow<'_, str> {
+    names::escape(key)
+}
