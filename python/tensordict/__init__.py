@@ -13,7 +13,12 @@ del _module, _name
 
 from tensordict.base import TensorCollection, TensorDictBase
 from tensordict.containers.dense import TensorDict
+from tensordict.interop import hooks as _hooks
+from tensordict.ops.display import get_printoptions, set_printoptions
+from tensordict import _pytree, _reductions
 from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
+
+_hooks.install()
 
 __version__ = "0.15.3+rs.0.1.0"
 
@@ -22,6 +27,8 @@ __all__ = [
     "TensorDict",
     "TensorDictBase",
     "__version__",
+    "get_printoptions",
+    "set_printoptions",
     "unravel_key",
     "unravel_key_list",
     "unravel_key_to_tuple",

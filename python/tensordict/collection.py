@@ -25,6 +25,7 @@ from tensordict.ops.keys import KeysOps
 from tensordict.ops.locking import LockingOps
 from tensordict.ops.memory import MemoryOps
 from tensordict.ops.modules import ModulesOps
+from tensordict.ops.pickling import PicklingOps
 from tensordict.ops.pointwise import PointwiseOps
 from tensordict.ops.reductions import ReductionsOps
 from tensordict.ops.saving import SavingOps
@@ -54,6 +55,7 @@ class TensorCollection(
     ConvertOps,
     ModulesOps,
     DistributedOps,
+    PicklingOps,
     DisplayOps,
     TorchDispatchOps,
 ):

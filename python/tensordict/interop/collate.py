@@ -1,0 +1,22 @@
+"""Collections in the batches of :class:`torch.utils.data.DataLoader`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from tensordict.collection import TensorCollection
+
+__all__ = ["install"]
+
+
+def _collate_collections(batch: list[Any], **_: Any) -> Any:
+    """The samples stacked along a new first dim."""
+    return torch.stack(batch, 0)
+
+
+def install() -> None:
+    """Teach the default collate function of torch about collections."""
+    default_collate_fn_map[TensorCollection] = _collate_collections

@@ -1,0 +1,90 @@
+"""Pickles that the published release reads, and reading those that it wrote.
+
+A dense container is pickled as a call of :func:`_make_td` with its class and its
+instance dictionary, less what belongs to this process: write-back of a ``with`` block,
+caches, and the weak references of locks. A locked container is locked again on load.
+
+Everything here has ``tensordict._reductions`` or ``tensordict.utils`` as its module:
+pickles name it there.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["install", "state_of"]
+
+_OF_THIS_PROCESS = frozenset(
+    {
+        "_cache",
+        "_key_tree",
+        "_last_op",
+        "_last_op_queue",
+        "_lock_parents_weakrefs",
+        "__lock_parents_weakrefs",
+        "_locked_schema",
+    }
+)
+"""What is in an instance dictionary, of ours or of the release, but not restored."""
+
+_StringOnlyDict = dict
+"""The dictionary class that pickles of some releases name for ``_tensordict``."""
+
+
+class _LockedSchema(NamedTuple):
+    """What the release keeps with a lock: in its pickles, and ignored on load."""
+
+    keys: tuple[str, ...]
+
+
+_LockedSchema.__module__ = "tensordict.utils"
+
+
+def state_of(td: Any) -> dict[str, Any]:
+    """The part of the instance dictionary that outlives the process."""
+    return {k: v for k, v in td.__dict__.items() if k not in _OF_THIS_PROCESS}
+
+
+def restore(td: Any, state: dict[str, Any]) -> None:
+    """Fill an instance from the state of a pickle, ours or the release's."""
+    state = {k: v for k, v in state.items() if k not in _OF_THIS_PROCESS}
+    locked = state.pop("_is_locked", False)
+    names = state.setdefault("_td_dim_names", None)
+    if names is not None and all(name is None for name in names):
+        state["_td_dim_names"] = None
+    td.__dict__.update(state)
+    if locked:
+        td.lock_()
+
+
+def _make_td(cls: type, state: dict[str, Any]) -> Any:
+    """A container of type ``cls`` from a pickle's state."""
+    td = cls.__new__(cls)
+    td.__setstate__(state)
+    return td
+
+
+def _reduce_td(data: Any) -> tuple[Any, ...]:
+    """What is pickled for a dense container."""
+    return _make_td, (type(data), data.__getstate__())
+
+
+_make_td.__module__ = _reduce_td.__module__ = "tensordict._reductions"
+
+
+def install(*classes: type) -> None:
+    """Register the containers that are pickled by :func:`_reduce_td`.
+
+    Subclasses are not: they go through ``__getstate__`` and ``__setstate__`` by
+    themselves, and may override both.
+    """
+    for cls in classes:
+        copyreg.pickle(cls, _reduce_td)  # type: ignore[arg-type]
+        ForkingPickler.register(cls, _reduce_td)
+    torch.serialization.add_safe_globals(
+        [*classes, _make_td, _LockedSchema, (dict, "tensordict.utils._StringOnlyDict")]
+    )

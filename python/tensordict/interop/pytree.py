@@ -1,0 +1,132 @@
+"""Collections as nodes of :mod:`torch.utils._pytree`.
+
+A dense container is a node whose children are its direct entries, so that ``tree_map``
+reaches every leaf and ``tree_flatten_with_path`` names them by their keys. What it
+rebuilds has the batch size that the new leaves allow: see :func:`_new_batch_size`.
+
+With the environment variable ``EXCLUDE_TD_FROM_PYTREE`` set to 1 when the package is
+imported, collections are leaves instead.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["exclude_from_pytree", "register_collection"]
+
+_registered: dict[type, type] = {}
+"""Each class that is a node, and the class of what is rebuilt from it."""
+
+
+class _BatchSize(tuple):  # noqa: SLOT001 - a handful of instances
+    """A batch size in a tree spec, where only the number of dims counts.
+
+    Two specs are equal where trees have the same structure. A function that turns
+    three rows into two, such as the body of a loop, does not change the structure.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BatchSize) and len(self) == len(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((_BatchSize, len(self)))
+
+
+def register_collection(cls: type, rebuilt_as: type | None = None) -> None:
+    """Make the instances of exactly ``cls`` nodes of a pytree."""
+    _registered[cls] = cls if rebuilt_as is None else rebuilt_as
+    if os.environ.get("EXCLUDE_TD_FROM_PYTREE", "0").lower() not in ("0", "false", ""):
+        return
+    _add_node(cls)
+
+
+def exclude_from_pytree(excluded: bool) -> None:
+    """Take all collections out of the pytree registry, or put them back."""
+    for cls in _registered:
+        if excluded:
+            _pytree._deregister_pytree_node(cls)
+        elif cls not in _pytree.SUPPORTED_NODES:
+            _add_node(cls)
+
+
+def _add_node(cls: type) -> None:
+    _pytree.register_pytree_node(
+        cls, _flatten, _unflatten, flatten_with_keys_fn=_flatten_with_keys
+    )
+
+
+def _flatten(td: Any) -> tuple[list[Any], dict[str, Any]]:
+    entries = dict(td._entries())
+    context = {
+        "keys": list(entries),
+        "batch_size": _BatchSize(td.batch_size),
+        "names": td.names,
+        "device": td.device,
+        "cls": type(td),
+    }
+    return list(entries.values()), context
+
+
+def _flatten_with_keys(td: Any) -> tuple[list[Any], dict[str, Any]]:
+    values, context = _flatten(td)
+    keys = map(_pytree.MappingKey, context["keys"])
+    return [((key), value) for key, value in zip(keys, values, strict=True)], context
+
+
+def _unflatten(values: Any, context: dict[str, Any]) -> Any:
+    values = list(values)
+    if any(value is None for value in values):
+        # What a function without a result gives for a leaf: there is no collection
+        # to make of that.
+        return None
+    entries = dict(zip(context["keys"], values, strict=True))
+    old = torch.Size(context["batch_size"])
+    tensors = [v for v in values if isinstance(v, (torch.Tensor, CollectionProtocol))]
+    batch_size = _new_batch_size(old, [tensor.shape for tensor in tensors])
+    device = context["device"]
+    if device is not None and any(tensor.device != device for tensor in tensors):
+        device = None
+    names = context["names"] if batch_size == old else None
+    if names is not None:
+        names = list(names) if any(name is not None for name in names) else None
+    return _rust.new(
+        _registered[context["cls"]], entries, batch_size, device, names
+    )
+
+
+def _new_batch_size(old: torch.Size, shapes: list[torch.Size]) -> torch.Size:
+    """The batch size for leaves of ``shapes`` where it was ``old``.
+
+    It stays where all leaves still begin with it. A new dim in front of it in every
+    leaf (what :func:`torch.vmap` adds) is a new batch dim. Otherwise it is what the
+    leaves have in common, with no more dims than before.
+    """
+    if not shapes:
+        return old
+    num_dims = len(old)
+    if all(shape[:num_dims] == old for shape in shapes):
+        return old
+    first = shapes[0]
+    if all(
+        shape[:1] == first[:1] and shape[1 : num_dims + 1] == old for shape in shapes
+    ):
+        return first[: num_dims + 1]
+    common = 0
+    while common < num_dims and all(
+        len(shape) > common and shape[common] == first[common]
+        if len(first) > common
+        else False
+        for shape in shapes
+    ):
+        common += 1
+    return first[:common]

@@ -1,0 +1,155 @@
+"""Collections as arguments and results of :func:`torch.vmap`.
+
+``vmap`` flattens its arguments as pytrees and maps each leaf along ``in_dims``. For a
+collection that would number the dims of its leaves, not its batch dims, and lose
+its batch size and names. So a collection is one argument here: ``in_dims`` and
+``out_dims`` count its batch dims, and the mapped dim is one of them.
+
+The three functions of :mod:`torch._functorch.vmap` that take arguments apart and put
+results together are wrapped. Without a collection they do what they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch import vmap as functorch
+from torch.utils import _pytree
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Wrap the functions of functorch, once per process."""
+    if hasattr(functorch._process_batched_inputs, "__wrapped__"):
+        return
+    for name, wrap in (
+        ("_process_batched_inputs", _process_batched_inputs),
+        ("_create_batched_inputs", _create_batched_inputs),
+        ("_unwrap_batched", _unwrap_batched),
+    ):
+        setattr(functorch, name, _wrapped(getattr(functorch, name), wrap))
+
+
+def _wrapped(original: Callable[..., Any], wrap: Callable[..., Any]) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return wrap(original, *args, **kwargs)
+
+    wrapper.__name__ = original.__name__
+    wrapper.__wrapped__ = original  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _is_collection(value: Any) -> bool:
+    return isinstance(value, CollectionProtocol)
+
+
+def _stand_in(value: Any) -> Any:
+    """A tensor without memory that has the batch dims of a collection."""
+    return torch.empty(()).expand(value.batch_size) if _is_collection(value) else value
+
+
+def _process_batched_inputs(
+    original: Callable[..., Any], in_dims: Any, args: tuple[Any, ...], func: Any
+) -> Any:
+    flat, spec = _pytree.tree_flatten(args, is_leaf=_is_collection)
+    if not any(map(_is_collection, flat)):
+        return original(in_dims, args, func)
+    stand_ins = _pytree.tree_unflatten(list(map(_stand_in, flat)), spec)
+    batch_size, flat_in_dims, _, spec = original(in_dims, stand_ins, func)
+    return batch_size, flat_in_dims, flat, spec
+
+
+def _create_batched_inputs(
+    original: Callable[..., Any],
+    flat_in_dims: list[int | None],
+    flat_args: list[Any],
+    vmap_level: int,
+    args_spec: Any,
+) -> Any:
+    if not any(map(_is_collection, flat_args)):
+        return original(flat_in_dims, flat_args, vmap_level, args_spec)
+    batched = [
+        arg if dim is None else _add_batch_dim(arg, dim, vmap_level)
+        for dim, arg in zip(flat_in_dims, flat_args, strict=True)
+    ]
+    return _pytree.tree_unflatten(batched, args_spec)
+
+
+def _add_batch_dim(value: Any, dim: int, level: int) -> Any:
+    if not _is_collection(value):
+        return functorch._add_batch_dim(value, dim, level)
+    size = value.batch_size
+    kept = tuple(other for other in range(len(size)) if other != dim)
+    return _rust.map_leaves(
+        value,
+        functorch._add_batch_dim,
+        (dim, level),
+        torch.Size([size[other] for other in kept]),
+        kept,
+        0,
+        True,
+    )
+
+
+def _unwrap_batched(
+    original: Callable[..., Any],
+    outputs: Any,
+    out_dims: Any,
+    vmap_level: int,
+    batch_size: int,
+    func: Any,
+) -> Any:
+    flat, spec = _pytree.tree_flatten(outputs, is_leaf=_is_collection)
+    if not any(map(_is_collection, flat)):
+        return original(outputs, out_dims, vmap_level, batch_size, func)
+    if _is_collection(outputs) and isinstance(out_dims, tuple) and len(out_dims) == 1:
+        out_dims = out_dims[0]
+    flat_out_dims = _pytree._broadcast_to_and_flatten(out_dims, spec)
+    if flat_out_dims is None:
+        # It is the same mismatch for the stand-ins, and functorch words the error.
+        flat = list(map(_stand_in, flat))
+        outputs = _pytree.tree_unflatten(flat, spec)
+        return original(outputs, out_dims, vmap_level, batch_size, func)
+    name = functorch._get_name(func)
+    unwrapped = [
+        _remove_batch_dim(name, value, vmap_level, batch_size, dim)
+        for value, dim in zip(flat, flat_out_dims, strict=True)
+    ]
+    return _pytree.tree_unflatten(unwrapped, spec)
+
+
+def _remove_batch_dim(
+    name: str, value: Any, level: int, batch_size: int, out_dim: int | None
+) -> Any:
+    if not _is_collection(value) or out_dim is None:
+        return functorch._maybe_remove_batch_dim(
+            name, value, level, batch_size, out_dim
+        )
+    size = value.batch_size
+    dim = out_dim if out_dim >= 0 else len(size) + 1 + out_dim
+    if not 0 <= dim <= len(size):
+        msg = (
+            f"Dimension out of range (expected to be in range of "
+            f"[{-len(size) - 1}, {len(size)}], but got {out_dim})"
+        )
+        raise IndexError(msg)
+    old = tuple(range(len(size)))
+    return _rust.map_leaves(
+        value,
+        _remove_from_leaf,
+        (level, batch_size, dim),
+        torch.Size([*size[:dim], batch_size, *size[dim:]]),
+        (*old[:dim], -1, *old[dim:]),
+        0,
+        True,
+    )
+
+
+def _remove_from_leaf(leaf: Any, level: int, batch_size: int, dim: int) -> Any:
+    return functorch._remove_batch_dim(leaf, level, batch_size, dim)
