@@ -1,11 +1,259 @@
-"""Converting to plain Python, NumPy and other containers."""
+"""Turning a collection into plain Python objects and numpy arrays."""
 
 from __future__ import annotations
 
+import collections
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from tensordict import _rust
+from tensordict.ops.construct import NON_NESTED, is_namedtuple_class
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["ConvertOps"]
 
+MSG_NO_FIELDS = (
+    "a structured array has at least one field: this collection has no entry."
+)
+
 
 class ConvertOps(CollectionProtocol):
-    """Converting to plain Python, NumPy and other containers."""
+    """Turning a collection into plain Python objects and numpy arrays."""
+
+    def to_dict(
+        self,
+        *,
+        retain_none: bool = True,
+        convert_tensors: bool | Literal["numpy"] = False,
+        tolist_first: bool = False,
+    ) -> dict[str, Any]:
+        """Nested dictionaries with the same entries, in the same order.
+
+        Args:
+            retain_none: whether entries whose value is None are kept.
+            convert_tensors: whether leaves become Python numbers and lists of them;
+                ``"numpy"`` for arrays that share their memory. Default: they stay
+                tensors, the very same.
+            tolist_first: whether nested collections become lists over their batch dims,
+                as :meth:`tolist` makes them.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(2), n={"b": torch.ones(2)}, batch_size=[2])
+            >>> td.to_dict(convert_tensors=True)
+            {'a': [0.0, 0.0], 'n': {'b': [1.0, 1.0]}}
+        """
+        result: dict[str, Any] = {}
+        for key, value in list(self.items()):
+            if isinstance(value, CollectionProtocol):
+                if tolist_first:
+                    item = value.tolist(
+                        convert_tensors=convert_tensors, tolist_first=True
+                    )
+                else:
+                    item = value.to_dict(
+                        retain_none=retain_none, convert_tensors=convert_tensors
+                    )
+            elif convert_tensors:
+                item = value.numpy() if convert_tensors == "numpy" else value.tolist()
+            else:
+                item = value
+            if item is not None or retain_none:
+                result[key] = item
+        return result
+
+    def tolist(
+        self,
+        *,
+        convert_nodes: bool = True,
+        convert_tensors: bool | Literal["numpy"] = False,
+        tolist_first: bool = False,
+        as_linked_list: bool = False,
+    ) -> Any:
+        """Nested lists over the batch dims, with a dictionary for each item.
+
+        Args:
+            convert_nodes: whether the items become dictionaries. If false they are
+                collections.
+            convert_tensors: what becomes of the leaves; see :meth:`to_dict`.
+            tolist_first: whether collections nested in an item become lists over the
+                batch dims that they have left.
+            as_linked_list: for non-tensor data: whether changes of the list are written
+                back.
+
+        Returns:
+            A list; without batch dims one dictionary.
+
+        Examples:
+            >>> td = TensorDict(a=torch.arange(2), batch_size=[2])
+            >>> td.tolist(convert_tensors=True)
+            [{'a': 0}, {'a': 1}]
+        """
+        if not self.batch_size:
+            if not convert_nodes:
+                return self
+            return self.to_dict(
+                convert_tensors=convert_tensors, tolist_first=tolist_first
+            )
+        return [
+            item.tolist(
+                convert_nodes=convert_nodes,
+                convert_tensors=convert_tensors,
+                tolist_first=tolist_first,
+                as_linked_list=as_linked_list,
+            )
+            for item in self.unbind(0)  # type: ignore[attr-defined]
+        ]
+
+    def numpy(self) -> Any:
+        """Nested dictionaries of numpy arrays that share the memory of the leaves.
+
+        Raises:
+            RuntimeError: a leaf requires gradients.
+            TypeError: a leaf is not in the host's memory, or numpy lacks its dtype.
+
+        Examples:
+            >>> TensorDict(a=torch.zeros(2)).numpy()
+            {'a': array([0., 0.], dtype=float32)}
+        """
+        return self.to_dict(convert_tensors="numpy")
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        """A copy whose containers are all plain :class:`TensorDict` ones; unlocked.
+
+        The leaves are cloned.
+
+        Args:
+            retain_none: whether entries whose value is None are kept.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(2), batch_size=[2])
+            >>> td.to_tensordict()["a"] is td["a"]
+            False
+        """
+        from tensordict.containers.dense import TensorDict
+
+        entries: dict[str, Any] = {}
+        for key, value in list(self.items()):
+            if isinstance(value, CollectionProtocol):
+                entries[key] = value.to_tensordict(retain_none=retain_none)
+            else:
+                entries[key] = value.clone()
+        names = self._td_dim_names
+        return _rust.new(
+            TensorDict,
+            entries,
+            self.batch_size,
+            self.device,
+            None if names is None else list(names),
+        )
+
+    def to_namedtuple(self, dest_cls: type | None = None) -> Any:
+        """A named tuple with a field per entry; nested collections become such, too.
+
+        Args:
+            dest_cls: the named tuple class of all of them. Default: a new class named
+                ``GenericDict``.
+
+        Raises:
+            ValueError: a key is not the name of a field.
+
+        Examples:
+            >>> TensorDict(a=torch.zeros(2)).to_namedtuple()
+            GenericDict(a=tensor([0., 0.]))
+        """
+        fields = {
+            key: value.to_namedtuple(dest_cls)
+            if isinstance(value, CollectionProtocol)
+            else value
+            for key, value in list(self.items())
+        }
+        if dest_cls is not None:
+            return dest_cls(**fields)
+        return collections.namedtuple("GenericDict", list(fields))(**fields)  # type: ignore[misc]  # noqa: PYI024
+
+    def to_struct_array(self) -> np.ndarray[Any, Any]:
+        """A structured numpy array of the shape of the batch size, a field per entry.
+
+        The values are copied. Nested collections become structured fields; their extra
+        batch dims are dims of the field.
+
+        Raises:
+            ValueError: there is no entry.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(2), b=torch.ones(2, 3), batch_size=[2])
+            >>> td.to_struct_array().dtype
+            dtype([('a', '<f4'), ('b', '<f4', (3,))])
+        """
+        arrays = _arrays(self)
+        result = np.empty(tuple(self.batch_size), dtype=_struct(arrays, self.batch_dims))
+        _fill(result, arrays)
+        return result
+
+    def to_pytree(self) -> Any:
+        """The nested structure that :meth:`from_pytree` made this collection of.
+
+        Returns:
+            Dictionaries, lists and tuples; this collection where it was not made so.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(2))
+            >>> td.to_pytree() is td
+            True
+        """
+        kind = self._get_entry("_pytree_type", None)
+        if kind is None:
+            return self
+        kind = kind.data
+        values: dict[Any, Any] = {}
+        for key, value in list(self.items()):
+            if key == "_pytree_type":
+                continue
+            name: Any = key
+            if key.startswith(NON_NESTED):
+                name, value = value.get_non_tensor("key"), value.get("value")  # noqa: PLW2901
+            if isinstance(value, CollectionProtocol):
+                value = value.to_pytree()  # noqa: PLW2901
+            values[name] = value
+        if is_namedtuple_class(kind):
+            return kind(**values)
+        if issubclass(kind, (list, tuple)):
+            return kind(values.values())
+        return kind(values)
+
+
+def _arrays(td: Any) -> dict[str, Any]:
+    """The leaves as arrays, in nested pairs of a collection's dims and its arrays."""
+    arrays: dict[str, Any] = {}
+    for key, value in list(td.items()):
+        if isinstance(value, CollectionProtocol):
+            arrays[key] = (value.batch_size, _arrays(value))  # type: ignore[attr-defined]
+        elif isinstance(value, torch.Tensor):
+            arrays[key] = value.detach().cpu().numpy()
+        else:
+            arrays[key] = np.asarray(value)
+    if not arrays:
+        raise ValueError(MSG_NO_FIELDS)
+    return arrays
+
+
+def _struct(arrays: dict[str, Any], dims: int) -> np.dtype[Any]:
+    fields: list[Any] = []
+    for key, value in arrays.items():
+        if isinstance(value, tuple):
+            size, inner = value
+            kind, shape = _struct(inner, len(size)), tuple(size[dims:])
+        else:
+            kind, shape = value.dtype, value.shape[dims:]
+        fields.append((key, kind, shape) if shape else (key, kind))
+    return np.dtype(fields)
+
+
+def _fill(result: np.ndarray[Any, Any], arrays: dict[str, Any]) -> None:
+    for key, value in arrays.items():
+        if isinstance(value, tuple):
+            _fill(result[key], value[1])
+        else:
+            result[key] = value

@@ -1,0 +1,496 @@
+"""Copies of a collection, and new collections of the same structure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
+
+if TYPE_CHECKING:
+    from tensordict.protocol import NestedKeyLike
+
+__all__ = ["CopyingOps"]
+
+SHAPE_TAIL = 1
+"""Tells :func:`_rust.map_leaves` to append the leaf's own dims to a shape argument."""
+
+MSG_EMPTY_SIZE = (
+    "empty(recurse=True) cannot give the batch size {} to the entry {!r}, whose batch "
+    "size {} does not start with it."
+)
+MSG_EMPTY_NAMES = (
+    "the length of the dimension names must equate the tensordict batch_dims attribute. "
+    "Got {} for batch_dims {}."
+)
+MSG_LOCKED = (
+    "Cannot modify locked TensorDict. For in-place modification, consider using the "
+    "`set_()` method and make sure the key is present."
+)
+MSG_REPLACE_ARGUMENTS = (
+    "Only a single argument containing a dictionary-like structure of entries to replace "
+    "can be passed to replace. Received {} arguments instead."
+)
+MSG_REPLACE_TYPE = "Cannot use object type {} to update values in tensordict."
+
+
+class CopyingOps(CollectionProtocol):
+    """Copies of a collection, and new collections of the same structure."""
+
+    # Copies ----------------------------------------------------------------------
+
+    def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
+        """Copy this collection.
+
+        The copy is never locked, and its nested collections are new ones.
+
+        Args:
+            recurse: whether the leaves are copied too, as :meth:`torch.Tensor.clone`
+                does it (gradients flow through). If false the copy shares them.
+            **kwargs: refused.
+
+        Returns:
+            A collection of the same type, batch size, device and names. A copy of a
+            view of another collection is a plain one when its leaves are copied.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3), n={"b": torch.ones(3)}, batch_size=[3])
+            >>> td.clone()["a"] is td["a"]
+            False
+            >>> td.clone(False)["a"] is td["a"], td.clone(False)["n"] is td["n"]
+            (True, False)
+        """
+        if kwargs:
+            msg = f"clone() got an unexpected keyword argument {next(iter(kwargs))!r}"
+            raise TypeError(msg)
+        if recurse:
+            return _rust.map_leaves(self, "clone")
+        return _rust.clone_structure(self)
+
+    def copy(self) -> Self:
+        """Copy the structure and share the leaves: ``clone(recurse=False)``.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3), batch_size=[3])
+            >>> td.copy()["a"] is td["a"]
+            True
+        """
+        return self.clone(recurse=False)
+
+    def __copy__(self) -> Self:
+        """:func:`copy.copy`: new collections around the same leaves."""
+        return self.clone(recurse=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """:func:`copy.deepcopy`: every leaf is cloned, so gradients flow through."""
+        return self.clone()
+
+    # Empty ones and new ones -----------------------------------------------------
+
+    def empty(
+        self,
+        recurse: bool = False,
+        *,
+        batch_size: Sequence[int] | None = None,
+        device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
+        names: Sequence[str | None] | _NoDefault | None = NO_DEFAULT,
+    ) -> Self:
+        """A collection like this one without any leaf; it is not locked.
+
+        Args:
+            recurse: whether the nested collections are kept, empty too.
+            batch_size: another batch size. Nested collections keep theirs.
+            device: another device, or None for none.
+            names: other names, or None for none. Default: the names of the dims kept.
+
+        Raises:
+            RuntimeError: ``recurse`` is true and ``batch_size`` is not a prefix of the
+                batch size of a nested collection that holds entries.
+            ValueError: there is not one name per batch dim.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3), n={"b": torch.ones(3)}, batch_size=[3])
+            >>> td.empty().batch_size
+            torch.Size([3])
+            >>> list(td.empty(recurse=True).keys(True))
+            ['n']
+        """
+        old = self.batch_size
+        size = old if batch_size is None else torch.Size(batch_size)
+        old_names = self._td_dim_names
+        new_names: list[str | None] | None
+        if names is NO_DEFAULT:
+            new_names = None if old_names is None else list(old_names)
+            if new_names is not None and len(new_names) != len(size):
+                new_names = [*new_names, *([None] * len(size))][: len(size)]
+        elif names is None:
+            new_names = None
+        else:
+            new_names = list(names)
+            if len(new_names) != len(size):
+                raise ValueError(MSG_EMPTY_NAMES.format(new_names, len(size)))
+        if device is NO_DEFAULT:
+            device = self.device
+        elif device is not None:
+            device = torch.device(device)
+        result = _rust.new(self._dense_type(), {}, size, device, new_names)
+        if not recurse:
+            return result
+        for key, value in list(self.items()):
+            if not isinstance(value, CollectionProtocol):
+                continue
+            inner = value.batch_size
+            if inner[: len(size)] != size:
+                if size[: len(inner)] != inner:
+                    raise RuntimeError(MSG_EMPTY_SIZE.format(size, key, inner))
+                inner = size
+            inner_names: Any = names
+            if names is not NO_DEFAULT and names is not None:
+                rest = value._td_dim_names
+                rest = [None] * len(inner) if rest is None else rest
+                inner_names = [*new_names, *rest[len(size) :]]  # type: ignore[misc]
+            result._set_entry(
+                key,
+                value.empty(True, batch_size=inner, device=device, names=inner_names),
+            )
+        return result
+
+    def _dense_type(self) -> type:
+        """The type of the dense containers made from this one."""
+        if self._is_dense:
+            return type(self)
+        from tensordict.containers.dense import TensorDict
+
+        return TensorDict
+
+    def new_zeros(
+        self,
+        *size: Any,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
+        requires_grad: bool = False,
+        layout: torch.layout = torch.strided,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
+    ) -> Self:
+        """A collection of this structure and another batch size, filled with zeros.
+
+        Leaves go from ``[*B, *F]`` to ``[*size, *F]``, as :meth:`torch.Tensor.new_zeros`
+        makes them. Names stay with the last batch dims.
+
+        Args:
+            *size: the new batch size, as numbers or one sequence.
+            dtype: the dtype of all leaves. Default: each keeps its own.
+            device: the device of all leaves. Default: each stays on its own.
+            requires_grad: whether the leaves require gradients.
+            layout: the layout of the leaves.
+            pin_memory: whether the leaves are in pinned memory.
+            empty_lazy: whether a lazy stack gives an empty one instead.
+
+        Examples:
+            >>> td = TensorDict(a=torch.ones(3, 4), batch_size=[3])
+            >>> td.new_zeros(2, 5)["a"].shape
+            torch.Size([2, 5, 4])
+        """
+        options = _options(dtype, device, requires_grad, layout, pin_memory)
+        return self._new_leaves("new_zeros", size, (), options, device)
+
+    def new_ones(
+        self,
+        *size: Any,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
+        requires_grad: bool = False,
+        layout: torch.layout = torch.strided,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
+    ) -> Self:
+        """A collection of this structure and another batch size, filled with ones.
+
+        Takes the same arguments as :meth:`new_zeros`.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
+            >>> td.new_ones(1)["a"]
+            tensor([[1., 1.]])
+        """
+        options = _options(dtype, device, requires_grad, layout, pin_memory)
+        return self._new_leaves("new_ones", size, (), options, device)
+
+    def new_empty(
+        self,
+        *size: Any,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
+        requires_grad: bool = False,
+        layout: torch.layout = torch.strided,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
+    ) -> Self:
+        """A collection of this structure and another batch size, not initialised.
+
+        Takes the same arguments as :meth:`new_zeros`.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
+            >>> td.new_empty(7)["a"].shape
+            torch.Size([7, 2])
+        """
+        options = _options(dtype, device, requires_grad, layout, pin_memory)
+        return self._new_leaves("new_empty", size, (), options, device)
+
+    def new_full(
+        self,
+        size: Any,
+        fill_value: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
+        requires_grad: bool = False,
+        layout: torch.layout = torch.strided,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
+    ) -> Self:
+        """A collection of this structure and another batch size, filled with a value.
+
+        Takes the same arguments as :meth:`new_zeros`, the batch size as one argument,
+        and ``fill_value``, a number.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
+            >>> td.new_full([1], 2.0)["a"]
+            tensor([[2., 2.]])
+        """
+        options = _options(dtype, device, requires_grad, layout, pin_memory)
+        return self._new_leaves("new_full", (size,), (fill_value,), options, device)
+
+    def _new_leaves(
+        self,
+        method: str,
+        size: tuple[Any, ...],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        device: Any,
+    ) -> Self:
+        if len(size) == 1 and not isinstance(size[0], (int, np.integer, torch.SymInt)):
+            size = tuple(size[0])
+        prefix = torch.Size(size)
+
+        if options:
+            make = getattr(torch.Tensor, method)
+
+            def op(leaf: torch.Tensor, shape: torch.Size, *more: Any) -> torch.Tensor:
+                return make(leaf, shape, *more, **options)
+        else:
+            op = method  # type: ignore[assignment]
+        # Names stay with the last batch dims: the new size replaces them from the left.
+        old, new = len(self.batch_size), len(prefix)
+        dims = tuple(dim if dim >= 0 else -1 for dim in range(old - new, old))
+        result = _rust.map_leaves(self, op, (prefix, *args), prefix, dims, SHAPE_TAIL)
+        if device is not NO_DEFAULT:
+            _set_device(result, device)
+        return result
+
+    def new_tensor(
+        self,
+        data: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
+        requires_grad: bool = False,
+        pin_memory: bool | None = None,
+    ) -> Self:
+        """A collection of this structure whose leaves are copies of ``data``.
+
+        Args:
+            data: a number, a sequence, an array or a tensor, whose shape is the batch
+                size and the shape of every leaf of the result; or a collection with an
+                entry for each leaf, whose batch size is that of the result.
+            dtype: the dtype of all leaves. Default: that of the leaf of this collection.
+            device: the device of all leaves. Default: that of the leaf.
+            requires_grad: whether the leaves require gradients.
+            pin_memory: whether the leaves are in pinned memory.
+
+        Raises:
+            KeyError: ``data`` is a collection that lacks an entry of this one.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
+            >>> td.new_tensor([1, 2])["a"]
+            tensor([1., 2.])
+        """
+        options = _options(dtype, device, requires_grad, torch.strided, pin_memory)
+        if isinstance(data, CollectionProtocol):
+            result = self._new_tensors_from(data, options)
+            _set_device(result, data.device if device is NO_DEFAULT else device)
+            return result
+        size = data.shape if isinstance(data, torch.Tensor) else np.shape(data)
+        # A tensor is copied as new_tensor does it, without its advice to clone.
+        data = data.detach().tolist() if isinstance(data, torch.Tensor) else data
+
+        def op(leaf: torch.Tensor) -> torch.Tensor:
+            return leaf.new_tensor(data, **options)
+
+        prefix = torch.Size(size)
+        result = self._resized(op, prefix)
+        if device is NO_DEFAULT:
+            device = self.device
+            if device is None:
+                found = _rust.leaves(result)
+                device = found[0].device if found else torch.device("cpu")
+        _set_device(result, device)
+        return result
+
+    def _resized(self, op: Any, size: torch.Size) -> Self:
+        """The leaves that ``op`` gives, all collections of one batch size, no names."""
+        entries = {}
+        for key, value in list(self.items()):
+            if isinstance(value, CollectionProtocol):
+                entries[key] = value._resized(op, size)
+            else:
+                entries[key] = op(value)
+        return _rust.new(self._dense_type(), entries, size, None, None)
+
+    def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Self:
+        entries = {}
+        for key, value in list(self.items()):
+            source = _rust.get(data, key)
+            if isinstance(value, CollectionProtocol):
+                entries[key] = value._new_tensors_from(source, options)
+            else:
+                copied = source.detach().to(
+                    device=options.get("device", value.device),
+                    dtype=options.get("dtype", value.dtype),
+                    copy=True,
+                )
+                if options.get("requires_grad"):
+                    copied.requires_grad_()
+                entries[key] = copied
+        return _rust.new(self._dense_type(), entries, data.batch_size, None, None)
+
+    # Variations ------------------------------------------------------------------
+
+    def replace(self, *args: Any, **kwargs: Any) -> Self:
+        """A copy that shares the leaves, with some entries exchanged.
+
+        Args:
+            *args: one mapping or collection of new entries. As in :meth:`update`, the
+                entries of nested mappings are merged.
+            **kwargs: new entries by name, after those of the mapping.
+
+        Returns:
+            A new collection; this one where there is nothing to replace.
+
+        Raises:
+            RuntimeError: there is more than one mapping, or it is none, or an entry
+                does not have the batch size as its leading dims.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3), b=torch.zeros(3), batch_size=[3])
+            >>> new = td.replace(a=torch.ones(3))
+            >>> new["a"], new["b"] is td["b"]
+            (tensor([1., 1., 1.]), True)
+        """
+        if len(args) > 1:
+            raise RuntimeError(MSG_REPLACE_ARGUMENTS.format(len(args)))
+        if not args and not kwargs:
+            return self
+        changes: dict[Any, Any] = {}
+        if args:
+            source = args[0]
+            if not isinstance(source, (Mapping, CollectionProtocol)):
+                raise RuntimeError(MSG_REPLACE_TYPE.format(type(source)))
+            changes.update(source.items())
+        changes.update(kwargs)
+        result = _rust.clone_structure(self)
+        if not result._is_dense and self._writes_through():
+            # A view's copy is a view of the same parent: writing the new entries into
+            # it would write into the parent.
+            result = self._as_plain()
+        result.update(changes)
+        return result
+
+    def _writes_through(self) -> bool:
+        """Whether entries set in a copy of the structure show in another container."""
+        return False
+
+    def _as_plain(self) -> Any:
+        """A dense container with the same leaves, not copied."""
+        entries = {}
+        for key, value in list(self.items()):
+            if isinstance(value, CollectionProtocol):
+                value = value._as_plain()  # noqa: PLW2901
+            entries[key] = value
+        names = self._td_dim_names
+        return _rust.new(
+            self._dense_type(),
+            entries,
+            self.batch_size,
+            self.device,
+            None if names is None else list(names),
+        )
+
+    def create_nested(self, key: NestedKeyLike) -> Self:
+        """Put an empty collection at ``key``, in place of what is there.
+
+        The collections on the way are made where they are missing. The new one has the
+        batch size, device, names and type of the one that holds it.
+
+        Raises:
+            IndexError: ``key`` is no nested key.
+            RuntimeError: the collection that is written to is locked.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3), batch_size=[3])
+            >>> td.create_nested(("n", "m"))["n", "m"].batch_size
+            torch.Size([3])
+        """
+        path = _rust.unravel_key_to_tuple(key)
+        if not path:
+            raise IndexError(_rust.MSG_BAD_KEY.format(key))
+        parent: Any = self
+        depth = 0
+        for part in path[:-1]:
+            child = parent._get_entry(part, None)
+            if not isinstance(child, CollectionProtocol):
+                break
+            parent = child
+            depth += 1
+        if parent.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        made = parent.empty()
+        for part in reversed(path[depth + 1 :]):
+            outer = made.empty()
+            outer._set_entry(part, made)
+            made = outer
+        _rust.set_entry(parent, path[depth], made)
+        return self
+
+
+def _options(
+    dtype: Any, device: Any, requires_grad: bool, layout: Any, pin_memory: Any
+) -> dict[str, Any]:
+    """The arguments of a torch factory that are not its defaults."""
+    options = {}
+    if dtype is not None:
+        options["dtype"] = dtype
+    if device is not NO_DEFAULT and device is not None:
+        options["device"] = device
+    if requires_grad:
+        options["requires_grad"] = True
+    if layout is not torch.strided:
+        options["layout"] = layout
+    if pin_memory:
+        options["pin_memory"] = True
+    return options
+
+
+def _set_device(td: Any, device: Any) -> None:
+    """Write the device of new containers whose leaves are there already."""
+    device = None if device is None else torch.device(device)
+    for container in _rust.containers(td):
+        container._device = device
