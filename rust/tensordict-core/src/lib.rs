@@ -3,7 +3,10 @@
 //! Start reading at [`error`], which names everything that can go wrong here; each other
 //! module is one topic and has the same name in the bindings and in the Python package.
 
+pub mod batch;
 pub mod error;
+pub mod index;
+pub mod keys;
 pub mod storage;
 
 pub use error::{Error, Result};

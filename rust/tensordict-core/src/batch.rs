@@ -1,0 +1,94 @@
+//! Batch sizes: what a view infers, what broadcasting gives, what shapes have in common.
+
+use smallvec::SmallVec;
+
+use crate::{Error, Result};
+
+/// The sizes of a shape's dims; few have more.
+pub type Dims = SmallVec<[i64; 6]>;
+
+/// The number of elements of a batch, or None where it does not fit in 64 bits.
+#[must_use]
+pub fn num_elements(shape: &[i64]) -> Option<i64> {
+    shape
+        .iter()
+        .try_fold(1_i64, |product, length| product.checked_mul(*length))
+}
+
+/// `shape` with its one -1 replaced by what makes it as large as `batch_size`.
+///
+/// # Errors
+/// [`Error::ViewShape`] where the sizes do not multiply to the number of elements,
+/// [`Error::TwoInferredDims`] where more than one is -1.
+pub fn infer_view(batch_size: &[i64], shape: &[i64]) -> Result<Dims> {
+    let fail = || Error::ViewShape {
+        shape: shape.to_vec(),
+        batch_size: batch_size.to_vec(),
+    };
+    let mut free = None;
+    let mut known = Dims::new();
+    for (position, &length) in shape.iter().enumerate() {
+        match length {
+            -1 if free.is_some() => return Err(Error::TwoInferredDims),
+            -1 => free = Some(position),
+            ..0 => return Err(fail()),
+            _ => known.push(length),
+        }
+    }
+    let total = num_elements(batch_size).ok_or_else(fail)?;
+    let known = num_elements(&known).ok_or_else(fail)?;
+    let mut dims = Dims::from_slice(shape);
+    match free {
+        Some(position) if known > 0 && total % known == 0 => dims[position] = total / known,
+        None if known == total => {}
+        _ => return Err(fail()),
+    }
+    Ok(dims)
+}
+
+/// The shape that two shapes broadcast to: aligned at the last dim, with 1 as any size.
+///
+/// # Errors
+/// [`Error::Broadcast`] where two sizes of a dim differ and neither is 1.
+pub fn broadcast(first: &[i64], second: &[i64]) -> Result<Dims> {
+    let (long, short) = if first.len() >= second.len() {
+        (first, second)
+    } else {
+        (second, first)
+    };
+    let mut dims = Dims::from_slice(long);
+    let offset = long.len() - short.len();
+    for (length, &other) in dims[offset..].iter_mut().zip(short) {
+        if *length == 1 {
+            *length = other;
+        } else if other != 1 && other != *length {
+            return Err(Error::Broadcast {
+                first: first.to_vec(),
+                second: second.to_vec(),
+            });
+        }
+    }
+    Ok(dims)
+}
+
+/// The leading dims that all `shapes` have in common, at most `limit`: the batch size that
+/// a container of them can have. None where there is no shape to tell it.
+pub fn common_leading_dims<'s>(
+    shapes: impl IntoIterator<Item = &'s [i64]>,
+    limit: Option<usize>,
+) -> Option<Dims> {
+    let mut shapes = shapes.into_iter();
+    let mut common = Dims::from_slice(shapes.next()?);
+    if let Some(limit) = limit {
+        common.truncate(limit);
+    }
+    for shape in shapes {
+        let shared = common
+            .iter()
+            .zip(shape)
+            .take_while(|(first, second)| first == second)
+            .count();
+        common.truncate(shared);
+    }
+    Some(common)
+}
