@@ -1,0 +1,222 @@
+"""The torch functions that take collections: a table from function to handler.
+
+Most call the method of the same name on their first argument. The others build new
+leaves (``zeros_like``), take several collections (``stack``, ``where``, the losses) or
+differentiate (``torch.autograd.grad``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["TD_HANDLED_FUNCTIONS"]
+
+Handler = Callable[..., Any]
+
+TD_HANDLED_FUNCTIONS: dict[Callable[..., Any], Handler] = {}
+
+# Functions answered by the method of the same name of their first argument.
+_METHODS = """
+abs abs_ acos acos_ add addcdiv addcmul asin asin_ atan atan_ atleast_1d atleast_2d
+atleast_3d bitwise_and broadcast_to ceil ceil_ chunk clamp clamp_max clamp_max_
+clamp_min clamp_min_ clone cos cos_ cosh cosh_ div erf erf_ erfc erfc_ exp exp_ expm1
+expm1_ flatten flip fliplr flipud floor floor_ frac frac_ isfinite isnan isneginf
+isposinf isreal lerp lgamma log log10 log10_ log1p log1p_ log2 log2_ log_ logical_and
+masked_select maximum mean minimum moveaxis movedim mul narrow neg neg_ permute pow
+reciprocal reciprocal_ repeat_interleave reshape roll rot90 round round_ rsub sigmoid
+sigmoid_ sign sin sin_ sinh sinh_ split sqrt sqrt_ squeeze std sub sum swapaxes swapdims
+tan tan_ tanh tanh_ tensor_split tile transpose trunc trunc_ unbind unflatten unsqueeze
+var
+"""
+
+
+def _by_method(name: str) -> Handler:
+    """The handler that calls the method ``name`` of the first argument."""
+
+    def handler(td: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(td, CollectionProtocol):
+            msg = (
+                f"torch.{name} takes a tensordict as its first argument, "
+                f"got {type(td).__name__}."
+            )
+            raise TypeError(msg)
+        return getattr(td, name)(*args, **kwargs)
+
+    handler.__name__ = name
+    return handler
+
+
+def _handles(function: Callable[..., Any]) -> Callable[[Handler], Handler]:
+    """Enter the decorated handler in the table under ``function``."""
+
+    def enter(handler: Handler) -> Handler:
+        TD_HANDLED_FUNCTIONS[function] = handler
+        return handler
+
+    return enter
+
+
+for _name in _METHODS.split():
+    TD_HANDLED_FUNCTIONS[getattr(torch, _name)] = _by_method(_name)
+
+
+# New leaves like the old ones ----------------------------------------------------
+
+
+def _new_leaves(function: Callable[..., Any], td: Any, kwargs: dict[str, Any]) -> Any:
+    """A collection of the structure of ``td``, each leaf made by ``function(leaf)``.
+
+    With ``device`` in ``kwargs`` the result is restricted to that device.
+    """
+    if kwargs:
+        function = partial(function, **kwargs)
+    device = kwargs.get("device")
+    if device is None:
+        return _rust.map_leaves(td, function, (), None, True, 0, True)
+    result = _rust.map_leaves(td, function)
+    result._restrict_device(torch.device(device))
+    if td.is_locked:
+        result.lock_()
+    return result
+
+
+def _like(function: Callable[..., Any]) -> None:
+    """Enter one of torch's ``*_like`` functions."""
+
+    def handler(td: Any, **kwargs: Any) -> Any:
+        return _new_leaves(function, td, kwargs)
+
+    handler.__name__ = function.__name__
+    TD_HANDLED_FUNCTIONS[function] = handler
+
+
+for _function in (
+    torch.zeros_like,
+    torch.ones_like,
+    torch.empty_like,
+    torch.rand_like,
+    torch.randn_like,
+):
+    _like(_function)
+
+
+def _filled(leaf: torch.Tensor, fill_value: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.full_like(leaf, fill_value, **kwargs)
+
+
+@_handles(torch.full_like)
+def _full_like(td: Any, fill_value: Any, **kwargs: Any) -> Any:
+    return _new_leaves(partial(_filled, fill_value=fill_value), td, kwargs)
+
+
+# Several collections -----------------------------------------------------------------
+
+
+@_handles(torch.stack)
+def _stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    from tensordict.ops.joining import stack
+
+    return stack(tensors, dim, out=out)
+
+
+@_handles(torch.cat)
+def _cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    from tensordict.ops.joining import cat
+
+    return cat(tensors, dim, out=out)
+
+
+@_handles(torch.gather)
+def _gather(
+    input: Any,  # noqa: A002 - torch's name
+    dim: int,
+    index: torch.Tensor,
+    *,
+    sparse_grad: bool = False,
+    out: Any = None,
+) -> Any:
+    if sparse_grad:
+        msg = "sparse_grad=True is not supported by torch.gather of a tensordict."
+        raise NotImplementedError(msg)
+    return input.gather(dim, index, out=out)
+
+
+@_handles(torch.where)
+def _where(condition: torch.Tensor, input: Any, other: Any, *, out: Any = None) -> Any:  # noqa: A002
+    if isinstance(input, CollectionProtocol):
+        return input.where(condition, other, out=out)
+    return other.where(~condition, input, out=out)
+
+
+def _loss(function: Callable[..., Any]) -> None:
+    """Enter a loss of two collections: one value per leaf, keys matched by name."""
+
+    def handler(
+        input: Any,  # noqa: A002 - torch's name
+        target: Any,
+        *args: Any,
+        reduction: str = "mean",
+        **kwargs: Any,
+    ) -> Any:
+        if not isinstance(input, CollectionProtocol) or not isinstance(
+            target, CollectionProtocol
+        ):
+            msg = (
+                f"{function.__name__} takes two tensordicts, got "
+                f"{type(input).__name__} and {type(target).__name__}."
+            )
+            raise TypeError(msg)
+        whole = reduction == "none"
+
+        def loss(leaf: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return function(leaf, other, *args, reduction=reduction, **kwargs)
+
+        return input._fast_apply(
+            loss, target, batch_size=None if whole else torch.Size([])
+        )
+
+    handler.__name__ = function.__name__
+    TD_HANDLED_FUNCTIONS[function] = handler
+
+
+for _function in (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss):
+    _loss(_function)
+
+
+# Gradients ---------------------------------------------------------------------------
+
+
+def _only(value: Any, what: str) -> Any:
+    """The one collection that ``value`` is or holds."""
+    if isinstance(value, (tuple, list)):
+        if len(value) != 1:
+            msg = f"torch.autograd.grad for TensorDict only supports a single {what}"
+            raise ValueError(msg)
+        value = value[0]
+    if not isinstance(value, CollectionProtocol):
+        msg = (
+            "torch.autograd.grad for TensorDict only supports TensorDictBase as "
+            f"{what}"
+        )
+        raise ValueError(msg)  # noqa: TRY004 - the established class
+    return value
+
+
+@_handles(torch.autograd.grad)
+def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, **kwargs: Any) -> Any:
+    outputs = _only(outputs, "output")
+    inputs = _only(inputs, "input")
+    if grad_outputs is not None:
+        grad_outputs = _rust.leaves(_only(grad_outputs, "grad_output"))
+    gradients = torch.autograd.grad(
+        _rust.leaves(outputs), _rust.leaves(inputs), grad_outputs, **kwargs
+    )
+    return _rust.rebuild(inputs, list(gradients), True, True)
