@@ -82,7 +82,8 @@ def _new_leaves(function: Callable[..., Any], td: Any, kwargs: dict[str, Any]) -
     if device is None:
         return _rust.map_leaves(td, function, (), None, True, 0, True)
     result = _rust.map_leaves(td, function)
-    result._restrict_device(torch.device(device))
+    for container in _rust.containers(result):
+        container._device = torch.device(device)
     if td.is_locked:
         result.lock_()
     return result
