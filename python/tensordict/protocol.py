@@ -79,6 +79,9 @@ class CollectionProtocol:
     _is_dense: ClassVar[bool] = False
     """Whether the primitives may read the four state attributes directly."""
 
+    _plain_type: ClassVar[Any]
+    """The dense container itself, not a subclass: what comparisons are made of."""
+
     _is_non_tensor: ClassVar[bool] = False
     """Whether this container is one value that is no tensor: walks do not enter it."""
 
@@ -112,6 +115,14 @@ class CollectionProtocol:
 
     def _del_entry(self, key: str) -> None:
         """Remove one direct entry that exists."""
+        raise NotImplementedError
+
+    def _make_child(self) -> Any:
+        """An empty container of this kind, size, device and names, to be hung in here."""
+        raise NotImplementedError
+
+    def _with_entries(self, entries: dict[str, Any]) -> Any:
+        """A container around ``entries``, which are values of this one."""
         raise NotImplementedError
 
     # Walking: one method per primitive that meets foreign containers --------
@@ -152,6 +163,12 @@ class CollectionProtocol:
     def _clone_structure(self) -> Self:
         """New containers all the way down that share the leaves."""
         raise NotImplementedError
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        """Take back the leaves that :meth:`_leaves` gave, after they were written to.
+
+        Only a container whose leaves are copies has something to do here.
+        """
 
 
 def entries_of(source: CollectionProtocol | Mapping[str, Any]) -> Mapping[str, Any]:

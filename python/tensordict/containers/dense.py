@@ -150,3 +150,4 @@ def _as_size(batch_size: Any, source: Any) -> torch.Size:
 
 
 TensorDict.__module__ = "tensordict._td"
+CollectionProtocol._plain_type = TensorDict

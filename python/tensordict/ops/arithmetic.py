@@ -1,0 +1,553 @@
+"""Arithmetic with an operand: ``add``, ``mul_``, ``clamp``, ``lerp``, and the operators."""
+
+# The bodies are filled by decorators; see families.py.
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.ops.families import (
+    combine,
+    combine_inplace,
+    elementwise_scaled,
+    elementwise_scaled_inplace,
+    elementwise_with,
+    elementwise_with_inplace,
+    leafwise,
+)
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["ArithmeticOps"]
+
+MSG_MIXED_BOUNDS = (
+    "Mixed tensordict and non-tensordict min/max values are not authorized."
+)
+MSG_OUT_KEYS = (
+    "out must have the keys of the result: it lacks {} and has the extra keys {}."
+)
+
+
+def _subtract_from(values: list[torch.Tensor], operand: Any) -> list[torch.Tensor]:
+    """``operand - value``, with the sign of zero that the subtraction has."""
+    return _subtract_scaled(values, operand, 1)
+
+
+def _subtract_scaled(
+    values: list[torch.Tensor], operand: Any, alpha: Any
+) -> list[torch.Tensor]:
+    if type(operand) is list:
+        return [
+            torch.rsub(value, other, alpha=alpha)
+            for value, other in zip(values, operand, strict=True)
+        ]
+    if isinstance(operand, torch.Tensor) and not operand.requires_grad:
+        # One number for all leaves, as in the foreach forms: it does not promote.
+        operand = operand.item()
+    return [torch.rsub(value, operand, alpha=alpha) for value in values]
+
+
+def _divide_into(values: list[torch.Tensor], operand: Any) -> list[torch.Tensor]:
+    """``operand / value``, computed as torch does it."""
+    return torch._foreach_mul(torch._foreach_reciprocal(values), operand)
+
+
+def _interpolate(values: list[torch.Tensor], end: Any, weight: Any) -> Any:
+    return torch._foreach_lerp(values, _per_leaf(values, end), weight)
+
+
+def _interpolate_(values: list[torch.Tensor], end: Any, weight: Any) -> Any:
+    return torch._foreach_lerp_(values, _per_leaf(values, end), weight)
+
+
+def _per_leaf(values: list[torch.Tensor], operand: Any) -> list[Any]:
+    return operand if type(operand) is list else [operand] * len(values)
+
+
+class ArithmeticOps(CollectionProtocol):
+    """Arithmetic with an operand.
+
+    The operand ``other`` may be
+
+    - a number, or a tensor without dims: the same for all leaves;
+    - a tensor of shape ``[*B]``, or one that broadcasts with the batch size ``[*B]``: it
+      broadcasts from the left, over each leaf's other dims ``[*F]``;
+    - another collection: its entries are matched by key, in whatever order they are.
+
+    The result has the structure, device, names and lock of this collection (never
+    locked where ``other`` is a tensor with dims), and dtypes as torch promotes them.
+    ``default`` says what to do where a key is missing on one side:
+
+    - None, the default: raise a ``KeyError``;
+    - ``"intersection"``: drop the entry;
+    - a tensor or a number: take it in place of what is missing.
+
+    A method whose name ends in ``_`` writes into the same storage and returns the
+    collection itself; it reads the entries of ``other`` that it needs and ignores more.
+
+    Examples:
+        >>> td = TensorDict(a=torch.ones(2, 3), b=torch.ones(2), batch_size=[2])
+        >>> td.add(1)["b"]
+        tensor([2., 2.])
+        >>> (td * torch.tensor([2.0, 3.0]))["a"]
+        tensor([[2., 2., 2.],
+                [3., 3., 3.]])
+        >>> td.mul(td.select("b"), default="intersection").keys()
+        dict_keys(['b'])
+    """
+
+    # Addition and subtraction ------------------------------------------------------
+
+    @elementwise_scaled(torch._foreach_add, 1)
+    def add(
+        self, other: Any, *, alpha: float | None = None, default: Any = None
+    ) -> Self:
+        """Add ``alpha * other`` to every leaf.
+
+        Args:
+            other: a number, a tensor or a collection.
+            alpha: a factor of ``other``. Default: 1.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+
+        Raises:
+            KeyError: the keys differ and there is no ``default``.
+            RuntimeError: ``other`` does not broadcast with the batch size.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(2), batch_size=[2])
+            >>> td.add(torch.tensor([1.0, 2.0]), alpha=10)["a"]
+            tensor([10., 20.])
+        """
+
+    @elementwise_scaled_inplace(torch._foreach_add_, 1)
+    def add_(self, other: Any, *, alpha: float | None = None) -> Self:
+        """Add ``alpha * other`` to every leaf, in place.
+
+        Args:
+            other: a number, a tensor or a collection.
+            alpha: a factor of ``other``. Default: 1.
+
+        Raises:
+            KeyError: ``other`` lacks a key.
+            RuntimeError: the result does not fit in a leaf's shape or dtype.
+        """
+
+    @elementwise_scaled(torch._foreach_sub, -1)
+    def sub(
+        self, other: Any, *, alpha: float | None = None, default: Any = None
+    ) -> Self:
+        """Subtract ``alpha * other`` from every leaf.
+
+        Args:
+            other: a number, a tensor or a collection.
+            alpha: a factor of ``other``. Default: 1.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+
+        Raises:
+            KeyError: the keys differ and there is no ``default``.
+            RuntimeError: ``other`` does not broadcast with the batch size.
+        """
+
+    @elementwise_scaled_inplace(torch._foreach_sub_, -1)
+    def sub_(self, other: Any, alpha: float | None = None) -> Self:
+        """Subtract ``alpha * other`` from every leaf, in place.
+
+        Args:
+            other: a number, a tensor or a collection.
+            alpha: a factor of ``other``. Default: 1.
+
+        Raises:
+            KeyError: ``other`` lacks a key.
+            RuntimeError: the result does not fit in a leaf's shape or dtype.
+        """
+
+    def rsub(
+        self, other: Any, *, alpha: float | None = None, default: Any = None
+    ) -> Self:
+        """Subtract every leaf, times ``alpha``, from ``other``.
+
+        Args:
+            other: a number, a tensor or a collection.
+            alpha: a factor of this collection. Default: 1.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+
+        Raises:
+            KeyError: the keys differ and there is no ``default``.
+
+        Examples:
+            >>> td = TensorDict(a=torch.tensor([1.0, 2.0]), batch_size=[2])
+            >>> td.rsub(1)["a"]
+            tensor([ 0., -1.])
+        """
+        if alpha is None:
+            return self._rsub(other, default=default)
+
+        def op(values: list[torch.Tensor], operand: Any) -> list[torch.Tensor]:
+            return _subtract_scaled(values, operand, alpha)
+
+        return elementwise_with(op)(_stub)(self, other, default)
+
+    @elementwise_with(_subtract_from)
+    def _rsub(self, other: Any, *, default: Any = None) -> Self:
+        """Subtract every leaf from ``other``."""
+
+    # Products ------------------------------------------------------------------------
+
+    @elementwise_with(torch._foreach_mul)
+    def mul(self, other: Any, *, default: Any = None) -> Self:
+        """Multiply every leaf by ``other``.
+
+        Args:
+            other: a number, a tensor or a collection.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+
+        Raises:
+            KeyError: the keys differ and there is no ``default``.
+            RuntimeError: ``other`` does not broadcast with the batch size.
+        """
+
+    @elementwise_with_inplace(torch._foreach_mul_)
+    def mul_(self, other: Any) -> Self:
+        """Multiply every leaf by ``other``, in place.
+
+        Raises:
+            KeyError: ``other`` lacks a key.
+            RuntimeError: the result does not fit in a leaf's shape or dtype.
+        """
+
+    @elementwise_with(torch._foreach_div)
+    def div(self, other: Any, *, default: Any = None) -> Self:
+        """Divide every leaf by ``other``; integers give floats.
+
+        Args:
+            other: a number, a tensor or a collection.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+
+        Raises:
+            KeyError: the keys differ and there is no ``default``.
+            RuntimeError: ``other`` does not broadcast with the batch size.
+        """
+
+    @elementwise_with_inplace(torch._foreach_div_)
+    def div_(self, other: Any) -> Self:
+        """Divide every leaf by ``other``, in place.
+
+        Raises:
+            KeyError: ``other`` lacks a key.
+            RuntimeError: the result does not fit in a leaf's shape or dtype.
+        """
+
+    @elementwise_with(torch._foreach_pow)
+    def pow(self, other: Any, *, default: Any = None) -> Self:
+        """Raise every leaf to the power of ``other``.
+
+        Args:
+            other: a number, a tensor or a collection.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+
+        Raises:
+            KeyError: the keys differ and there is no ``default``.
+            RuntimeError: an integer leaf meets a negative integer power.
+        """
+
+    @elementwise_with_inplace(torch._foreach_pow_)
+    def pow_(self, other: Any) -> Self:
+        """Raise every leaf to the power of ``other``, in place.
+
+        Raises:
+            KeyError: ``other`` lacks a key.
+            RuntimeError: the result does not fit in a leaf's shape or dtype.
+        """
+
+    @leafwise(torch.remainder)
+    def mod(self, other: Any) -> Self:
+        """Take the remainder of every leaf by ``other``, with the divisor's sign."""
+
+    # Bounds ----------------------------------------------------------------------------
+
+    @elementwise_with(torch._foreach_maximum)
+    def maximum(self, other: Any, *, default: Any = None) -> Self:
+        """Take the greater of every element and ``other``.
+
+        Args:
+            other: a number, a tensor or a collection.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+        """
+
+    @elementwise_with_inplace(torch._foreach_maximum_)
+    def maximum_(self, other: Any) -> Self:
+        """Take the greater of every element and ``other``, in place."""
+
+    @elementwise_with(torch._foreach_minimum)
+    def minimum(self, other: Any, *, default: Any = None) -> Self:
+        """Take the smaller of every element and ``other``.
+
+        Args:
+            other: a number, a tensor or a collection.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+        """
+
+    @elementwise_with_inplace(torch._foreach_minimum_)
+    def minimum_(self, other: Any) -> Self:
+        """Take the smaller of every element and ``other``, in place."""
+
+    @elementwise_with(torch._foreach_clamp_min)
+    def clamp_min(self, other: Any, default: Any = None) -> Self:
+        """Raise every element that is below ``other`` to it.
+
+        Args:
+            other: a number, a tensor or a collection.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+        """
+
+    @elementwise_with_inplace(torch._foreach_clamp_min_)
+    def clamp_min_(self, other: Any) -> Self:
+        """Raise every element that is below ``other`` to it, in place."""
+
+    @elementwise_with(torch._foreach_clamp_max)
+    def clamp_max(self, other: Any, *, default: Any = None) -> Self:
+        """Lower every element that is above ``other`` to it.
+
+        Args:
+            other: a number, a tensor or a collection.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+        """
+
+    @elementwise_with_inplace(torch._foreach_clamp_max_)
+    def clamp_max_(self, other: Any) -> Self:
+        """Lower every element that is above ``other`` to it, in place."""
+
+    def clamp(self, min: Any = None, max: Any = None, *, out: Any = None) -> Self:  # noqa: A002
+        """Bring every element into the range from ``min`` to ``max``.
+
+        The result is not locked where both bounds are given.
+
+        Args:
+            min: the lower bound: a number, a tensor, a collection or None.
+            max: the upper bound, of the same kind.
+            out: a collection with the same keys, into whose leaves the result goes.
+
+        Raises:
+            ValueError: one bound is a collection and the other is not.
+            KeyError: a bound, or ``out``, lacks a key.
+
+        Examples:
+            >>> td = TensorDict(a=torch.tensor([-1.0, 0.5, 3.0]), batch_size=[3])
+            >>> td.clamp(0, 1)["a"]
+            tensor([0.0000, 0.5000, 1.0000])
+        """
+        if min is None:
+            result = self.clamp_max(max)
+        elif max is None:
+            result = self.clamp_min(min)
+        else:
+            nested = isinstance(min, CollectionProtocol)
+            if nested is not isinstance(max, CollectionProtocol):
+                raise ValueError(MSG_MIXED_BOUNDS)
+            result = combine(_clamp_each, self, min, max)
+            if result.is_locked:
+                result.unlock_()
+        return result if out is None else _into(out, result)
+
+    # Of three ----------------------------------------------------------------------------
+
+    def lerp(self, end: Any, weight: Any) -> Self:
+        """Interpolate linearly: ``self + weight * (end - self)``.
+
+        Args:
+            end: a collection or a tensor.
+            weight: a number, a tensor or a collection.
+
+        Raises:
+            KeyError: ``end`` or ``weight`` lacks a key.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(2), batch_size=[2])
+            >>> td.lerp(td + 1, 0.25)["a"]
+            tensor([0.2500, 0.2500])
+        """
+        return combine(_interpolate, self, end, weight)
+
+    def lerp_(self, end: Any, weight: Any) -> Self:
+        """Interpolate linearly, in place. See :meth:`lerp`."""
+        return combine_inplace(_interpolate_, self, end, weight)
+
+    def addcmul(self, other1: Any, other2: Any, *, value: float | None = 1) -> Self:
+        """Add ``value * other1 * other2`` to every leaf.
+
+        Args:
+            other1: a collection or a tensor of shape ``[*B]``.
+            other2: a collection or a tensor of shape ``[*B]``.
+            value: a factor of the product.
+        """
+
+        def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
+            return torch._foreach_addcmul(values, one, two, value=value)
+
+        return combine(op, self, other1, other2)
+
+    def addcmul_(self, other1: Any, other2: Any, *, value: float | None = 1) -> Self:
+        """Add ``value * other1 * other2`` to every leaf, in place."""
+
+        def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
+            return torch._foreach_addcmul_(values, one, two, value=value)
+
+        return combine_inplace(op, self, other1, other2)
+
+    def addcdiv(self, other1: Any, other2: Any, value: float | None = 1) -> Self:
+        """Add ``value * other1 / other2`` to every leaf.
+
+        Args:
+            other1: a collection or a tensor of shape ``[*B]``.
+            other2: a collection or a tensor of shape ``[*B]``.
+            value: a factor of the quotient.
+
+        Raises:
+            RuntimeError: all three are integers.
+        """
+
+        def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
+            return torch._foreach_addcdiv(values, one, two, value=value)
+
+        return combine(op, self, other1, other2)
+
+    def addcdiv_(self, other1: Any, other2: Any, *, value: float | None = 1) -> Self:
+        """Add ``value * other1 / other2`` to every leaf, in place."""
+
+        def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
+            return torch._foreach_addcdiv_(values, one, two, value=value)
+
+        return combine_inplace(op, self, other1, other2)
+
+    # Bits and truth values ----------------------------------------------------------------
+
+    @leafwise(torch.logical_and)
+    def logical_and(self, other: Any, *, default: Any = None) -> Self:
+        """Say for every element whether it and that of ``other`` are true.
+
+        Args:
+            other: a tensor or a collection.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+        """
+
+    @leafwise(torch.bitwise_and)
+    def bitwise_and(self, other: Any, *, default: Any = None) -> Self:
+        """Keep the bits that are set in every element and in ``other``.
+
+        Args:
+            other: a number, a tensor or a collection.
+            default: for keys that only one side has: ``"intersection"`` or a value.
+
+        Raises:
+            NotImplementedError: a leaf is neither of integers nor of truth values.
+        """
+
+    # Operators --------------------------------------------------------------------------
+
+    @elementwise_with(torch._foreach_add)
+    def __add__(self, other: Any) -> Self:
+        """Return :meth:`add`."""
+
+    @elementwise_with(torch._foreach_add)
+    def __radd__(self, other: Any) -> Self:
+        """Return :meth:`add`."""
+
+    @elementwise_with_inplace(torch._foreach_add_)
+    def __iadd__(self, other: Any) -> Self:
+        """Return :meth:`add_`."""
+
+    @elementwise_with(torch._foreach_sub)
+    def __sub__(self, other: Any) -> Self:
+        """Return :meth:`sub`."""
+
+    @elementwise_with(_subtract_from)
+    def __rsub__(self, other: Any) -> Self:
+        """Return :meth:`rsub`."""
+
+    @elementwise_with_inplace(torch._foreach_sub_)
+    def __isub__(self, other: Any) -> Self:
+        """Return :meth:`sub_`."""
+
+    @elementwise_with(torch._foreach_mul)
+    def __mul__(self, other: Any) -> Self:
+        """Return :meth:`mul`."""
+
+    @elementwise_with(torch._foreach_mul)
+    def __rmul__(self, other: Any) -> Self:
+        """Return :meth:`mul`."""
+
+    @elementwise_with_inplace(torch._foreach_mul_)
+    def __imul__(self, other: Any) -> Self:
+        """Return :meth:`mul_`."""
+
+    @elementwise_with(torch._foreach_div)
+    def __truediv__(self, other: Any) -> Self:
+        """Return :meth:`div`."""
+
+    @elementwise_with(_divide_into)
+    def __rtruediv__(self, other: Any) -> Self:
+        """Divide ``other`` by every leaf."""
+
+    @elementwise_with_inplace(torch._foreach_div_)
+    def __itruediv__(self, other: Any) -> Self:
+        """Return :meth:`div_`."""
+
+    @elementwise_with(torch._foreach_pow)
+    def __pow__(self, other: Any) -> Self:
+        """Return :meth:`pow`."""
+
+    def __rpow__(self, other: Any) -> NoReturn:
+        """Refuse: the base of a power must be a collection."""
+        msg = (
+            "rpow isn't implemented for tensordict yet. Make sure both elements are "
+            "wrapped in a tensordict for this to work."
+        )
+        raise NotImplementedError(msg)
+
+    @elementwise_with_inplace(torch._foreach_pow_)
+    def __ipow__(self, other: Any) -> Self:
+        """Return :meth:`pow_`."""
+
+    @leafwise(torch.remainder)
+    def __mod__(self, other: Any) -> Self:
+        """Return :meth:`mod`."""
+
+    @leafwise(torch.bitwise_and)
+    def __and__(self, other: Any) -> Self:
+        """Return :meth:`bitwise_and`."""
+
+    @leafwise(torch.bitwise_and)
+    def __rand__(self, other: Any) -> Self:
+        """Return :meth:`bitwise_and`."""
+
+
+def _stub(self: Any, other: Any, default: Any = None) -> Any:  # noqa: ARG001
+    """A name and a signature for a method that is filled on the fly."""
+
+
+def _clamp_each(values: list[torch.Tensor], low: Any, high: Any) -> list[torch.Tensor]:
+    lows, highs = _per_leaf(values, low), _per_leaf(values, high)
+    return [
+        torch.clamp(value, least, most)
+        for value, least, most in zip(values, lows, highs, strict=True)
+    ]
+
+
+def _into(out: Any, result: Any) -> Any:
+    """Write the leaves of ``result`` into those of ``out``.
+
+    Raises:
+        KeyError: the two do not have the same keys.
+    """
+    mine, theirs = set(_rust.walk(result, 0, True, True)), set(out.keys(True, True))  # noqa: FBT003
+    if mine != theirs:
+        raise KeyError(MSG_OUT_KEYS.format(mine - theirs or {}, theirs - mine or {}))
+    return combine_inplace(_copy_each, out, result)
+
+
+def _copy_each(values: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    for value, source in zip(values, sources, strict=True):
+        value.copy_(source)

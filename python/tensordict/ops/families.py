@@ -1,0 +1,491 @@
+"""The decorators that fill the uniform methods: a hundred functions, one body each.
+
+Where dozens of methods differ only in the torch function they call, each is written
+with its real signature and docstring and an empty body, and a decorator of this file
+puts the body in when the class is made. The filled method is a plain function: a call
+costs one Python frame.
+
+The functions below the decorators are the slower roads: an operand that is another
+collection or a tensor, and so has to be brought into line first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+
+__all__ = [
+    "casting",
+    "comparing",
+    "elementwise",
+    "elementwise_inplace",
+    "elementwise_scaled",
+    "elementwise_scaled_inplace",
+    "elementwise_with",
+    "elementwise_with_inplace",
+    "leafwise",
+    "mapping",
+]
+
+NUMBERS = (int, float, complex)
+F = TypeVar("F", bound=Callable[..., Any])
+Leaves = list[torch.Tensor]
+ForEach = Callable[..., Any]
+
+MSG_EXTRA = "Some keys were not found: {}."
+MSG_BAD_DEFAULT = (
+    'default must be a tensor, a number or "intersection", but got {!r}, and the two '
+    "collections do not have the same keys."
+)
+
+
+def _filled(method: Callable[..., Any], stub: F) -> F:
+    """``method`` with the name, signature, annotations and docstring of ``stub``."""
+    return functools.update_wrapper(method, stub)  # type: ignore[return-value]
+
+
+# Decorators ------------------------------------------------------------------------
+
+
+def elementwise(op: ForEach) -> Callable[[F], F]:
+    """Fill ``method(self)`` with ``op(leaves)``, a ``torch._foreach_*`` function."""
+
+    def fill(stub: F) -> F:
+        def method(self: Any) -> Any:
+            values = _rust.leaves(self)
+            return _rust.rebuild(self, op(values) if values else values, True, True)
+
+        return _filled(method, stub)
+
+    return fill
+
+
+def elementwise_inplace(op: ForEach) -> Callable[[F], F]:
+    """Fill ``method_(self)`` with ``op(leaves)``, which writes into the leaves."""
+
+    def fill(stub: F) -> F:
+        def method(self: Any) -> Any:
+            values = _rust.leaves(self)
+            if values:
+                op(values)
+            if not self._is_dense:
+                self._store_leaves(values)
+            return self
+
+        return _filled(method, stub)
+
+    return fill
+
+
+def mapping(op: str | Callable[..., Any]) -> Callable[[F], F]:
+    """Fill ``method(self)`` with ``op`` called on each leaf; there is no foreach form."""
+
+    def fill(stub: F) -> F:
+        def method(self: Any) -> Any:
+            return _rust.map_leaves(self, op, (), None, True, 0, True)
+
+        return _filled(method, stub)
+
+    return fill
+
+
+def elementwise_with(op: ForEach) -> Callable[[F], F]:
+    """Fill ``method(self, other, default=None)`` with ``op(leaves, operand)``.
+
+    ``op`` takes a list of leaves and either a list of as many operands, or one operand
+    for all. Names and lock are kept. The stub says whether ``default`` is keyword-only.
+    """
+
+    def fill(stub: F) -> F:
+        def method(self: Any, other: Any, default: Any = None) -> Any:
+            if isinstance(other, CollectionProtocol):
+                return with_collection(op, self, other, default)
+            if isinstance(other, torch.Tensor) and other.dim():
+                return with_tensor(op, self, other)
+            values = _rust.leaves(self)
+            values = op(values, other) if values else values
+            return _rust.rebuild(self, values, True, True)
+
+        def by_keyword(self: Any, other: Any, *, default: Any = None) -> Any:
+            if isinstance(other, CollectionProtocol):
+                return with_collection(op, self, other, default)
+            if isinstance(other, torch.Tensor) and other.dim():
+                return with_tensor(op, self, other)
+            values = _rust.leaves(self)
+            values = op(values, other) if values else values
+            return _rust.rebuild(self, values, True, True)
+
+        keyword = "default" in (stub.__kwdefaults__ or {})
+        return _filled(by_keyword if keyword else method, stub)
+
+    return fill
+
+
+def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
+    """As :func:`elementwise_with`, for ``self + sign * alpha * other``."""
+
+    def fill(stub: F) -> F:
+        def method(
+            self: Any, other: Any, *, alpha: Any = None, default: Any = None
+        ) -> Any:
+            each = op if alpha is None else _scaled(op, torch._foreach_add, sign, alpha)
+            if isinstance(other, CollectionProtocol):
+                return with_collection(each, self, other, default)
+            if isinstance(other, torch.Tensor) and other.dim():
+                return with_tensor(each, self, other)
+            values = _rust.leaves(self)
+            values = each(values, other) if values else values
+            return _rust.rebuild(self, values, True, True)
+
+        return _filled(method, stub)
+
+    return fill
+
+
+def _scaled(op: ForEach, add: ForEach, sign: int, alpha: Any) -> ForEach:
+    """``op`` with its operand times ``alpha``.
+
+    The foreach forms take ``alpha`` for lists, and the addition also for one tensor.
+    """
+
+    def scaled(values: Leaves, operand: Any) -> Any:
+        if type(operand) is list:
+            return op(values, operand, alpha=alpha)
+        if isinstance(operand, torch.Tensor):
+            return add(values, operand, alpha=sign * alpha)
+        return op(values, operand * alpha)
+
+    return scaled
+
+
+def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
+    """As :func:`elementwise_scaled`, writing into the leaves."""
+
+    def fill(stub: F) -> F:
+        def apply(self: Any, other: Any, alpha: Any) -> Any:
+            each = op if alpha is None else _scaled(op, torch._foreach_add_, sign, alpha)
+            return combine_inplace(each, self, other)
+
+        def method(self: Any, other: Any, alpha: Any = None) -> Any:
+            if alpha is None and isinstance(other, NUMBERS):
+                values = _rust.leaves(self)
+                if values:
+                    op(values, other)
+                if not self._is_dense:
+                    self._store_leaves(values)
+                return self
+            return apply(self, other, alpha)
+
+        def by_keyword(self: Any, other: Any, *, alpha: Any = None) -> Any:
+            if alpha is None and isinstance(other, NUMBERS):
+                values = _rust.leaves(self)
+                if values:
+                    op(values, other)
+                if not self._is_dense:
+                    self._store_leaves(values)
+                return self
+            return apply(self, other, alpha)
+
+        keyword = "alpha" in (stub.__kwdefaults__ or {})
+        return _filled(by_keyword if keyword else method, stub)
+
+    return fill
+
+
+def elementwise_with_inplace(op: ForEach) -> Callable[[F], F]:
+    """Fill ``method_(self, other)`` with ``op(leaves, operand)``, writing into the leaves."""
+
+    def fill(stub: F) -> F:
+        def method(self: Any, other: Any) -> Any:
+            if isinstance(other, (CollectionProtocol, torch.Tensor)):
+                return combine_inplace(op, self, other)
+            values = _rust.leaves(self)
+            if values:
+                op(values, other)
+            if not self._is_dense:
+                self._store_leaves(values)
+            return self
+
+        return _filled(method, stub)
+
+    return fill
+
+
+def leafwise(op: Callable[..., Any]) -> Callable[[F], F]:
+    """As :func:`elementwise_with`, for a function ``op(leaf, operand)`` of one leaf."""
+
+    def for_each(values: Leaves, operand: Any) -> Leaves:
+        if type(operand) is list and len(operand) == len(values):
+            return [op(value, other) for value, other in zip(values, operand)]  # noqa: B905
+        return [op(value, operand) for value in values]
+
+    return elementwise_with(for_each)
+
+
+def casting(dtype: torch.dtype) -> Callable[[F], F]:
+    """Fill ``method(self, *, cast_filter=None)`` with a cast of all leaves."""
+
+    def fill(stub: F) -> F:
+        def method(self: Any, *, cast_filter: Any = None) -> Any:
+            if cast_filter is not None:
+                return self._cast_where(dtype, cast_filter)
+            return _rust.map_leaves(self, "to", (dtype,), None, True, 0, True)
+
+        return _filled(method, stub)
+
+    return fill
+
+
+def comparing(
+    op: Callable[..., Any],
+    operator: Callable[[Any, Any], Any],
+    otherwise: bool,  # noqa: FBT001
+) -> Callable[[F], F]:
+    """Fill ``__op__(self, other)`` with ``op(leaf, operand)``, a comparison.
+
+    The result is a plain container without names, never locked. ``operator`` is the
+    function of :mod:`operator` for two entries of which one is a collection, and
+    ``otherwise`` the answer where ``other`` is nothing to compare with.
+    """
+
+    def for_each(values: Leaves, operands: Leaves) -> Leaves:
+        return [op(value, other) for value, other in zip(values, operands)]  # noqa: B905
+
+    def fill(stub: F) -> F:
+        def method(self: Any, other: Any) -> Any:
+            if not isinstance(other, NUMBERS):
+                if isinstance(other, CollectionProtocol):
+                    return compare_collections(op, operator, self, other)
+                if isinstance(other, torch.Tensor):
+                    if other.dim():
+                        return with_tensor(for_each, self, other)
+                elif isinstance(other, dict):
+                    other = self._plain_type(other, batch_size=[])
+                    return compare_collections(op, operator, self, other)
+                elif not _is_number(other):
+                    return otherwise
+            values = [op(value, other) for value in _rust.leaves(self)]
+            return _rust.rebuild_as(self, values, self._plain_type)
+
+        return _filled(method, stub)
+
+    return fill
+
+
+def _is_number(value: Any) -> bool:
+    """Whether ``value`` is a number of another library, such as ``numpy.float32``."""
+    import numbers  # noqa: PLC0415 - rare, and its check walks a registry
+
+    return isinstance(value, numbers.Number)
+
+
+# Operands ----------------------------------------------------------------------------
+
+
+def expand_right(values: Iterable[torch.Tensor], operand: torch.Tensor) -> Leaves:
+    """For each leaf a view of ``operand`` (shape ``[*B]``) that broadcasts over ``[*F]``."""
+    dims = operand.dim()
+    views = {dims: operand}
+    out = []
+    for value in values:
+        ndim = value.dim()
+        view = views.get(ndim)
+        if view is None:
+            view = operand.view(*operand.shape, *([1] * (ndim - dims)))
+            views[ndim] = view
+        out.append(view)
+    return out
+
+
+def with_tensor(op: ForEach, td: Any, other: torch.Tensor) -> Any:
+    """``op`` with a tensor that broadcasts from the left over the batch dims."""
+    size = td.batch_size
+    shape = torch.broadcast_shapes(size, other.shape)
+    if shape != size:
+        td = td.expand(shape)
+    if shape != other.shape:
+        other = other.expand(shape)
+    values = _rust.leaves(td)
+    if values:
+        values = op(values, expand_right(values, other))
+    return _rust.rebuild(td, values, True, False)
+
+
+def broadcast_collections(td: Any, other: Any) -> tuple[Any, Any]:
+    """Two collections with one batch size; one without batch dims stays as it is."""
+    size, other_size = td.batch_size, other.batch_size
+    if other_size and size != other_size:
+        shape = torch.broadcast_shapes(size, other_size)
+        if shape != size:
+            td = td.expand(shape)
+        if shape != other_size:
+            other = other.expand(shape)
+    return td, other
+
+
+def with_collection(op: ForEach, td: Any, other: Any, default: Any) -> Any:
+    """``op`` with another collection, whose entries are matched by key."""
+    td, other = broadcast_collections(td, other)
+    values = _rust.leaves(td)
+    operands = _rust.align(td, other)
+    if operands is None:
+        if default is not None:
+            return _with_default(op, td, other, default)
+        operands = matched_leaves(td, other, strict=True) if values else values
+    return _rust.rebuild(td, op(values, operands) if values else values, True, True)
+
+
+def matched_leaves(td: Any, other: Any, *, strict: bool) -> Leaves:
+    """The leaves of ``other`` at the keys of ``td``; the slow road, with its errors.
+
+    Raises:
+        KeyError: ``other`` lacks a key of ``td`` or, if ``strict``, has more.
+    """
+    mine = _rust.walk(td, 0, True, True)
+    theirs = dict(_rust.walk(other, 2, True, True))
+    missing = {key for key in mine if key not in theirs}
+    extra = theirs.keys() - set(mine)
+    if missing:
+        raise KeyError(mismatch_message(missing, extra))
+    if extra and strict:
+        raise KeyError(MSG_EXTRA.format(set(extra)))
+    return [theirs[key] for key in mine]
+
+
+def mismatch_message(missing: Iterable[Any], extra: Iterable[Any]) -> str:
+    """What to say of keys that only the first or only the second collection has."""
+    missing, extra = set(missing), set(extra)
+    msg = "keys in tensordicts mismatch."
+    if missing:
+        msg += f" The first TD has keys {missing} that the second does not have."
+    if extra:
+        msg += f" The second TD has keys {extra} that the first does not have."
+    return msg
+
+
+def _with_default(op: ForEach, td: Any, other: Any, default: Any) -> Any:
+    """``op`` on collections with different keys; see the ``default`` of ``add``."""
+    mine = dict(_rust.walk(td, 2, True, True))
+    theirs = dict(_rust.walk(other, 2, True, True))
+    if isinstance(default, str):
+        if default != "intersection":
+            raise TypeError(MSG_BAD_DEFAULT.format(default))
+        common = [key for key in mine if key in theirs]
+        kept = td.select(*common)
+        values = [mine[key] for key in common]
+        if values:
+            values = op(values, [theirs[key] for key in common])
+        result = _rust.rebuild(kept, values, True, False)
+    else:
+        if not isinstance(default, torch.Tensor):
+            default = torch.as_tensor(default)
+        added = [key for key in theirs if key not in mine]
+        values = [*mine.values(), *[default] * len(added)]
+        operands = [theirs.get(key, default) for key in [*mine, *added]]
+        if values:
+            values = op(values, operands)
+        result = _rust.rebuild(td, values[: len(mine)], True, False)
+        for key, value in zip(added, values[len(mine) :], strict=True):
+            _rust.set_entry(result, key, value)
+    if td.is_locked:
+        _rust.lock_tree(result)
+    return result
+
+
+def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
+    """``td``, its leaves, and the operands in line with them.
+
+    A collection becomes the list of its leaves at the keys of ``td`` (it may have
+    more), a tensor with dims a list of views that broadcast from the left, and anything
+    else stays. ``td`` is expanded where the batch dims of an operand ask for it.
+    """
+    size = shape = td.batch_size
+    sizes = []
+    for operand in operands:
+        own = None
+        if isinstance(operand, CollectionProtocol):
+            own = operand.batch_size or None  # type: ignore[attr-defined]
+        elif isinstance(operand, torch.Tensor) and operand.dim():
+            own = operand.shape
+        sizes.append(own)
+        if own is not None and own != shape:
+            shape = torch.broadcast_shapes(shape, own)
+    if shape != size:
+        td = td.expand(shape)
+    values = _rust.leaves(td)
+    lists: list[Any] = []
+    for operand, own in zip(operands, sizes, strict=True):
+        if own is not None and own != shape:
+            operand = operand.expand(shape)  # noqa: PLW2901
+        if isinstance(operand, CollectionProtocol):
+            found = _rust.align(td, operand) if values else values
+            if found is None:
+                found = matched_leaves(td, operand, strict=False)
+            lists.append(found)
+        elif own is not None:
+            lists.append(expand_right(values, operand))
+        else:
+            lists.append(operand)
+    return td, values, lists
+
+
+def combine(op: ForEach, td: Any, *operands: Any) -> Any:
+    """``op(leaves, *operands)``. Locked as ``td``, except where a tensor comes first."""
+    td, values, lists = operand_lists(td, operands)
+    first = operands[0]
+    lock = not (isinstance(first, torch.Tensor) and first.dim())
+    values = op(values, *lists) if values else values
+    return _rust.rebuild(td, values, True, lock)
+
+
+def combine_inplace(op: ForEach, td: Any, *operands: Any) -> Any:
+    """``op(leaves, *operands)``, which writes into the leaves of ``td``."""
+    _, values, lists = operand_lists(td, operands)
+    if values:
+        op(values, *lists)
+    if not td._is_dense:
+        td._store_leaves(values)
+    return td
+
+
+# Comparisons ---------------------------------------------------------------------------
+
+
+def compare_collections(
+    op: Callable[..., Any],
+    operator: Callable[[Any, Any], Any],
+    td: Any,
+    other: Any,
+) -> Any:
+    """Compare two collections entry by entry."""
+    td, other = broadcast_collections(td, other)
+    operands = _rust.align(td, other)
+    if operands is None:
+        return _compare_entries(operator, td, other)
+    values = [
+        op(value, operand)
+        for value, operand in zip(_rust.leaves(td), operands, strict=True)
+    ]
+    return _rust.rebuild_as(td, values, td._plain_type)
+
+
+def _compare_entries(
+    operator: Callable[[Any, Any], Any], td: Any, other: Any
+) -> Any:
+    """Compare where a tensor may meet a collection.
+
+    Raises:
+        KeyError: the two do not have the same keys.
+    """
+    mine, theirs = dict(td._entries()), dict(other._entries())
+    if mine.keys() != theirs.keys():
+        missing, extra = mine.keys() - theirs.keys(), theirs.keys() - mine.keys()
+        raise KeyError(mismatch_message(missing, extra))
+    entries = {key: operator(value, theirs[key]) for key, value in mine.items()}
+    return _rust.new(td._plain_type, entries, td.batch_size, td.device, None)
