@@ -1,11 +1,779 @@
-"""Reducing over batch dims, features, or everything."""
+"""Sums, means, extrema and the like: over batch dims, over feature dims, over everything."""
 
 from __future__ import annotations
 
-from tensordict.protocol import CollectionProtocol
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 __all__ = ["ReductionsOps"]
 
+Dims = int | tuple[int, ...] | Literal["feature"] | None
+ALL_DIMS = 64
+"""More batch dims than a container can have: as ``k`` of a walk it cuts all of them."""
+
+MSG_DIM = "Incompatible dim {} for tensordict with batch dims {}."
+MSG_DIM_ALL = (
+    "dim must be greater than or equal to -tensordict.batch_dims and smaller than "
+    "tensordict.batch_dims"
+)
+MSG_DIM_LOGSUMEXP = (
+    "The dimension {} is incompatible with a tensordict with batch_size {}."
+)
+MSG_NO_LEAVES = (
+    "{}(reduce=True) reduces the tensor leaves together, and this tensordict has no "
+    "tensor leaves."
+)
+MSG_FEATURE = (
+    "{0}(dim='feature') needs reduce=True: the extremum of each leaf's own feature "
+    "dims has no one index."
+)
+MSG_FEATURE_KEEPDIM = "dim='feature' is incompatible with keepdim=True."
+MSG_ONE_DIM = "{}() takes one dim, got {!r}."
+
 
 class ReductionsOps(CollectionProtocol):
-    """Reducing over batch dims, features, or everything."""
+    """Reductions.
+
+    All of them read ``dim`` the same way, for a batch size ``[*B]`` and leaves of shape
+    ``[*B, *F]``:
+
+    - an int, or a tuple of them: these batch dims. The result has the batch size
+      without them (or with 1 in their place, if ``keepdim``), and keeps the names of
+      the others.
+    - not given, or None: everything. Each leaf becomes one number, the batch size ``[]``.
+    - ``"feature"``: the dims ``[*F]`` of each leaf. The batch size stays.
+
+    With ``reduce=True`` the leaves are joined first and the result is one tensor: along
+    ``dim`` (so leaves must agree in their other dims), flattened where everything is
+    reduced, along the flattened feature dims for ``dim="feature"``.
+
+    ``key_transform`` renames the entries of the result: it is called with each entry's
+    own key (not its path) and gives the new one, a nested one if it likes.
+
+    Results are never locked.
+
+    Examples:
+        >>> td = TensorDict(a=torch.ones(2, 3, 4), b=torch.ones(2, 3), batch_size=[2, 3])
+        >>> td.sum(0)["a"].shape
+        torch.Size([3, 4])
+        >>> td.sum()["a"]
+        tensor(24.)
+        >>> td.sum(dim="feature")["a"].shape
+        torch.Size([2, 3])
+        >>> td.sum(reduce=True)
+        tensor(30.)
+        >>> td.sum(key_transform=lambda key: key + "_sum")["b_sum"]
+        tensor(6.)
+    """
+
+    # Sums and moments --------------------------------------------------------------
+
+    def sum(
+        self,
+        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
+        *,
+        dtype: torch.dtype | None = None,
+        reduce: bool | None = None,
+        key_transform: Callable[[Any], Any] | None = None,
+    ) -> Self | torch.Tensor:
+        """Sum.
+
+        Args:
+            dim: which dims; see the class.
+            keepdim: whether reduced dims stay, with size 1.
+            dtype: the dtype to which leaves are cast first.
+            reduce: whether all leaves are reduced together, to one tensor.
+            key_transform: gives the key of each entry of the result.
+
+        Raises:
+            IndexError: ``dim`` is no batch dim.
+            ValueError: ``reduce`` is true and there are no leaves.
+        """
+        options = {} if dtype is None else {"dtype": dtype}
+        return _reduce(self, torch.sum, options, dim, keepdim, reduce, key_transform)
+
+    def mean(
+        self,
+        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
+        *,
+        dtype: torch.dtype | None = None,
+        reduce: bool | None = None,
+        key_transform: Callable[[Any], Any] | None = None,
+    ) -> Self | torch.Tensor:
+        """Take the mean. Leaves must be of floats, or ``dtype`` given.
+
+        Args:
+            dim: which dims; see the class.
+            keepdim: whether reduced dims stay, with size 1.
+            dtype: the dtype to which leaves are cast first.
+            reduce: whether all leaves are reduced together, to one tensor.
+            key_transform: gives the key of each entry of the result.
+        """
+        options = {} if dtype is None else {"dtype": dtype}
+        return _reduce(self, torch.mean, options, dim, keepdim, reduce, key_transform)
+
+    def nansum(
+        self,
+        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
+        *,
+        dtype: torch.dtype | None = None,
+        reduce: bool | None = None,
+    ) -> Self | torch.Tensor:
+        """Sum, leaving out NaN.
+
+        Args:
+            dim: which dims; see the class.
+            keepdim: whether reduced dims stay, with size 1.
+            dtype: the dtype to which leaves are cast first.
+            reduce: whether all leaves are reduced together, to one tensor.
+        """
+        options = {} if dtype is None else {"dtype": dtype}
+        return _reduce(self, torch.nansum, options, dim, keepdim, reduce)
+
+    def nanmean(
+        self,
+        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
+        *,
+        dtype: torch.dtype | None = None,
+        reduce: bool | None = None,
+    ) -> Self | torch.Tensor:
+        """Take the mean of what is not NaN.
+
+        Args:
+            dim: which dims; see the class.
+            keepdim: whether reduced dims stay, with size 1.
+            dtype: the dtype to which leaves are cast first.
+            reduce: whether all leaves are reduced together, to one tensor.
+        """
+        options = {} if dtype is None else {"dtype": dtype}
+        return _reduce(self, torch.nanmean, options, dim, keepdim, reduce)
+
+    def prod(
+        self,
+        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
+        *,
+        dtype: torch.dtype | None = None,
+        reduce: bool | None = None,
+    ) -> Self | torch.Tensor:
+        """Multiply.
+
+        Args:
+            dim: which dims; see the class.
+            keepdim: whether reduced dims stay, with size 1.
+            dtype: the dtype to which leaves are cast first.
+            reduce: whether all leaves are reduced together, to one tensor.
+        """
+        options = {} if dtype is None else {"dtype": dtype}
+        return _reduce(self, _prod, options, dim, keepdim, reduce, name="prod")
+
+    def std(
+        self,
+        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
+        *,
+        correction: int = 1,
+        reduce: bool | None = None,
+        key_transform: Callable[[Any], Any] | None = None,
+    ) -> Self | torch.Tensor:
+        """Take the standard deviation.
+
+        Args:
+            dim: which dims; see the class.
+            keepdim: whether reduced dims stay, with size 1.
+            correction: what is subtracted from the number of values in the divisor.
+            reduce: whether all leaves are reduced together, to one tensor.
+            key_transform: gives the key of each entry of the result.
+        """
+        options = {"correction": correction}
+        return _reduce(self, torch.std, options, dim, keepdim, reduce, key_transform)
+
+    def var(
+        self,
+        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
+        *,
+        correction: int = 1,
+        reduce: bool | None = None,
+        key_transform: Callable[[Any], Any] | None = None,
+    ) -> Self | torch.Tensor:
+        """Take the variance.
+
+        Args:
+            dim: which dims; see the class.
+            keepdim: whether reduced dims stay, with size 1.
+            correction: what is subtracted from the number of values in the divisor.
+            reduce: whether all leaves are reduced together, to one tensor.
+            key_transform: gives the key of each entry of the result.
+        """
+        options = {"correction": correction}
+        return _reduce(self, torch.var, options, dim, keepdim, reduce, key_transform)
+
+    def quantile(
+        self,
+        q: float | torch.Tensor,
+        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
+        *,
+        interpolation: str = "linear",
+        reduce: bool | None = None,
+        key_transform: Callable[[Any], Any] | None = None,
+    ) -> Self | torch.Tensor:
+        """Take quantiles.
+
+        Args:
+            q: a number from 0 to 1, or a tensor of N of them: then the results of a
+                reduction along dims have a first batch dim of size N. (Where everything
+                is reduced, leaves have it and the batch size is still ``[]``.)
+            dim: which dims; see the class.
+            keepdim: whether reduced dims stay, with size 1.
+            interpolation: how to choose between two values; as :func:`torch.quantile`.
+            reduce: whether all leaves are reduced together, to one tensor.
+            key_transform: gives the key of each entry of the result.
+
+        Examples:
+            >>> td = TensorDict(a=torch.arange(5.0), batch_size=[5])
+            >>> td.quantile(0.5, 0)["a"]
+            tensor(2.)
+            >>> td.quantile(torch.tensor([0.25, 0.75]), 0)["a"]
+            tensor([1., 3.])
+        """
+        op = functools.partial(_quantile, q=q)
+        options = {"interpolation": interpolation}
+        first = q.shape if isinstance(q, torch.Tensor) else torch.Size([])
+        return _reduce(
+            self, op, options, dim, keepdim, reduce, key_transform, "quantile", first
+        )
+
+    # Extrema ---------------------------------------------------------------------------
+
+    def max(
+        self,
+        dim: Any = NO_DEFAULT,
+        keepdim: bool = False,  # noqa: FBT001, FBT002
+        *,
+        reduce: bool | None = None,
+        return_indices: bool = True,
+    ) -> Any:
+        """Take the greatest values, and where they are.
+
+        Args:
+            dim: one batch dim, or nothing for each leaf's greatest value.
+            keepdim: whether the reduced dim stays, with size 1.
+            reduce: whether all leaves are reduced together.
+            return_indices: whether the places are given, too. Only with a ``dim``.
+
+        Returns:
+            With a ``dim`` a named tuple ``(values, indices)`` of two collections (of two
+            tensors if ``reduce``), else the values alone.
+
+        Examples:
+            >>> td = TensorDict(a=torch.tensor([1.0, 5.0, 3.0]), batch_size=[3])
+            >>> td.max(0).indices["a"]
+            tensor(1)
+            >>> td.max()["a"]
+            tensor(5.)
+        """
+        return _extremum(self, "max", dim, keepdim, reduce, return_indices)
+
+    def min(
+        self,
+        dim: Any = NO_DEFAULT,
+        keepdim: bool = False,  # noqa: FBT001, FBT002
+        *,
+        reduce: bool | None = None,
+        return_indices: bool = True,
+    ) -> Any:
+        """Take the smallest values, and where they are. See :meth:`max`.
+
+        Args:
+            dim: one batch dim, or nothing for each leaf's smallest value.
+            keepdim: whether the reduced dim stays, with size 1.
+            reduce: whether all leaves are reduced together.
+            return_indices: whether the places are given, too. Only with a ``dim``.
+        """
+        return _extremum(self, "min", dim, keepdim, reduce, return_indices)
+
+    def amax(
+        self,
+        dim: Any = NO_DEFAULT,
+        keepdim: bool = False,  # noqa: FBT001, FBT002
+        *,
+        reduce: bool | None = None,
+    ) -> Self | torch.Tensor:
+        """Take the greatest values.
+
+        Args:
+            dim: which batch dims; nothing for each leaf's greatest value.
+            keepdim: whether reduced dims stay, with size 1.
+            reduce: whether all leaves are reduced together, to one tensor.
+        """
+        if _is_feature(dim) and not reduce:
+            raise RuntimeError(MSG_FEATURE.format("amax"))
+        return _reduce(self, torch.amax, {}, dim, keepdim, reduce)
+
+    def amin(
+        self,
+        dim: Any = NO_DEFAULT,
+        keepdim: bool = False,  # noqa: FBT001, FBT002
+        *,
+        reduce: bool | None = None,
+    ) -> Self | torch.Tensor:
+        """Take the smallest values.
+
+        Args:
+            dim: which batch dims; nothing for each leaf's smallest value.
+            keepdim: whether reduced dims stay, with size 1.
+            reduce: whether all leaves are reduced together, to one tensor.
+        """
+        if _is_feature(dim) and not reduce:
+            raise RuntimeError(MSG_FEATURE.format("amin"))
+        return _reduce(self, torch.amin, {}, dim, keepdim, reduce)
+
+    def cummax(
+        self, dim: int, *, reduce: bool | None = None, return_indices: bool = True
+    ) -> Any:
+        """Take the greatest value so far, along a batch dim.
+
+        Args:
+            dim: one batch dim.
+            reduce: whether the leaves are joined along ``dim`` first.
+            return_indices: whether the places are given, too.
+
+        Returns:
+            A named tuple ``(values, indices)``, or the values alone.
+        """
+        return _cumulative(self, "cummax", dim, reduce, return_indices)
+
+    def cummin(
+        self, dim: int, *, reduce: bool | None = None, return_indices: bool = True
+    ) -> Any:
+        """Take the smallest value so far, along a batch dim. See :meth:`cummax`.
+
+        Args:
+            dim: one batch dim.
+            reduce: whether the leaves are joined along ``dim`` first.
+            return_indices: whether the places are given, too.
+        """
+        return _cumulative(self, "cummin", dim, reduce, return_indices)
+
+    # Truth -----------------------------------------------------------------------------
+
+    def all(self, dim: int | None = None) -> Any:
+        """Say whether all elements are true (not zero).
+
+        Args:
+            dim: one batch dim, or None for one answer.
+
+        Returns:
+            A bool, or a collection of truth values with the batch size without ``dim``.
+
+        Raises:
+            RuntimeError: ``dim`` is no batch dim.
+
+        Examples:
+            >>> td = TensorDict(a=torch.tensor([True, False]), batch_size=[2])
+            >>> td.all()
+            False
+            >>> td.any(0)["a"]
+            tensor(True)
+        """
+        if dim is not None:
+            return _truth(self, "all", dim)
+        return all(bool(leaf.all()) for leaf in _rust.leaves(self))
+
+    def any(self, dim: int | None = None) -> Any:
+        """Say whether any element is true (not zero). See :meth:`all`.
+
+        Args:
+            dim: one batch dim, or None for one answer.
+        """
+        if dim is not None:
+            return _truth(self, "any", dim)
+        return any(bool(leaf.any()) for leaf in _rust.leaves(self))
+
+    # Norms -----------------------------------------------------------------------------
+
+    def norm(
+        self,
+        *,
+        out: Any = None,
+        dtype: torch.dtype | None = None,
+        key_transform: Callable[[Any], Any] | None = None,
+    ) -> Self:
+        """Take the Euclidean norm of each leaf.
+
+        The result is locked if this collection is.
+
+        Args:
+            out: a collection that is updated with the norms and returned.
+            dtype: the dtype to which leaves are cast first.
+            key_transform: gives the key of each entry of the result.
+
+        Raises:
+            NotImplementedError: a leaf is of integers, and there is no ``dtype``.
+
+        Examples:
+            >>> td = TensorDict(a=torch.tensor([3.0, 4.0]), batch_size=[2])
+            >>> td.norm()["a"]
+            tensor(5.)
+        """
+        values = _rust.leaves(self)
+        if values:
+            values = list(torch._foreach_norm(values, 2, dtype))
+        lock = key_transform is None
+        result = _rust.rebuild_as(self, values, None, torch.Size([]), lock)
+        if key_transform is not None:
+            result = _rekeyed(result, key_transform)
+            if self._is_locked:
+                _rust.lock_tree(result)
+        return result if out is None else out.update(result)
+
+    def logsumexp(
+        self,
+        dim: Any = None,
+        keepdim: bool = False,  # noqa: FBT001, FBT002
+        *,
+        out: Any = None,
+    ) -> Self:
+        """Take the logarithm of the summed exponentials.
+
+        Args:
+            dim: the batch dims; None for all batch dims (not the feature dims).
+            keepdim: whether reduced dims stay, with size 1.
+            out: a collection that is updated with the results and returned.
+
+        Raises:
+            ValueError: ``dim`` is no batch dim.
+        """
+        ndim = len(self.batch_size)
+        dims = range(ndim) if dim is None else dim
+        if not isinstance(dims, (tuple, list, range)):
+            dims = (dims,)
+        for each in dims:
+            if not -ndim <= each < ndim:
+                raise ValueError(MSG_DIM_LOGSUMEXP.format(each, self.batch_size))
+        dims = tuple(each % ndim for each in dims)
+        prefix, names = _reduced_shape(self.batch_size, dims, keepdim)
+        result = _rust.map_leaves(self, "logsumexp", (dims, keepdim), prefix, names)
+        return result if out is None else out.update(result)
+
+
+# Arguments -------------------------------------------------------------------------------
+
+
+def _is_feature(dim: Any) -> bool:
+    return isinstance(dim, str) and dim == "feature"
+
+
+def _batch_dims(dim: Any, ndim: int) -> tuple[int, ...]:
+    """The batch dims that an argument names, none of them negative.
+
+    Raises:
+        IndexError: one is no batch dim.
+        TypeError: ``dim`` is no int and no sequence of them.
+    """
+    dims = tuple(dim) if isinstance(dim, (tuple, list)) else (dim,)
+    out = []
+    for each in dims:
+        position = each if type(each) is int else operator.index(each)
+        if not -ndim <= position < ndim:
+            raise IndexError(MSG_DIM.format(position, ndim))
+        out.append(position + ndim if position < 0 else position)
+    return tuple(out)
+
+
+def _reduced_shape(
+    size: Sequence[int], dims: tuple[int, ...], keepdim: Any
+) -> tuple[torch.Size, Any]:
+    """The batch size after a reduction, and where its names come from."""
+    if keepdim:
+        kept = [1 if dim in dims else length for dim, length in enumerate(size)]
+        return torch.Size(kept), True
+    rest = tuple(dim for dim in range(len(size)) if dim not in dims)
+    return torch.Size([size[dim] for dim in rest]), rest
+
+
+def _with_features_last(leaf: torch.Tensor, ndim: int) -> torch.Tensor:
+    """``leaf`` with its dims from ``ndim`` on made one."""
+    if leaf.dim() == ndim:
+        return leaf.unsqueeze(-1)
+    return leaf.flatten(ndim)
+
+
+def _joined(td: Any, dim: Any, name: str) -> torch.Tensor:
+    """All leaves as one tensor, joined along ``dim``: an int, ``"feature"`` or None.
+
+    Raises:
+        ValueError: there are no leaves.
+        RuntimeError: the leaves' other dims differ.
+    """
+    leaves = _rust.leaves(td)
+    if not leaves:
+        raise ValueError(MSG_NO_LEAVES.format(name))
+    if dim is None:
+        return torch.cat([leaf.reshape(-1) for leaf in leaves])
+    if dim == "feature":
+        ndim = len(td.batch_size)
+        return torch.cat([_with_features_last(leaf, ndim) for leaf in leaves], -1)
+    return torch.cat(leaves, dim)
+
+
+# Reducing --------------------------------------------------------------------------------
+
+
+def _reduce(
+    td: Any,
+    op: Callable[..., torch.Tensor],
+    options: dict[str, Any],
+    dim: Any,
+    keepdim: Any,
+    reduce: bool | None,  # noqa: FBT001
+    key_transform: Callable[[Any], Any] | None = None,
+    name: str = "",
+    first: torch.Size = torch.Size([]),  # noqa: B008
+) -> Any:
+    """Any reduction to one value per slice.
+
+    ``op(leaf)`` reduces everything, ``op(leaf, dims, keepdim)`` some dims. ``first``
+    are dims that it puts before all others.
+    """
+    keep = keepdim is not NO_DEFAULT and bool(keepdim)
+    everything = dim is NO_DEFAULT or dim is None or (type(dim) is tuple and not dim)
+    if options:
+        op = functools.partial(op, **options)
+    if _is_feature(dim) and keep:
+        raise TypeError(MSG_FEATURE_KEEPDIM)
+    if reduce:
+        if everything:
+            return op(_joined(td, None, name or _name_of(op)))
+        if _is_feature(dim):
+            return op(_joined(td, "feature", name or _name_of(op)), -1)
+        dims = _batch_dims(dim, len(td.batch_size))
+        return op(_joined(td, dims[0], name or _name_of(op)), dims, keepdim=keep)
+    if everything:
+        if keep:
+            result = _keep_all_dims(td, op, first)
+        else:
+            size = torch.Size([])
+            result = _rust.map_leaves(td, op, (), size, None, 0, False, ALL_DIMS)
+    elif _is_feature(dim):
+        values = [
+            op(_with_features_last(leaf, ndim), -1)
+            for leaf, ndim in zip(
+                _rust.leaves(td), _rust.leaf_batch_dims(td), strict=True
+            )
+        ]
+        result = _rust.rebuild(td, values)
+        if first:
+            _prepend_dims(result, first)
+    else:
+        size = td.batch_size
+        dims = _batch_dims(dim, len(size))
+        prefix, names = _reduced_shape(size, dims, keep)
+        if first:
+            prefix = first + prefix
+            names = tuple(range(len(size))) if names is True else names
+            names = (*[-1] * len(first), *names)
+        if keep:
+            op = functools.partial(op, keepdim=True)
+        result = _rust.map_leaves(td, op, (dims,), prefix, names)
+    return result if key_transform is None else _rekeyed(result, key_transform)
+
+
+def _name_of(op: Any) -> str:
+    return getattr(op, "func", op).__name__
+
+
+def _keep_all_dims(td: Any, op: Callable[..., Any], first: torch.Size) -> Any:
+    """Reduce every leaf to one number, with as many dims as it had."""
+
+    def each(leaf: torch.Tensor) -> Any:
+        return op(leaf, tuple(range(leaf.dim())), keepdim=True)
+
+    result = _rust.map_leaves(td, each)
+    for container in _rust.containers(result):
+        ones = [1] * len(container._batch_size)
+        container._batch_size = torch.Size(ones)
+    if first:
+        _prepend_dims(result, first)
+    return result
+
+
+def _prepend_dims(td: Any, first: torch.Size) -> None:
+    """Put ``first`` before the batch size of a fresh result and all that it holds."""
+    for container in _rust.containers(td):
+        container._batch_size = torch.Size(first + container._batch_size)
+        names = container._td_dim_names
+        if names is not None:
+            container._td_dim_names = [*[None] * len(first), *names]
+
+
+def _rekeyed(td: Any, key_transform: Callable[[Any], Any]) -> Any:
+    """``td`` with new keys; of two entries with the same new key the last one stays."""
+    result = _rust.new(type(td), {}, td._batch_size, td._device, td._td_dim_names)
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol):
+            value = _rekeyed(value, key_transform)  # noqa: PLW2901
+        _rust.set_entry(result, key_transform(key), value)
+    return result
+
+
+def _prod(
+    leaf: torch.Tensor,
+    dims: Any = None,
+    *,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Multiply over several dims, which torch does one at a time."""
+    if dims is None:
+        return torch.prod(leaf, dtype=dtype)
+    if isinstance(dims, int):
+        return torch.prod(leaf, dims, keepdim=keepdim, dtype=dtype)
+    if len(set(dims)) != len(dims):
+        msg = f"a dim appears multiple times in the list of dims {dims}"
+        raise RuntimeError(msg)
+    for dim in sorted(dims, reverse=True):
+        leaf = torch.prod(leaf, dim, keepdim=keepdim, dtype=dtype)
+    return leaf
+
+
+def _quantile(
+    leaf: torch.Tensor,
+    dims: Any = None,
+    *,
+    q: float | torch.Tensor,
+    keepdim: bool = False,
+    interpolation: str = "linear",
+) -> torch.Tensor:
+    """Take quantiles over several dims, which torch does over one."""
+    if isinstance(dims, tuple) and len(dims) != 1:
+        rest = [dim for dim in range(leaf.dim()) if dim not in dims]
+        count = math.prod(leaf.shape[dim] for dim in dims)
+        shape = [leaf.shape[dim] for dim in rest]
+        flat = leaf.permute(*rest, *dims).reshape([*shape, count])
+        result = torch.quantile(flat, q, -1, interpolation=interpolation)
+        if keepdim:
+            ahead = result.dim() - len(rest)
+            for dim in sorted(dims):
+                result = result.unsqueeze(dim + ahead)
+        return result
+    dim = dims[0] if isinstance(dims, tuple) else dims
+    if dim is None:
+        return torch.quantile(leaf, q, interpolation=interpolation)
+    return torch.quantile(leaf, q, dim, keepdim=keepdim, interpolation=interpolation)
+
+
+def _one_dim(td: Any, dim: Any, name: str) -> int:
+    """The one batch dim that an argument names.
+
+    Raises:
+        TypeError: it names several, or nothing.
+    """
+    if dim is None or dim is NO_DEFAULT:
+        msg = f'{name}() missing 1 required positional arguments: "dim"'
+        raise TypeError(msg)
+    if isinstance(dim, (tuple, list)):
+        if len(dim) != 1:
+            raise TypeError(MSG_ONE_DIM.format(name, dim))
+        dim = dim[0]
+    return _batch_dims(dim, len(td.batch_size))[0]
+
+
+def _extremum(
+    td: Any,
+    name: str,
+    dim: Any,
+    keepdim: bool,  # noqa: FBT001
+    reduce: bool | None,  # noqa: FBT001
+    return_indices: bool,  # noqa: FBT001
+) -> Any:
+    """Take ``max`` or ``min``."""
+    if dim is NO_DEFAULT or dim is None:
+        if keepdim:
+            msg = f"{name}() takes keepdim only together with a dim."
+            raise TypeError(msg)
+        if reduce:
+            return getattr(_joined(td, None, name), name)()
+        size = torch.Size([])
+        return _rust.map_leaves(td, name, (), size, None, 0, False, ALL_DIMS)
+    if reduce:
+        if _is_feature(dim):
+            found = getattr(_joined(td, "feature", name), name)(-1, keepdim)
+        else:
+            one = _one_dim(td, dim, name)
+            found = getattr(_joined(td, one, name), name)(one, keepdim)
+        return found if return_indices else found[0]
+    if _is_feature(dim):
+        raise RuntimeError(MSG_FEATURE.format(name))
+    one = _one_dim(td, dim, name)
+    prefix, names = _reduced_shape(td.batch_size, (one,), keepdim)
+    found = _rust.split_leaves(td, name, (one, keepdim), [prefix, prefix], names)
+    if not return_indices:
+        return found[0]
+    return getattr(torch.return_types, name)(found)
+
+
+def _cumulative(
+    td: Any,
+    name: str,
+    dim: Any,
+    reduce: bool | None,  # noqa: FBT001
+    return_indices: bool,  # noqa: FBT001
+) -> Any:
+    """Take ``cummax`` or ``cummin``."""
+    if _is_feature(dim) and not reduce:
+        raise RuntimeError(MSG_FEATURE.format(name))
+    if reduce:
+        one = -1 if _is_feature(dim) else _one_dim(td, dim, name)
+        joined = _joined(td, dim if _is_feature(dim) else one, name)
+        found = getattr(joined, name)(one)
+        return found if return_indices else found[0]
+    one = _one_dim(td, dim, name)
+    size = td.batch_size
+    found = _rust.split_leaves(td, name, (one,), [size, size])
+    if not return_indices:
+        return found[0]
+    return getattr(torch.return_types, name)(found)
+
+
+def _truth(td: Any, name: str, dim: int) -> Any:
+    """Take ``all`` or ``any`` along one batch dim, in plain containers.
+
+    Raises:
+        RuntimeError: ``dim`` is no batch dim.
+    """
+    ndim = len(td.batch_size)
+    if isinstance(dim, bool) or not -ndim <= dim < ndim:
+        raise RuntimeError(MSG_DIM_ALL)
+    dim %= ndim
+    prefix, names = _reduced_shape(td.batch_size, (dim,), keepdim=False)
+    return _plain(_rust.map_leaves(td, name, (dim,), prefix, names))
+
+
+def _plain(td: Any) -> Any:
+    """A fresh result with the dense container in place of its subclasses."""
+    entries = {
+        key: _plain(value) if isinstance(value, CollectionProtocol) else value
+        for key, value in td._entries().items()
+    }
+    if type(td) is td._plain_type or not td._is_dense:
+        if td._is_dense:
+            td._tensordict.update(entries)
+        return td
+    return _rust.new(
+        td._plain_type, entries, td._batch_size, td._device, td._td_dim_names
+    )
