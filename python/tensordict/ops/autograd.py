@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -34,6 +35,9 @@ MSG_NOT_DIFFERENTIABLE = (
 )
 
 
+_data_of = operator.attrgetter("data")
+
+
 def _set_data(leaf: torch.Tensor, data: torch.Tensor) -> None:
     leaf.data = data
 
@@ -57,7 +61,7 @@ class AutogradOps(CollectionProtocol):
         Setting it replaces the data of each leaf by that of the entry of the same key;
         leaves whose key the other collection lacks keep theirs.
         """
-        return _rust.map_leaves(self, torch.Tensor.detach, (), None, True, 0, True)
+        return _rust.map_leaves(self, _data_of, (), None, True, 0, True)
 
     @data.setter
     def data(self, source: Any) -> None:
