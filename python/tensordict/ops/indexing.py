@@ -1,11 +1,318 @@
-"""Reading and writing by index and by mask."""
+"""Parts of a collection by index or mask: reading and writing."""
 
 from __future__ import annotations
 
-from tensordict.protocol import CollectionProtocol
+from typing import TYPE_CHECKING, Any, Self
 
-__all__ = ["IndexingOps"]
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from tensordict.collection import TensorDictBase
+    from tensordict.protocol import NestedKeyLike
+
+__all__ = ["IndexingOps", "getitem_batch_size"]
+
+MSG_EXPAND_RIGHT = (
+    "expand_as_right requires the destination tensor to have at least as many "
+    "dimensions as the input tensor, got tensor.ndimension()={} and "
+    "dest.ndimension()={}"
+)
+MSG_MASK_SHAPE = (
+    "tensor shape is incompatible with dest shape, got: tensor.shape={}, dest={}"
+)
+MSG_GATHER_DIM = "Cannot gather tensordict with shape {} along dim {}."
+MSG_GATHER_NDIM = (
+    "expand(torch.LongTensor{}, size={}): the number of sizes provided ({}) must be "
+    "greater or equal to the number of dimensions in the tensor ({})"
+)
+MSG_NO_PAD = "Key {} not found and no pad value provided."
 
 
 class IndexingOps(CollectionProtocol):
-    """Reading and writing by index and by mask."""
+    """Parts of a collection by index or mask: reading and writing.
+
+    An index or mask is about the batch dims ``[*B]`` and follows torch's rules for
+    tensors of that shape. Lists, ranges and NumPy arrays count as index tensors.
+    """
+
+    def _get_index(self, index: Any) -> Any:
+        """The container of every entry at ``index``: see ``__getitem__``."""
+        return _rust.index(self, index)
+
+    def _set_index(self, index: Any, value: Any) -> None:
+        """Write ``value`` into every entry at ``index``: see ``__setitem__``."""
+        if isinstance(value, dict):
+            size = _rust.index_shape(self.batch_size, index)
+            value = self._from_mapping(value, size)
+        _rust.set_index(self, index, value)
+
+    def _from_mapping(self, value: Any, size: torch.Size) -> Any:
+        from tensordict.containers.dense import TensorDict
+
+        return TensorDict(value, batch_size=size, device=self.device)
+
+    def __getitems__(self, index: Any) -> Any:
+        """The same as ``self[index]``: data loaders call it with a list of rows."""
+        return self[index]
+
+    def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
+        """The shape of the entry at ``key``.
+
+        Raises:
+            KeyError: there is no such entry.
+
+        Examples:
+            >>> TensorDict({"a": torch.zeros(3, 4)}, [3]).get_item_shape("a")
+            torch.Size([3, 4])
+        """
+        return _rust.get(self, key).shape
+
+    def _get_sub_tensordict(self, idx: Any) -> Any:
+        """A view of the part at ``idx`` whose writes go through to this collection."""
+        from tensordict.containers.view import _SubTensorDict
+
+        return _SubTensorDict(source=self, idx=idx)
+
+    # Masks -----------------------------------------------------------------------
+
+    def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Self:
+        """Keep the elements where ``mask`` is true.
+
+        As ``self[mask]``. Leaves go from ``[*B, *F]`` to ``[N, *F]`` for a mask of
+        shape ``[*B]``, where ``N`` is the number of true elements. Leaves are copies.
+
+        Args:
+            mask: bool, the first batch dims or all of them.
+            inplace: store the new leaves in this collection, and return it.
+
+        Raises:
+            IndexError: the mask does not have the first batch dims as its shape.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
+            >>> td.masked_select(torch.tensor([True, False, True]))["a"].tolist()
+            [0, 2]
+        """
+        mask.ndimension()
+        result = _rust.index(self, mask)
+        return self._replace_content(result) if inplace else result
+
+    def masked_fill_(self, mask: torch.Tensor, value: float | bool) -> Self:
+        """Write ``value`` into every leaf where ``mask`` is true, in place.
+
+        Args:
+            mask: bool, broadcast to the batch size from the left.
+            value: the number to write.
+
+        Raises:
+            RuntimeError: the mask is not bool, or does not broadcast.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
+            >>> td.masked_fill_(torch.tensor([True, False, True]), 1.0)["a"].tolist()
+            [1.0, 0.0, 1.0]
+        """
+        leaves = _rust.leaves(self)
+        _check_mask(mask, self.batch_size, leaves)
+        for leaf in leaves:
+            leaf.masked_fill_(_right(mask, leaf), value)
+        return self
+
+    def masked_fill(self, mask: torch.Tensor, value: float | bool) -> Self:
+        """As :meth:`masked_fill_`, on a copy. The result is unlocked."""
+        _check_mask(mask, self.batch_size, _rust.leaves(self))
+        return _rust.map_leaves(
+            self, _masked_fill, (mask, value), None, True, 0, False, -1
+        )
+
+    def where(
+        self,
+        condition: torch.Tensor,
+        other: torch.Tensor | TensorDictBase,
+        *,
+        out: TensorDictBase | None = None,
+        pad: int | bool | None = None,
+        update_batch_size: bool = False,
+    ) -> Self:
+        """Take elements of this where ``condition`` holds, else those of ``other``.
+
+        As :meth:`torch.Tensor.where`.
+
+        Args:
+            condition: bool, broadcast to the batch size from the left.
+            other: a collection with the same entries, or a number or tensor for all
+                leaves. With a collection the result is unlocked.
+            out: the collection to store the result in, and to return.
+            pad: what stands for an entry that only one of the two has. Default: such
+                an entry is an error.
+            update_batch_size: whether ``out`` takes the batch size of this.
+
+        Raises:
+            KeyError: an entry is missing and ``pad`` is not given.
+            RuntimeError: a shape does not broadcast, or ``condition`` is not bool.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
+            >>> td.where(torch.tensor([True, False, True]), -1)["a"].tolist()
+            [0, -1, 2]
+        """
+        _check_mask(condition, self.batch_size, _rust.leaves(self))
+        if isinstance(other, CollectionProtocol):
+            result = _where_tree(self, condition, other, pad)
+        else:
+            result = _rust.map_leaves(
+                self, _where, (condition, other), None, True, 0, True, -1
+            )
+        if out is None:
+            return result
+        if update_batch_size:
+            out.batch_size = result.batch_size
+        for key, value in list(result._entries().items()):
+            out.set(key, value)
+        return out
+
+    # Gather ----------------------------------------------------------------------
+
+    def gather(
+        self,
+        dim: int,
+        index: torch.Tensor,
+        out: TensorDictBase | None = None,
+        *,
+        inplace: bool = False,
+    ) -> Self:
+        """Take elements along a batch dim. As :func:`torch.gather`. Unlocked.
+
+        Args:
+            dim: the batch dim.
+            index: integers ``[*I]``, for every leaf: those go from ``[*B, *F]`` to
+                ``[*I, *F]``.
+            out: the collection whose leaves are written, and which is returned.
+            inplace: store the new leaves in this collection, and return it.
+
+        Raises:
+            KeyError: ``out`` lacks an entry.
+            RuntimeError: ``dim`` is no batch dim, or an index is out of range.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.tensor([5, 6, 7])}, batch_size=[3])
+            >>> td.gather(0, torch.tensor([2, 0]))["a"].tolist()
+            [7, 5]
+        """
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        if not index.dim():
+            msg = "len() of a 0-d tensor"
+            raise TypeError(msg)
+        at = dim + ndim if dim < 0 else dim
+        if not 0 <= at < ndim:
+            raise RuntimeError(MSG_GATHER_DIM.format(batch_size, dim))
+        count = index.dim()
+        if count > ndim:
+            raise RuntimeError(
+                MSG_GATHER_NDIM.format(
+                    list(index.shape), list(batch_size), ndim, count
+                )
+            )
+        index = index.to(torch.int64)
+        size = index.shape
+        if out is not None:
+            _gather_into(self, at, index, out)
+            return out
+        result = _rust.map_leaves(
+            self, _gather, (at, index), size, True, 0, False, count
+        )
+        if count != ndim:
+            result._batch_size = size
+            result._td_dim_names = None
+        return self._replace_content(result) if inplace else result
+
+
+def getitem_batch_size(batch_size: Any, index: Any) -> torch.Size:
+    """The batch size of ``td[index]`` for a ``td`` of ``batch_size``."""
+    return _rust.index_shape(torch.Size(batch_size), index)
+
+
+def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -> None:
+    """Raise where ``mask`` does not broadcast to the batch dims it stands for."""
+    ndim = mask.ndimension()
+    if ndim > len(batch_size):
+        raise RuntimeError(MSG_EXPAND_RIGHT.format(ndim, len(batch_size)))
+    for length, expected in zip(mask.shape, batch_size, strict=False):
+        if length not in (1, expected):
+            shape = leaves[0].shape if leaves else batch_size
+            raise RuntimeError(MSG_MASK_SHAPE.format(mask.shape, shape))
+
+
+def _right(mask: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """``mask`` with dims of size 1 added behind, until it has those of ``leaf``."""
+    missing = leaf.dim() - mask.dim()
+    return mask.reshape(mask.shape + (1,) * missing) if missing else mask
+
+
+def _masked_fill(leaf: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+    return leaf.masked_fill(_right(mask, leaf), value)
+
+
+def _where(leaf: torch.Tensor, condition: torch.Tensor, other: Any) -> torch.Tensor:
+    return torch.where(_right(condition, leaf), leaf, other)
+
+
+def _where_tree(td: Any, condition: torch.Tensor, other: Any, pad: Any) -> Any:
+    result = _rust.clone_structure(td)
+    entries, others = td._entries(), other._entries()
+    for key, value in list(entries.items()):
+        item = others.get(key, NO_DEFAULT)
+        result._set_entry(key, _where_entry(key, condition, value, item, pad))
+    for key, item in list(others.items()):
+        if key not in entries:
+            entry = _where_entry(key, condition, NO_DEFAULT, item, pad)
+            result._set_entry(key, entry)
+    return result
+
+
+def _where_entry(
+    key: str, condition: torch.Tensor, value: Any, item: Any, pad: Any
+) -> Any:
+    """One entry of ``where``; NO_DEFAULT stands for the one that is missing."""
+    present = item if value is NO_DEFAULT else value
+    if isinstance(present, CollectionProtocol):
+        if value is NO_DEFAULT:
+            value = present.empty()
+        elif item is NO_DEFAULT:
+            item = present.empty()
+        if isinstance(value, CollectionProtocol) and isinstance(
+            item, CollectionProtocol
+        ):
+            return _where_tree(value, condition, item, pad)
+    if value is NO_DEFAULT or item is NO_DEFAULT:
+        if pad is None:
+            raise KeyError(MSG_NO_PAD.format(key))
+        filled = torch.full_like(present, pad)
+        value = filled if value is NO_DEFAULT else value
+        item = filled if item is NO_DEFAULT else item
+    return torch.where(_right(condition, value), value, item)
+
+
+def _gather(leaf: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    return torch.gather(leaf, dim, _gather_index(leaf, index))
+
+
+def _gather_index(leaf: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    features = leaf.shape[index.dim() :]
+    if not features:
+        return index
+    return index.reshape(index.shape + (1,) * len(features)).expand(
+        index.shape + features
+    )
+
+
+def _gather_into(td: Any, dim: int, index: torch.Tensor, out: Any) -> None:
+    targets = [
+        (value, _rust.get(out, key)) for key, value in td.items(True, True)
+    ]
+    for value, target in targets:
+        torch.gather(value, dim, _gather_index(value, index), out=target)

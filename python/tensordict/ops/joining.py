@@ -1,11 +1,364 @@
-"""Stacking and concatenating collections and entries."""
+"""Several collections as one."""
 
 from __future__ import annotations
 
-from tensordict.protocol import CollectionProtocol
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-__all__ = ["JoiningOps"]
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict.collection import TensorDictBase
+    from tensordict.protocol import NestedKeyLike
+
+    T = TypeVar("T", bound=TensorDictBase)
+
+__all__ = [
+    "JoiningOps",
+    "cat",
+    "cat_collections",
+    "dense_stack_tds",
+    "maybe_dense_stack",
+    "stack",
+    "stack_collections",
+]
+
+MSG_LOCKED = (
+    "Cannot modify locked TensorDict. For in-place modification, consider using the "
+    "`set_()` method and make sure the key is present."
+)
+MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
+MSG_CAT_DIM = "dim must be in the range 0 <= dim < len(batch_size), got dim={} and batch_size={}"
+MSG_OUT_SIZE = (
+    "out.batch_size and {} batch size must match, got out.batch_size={} and "
+    "batch_size={}"
+)
+MSG_NO_STACK_DIM = "If a list of tensordicts is provided, stack_dim must not be None"
+MSG_SORTED = "The provided set of keys differs from the tensordict list of keys."
+MSG_NO_ENTRY = 'key "{}" not found in {} with keys {}'
 
 
 class JoiningOps(CollectionProtocol):
-    """Stacking and concatenating collections and entries."""
+    """Several collections as one, and several entries as one."""
+
+    @classmethod
+    def stack(cls, input: Any, dim: int = 0, *, out: Any = None) -> Any:
+        """Stack collections, or tensors, along a new dim: see :func:`tensordict.stack`.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
+            >>> TensorDict.stack([td, td], 1)["a"].shape
+            torch.Size([3, 2])
+        """
+        return stack(input, dim, out=out)
+
+    @classmethod
+    def cat(cls, input: Any, dim: int = 0, *, out: Any = None) -> Any:
+        """Join collections, or tensors, along a dim: see :func:`tensordict.cat`.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
+            >>> TensorDict.cat([td, td])["a"].shape
+            torch.Size([6])
+        """
+        return cat(input, dim, out=out)
+
+    @classmethod
+    def maybe_dense_stack(
+        cls, input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any
+    ) -> Any:
+        """Stack densely where shapes allow: see :func:`tensordict.maybe_dense_stack`."""
+        return maybe_dense_stack(input, dim, out=out, **kwargs)
+
+    def _stack_onto_(self, list_item: list[Any], dim: int) -> Self:
+        """Write the stack of ``list_item`` along ``dim`` into the leaves of this."""
+        for key, value in list(self._entries().items()):
+            group = [item._get_entry(key, NO_DEFAULT) for item in list_item]
+            _write_group(value, group, dim, torch.stack)
+        return self
+
+    # Entries of one collection ---------------------------------------------------
+
+    def stack_tensors(
+        self,
+        *keys: NestedKeyLike,
+        out_key: NestedKeyLike,
+        dim: int = 0,
+        keep_entries: bool = False,
+    ) -> Self:
+        """Replace several entries by their stack, in place.
+
+        Args:
+            *keys: the entries.
+            out_key: where the stack is stored.
+            dim: the new dim, as in :func:`torch.stack`.
+            keep_entries: whether the entries stay.
+
+        Raises:
+            KeyError: an entry is missing.
+            RuntimeError: shapes differ, or do not fit the batch size when stacked, or
+                the collection is locked. Nothing has changed then.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3), b=torch.ones(3), batch_size=[3])
+            >>> td.stack_tensors("a", "b", out_key="c", dim=1)["c"].shape
+            torch.Size([3, 2])
+        """
+        return self._join_entries(torch.stack, keys, out_key, dim, keep_entries)
+
+    def cat_tensors(
+        self,
+        *keys: NestedKeyLike,
+        out_key: NestedKeyLike,
+        dim: int = 0,
+        keep_entries: bool = False,
+    ) -> Self:
+        """Replace several entries by their concatenation, in place.
+
+        As :meth:`stack_tensors`, with :func:`torch.cat`.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3, 2), b=torch.ones(3, 1), batch_size=[3])
+            >>> td.cat_tensors("a", "b", out_key="c", dim=1)["c"].shape
+            torch.Size([3, 3])
+        """
+        return self._join_entries(torch.cat, keys, out_key, dim, keep_entries)
+
+    def _join_entries(
+        self, join: Any, keys: Any, out_key: Any, dim: int, keep_entries: bool
+    ) -> Self:
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        values = []
+        seen: list[Any] = []
+        for key in keys:
+            path = _rust.unravel_key_to_tuple(key)
+            if not keep_entries and path in seen:
+                raise KeyError(key)
+            seen.append(path)
+            values.append(_rust.get(self, key))
+        joined = join(values, dim=dim)
+        # The new entry comes after all others, also where it takes a key of theirs.
+        joined = _rust.validate(self, out_key, joined)
+        if not keep_entries:
+            for key in keys:
+                self.del_(key)
+        return self.set(out_key, joined)
+
+    def stack_from_tensordict(
+        self,
+        dim: int = 0,
+        *,
+        sorted: bool | list[NestedKeyLike] | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """All leaves stacked in one tensor.
+
+        Args:
+            dim: the new dim, as in :func:`torch.stack`.
+            sorted: whether leaves come in the order of their sorted keys, or a list of
+                all keys. Default: the order of the entries.
+            out: the tensor to write.
+
+        Raises:
+            RuntimeError: there is no leaf, shapes differ, or ``sorted`` is not a list
+                of all keys.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3), b=torch.ones(3), batch_size=[3])
+            >>> td.stack_from_tensordict().tolist()
+            [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+        """
+        return torch.stack(_leaves_in_order(self, sorted), dim, out=out)
+
+    def cat_from_tensordict(
+        self,
+        dim: int = 0,
+        *,
+        sorted: bool | list[NestedKeyLike] | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """All leaves joined in one tensor: see :meth:`stack_from_tensordict`.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3), b=torch.ones(3), batch_size=[3])
+            >>> td.cat_from_tensordict().shape
+            torch.Size([6])
+        """
+        return torch.cat(_leaves_in_order(self, sorted), dim, out=out)
+
+
+def stack(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
+    """Stack collections along a new batch dim. As :func:`torch.stack`.
+
+    The type, the device and the order of entries are those of the first; names are kept
+    where all have the same. The result is unlocked.
+
+    Args:
+        input: collections of the same batch size with the same entries, or tensors.
+        dim: the new dim.
+        out: the collection to write, entry by entry, and to return.
+
+    Raises:
+        IndexError: ``input`` is empty, or ``dim`` is out of range.
+        RuntimeError: batch sizes, keys or shapes differ, or ``out`` has another size.
+
+    Examples:
+        >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
+        >>> stack([td, td]).batch_size
+        torch.Size([2, 3])
+    """
+    if not isinstance(input[0], CollectionProtocol):
+        return torch.stack(input, dim, out=out)  # type: ignore[arg-type, return-value]
+    return stack_collections(input, dim, out)
+
+
+def cat(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
+    """Join collections along a batch dim. As :func:`torch.cat`.
+
+    The type, the names and the order of entries are those of the first. The result is
+    unlocked.
+
+    Args:
+        input: collections with the same entries, whose batch sizes differ in ``dim`` at
+            most, or tensors.
+        dim: the batch dim.
+        out: the collection to write, entry by entry, and to return.
+
+    Raises:
+        IndexError: ``input`` is empty.
+        KeyError: they do not have the same entries.
+        RuntimeError: ``dim`` is no batch dim, shapes differ, or ``out`` has another
+            size.
+
+    Examples:
+        >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
+        >>> cat([td, td[:1]]).batch_size
+        torch.Size([4])
+    """
+    if not isinstance(input[0], CollectionProtocol):
+        return torch.cat(input, dim, out=out)  # type: ignore[arg-type, return-value]
+    return cat_collections(input, dim, out)
+
+
+def maybe_dense_stack(
+    input: Sequence[T], dim: int = 0, *, out: T | None = None, **kwargs: Any
+) -> T:
+    """Stack collections along a new batch dim, densely where their shapes allow it.
+
+    See :func:`stack`.
+    """
+    if not len(input):
+        msg = "list_of_tensordicts cannot be empty"
+        raise RuntimeError(msg)
+    return stack_collections(input, dim, out)
+
+
+def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
+    """Stack collections along a new batch dim, as one tensor per entry.
+
+    Args:
+        td_list: the collections.
+        dim: the new dim. It must be given.
+
+    Raises:
+        ValueError: ``dim`` is not given.
+
+    Examples:
+        >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
+        >>> dense_stack_tds([td, td], dim=0).batch_size
+        torch.Size([2, 3])
+    """
+    if dim is None:
+        raise ValueError(MSG_NO_STACK_DIM)
+    return stack_collections(td_list, dim, None)
+
+
+def stack_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
+    """See :func:`stack`; ``tds`` holds collections and is not empty."""
+    _check_members(tds)
+    ndim = len(tds[0].batch_size)
+    at = dim + ndim + 1 if dim < 0 else dim
+    if not 0 <= at <= ndim:
+        raise IndexError(MSG_RANGE.format(ndim + 1, ndim, dim))
+    if out is None:
+        return _rust.stack(tds, at)
+    return _write_join(tds, at, out, _rust.stack, torch.stack, "stacked")
+
+
+def cat_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
+    """See :func:`cat`; ``tds`` holds collections and is not empty."""
+    _check_members(tds)
+    batch_size = tds[0].batch_size
+    ndim = len(batch_size)
+    at = dim + ndim if dim < 0 else dim
+    if not 0 <= at < ndim:
+        raise RuntimeError(MSG_CAT_DIM.format(dim, list(batch_size)))
+    if out is None:
+        return _rust.cat(tds, at)
+    return _write_join(tds, at, out, _rust.cat, torch.cat, "cat")
+
+
+def _check_members(tds: Sequence[Any]) -> None:
+    for position, td in enumerate(tds):
+        if not isinstance(td, CollectionProtocol):
+            msg = (
+                f"expected Tensor as element {position} in argument 0, but got "
+                f"{type(td).__name__}"
+            )
+            raise TypeError(msg)
+
+
+def _write_join(
+    tds: Sequence[Any], dim: int, out: Any, build: Any, join: Any, word: str
+) -> Any:
+    """Join into ``out``: entries that it has are written, others are stored."""
+    # The structure without its leaves finds the errors before anything is written.
+    size = build([_skeleton(td) for td in tds], dim).batch_size
+    if out.batch_size != size:
+        raise RuntimeError(MSG_OUT_SIZE.format(word, out.batch_size, size))
+    for key, value in list(tds[0]._entries().items()):
+        group = [value, *(td._get_entry(key, NO_DEFAULT) for td in tds[1:])]
+        target = out._get_entry(key, NO_DEFAULT)
+        if target is NO_DEFAULT:
+            fresh = build(group, dim) if _is_nested(value) else join(group, dim)
+            out.set(key, fresh)
+        else:
+            _write_group(target, group, dim, join)
+    return out
+
+
+def _skeleton(td: Any) -> Any:
+    """The nested structure of ``td`` alone."""
+    return td.empty(recurse=True)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, CollectionProtocol)
+
+
+def _write_group(target: Any, group: list[Any], dim: int, join: Any) -> None:
+    if not _is_nested(target):
+        join(group, dim, out=target)
+        return
+    for key, value in list(target._entries().items()):
+        _write_group(
+            value, [item._get_entry(key, NO_DEFAULT) for item in group], dim, join
+        )
+
+
+def _leaves_in_order(td: Any, order: Any) -> list[torch.Tensor]:
+    items = dict(td.items(True, True))
+    if isinstance(order, (list, tuple)):
+        keys = [_rust.unravel_key(key) for key in order]
+        if set(keys) != set(items) or len(keys) != len(items):
+            raise RuntimeError(MSG_SORTED)
+    elif order:
+        keys = sorted(items, key=lambda key: (key,) if isinstance(key, str) else key)
+    else:
+        keys = list(items)
+    return [items[key] for key in keys]

@@ -1,11 +1,599 @@
-"""Changing the shape of the batch."""
+"""The same elements in another shape."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.ops.rearranging import RearrangingOps
+from tensordict.ops.splitting import SplittingOps
 from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict.collection import TensorCollection
 
 __all__ = ["ShapeOps"]
 
+MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
+MSG_TRANSPOSE = "dim0 and dim1 must be within the range of the number of dimensions."
+MSG_PERMUTATION_RANGE = (
+    "Received an permutation order incompatible with the tensordict shape."
+)
+MSG_PERMUTATION = (
+    "Cannot compute the permutation, got dims={} but expected a permutation of {}."
+)
+MSG_UNSQUEEZE = (
+    "unsqueezing is allowed for dims comprised between `-td.batch_dims - 1` and "
+    "`td.batch_dims` only. Got dim={} with a batch size of {}."
+)
+MSG_EXPAND_NDIM = (
+    "the number of sizes provided ({}) must be greater or equal to the number of "
+    "dimensions in the TensorDict ({})"
+)
+MSG_EXPAND_SHAPE = (
+    "Incompatible expanded shape: The expanded shape length at non-singleton dimension "
+    "should be same as the original length. target_shape = {}, existing_shape = {}"
+)
+MSG_EXPAND_LEADING = (
+    "The expanded size of the tensor ({}) isn't allowed in a leading, non-existing "
+    "dimension {}"
+)
+MSG_FLATTEN_ORDER = "The end dimension must be greater or equal to the start dim."
+MSG_UNFLATTEN = (
+    "unflatten: Provided sizes {} don't multiply up to the size of dim {} ({}) in the "
+    "input tensor"
+)
+MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
+MSG_SHAPE_ARGUMENTS = (
+    "Either the kwarg `size`, a single shape argument or a sequence of integers can be "
+    "passed. Got args={} and kwargs={}."
+)
+MSG_BATCH_MISMATCH = (
+    "batch dimension mismatch, got self.batch_size={} and value.shape={} for key {!r}. "
+    "The leading dimensions of a value must match the batch size."
+)
 
-class ShapeOps(CollectionProtocol):
-    """Changing the shape of the batch."""
+NO_TAIL, SHAPE_TAIL, DIMS_TAIL = 0, 1, 2
+
+
+class ShapeOps(SplittingOps, RearrangingOps):
+    """The same elements in another shape.
+
+    Each method changes the batch dims ``[*B]`` only: the further dims ``*F`` of a leaf
+    and of a nested collection stay behind them. Results of a locked collection are
+    locked. The leaves of results are views wherever torch gives one. Most of these
+    methods work in a ``with`` statement: at its end, what the block changed in the
+    result is written back.
+    """
+
+    # Any shape -------------------------------------------------------------------
+
+    def view(
+        self,
+        *shape: int,
+        size: list[int] | tuple[int, ...] | torch.Size | None = None,
+        batch_size: torch.Size | None = None,
+    ) -> Self:
+        """View every leaf with other batch dims. As :meth:`torch.Tensor.view`.
+
+        Leaves go from ``[*B, *F]`` to ``[*shape, *F]``. Dim names are lost, unless the
+        shape is the same, which gives this collection itself.
+
+        Args:
+            *shape: the new batch size, as numbers or one sequence; -1 is inferred. Or
+                a dtype, as which the leaves are viewed.
+            size: the same, as a keyword.
+            batch_size: accepted for compatibility and not used.
+
+        Raises:
+            RuntimeError: the number of elements differs, or a leaf cannot be viewed
+                that way: use :meth:`reshape`.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(4, 6, 5)}, batch_size=[4, 6])
+            >>> td.view(-1).batch_size
+            torch.Size([24])
+            >>> td.view(2, 12)["a"].shape
+            torch.Size([2, 12, 5])
+        """
+        if len(shape) == 1 and not isinstance(shape[0], int):
+            if isinstance(shape[0], torch.dtype):
+                return self._view_dtype(shape[0])
+            new: Any = shape[0]
+        else:
+            new = shape or size or ()
+        old = self.batch_size
+        new = _rust.view_shape(old, new)
+        result = self
+        if new != old:
+            result = _rust.map_leaves(
+                self, "view", (new,), new, None, SHAPE_TAIL, True, -1
+            )
+        kwargs: dict[str, Any] = {}
+        if size is not None:
+            kwargs["size"] = size
+        if batch_size is not None:
+            kwargs["batch_size"] = batch_size
+        return self._remember(result, "view", shape, kwargs)
+
+    def _view_dtype(self, dtype: torch.dtype) -> Self:
+        result = _rust.map_leaves(self, "view", (dtype,), None, True, NO_TAIL, True, -1)
+        _check_leading(result)
+        return self._remember(result, "view", (dtype,), {})
+
+    def reshape(self, *args: Any, **kwargs: Any) -> Self:
+        """Give every leaf other batch dims, copying where it must.
+
+        As :meth:`torch.Tensor.reshape`. Leaves go from ``[*B, *F]`` to
+        ``[*shape, *F]``. Dim names are lost, unless the shape is the same, which gives
+        this collection itself.
+
+        Args:
+            *args: the new batch size, as numbers or one sequence; -1 is inferred.
+            **kwargs: ``size``, the same as a keyword.
+
+        Raises:
+            RuntimeError: the number of elements differs.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(4, 6)}, batch_size=[4, 6])
+            >>> td.permute(1, 0).reshape(-1).batch_size
+            torch.Size([24])
+        """
+        old = self.batch_size
+        new = _rust.view_shape(old, _shape_argument(args, kwargs))
+        if new == old:
+            return self
+        return _rust.map_leaves(
+            self, "reshape", (new,), new, None, SHAPE_TAIL, True, -1
+        )
+
+    # Order of dims ---------------------------------------------------------------
+
+    def permute(self, *args: Any, **kwargs: Any) -> Self:
+        """Reorder the batch dims. As :meth:`torch.Tensor.permute`.
+
+        Leaves are views, names follow. The order they have gives this collection itself.
+
+        Args:
+            *args: the old dim that comes in each place, as numbers or one sequence.
+                Dims at the end that stay in place can be left out.
+            **kwargs: ``dims``, the same as a keyword.
+
+        Raises:
+            ValueError: this is no permutation of the batch dims.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4], names=["x", "y"])
+            >>> td.permute(1, 0)["a"].shape
+            torch.Size([4, 3, 5])
+            >>> td.permute(1, 0).names
+            ['y', 'x']
+        """
+        if args:
+            dims = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+        else:
+            dims = kwargs.get("dims", ())
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        order = []
+        for dim in dims:
+            if dim >= ndim or dim < -ndim:
+                raise ValueError(MSG_PERMUTATION_RANGE)
+            order.append(dim + ndim if dim < 0 else dim)
+        count = len(order)
+        if len(set(order)) != count or (count and max(order) >= count):
+            raise ValueError(MSG_PERMUTATION.format(order, list(range(count))))
+        order += range(count, ndim)
+        return self._permuted(tuple(order), "permute", args, kwargs)
+
+    def _permuted(
+        self, order: tuple[int, ...], name: str, args: Any, kwargs: Any
+    ) -> Self:
+        batch_size = self.batch_size
+        result = self
+        if order != tuple(range(len(batch_size))):
+            size = torch.Size([batch_size[dim] for dim in order])
+            result = _rust.map_leaves(
+                self, "permute", (order,), size, order, DIMS_TAIL, True, -1
+            )
+        return self._remember(result, name, args, kwargs)
+
+    def transpose(self, dim0: int, dim1: int) -> Self:
+        """Swap two batch dims. As :meth:`torch.Tensor.transpose`.
+
+        Leaves are views, names follow. A dim with itself gives this collection itself.
+
+        Raises:
+            ValueError: a dim is no batch dim.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4, 5)}, batch_size=[3, 4])
+            >>> td.transpose(0, 1)["a"].shape
+            torch.Size([4, 3, 5])
+        """
+        return self._transposed(dim0, dim1, "transpose")
+
+    def swapaxes(self, axis0: int, axis1: int) -> Self:
+        """Swap two batch dims: see :meth:`transpose`."""
+        return self._transposed(axis0, axis1, "swapaxes")
+
+    swapdims = swapaxes
+
+    def _transposed(self, dim0: int, dim1: int, name: str) -> Self:
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        first = dim0 + ndim if dim0 < 0 else dim0
+        second = dim1 + ndim if dim1 < 0 else dim1
+        if not (0 <= first < ndim and 0 <= second < ndim):
+            raise ValueError(MSG_TRANSPOSE)
+        result = self
+        if first != second:
+            order = list(range(ndim))
+            order[first], order[second] = second, first
+            size = torch.Size([batch_size[dim] for dim in order])
+            result = _rust.map_leaves(
+                self,
+                "transpose",
+                (first, second),
+                size,
+                tuple(order),
+                NO_TAIL,
+                True,
+                -1,
+            )
+        return self._remember(result, name, (dim0, dim1), {})
+
+    def movedim(
+        self, source: int | tuple[int, ...], destination: int | tuple[int, ...]
+    ) -> Self:
+        """Move batch dims to other places. As :meth:`torch.Tensor.movedim`.
+
+        Raises:
+            IndexError: a dim is no batch dim.
+            RuntimeError: a dim is given twice.
+            ValueError: there are more sources than destinations, or fewer.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(2, 3, 4)}, batch_size=[2, 3, 4])
+            >>> td.movedim(0, 2).batch_size
+            torch.Size([3, 4, 2])
+        """
+        ndim = len(self.batch_size)
+        sources = _dims_in_range(source, ndim)
+        targets = _dims_in_range(destination, ndim)
+        if len(sources) != len(targets):
+            msg = (
+                "movedim: source and destination must have the same number of "
+                f"elements, got {len(sources)} and {len(targets)}"
+            )
+            raise ValueError(msg)
+        for name, dims in (("source", sources), ("destination", targets)):
+            if len(set(dims)) != len(dims):
+                msg = f"movedim: repeated dim in {name}"
+                raise RuntimeError(msg)
+        rest = [dim for dim in range(ndim) if dim not in sources]
+        order = [-1] * ndim
+        for dim, place in zip(sources, targets, strict=True):
+            order[place] = dim
+        order = [rest.pop(0) if dim < 0 else dim for dim in order]
+        return self._permuted(tuple(order), "movedim", (source, destination), {})
+
+    moveaxis = movedim
+
+    # Dims of one -----------------------------------------------------------------
+
+    def squeeze(self, *args: Any, **kwargs: Any) -> Self:
+        """Remove batch dims of size 1. As :meth:`torch.Tensor.squeeze`.
+
+        Args:
+            *args: the dim to remove, as ``dim``. Default: all that have size 1. A dim
+                of another size stays, and gives this collection itself.
+            **kwargs: ``dim`` as a keyword.
+
+        Raises:
+            IndexError: ``dim`` is no batch dim.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(1, 3, 1)}, batch_size=[1, 3, 1])
+            >>> td.squeeze().batch_size
+            torch.Size([3])
+            >>> td.squeeze(0).batch_size
+            torch.Size([3, 1])
+        """
+        result = self._squeezed(*args, **kwargs)
+        return self._remember(result, "squeeze", args, kwargs)
+
+    def _squeezed(self, dim: int | None = None) -> Self:
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        if dim is None:
+            kept = tuple(at for at in range(ndim) if batch_size[at] != 1)
+            if len(kept) == ndim:
+                return self
+            gone: Any = tuple(at for at in range(ndim) if batch_size[at] == 1)
+        else:
+            gone = _batch_dim(dim, batch_size)
+            if batch_size[gone] != 1:
+                return self
+            kept = (*range(gone), *range(gone + 1, ndim))
+        size = torch.Size([batch_size[at] for at in kept])
+        return _rust.map_leaves(self, "squeeze", (gone,), size, kept, 0, True, -1)
+
+    def unsqueeze(self, *args: Any, **kwargs: Any) -> Self:
+        """Add a batch dim of size 1. As :meth:`torch.Tensor.unsqueeze`.
+
+        Args:
+            *args: ``dim``, the place of the new dim, from ``-ndim - 1`` to ``ndim``.
+            **kwargs: ``dim`` as a keyword.
+
+        Raises:
+            RuntimeError: ``dim`` is not in that range.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3])
+            >>> td.unsqueeze(-1)["a"].shape
+            torch.Size([3, 1, 4])
+        """
+        result = self._unsqueezed(*args, **kwargs)
+        return self._remember(result, "unsqueeze", args, kwargs)
+
+    def _unsqueezed(self, dim: int) -> Self:
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        at = dim + ndim + 1 if dim < 0 else dim
+        if not 0 <= at <= ndim:
+            raise RuntimeError(MSG_UNSQUEEZE.format(dim, batch_size))
+        size = torch.Size([*batch_size[:at], 1, *batch_size[at:]])
+        names = (*range(at), -1, *range(at, ndim))
+        return _rust.map_leaves(self, "unsqueeze", (at,), size, names, 0, True, -1)
+
+    def atleast_1d(self) -> Self:
+        """Add a leading batch dim where there is none."""
+        return self._with_ndim(1)
+
+    def atleast_2d(self) -> Self:
+        """Add leading batch dims until there are 2."""
+        return self._with_ndim(2)
+
+    def atleast_3d(self) -> Self:
+        """Add leading batch dims until there are 3.
+
+        Examples:
+            >>> TensorDict({"a": torch.zeros(3)}, batch_size=[3]).atleast_3d().shape
+            torch.Size([1, 1, 3])
+        """
+        return self._with_ndim(3)
+
+    def _with_ndim(self, ndim: int) -> Self:
+        result = self
+        old = self.batch_size
+        missing = ndim - len(old)
+        if missing > 0:
+            size = torch.Size([*[1] * missing, *old])
+            names = (*[-1] * missing, *range(len(old)))
+            result = _rust.map_leaves(
+                self, "reshape", (size,), size, names, SHAPE_TAIL, True, -1
+            )
+        return self._remember(result, f"atleast_{ndim}d", (), {})
+
+    # Broadcasting ----------------------------------------------------------------
+
+    def expand(self, *args: Any, **kwargs: Any) -> Self:
+        """Repeat along batch dims of size 1 and new leading ones, without a copy.
+
+        As :meth:`torch.Tensor.expand`. All leaves are views.
+
+        Args:
+            *args: the new batch size, as numbers or one sequence; -1 keeps a dim.
+            **kwargs: ``size``, the same as a keyword.
+
+        Raises:
+            RuntimeError: the batch size does not broadcast to the new one.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 5)}, batch_size=[3])
+            >>> td.expand(2, 3)["a"].shape
+            torch.Size([2, 3, 5])
+        """
+        return self._expanded(_shape_argument(args, kwargs), True)
+
+    def expand_as(self, other: TensorCollection | torch.Tensor) -> Self:
+        """Expand to the shape of a tensor, or each leaf to that of another collection.
+
+        Raises:
+            KeyError: ``other`` is a collection that lacks an entry of this one.
+            RuntimeError: a shape does not broadcast.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
+            >>> td.expand_as(torch.zeros(2, 3)).batch_size
+            torch.Size([2, 3])
+        """
+        if not isinstance(other, CollectionProtocol):
+            return self._expanded(other.shape, True)
+        return self._fast_apply(
+            lambda leaf, goal: leaf.expand(goal.shape),
+            other,
+            batch_size=other.batch_size,
+            names=None,
+            propagate_lock=True,
+        )
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> Self:
+        """Expand to ``shape``; dim names are lost. As :func:`torch.broadcast_to`."""
+        return self._expanded(tuple(shape), False)
+
+    def _expanded(self, shape: Sequence[int], keep_names: bool) -> Self:
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        extra = len(shape) - ndim
+        if extra < 0:
+            raise RuntimeError(MSG_EXPAND_NDIM.format(len(shape), ndim))
+        sizes = list(shape)
+        for at, length in enumerate(sizes):
+            if at < extra:
+                if length < 0:
+                    raise RuntimeError(MSG_EXPAND_LEADING.format(length, at))
+            elif length == -1:
+                sizes[at] = batch_size[at - extra]
+            elif length != batch_size[at - extra] and batch_size[at - extra] != 1:
+                raise RuntimeError(MSG_EXPAND_SHAPE.format(tuple(shape), batch_size))
+        size = torch.Size(sizes)
+        names = (*[-1] * extra, *range(ndim)) if keep_names else None
+        return _rust.map_leaves(
+            self, "expand", (size,), size, names, SHAPE_TAIL, True, -1
+        )
+
+    # Joining and splitting dims --------------------------------------------------
+
+    def flatten(
+        self,
+        start_dim: int | None = None,
+        end_dim: int | None = None,
+        *,
+        inplace: bool = False,
+    ) -> Self:
+        """Join the batch dims from ``start_dim`` to ``end_dim`` into one.
+
+        As :meth:`torch.Tensor.flatten`. The joined dim has no name.
+
+        Args:
+            start_dim: the first dim. Default: 0.
+            end_dim: the last dim. Default: the last batch dim.
+            inplace: store the new leaves in this collection, and return it.
+
+        Raises:
+            IndexError: a dim is no batch dim.
+            RuntimeError: ``inplace`` is true and the collection is locked.
+            ValueError: ``end_dim`` comes before ``start_dim``.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(2, 3, 4, 5)}, batch_size=[2, 3, 4])
+            >>> td.flatten(0, 1)["a"].shape
+            torch.Size([6, 4, 5])
+        """
+        result = self._flattened(
+            0 if start_dim is None else start_dim, -1 if end_dim is None else end_dim
+        )
+        if inplace:
+            result = self._replace_content(result)
+        args, kwargs = _given(start_dim=start_dim, end_dim=end_dim)
+        return self._remember(result, "flatten", args, kwargs)
+
+    def _flattened(self, start_dim: int, end_dim: int) -> Self:
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        start = start_dim + ndim if start_dim < 0 else start_dim
+        end = end_dim + ndim if end_dim < 0 else end_dim
+        if not ndim:
+            if not (-1 <= start_dim <= 0 and -1 <= end_dim <= 0):
+                raise IndexError(
+                    MSG_RANGE.format(1, 0, start_dim if start_dim else end_dim)
+                )
+            size = torch.Size([1])
+            return _rust.map_leaves(
+                self, "reshape", (size,), size, (-1,), SHAPE_TAIL, True, -1
+            )
+        if end < start:
+            raise ValueError(MSG_FLATTEN_ORDER)
+        if end >= ndim:
+            raise IndexError(MSG_RANGE.format(ndim, ndim - 1, end_dim))
+        if start < 0:
+            msg = "flatten() has invalid args: start_dim cannot come after end_dim"
+            raise RuntimeError(msg)
+        joined = batch_size[start : end + 1].numel()
+        size = torch.Size([*batch_size[:start], joined, *batch_size[end + 1 :]])
+        names = (*range(start), -1, *range(end + 1, ndim))
+        return _rust.map_leaves(
+            self, "flatten", (start, end), size, names, NO_TAIL, True, -1
+        )
+
+    def unflatten(
+        self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False
+    ) -> Self:
+        """Split one batch dim into several. As :meth:`torch.Tensor.unflatten`.
+
+        The last of the new dims takes the name.
+
+        Args:
+            dim: the dim to split.
+            unflattened_size: the sizes of the new dims; one -1 is inferred.
+            inplace: store the new leaves in this collection, and return it.
+
+        Raises:
+            IndexError: ``dim`` is no batch dim.
+            RuntimeError: the sizes do not multiply to that of the dim, or ``inplace``
+                is true and the collection is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(6, 5)}, batch_size=[6])
+            >>> td.unflatten(0, (2, -1))["a"].shape
+            torch.Size([2, 3, 5])
+        """
+        batch_size = self.batch_size
+        at = _batch_dim(dim, batch_size)
+        sizes = list(unflattened_size)
+        try:
+            new = _rust.view_shape(batch_size[at : at + 1], sizes)
+        except RuntimeError:
+            raise RuntimeError(
+                MSG_UNFLATTEN.format(sizes, at, batch_size[at])
+            ) from None
+        size = torch.Size([*batch_size[:at], *new, *batch_size[at + 1 :]])
+        names = (*range(at), *[-1] * (len(new) - 1), *range(at, len(batch_size)))
+        result = _rust.map_leaves(
+            self, "unflatten", (at, new), size, names, NO_TAIL, True, -1
+        )
+        if inplace:
+            result = self._replace_content(result)
+        return self._remember(result, "unflatten", (dim, unflattened_size), {})
+
+
+def _shape_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The shape in ``f(2, 3)``, ``f((2, 3))`` or ``f(size=(2, 3))``."""
+    if len(args) == 1 and not isinstance(args[0], int):
+        return args[0]
+    if args or not kwargs:
+        return args
+    if len(kwargs) == 1 and "size" in kwargs:
+        return kwargs["size"]
+    raise TypeError(MSG_SHAPE_ARGUMENTS.format(args, kwargs))
+
+
+def _given(**kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for a call that leaves out those that are None."""
+    return (), {key: value for key, value in kwargs.items() if value is not None}
+
+
+def _batch_dim(dim: int, batch_size: torch.Size) -> int:
+    """``dim`` counted from the front; an IndexError where it is no batch dim."""
+    ndim = len(batch_size)
+    at = dim + ndim if dim < 0 else dim
+    if at < 0 or at >= ndim:
+        raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
+    return at
+
+
+def _dims_in_range(dims: int | Sequence[int], ndim: int) -> list[int]:
+    """Dims counted from the front; an IndexError, worded as torch's, for one too many."""
+    out = []
+    for dim in (dims,) if isinstance(dims, int) else dims:
+        if dim >= ndim or dim < -ndim:
+            raise IndexError(MSG_RANGE.format(ndim, ndim - 1, dim))
+        out.append(dim + ndim if dim < 0 else dim)
+    return out
+
+
+def _check_leading(td: Any) -> None:
+    """Raise where a leaf does not begin with the batch size."""
+    size = td.batch_size
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol):
+            _check_leading(value)
+        elif value.shape[: len(size)] != size:
+            raise RuntimeError(MSG_BATCH_MISMATCH.format(size, value.shape, key))

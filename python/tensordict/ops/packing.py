@@ -1,0 +1,152 @@
+"""All leaves side by side in one tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from tensordict.collection import TensorDictBase
+    from tensordict.protocol import NestedKeyLike
+
+__all__ = ["PackLayout", "pack_leaves"]
+
+MSG_DTYPES = (
+    "Cannot pack leaves of different dtypes: {} and {} at {!r}. Cast the tensordict "
+    "first, e.g. with float()."
+)
+MSG_KEYS = "The leaves of the tensordict differ from the keys of the layout: {} vs {}."
+
+
+@dataclasses.dataclass(frozen=True)
+class PackLayout:
+    """How the leaves of a collection lie in the tensor that ``pack`` made of them.
+
+    Attributes:
+        keys: the leaves, in the order in which they lie.
+        shapes: the feature dims ``*F`` of each.
+        dim: the packed dim, counted from the end.
+        nested: key, further batch dims and type (None for the plain one) of each
+            nested collection.
+        device: the device of the collection.
+        cls: its type, None for the plain one.
+        offsets: where each leaf begins.
+        numel: the size of the packed dim.
+    """
+
+    keys: tuple[NestedKeyLike, ...]
+    shapes: tuple[torch.Size, ...]
+    dim: int = -1
+    nested: tuple[tuple[NestedKeyLike, torch.Size, type | None], ...] = ()
+    device: torch.device | None = None
+    cls: type | None = None
+    offsets: tuple[int, ...] = dataclasses.field(init=False)
+    numel: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find where each leaf begins."""
+        offsets, total = [], 0
+        for shape in self.shapes:
+            offsets.append(total)
+            total += shape.numel()
+        object.__setattr__(self, "offsets", tuple(offsets))
+        object.__setattr__(self, "numel", total)
+
+    def unpack(self, flat: torch.Tensor) -> TensorDictBase:
+        """The collection whose leaves are views of ``flat``.
+
+        Args:
+            flat: ``[*B, N]``, with the packed dim where this layout has it. The other
+                dims become the batch size.
+
+        Raises:
+            RuntimeError: the packed dim does not have the size of this layout.
+        """
+        flat = flat.movedim(self.dim, -1)
+        if flat.shape[-1] != self.numel:
+            msg = (
+                f"The packed dim has size {flat.shape[-1]}, but the layout needs "
+                f"{self.numel}."
+            )
+            raise RuntimeError(msg)
+        batch_size = flat.shape[:-1]
+        from tensordict.containers.dense import TensorDict
+
+        td = (self.cls or TensorDict)({}, batch_size=batch_size, device=self.device)
+        for key, extra, cls in self.nested:
+            size = torch.Size([*batch_size, *extra])
+            td.set(key, (cls or TensorDict)({}, batch_size=size, device=self.device))
+        for key, shape, offset in zip(
+            self.keys, self.shapes, self.offsets, strict=True
+        ):
+            part = flat.narrow(-1, offset, shape.numel())
+            td.set(key, part.reshape(*batch_size, *shape))
+        return td
+
+
+PackLayout.__module__ = "tensordict._base.shape"
+
+
+def pack_leaves(
+    td: Any, dim: int, layout: PackLayout | None
+) -> tuple[torch.Tensor, PackLayout]:
+    """See :meth:`tensordict.TensorDict.pack`."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    found = dict(td.items(True, True))
+    if layout is None:
+        back = dim if dim < 0 else dim - ndim - 1
+        if not -ndim - 1 <= back <= -1:
+            msg = (
+                "Dimension out of range (expected to be in range of "
+                f"[{-ndim - 1}, {ndim}], but got {dim})"
+            )
+            raise IndexError(msg)
+        keys = tuple(sorted(found, key=_path))
+        layout = PackLayout(
+            keys=keys,
+            shapes=tuple(found[key].shape[ndim:] for key in keys),
+            dim=back,
+            nested=tuple(_nested(td, ndim)),
+            device=td.device,
+            cls=_own_type(td),
+        )
+    elif set(found) != set(layout.keys):
+        raise KeyError(
+            MSG_KEYS.format(
+                sorted(found, key=_path), sorted(layout.keys, key=_path)
+            )
+        )
+    leaves = [found[key] for key in layout.keys]
+    for key, leaf in zip(layout.keys, leaves, strict=True):
+        if leaf.dtype != leaves[0].dtype:
+            raise TypeError(MSG_DTYPES.format(leaves[0].dtype, leaf.dtype, key))
+    if leaves:
+        flat = torch.cat([leaf.reshape(*batch_size, -1) for leaf in leaves], -1)
+    else:
+        flat = torch.zeros((*batch_size, 0), device=td.device)
+    return flat.movedim(-1, layout.dim), layout
+
+
+def _path(key: Any) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else key
+
+
+def _own_type(td: Any) -> type | None:
+    return None if td._is_dense else type(td)
+
+
+def _nested(td: Any, ndim: int, path: tuple[str, ...] = ()) -> list[Any]:
+    """Key, further batch dims and type of each nested collection, outer ones first."""
+    out = []
+    for key, value in sorted(td._entries().items()):
+        if isinstance(value, CollectionProtocol):
+            at = (*path, key)
+            name = at if path else key
+            out.append((name, value.batch_size[ndim:], _own_type(value)))
+            out += _nested(value, ndim, at)
+    return out

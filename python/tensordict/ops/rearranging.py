@@ -1,0 +1,520 @@
+"""Elements repeated, moved, padded, or laid out anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.ops.packing import PackLayout, pack_leaves
+from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict.protocol import NestedKeyLike
+
+__all__ = ["RearrangingOps"]
+
+MSG_LOCKED = (
+    "Cannot modify locked TensorDict. For in-place modification, consider using the "
+    "`set_()` method and make sure the key is present."
+)
+MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
+MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
+MSG_REPEAT = (
+    "The number of repeat elements must match the number of dimensions of the "
+    "tensordict. Got {} but ndim={}."
+)
+MSG_REPEATS = (
+    "repeats must have the same size as input along dim, but got repeats.size(0) = {} "
+    "and input.size(0) = {}"
+)
+MSG_ALIGN = "shifts and dimensions must align. shifts: {}, dims:{}"
+MSG_MASK_KEY = (
+    "mask_key should only be provided if the heterogenous dimension is part of the "
+    "batch-size."
+)
+
+
+class RearrangingOps(CollectionProtocol):
+    """Elements repeated, moved, padded, or laid out anew.
+
+    Each method works on the batch dims ``[*B]`` only. Results of a locked collection
+    are locked, except where a method says otherwise.
+    """
+
+    def _replace_content(self, result: Any) -> Self:
+        """Take over the entries and the batch size of ``result``, nested ones as well.
+
+        Raises:
+            RuntimeError: this collection is locked.
+        """
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        for key, value in list(result._entries().items()):
+            own = self._get_entry(key, None)
+            if isinstance(own, CollectionProtocol) and own._is_dense:
+                own._replace_content(value)
+            else:
+                self._set_entry(key, value)
+        self._batch_size = result.batch_size
+        self._td_dim_names = result.names if result._has_names() else None
+        return self
+
+    # Repeating -------------------------------------------------------------------
+
+    def repeat(self, *repeats: int, inplace: bool = False) -> Self:
+        """Repeat the whole along each batch dim. As :meth:`torch.Tensor.repeat`.
+
+        Args:
+            *repeats: how often along each batch dim, as numbers or one sequence.
+            inplace: store the new leaves in this collection, and return it.
+
+        Raises:
+            RuntimeError: ``inplace`` is true and the collection is locked.
+            ValueError: there is not one number per batch dim.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
+            >>> td.repeat(2)["a"].tolist()
+            [1, 2, 1, 2]
+        """
+        times: Any = repeats
+        if len(repeats) == 1 and not isinstance(repeats[0], int):
+            times = tuple(repeats[0])
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        if len(times) != ndim:
+            raise ValueError(MSG_REPEAT.format(len(times), ndim))
+        if not ndim:
+            msg = 'repeat() missing 1 required positional arguments: "repeats"'
+            raise TypeError(msg)
+        sizes = [length * n for length, n in zip(batch_size, times, strict=True)]
+        if any(length < 0 for length in sizes):
+            msg = f"Trying to create tensor with negative dimension: {sizes}"
+            raise RuntimeError(msg)
+        size = torch.Size(sizes)
+        result = _rust.map_leaves(
+            self, _repeat_leaf, (times, ndim), size, True, 0, True, -1
+        )
+        return self._replace_content(result) if inplace else result
+
+    def tile(self, dims: tuple[int, ...]) -> Self:
+        """Repeat the whole along batch dims; dim names are lost. As :func:`torch.tile`.
+
+        Args:
+            dims: how often along the last batch dims. More numbers than batch dims
+                make new leading dims.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
+            >>> td.tile((2, 1))["a"].tolist()
+            [[1, 2], [1, 2]]
+        """
+        times = (dims,) if isinstance(dims, int) else tuple(dims)
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        times = (1,) * (ndim - len(times)) + times
+        whole = (1,) * (len(times) - ndim) + tuple(batch_size)
+        size = torch.Size([length * n for length, n in zip(whole, times, strict=True)])
+        return _rust.map_leaves(
+            self, _tile_leaf, (times, ndim), size, None, 0, True, -1
+        )
+
+    def repeat_interleave(
+        self,
+        repeats: torch.Tensor | int,
+        dim: int | None = None,
+        *,
+        output_size: int | None = None,
+        inplace: bool = False,
+    ) -> Self:
+        """Repeat each element along a batch dim.
+
+        As :func:`torch.repeat_interleave`.
+
+        Args:
+            repeats: how often: one number, or an integer tensor with one per element.
+            dim: the batch dim. Default: all of them, flattened.
+            output_size: the size of the result along the dim, which saves finding it
+                where ``repeats`` is a tensor.
+            inplace: store the new leaves in this collection, and return it.
+
+        Raises:
+            IndexError: ``dim`` is no batch dim.
+            RuntimeError: ``repeats`` does not fit the dim, or ``inplace`` is true and
+                the collection is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
+            >>> td.repeat_interleave(2)["a"].tolist()
+            [1, 1, 2, 2]
+            >>> td.repeat_interleave(torch.tensor([0, 3]), dim=0)["a"].tolist()
+            [2, 2, 2]
+        """
+        source = self
+        ndim = len(self.batch_size)
+        if dim is None:
+            if ndim != 1:
+                source = self.reshape(-1)
+            at = 0
+        elif not ndim:
+            source = self.reshape(-1)
+            at = _dim_in_range(dim, 1)
+        else:
+            at = dim + ndim if dim < 0 else dim
+            if at < 0:
+                msg = (
+                    f"dim {dim} is out of range for tensordict with shape "
+                    f"{self.batch_size}."
+                )
+                raise ValueError(msg)
+            at = _dim_in_range(at, ndim)
+        batch_size = source.batch_size
+        length = batch_size[at]
+        if isinstance(repeats, int):
+            if repeats < 0:
+                msg = "Repeats must be non-negative"
+                raise RuntimeError(msg)
+            total = length * repeats
+        else:
+            if repeats.dim() == 1 and repeats.shape[0] not in (1, length):
+                raise RuntimeError(MSG_REPEATS.format(repeats.shape[0], length))
+            count = repeats.numel()
+            if output_size is not None:
+                total = output_size
+            else:
+                total = int(repeats.sum()) * (length if count == 1 else 1)
+            if count == 1:
+                repeats = repeats.reshape(1).expand(length)
+        size = torch.Size([*batch_size[:at], total, *batch_size[at + 1 :]])
+        result = _rust.map_leaves(
+            source, _interleave_leaf, (repeats, at, total), size, True, 0, True, -1
+        )
+        return self._replace_content(result) if inplace else result
+
+    # Moving ----------------------------------------------------------------------
+
+    def roll(
+        self,
+        shifts: int | tuple[int, ...],
+        dims: int | tuple[int, ...] | None = None,
+        *,
+        inplace: bool = False,
+    ) -> Self:
+        """Move elements along batch dims, the last ones to the front.
+
+        As :func:`torch.roll`.
+
+        Args:
+            shifts: by how many places, for each of ``dims``.
+            dims: the batch dims. Default: all, as if they were one.
+            inplace: store the new leaves in this collection, and return it.
+
+        Raises:
+            IndexError: a dim is no batch dim.
+            RuntimeError: there are more shifts than dims, or fewer, or ``inplace`` is
+                true and the collection is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.tensor([1, 2, 3])}, batch_size=[3])
+            >>> td.roll(1)["a"].tolist()
+            [3, 1, 2]
+        """
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        count = len(shifts) if isinstance(shifts, (tuple, list)) else 1
+        if dims is None:
+            if count != 1:
+                raise RuntimeError(MSG_ALIGN.format(count, 1))
+            result = _rust.map_leaves(
+                self, _roll_flat, (shifts, ndim), None, True, 0, True, -1
+            )
+        else:
+            given = dims if isinstance(dims, (tuple, list)) else (dims,)
+            where = []
+            for dim in given:
+                at = dim + ndim if dim < 0 else dim
+                if not 0 <= at < ndim:
+                    raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
+                where.append(at)
+            if count != len(where):
+                raise RuntimeError(MSG_ALIGN.format(count, len(where)))
+            result = _rust.map_leaves(
+                self, "roll", (shifts, tuple(where)), None, True, 0, True, -1
+            )
+        if inplace:
+            result = self._replace_content(result)
+        return self._remember(result, "roll", (shifts, dims), {})
+
+    def flip(self, dims: int | tuple[int, ...]) -> Self:
+        """Reverse the order along batch dims. As :func:`torch.flip`.
+
+        Raises:
+            IndexError: a dim is no batch dim.
+            RuntimeError: a dim is given twice.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.tensor([1, 2, 3])}, batch_size=[3])
+            >>> td.flip(0)["a"].tolist()
+            [3, 2, 1]
+        """
+        ndim = len(self.batch_size)
+        given = (dims,) if isinstance(dims, int) else tuple(dims)
+        where = []
+        for dim in given:
+            at = _dim_in_range(dim + ndim if dim < 0 else dim, ndim)
+            if at in where:
+                msg = f"dim {at} appears multiple times in the list of dims"
+                raise RuntimeError(msg)
+            where.append(at)
+        return self._flipped(tuple(where), "flip", (dims,))
+
+    def _flipped(self, dims: tuple[int, ...], name: str, args: Any) -> Self:
+        result = _rust.map_leaves(self, "flip", (dims,), None, True, 0, True, -1)
+        return self._remember(result, name, args, {})
+
+    def flipud(self) -> Self:
+        """Reverse the order along the first batch dim. As :func:`torch.flipud`.
+
+        Raises:
+            RuntimeError: there is no batch dim.
+        """
+        if not self.batch_size:
+            msg = "flipud requires at least 1 batch dimension"
+            raise RuntimeError(msg)
+        return self._flipped((0,), "flipud", ())
+
+    def fliplr(self) -> Self:
+        """Reverse the order along the second batch dim. As :func:`torch.fliplr`.
+
+        Raises:
+            RuntimeError: there are fewer than two batch dims.
+        """
+        if len(self.batch_size) < 2:
+            msg = "fliplr requires at least 2 batch dimensions"
+            raise RuntimeError(msg)
+        return self._flipped((1,), "fliplr", ())
+
+    def rot90(self, k: int = 1, dims: tuple[int, int] = (0, 1)) -> Self:
+        """Rotate by ``k`` times 90 degrees in the plane of two batch dims.
+
+        As :func:`torch.rot90`. A multiple of 4 gives this collection itself.
+
+        Raises:
+            IndexError: a dim is no batch dim.
+            RuntimeError: the dims are the same, or there are fewer than two.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.tensor([[1, 2], [3, 4]])}, [2, 2])
+            >>> td.rot90()["a"].tolist()
+            [[2, 4], [1, 3]]
+        """
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        if ndim < 2:
+            msg = "rot90 requires at least 2 batch dimensions"
+            raise RuntimeError(msg)
+        first, second = (dim + ndim if dim < 0 else dim for dim in dims)
+        if not (0 <= first < ndim and 0 <= second < ndim):
+            msg = "list index out of range"
+            raise IndexError(msg)
+        if first == second:
+            msg = (
+                "expected rotation dims to be different, but got dim0 = "
+                f"{first} and dim1 = {second}"
+            )
+            raise RuntimeError(msg)
+        result = self
+        if k % 4:
+            order = list(range(ndim))
+            if k % 2:
+                order[first], order[second] = second, first
+            result = _rust.map_leaves(
+                self,
+                "rot90",
+                (k, (first, second)),
+                torch.Size([batch_size[dim] for dim in order]),
+                tuple(order),
+                0,
+                True,
+                -1,
+            )
+        args = () if k == 1 and dims == (0, 1) else (k, dims)
+        return self._remember(result, "rot90", args, {})
+
+    # Padding ---------------------------------------------------------------------
+
+    def pad(
+        self,
+        pad_size: Sequence[int],
+        value: float = 0.0,
+        inplace: bool = False,
+        safe: bool = True,
+    ) -> Self:
+        """Add elements before and after along batch dims. The result is unlocked.
+
+        Args:
+            pad_size: how many before and after each batch dim, in the order of the
+                dims: ``[before_0, after_0, before_1, after_1, ...]``. Negative numbers
+                remove elements. Dims left out are not padded.
+            value: what to add.
+            inplace: store the new leaves in this collection, and return it.
+            safe: accepted for compatibility and not used.
+
+        Raises:
+            RuntimeError: ``pad_size`` has an odd length or is too long, or ``inplace``
+                is true and the collection is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
+            >>> td.pad([1, 2], value=9)["a"].tolist()
+            [9, 1, 2, 9, 9]
+        """
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        if len(pad_size) > 2 * ndim:
+            msg = "The length of pad_size must be <= 2 * the number of batch dimensions"
+            raise RuntimeError(msg)
+        if len(pad_size) % 2:
+            msg = "pad_size must have an even number of dimensions"
+            raise RuntimeError(msg)
+        if inplace and self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        sizes = list(batch_size)
+        pads: list[int] = []
+        for at in range(len(pad_size) // 2):
+            before, after = pad_size[2 * at], pad_size[2 * at + 1]
+            sizes[at] += before + after
+            pads = [before, after, *pads]
+        result = _rust.map_leaves(
+            self, _pad_leaf, (pads, value), torch.Size(sizes), True, 0, False, -1
+        )
+        return self._replace_content(result) if inplace else result
+
+    # Layout ----------------------------------------------------------------------
+
+    def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
+        """Make all leaves contiguous; those that are stay shared. Unlocked.
+
+        Args:
+            canonical: whether dims of size 1 must have the strides of a new tensor,
+                too, which tells torch that nothing about the layout is special.
+            inplace: store the new leaves in this collection, and return it.
+
+        Raises:
+            RuntimeError: ``inplace`` is true and the collection is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4).T}, batch_size=[4])
+            >>> td.contiguous().is_contiguous()
+            True
+        """
+        op = _canonical if canonical else "contiguous"
+        if inplace and self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        result = _rust.map_leaves(self, op, (), None, True, 0, False, -1)
+        return self._replace_content(result) if inplace else result
+
+    def is_contiguous(self) -> bool:
+        """Whether all leaves are contiguous."""
+        return all(leaf.is_contiguous() for leaf in _rust.leaves(self))
+
+    def densify(self, layout: torch.layout = torch.strided) -> Self:
+        """Make one tensor of every entry that is stacked lazily.
+
+        Args:
+            layout: of the nested tensors that ragged entries become.
+
+        Returns:
+            This collection where nothing in it is stacked lazily.
+        """
+        return self
+
+    def to_padded_tensor(
+        self, padding: float = 0.0, mask_key: NestedKeyLike | None = None
+    ) -> Self:
+        """Pad ragged entries to tensors. The result is unlocked.
+
+        Args:
+            padding: what to pad with.
+            mask_key: where to store which elements were there.
+
+        Raises:
+            RuntimeError: ``mask_key`` is given, and no batch dim is ragged.
+        """
+        if mask_key is not None:
+            raise RuntimeError(MSG_MASK_KEY)
+        return _rust.clone_structure(self)
+
+    def pack(
+        self, dim: int = -1, *, layout: PackLayout | None = None
+    ) -> tuple[torch.Tensor, PackLayout]:
+        """Lay all leaves side by side in one tensor, and say how to undo it.
+
+        Leaves go from ``[*B, *F]`` to ``[*B, N]``, where ``N`` is the sum of the
+        features of all. Names and other attributes are not kept. Leaves come in the
+        order of their keys, sorted.
+
+        Args:
+            dim: where the new dim goes among the batch dims.
+            layout: a layout that an equal structure gave before, which saves finding
+                it.
+
+        Raises:
+            KeyError: the leaves are not those of ``layout``.
+            TypeError: leaves differ in dtype.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(2, 3), "b": torch.ones(2)}, [2])
+            >>> flat, layout = td.pack()
+            >>> flat.tolist()
+            [[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]]
+            >>> layout.unpack(flat * 2)["b"].tolist()
+            [2.0, 2.0]
+        """
+        return pack_leaves(self, dim, layout)
+
+
+def _dim_in_range(dim: int, ndim: int) -> int:
+    if not 0 <= dim < ndim:
+        raise IndexError(MSG_RANGE.format(ndim, ndim - 1, dim))
+    return dim
+
+
+def _repeat_leaf(leaf: torch.Tensor, times: Any, ndim: int) -> torch.Tensor:
+    return leaf.repeat(*times, *[1] * (leaf.dim() - ndim))
+
+
+def _tile_leaf(leaf: torch.Tensor, times: Any, ndim: int) -> torch.Tensor:
+    return leaf.tile((*times, *[1] * (leaf.dim() - ndim)))
+
+
+def _interleave_leaf(
+    leaf: torch.Tensor, repeats: Any, dim: int, total: int
+) -> torch.Tensor:
+    return leaf.repeat_interleave(repeats, dim=dim, output_size=total)
+
+
+def _roll_flat(leaf: torch.Tensor, shifts: Any, ndim: int) -> torch.Tensor:
+    if not ndim:
+        return leaf.unsqueeze(0).roll(shifts, 0).squeeze(0)
+    return leaf.flatten(0, ndim - 1).roll(shifts, 0).reshape(leaf.shape)
+
+
+def _pad_leaf(leaf: torch.Tensor, pads: list[int], value: float) -> torch.Tensor:
+    if not pads:
+        return leaf.clone()
+    features = leaf.dim() - len(pads) // 2
+    return torch.nn.functional.pad(leaf, [0, 0] * features + pads, value=value)
+
+
+def _canonical(leaf: torch.Tensor) -> torch.Tensor:
+    strides, expected = leaf.stride(), 1
+    for length, stride in zip(reversed(leaf.shape), reversed(strides), strict=True):
+        if stride != expected:
+            return leaf.clone(memory_format=torch.contiguous_format)
+        expected *= max(length, 1)
+    return leaf

@@ -1,0 +1,245 @@
+"""One collection as several, and pieces of one."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["SplittingOps"]
+
+MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
+MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
+MSG_SPLIT_TYPE = "split(): argument 'split_size' must be int or list of ints"
+MSG_SPLIT_POSITIVE = "TensorDict.split: split_size must be positive, got {}."
+MSG_SPLIT_SUM = (
+    "split_with_sizes expects split_sizes to sum exactly to {} (input tensor's size at "
+    "dimension {}), but got split_sizes={}"
+)
+MSG_SPLIT_NEGATIVE = (
+    "split_with_sizes expects split_sizes have only non-negative entries, but got "
+    "split_sizes={}"
+)
+MSG_TENSOR_SPLIT = (
+    "indices_or_sections must be an integer, a list of integers, or a 1D tensor of "
+    "integers"
+)
+
+
+class SplittingOps(CollectionProtocol):
+    """One collection as several, and pieces of one. All leaves are views."""
+
+    def split(
+        self, split_size: int | list[int], dim: int = 0
+    ) -> tuple[Self, ...]:
+        """Split into pieces along a batch dim. As :func:`torch.split`.
+
+        Args:
+            split_size: the size of each piece but the last, or the sizes of all.
+            dim: the batch dim.
+
+        Raises:
+            IndexError: ``dim`` is no batch dim.
+            RuntimeError: the sizes do not sum to that of the dim.
+            TypeError: ``split_size`` is neither a number nor a sequence of numbers.
+            ValueError: ``split_size`` is a number that is not positive.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.arange(5)}, batch_size=[5])
+            >>> [piece["a"].tolist() for piece in td.split(2)]
+            [[0, 1], [2, 3], [4]]
+            >>> [piece.batch_size for piece in td.split([1, 4])]
+            [torch.Size([1]), torch.Size([4])]
+        """
+        batch_size = self.batch_size
+        at = _batch_dim(dim, batch_size)
+        length = batch_size[at]
+        if isinstance(split_size, int):
+            if split_size <= 0 and (split_size < 0 or length):
+                raise ValueError(MSG_SPLIT_POSITIVE.format(split_size))
+            whole = length // split_size if split_size else 0
+            sizes = [split_size] * whole
+            if whole * split_size < length or not length:
+                sizes.append(length - whole * split_size)
+        else:
+            sizes = _split_sizes(split_size, at, length)
+        return self._split_with(sizes, at)
+
+    def _split_with(self, sizes: list[int], at: int) -> tuple[Any, ...]:
+        batch_size = self.batch_size
+        before, after = batch_size[:at], batch_size[at + 1 :]
+        prefixes = [torch.Size([*before, size, *after]) for size in sizes]
+        return tuple(
+            _rust.split_leaves(
+                self, "split_with_sizes", (sizes, at), prefixes, True, True, -1
+            )
+        )
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
+        """Split into at most ``chunks`` pieces of the same size along a batch dim.
+
+        As :func:`torch.chunk`: the last piece may be smaller, and there may be fewer.
+
+        Raises:
+            IndexError: ``dim`` is no batch dim.
+            ValueError: ``chunks`` is not positive.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.arange(5)}, batch_size=[5])
+            >>> [piece["a"].tolist() for piece in td.chunk(2)]
+            [[0, 1, 2], [3, 4]]
+        """
+        if chunks < 1:
+            msg = f"chunks must be a strictly positive integer, got {chunks}."
+            raise ValueError(msg)
+        at = _batch_dim(dim, self.batch_size)
+        length = self.batch_size[at]
+        if not length:
+            return self._split_with([0] * chunks, at)
+        return self.split(operator.index(-(length // -chunks)), at)
+
+    def tensor_split(
+        self,
+        indices_or_sections: int | list[int] | tuple[int, ...] | torch.Tensor,
+        dim: int = 0,
+    ) -> tuple[Self, ...]:
+        """Split into sections, or at indices, along a batch dim.
+
+        As :func:`torch.tensor_split`.
+
+        Args:
+            indices_or_sections: the number of pieces, whose sizes differ by at most
+                one, or the indices at which pieces begin.
+            dim: the batch dim.
+
+        Raises:
+            IndexError: ``dim`` is no batch dim.
+            ValueError: the number of sections is not positive, or
+                ``indices_or_sections`` is none of these.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.arange(5)}, batch_size=[5])
+            >>> [piece["a"].tolist() for piece in td.tensor_split([1, 3])]
+            [[0], [1, 2], [3, 4]]
+        """
+        batch_size = self.batch_size
+        at = _batch_dim(dim, batch_size)
+        length = batch_size[at]
+        where = indices_or_sections
+        if isinstance(where, torch.Tensor):
+            where = where.tolist()
+        if isinstance(where, int):
+            if where <= 0:
+                msg = (
+                    "tensor_split: number of sections must be greater than 0, but was "
+                    f"{where}"
+                )
+                raise ValueError(msg)
+            small, larger = divmod(length, where)
+            return self._split_with(
+                [small + (section < larger) for section in range(where)], at
+            )
+        if not isinstance(where, (list, tuple)):
+            raise ValueError(MSG_TENSOR_SPLIT)
+        before, after = batch_size[:at], batch_size[at + 1 :]
+        prefixes = []
+        for start, stop in zip((0, *where), (*where, length), strict=True):
+            size = len(range(length)[start:stop])
+            prefixes.append(torch.Size([*before, size, *after]))
+        return tuple(
+            _rust.split_leaves(
+                self, "tensor_split", (tuple(where), at), prefixes, True, True, -1
+            )
+        )
+
+    def unbind(self, dim: int) -> tuple[Self, ...]:
+        """The collections along a batch dim, without that dim, unlocked.
+
+        As :func:`torch.unbind`.
+
+        Raises:
+            IndexError: ``dim`` is no batch dim.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
+            >>> [piece["a"].item() for piece in td.unbind(0)]
+            [0, 1, 2]
+        """
+        batch_size = self.batch_size
+        at = _batch_dim(dim, batch_size)
+        size = torch.Size([*batch_size[:at], *batch_size[at + 1 :]])
+        names = (*range(at), *range(at + 1, len(batch_size)))
+        prefixes = [size] * batch_size[at]
+        return tuple(
+            _rust.split_leaves(self, "unbind", (at,), prefixes, names, False, -1)
+        )
+
+    def narrow(self, dim: int, start: int, length: int) -> Self:
+        """The part of ``length`` that begins at ``start`` of a batch dim.
+
+        As :func:`torch.narrow`.
+
+        Raises:
+            IndexError: ``dim`` is no batch dim, or ``start`` is out of range.
+            RuntimeError: the part goes beyond the end, or ``length`` is negative.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.arange(5)}, batch_size=[5])
+            >>> td.narrow(0, 1, 3)["a"].tolist()
+            [1, 2, 3]
+        """
+        batch_size = self.batch_size
+        ndim = len(batch_size)
+        at = dim + ndim if dim < 0 else dim
+        if at < 0 or at >= ndim:
+            raise IndexError(MSG_RANGE.format(ndim, ndim - 1, at))
+        whole = batch_size[at]
+        start = int(start)
+        if length < 0:
+            msg = "narrow(): length must be non-negative."
+            raise RuntimeError(msg)
+        if not -whole <= start <= whole:
+            msg = (
+                "start out of range (expected to be in range of "
+                f"[-{whole}, {whole}], but got {start})"
+            )
+            raise IndexError(msg)
+        begin = start + whole if start < 0 else start
+        if begin + length > whole:
+            msg = f"start ({begin}) + length ({length}) exceeds dimension size ({whole})."
+            raise RuntimeError(msg)
+        size = torch.Size([*batch_size[:at], length, *batch_size[at + 1 :]])
+        return _rust.map_leaves(
+            self, "narrow", (at, begin, length), size, True, 0, True, -1
+        )
+
+
+def _split_sizes(split_size: Any, at: int, length: int) -> list[int]:
+    try:
+        sizes = split_size.tolist() if hasattr(split_size, "tolist") else split_size
+        sizes = list(sizes)
+    except TypeError:
+        raise TypeError(MSG_SPLIT_TYPE) from None
+    if not all(isinstance(size, int) for size in sizes):
+        raise TypeError(MSG_SPLIT_TYPE)
+    if not sizes:
+        msg = "Insufficient number of elements in split_size."
+        raise RuntimeError(msg)
+    if any(size < 0 for size in sizes):
+        raise RuntimeError(MSG_SPLIT_NEGATIVE.format(sizes))
+    if sum(sizes) != length:
+        raise RuntimeError(MSG_SPLIT_SUM.format(length, at, sizes))
+    return sizes
+
+
+def _batch_dim(dim: int, batch_size: torch.Size) -> int:
+    """``dim`` counted from the front; an IndexError where it is no batch dim."""
+    ndim = len(batch_size)
+    at = dim + ndim if dim < 0 else dim
+    if at < 0 or at >= ndim:
+        raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
+    return at
