@@ -2,10 +2,11 @@
 
 from tensordict import _rust
 from tensordict.interop import index_twins as _index_twins
+from tensordict.interop import key_twins as _key_twins
 from tensordict.interop import twins as _twins
 
 # Until every primitive is native, its twin stands in.
-for _module in (_twins, _index_twins):
+for _module in (_twins, _index_twins, _key_twins):
     for _name in dir(_module):
         if not _name.startswith("_") and not hasattr(_rust, _name):
             setattr(_rust, _name, getattr(_module, _name))
@@ -15,6 +16,7 @@ from tensordict.base import TensorCollection, TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.interop import hooks as _hooks
 from tensordict.ops.display import get_printoptions, set_printoptions
+from tensordict.ops.modules import from_module, from_modules
 from tensordict import _pytree, _reductions
 from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
 
@@ -27,6 +29,8 @@ __all__ = [
     "TensorDict",
     "TensorDictBase",
     "__version__",
+    "from_module",
+    "from_modules",
     "get_printoptions",
     "set_printoptions",
     "unravel_key",

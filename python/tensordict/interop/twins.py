@@ -45,6 +45,10 @@ class _KeyThroughLeafError(ValueError):
     """A nested key runs through an entry that is a leaf."""
 
 
+class _InplaceWriteError(ValueError, RuntimeError):
+    """A value cannot be written into the entry that is there."""
+
+
 # Keys ------------------------------------------------------------------------
 
 
@@ -534,6 +538,22 @@ MSG_BATCH_MISMATCH = (
     "The leading dimensions of a value must match the batch size."
 )
 
+MSG_SCALAR = (
+    " Python scalars are stored as 0-dim tensors: to store a scalar in a tensordict "
+    "with a non-empty batch size, expand it to the batch size or wrap it in "
+    "NonTensorData (in a tensorclass, the nocast option stores scalars as they are)."
+)
+
+
+def check_batch(td: Any, key: Any, value: torch.Tensor) -> None:
+    """Raise where a tensor does not have the batch size as its leading dims."""
+    batch_size = td.batch_size
+    if batch_size and value.shape[: len(batch_size)] != batch_size:
+        msg = MSG_BATCH_MISMATCH.format(batch_size, value.shape, key)
+        if not value.shape:
+            msg += MSG_SCALAR
+        raise RuntimeError(msg)
+
 
 def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:
     """The form of ``value`` that may be stored in ``td``, or an error.
@@ -548,9 +568,7 @@ def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:
         value = td._convert_value(key, value, non_blocking)
         if isinstance(value, CollectionProtocol):
             return value
-    batch_size = td.batch_size
-    if batch_size and value.shape[: len(batch_size)] != batch_size:
-        raise RuntimeError(MSG_BATCH_MISMATCH.format(batch_size, value.shape, key))
+    check_batch(td, key, value)
     device = td.device
     if device is not None and value.device != device:
         value = value.to(device, non_blocking=non_blocking)
@@ -578,6 +596,9 @@ def set_entry(
                 raise RuntimeError(MSG_LOCKED)
             if not validated:
                 value = validate(td, key, value, non_blocking)
+                if isinstance(value, CollectionProtocol):
+                    td._hang(key, value)
+                    return
             td._tensordict[key] = value
             return
         path: tuple[str, ...] = (key,)
@@ -662,6 +683,9 @@ def apply_nest(
                 continue
             if not checked:
                 item = validate(result, key, item)
+                if isinstance(item, CollectionProtocol):
+                    result._hang(key, item)
+                    continue
         else:
             item = _apply_below(
                 value,
@@ -680,7 +704,8 @@ def apply_nest(
             if item is None:
                 continue
             if not checked and not _fits(result, value, item):
-                item = validate(result, key, item)
+                result._hang(key, validate(result, key, item))
+                continue
         entries[key] = item
     if entries or filter_empty is False:
         return result
@@ -768,7 +793,10 @@ def write_tree(
     writes: list[Any] = []
     _plan_writes(td, tree, inplace, checked, nested, writes)
     for container, key, value in writes:
-        set_entry(container, key, value, inplace, False, True)
+        if not inplace and isinstance(value, CollectionProtocol):
+            container._hang(key, value)
+        else:
+            set_entry(container, key, value, inplace, False, True)
 
 
 def _plan_writes(

@@ -5,26 +5,50 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict.interop.convert import tensor_of, tensor_of_sequence
+from tensordict.interop.twins import (
+    MSG_BAD_KEY,
+    MSG_LOCKED,
+    _InplaceWriteError,
+    _missing,
+)
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tensordict.protocol import NestedKeyLike
 
 __all__ = ["AccessOps"]
 
-MSG_LOCKED = (
-    "Cannot modify locked TensorDict. For in-place modification, consider using the "
-    "`set_()` method and make sure the key is present."
-)
 MSG_NO_KEY = "key must be a NestedKey (a str or a possibly tuple of str)."
 MSG_ITERATION = (
     "iteration over a 0-d tensordict. Use keys(), values() or items() to iterate over "
     "its entries."
 )
+MSG_ONE_DEFAULT = "Only one arg is allowed in TD.get."
+MSG_NO_INDEX = "index argument missing from get_at"
+MSG_INSIDE_ITSELF = (
+    "Cannot set a tensordict inside itself (key {!r}): tensordicts that contain "
+    "themselves are not supported."
+)
+MSG_NAMES = "refine_names: cannot coerce TensorDict names {} with {}."
+MSG_FAST_COPY = (
+    "copy_at_(..., fast=True) requires the optimized tensor-only copy path, but the "
+    "source, destination, or index is not compatible. Use fast=False or update_at_ for "
+    "the general update semantics."
+)
+MSG_NO_NON_TENSOR = (
+    "Cannot store a {} under key {!r}: only tensors, arrays, numbers, mappings and "
+    "collections can be entries."
+)
+
+
+DEFAULT_OF_GET: Any = NONE_IF_MISSING
+"""What ``get`` uses without a default; ``set_get_defaults_to_none`` exchanges it."""
 
 
 class AccessOps(CollectionProtocol):
@@ -33,12 +57,34 @@ class AccessOps(CollectionProtocol):
     # Reading -------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Any:
-        """The entry at a nested key, or the container of the entries indexed."""
+        """The entry at a nested key, or the container of the entries indexed.
+
+        Args:
+            index: a string or a tuple of strings, possibly nested; or an index of the
+                batch dims ``[*B]``, as for :class:`torch.Tensor`.
+
+        Raises:
+            KeyError: there is no entry at that key.
+            ValueError: the key goes on below a leaf.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4), "n": {"b": torch.ones(3)}}, [3])
+            >>> td["n", "b"]
+            tensor([1., 1., 1.])
+            >>> td[0]["a"].shape
+            torch.Size([4])
+        """
         return _rust.getitem(self, index)
 
     def __contains__(self, key: Any) -> bool:
-        """Whether there is an entry at a nested key."""
-        if not _rust.unravel_key_to_tuple(key):
+        """Whether there is an entry at a nested key.
+
+        Examples:
+            >>> td = TensorDict({"n": {"b": torch.ones(3)}}, [3])
+            >>> ("n", "b") in td, "b" in td
+            (True, False)
+        """
+        if not isinstance(key, str) and not _rust.unravel_key_to_tuple(key):
             raise RuntimeError(MSG_NO_KEY)
         return _rust.contains(self, key)
 
@@ -48,52 +94,126 @@ class AccessOps(CollectionProtocol):
         return batch_size[0] if batch_size else 0
 
     def __iter__(self) -> Iterator[Any]:
-        """The containers along the first batch dim."""
+        """The containers along the first batch dim.
+
+        Raises:
+            TypeError: there is no batch dim.
+        """
         if not self.batch_size:
             raise TypeError(MSG_ITERATION)
         return iter(self.unbind(0))
 
     def is_empty(self) -> bool:
-        """Whether there is no leaf."""
+        """Whether there is no leaf, here or in what is nested.
+
+        Examples:
+            >>> TensorDict({"n": {}}).is_empty()
+            True
+        """
         return not _rust.leaves(self)
 
     def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
-        """The entry at ``key``, or a default (None unless given) where it is missing."""
-        default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
+        """The entry at a nested key, or ``default`` where there is none.
+
+        Args:
+            key: a string or a tuple of strings, possibly nested.
+            *args: ``default``, by position. Without it a missing entry is None.
+            **kwargs: ``default``, by name.
+
+        Raises:
+            KeyError: ``key`` is no nested key.
+            ValueError: the key goes on below a leaf, and there is no default.
+
+        Examples:
+            >>> td = TensorDict({"n": {"b": torch.ones(3)}}, [3])
+            >>> td.get(("n", "b"))
+            tensor([1., 1., 1.])
+            >>> td.get("missing") is None
+            True
+            >>> td.get("missing", 0)
+            0
+        """
+        if args:
+            if len(args) > 1:
+                raise TypeError(MSG_ONE_DEFAULT)
+            return _rust.get(self, key, args[0])
+        if kwargs:
+            return _rust.get(self, key, kwargs.get("default", DEFAULT_OF_GET))
+        return _rust.get(self, key, DEFAULT_OF_GET)
+
+    def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
         return _rust.get(self, key, default)
 
-    def _get_str(self, key: str, default: Any, **kwargs: Any) -> Any:
+    def _get_tuple(
+        self, key: tuple[str, ...], default: Any = NO_DEFAULT, **kwargs: Any
+    ) -> Any:
         return _rust.get(self, key, default)
+
+    def get_non_tensor(self, key: NestedKeyLike, default: Any = NO_DEFAULT) -> Any:
+        """The entry at a nested key; of a non-tensor entry the value that it holds."""
+        if not _rust.unravel_key_to_tuple(key):
+            raise RuntimeError(_rust.MSG_NO_KEYS)
+        return _rust.get(self, key, default)
+
+    def set_non_tensor(self, key: NestedKeyLike, value: Any) -> Self:
+        """Store a value of any type, which no operation looks into."""
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        raise TypeError(MSG_NO_NON_TENSOR.format(type(value).__name__, key))
+
+    def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
+        """``self.get(key)[index]``, or ``default`` where there is no entry at ``key``.
+
+        Args:
+            key: a nested key.
+            *args: the index, then ``default``. Without it a missing entry is None.
+            **kwargs: ``index`` and ``default``, by name.
+
+        Raises:
+            TypeError: there is no index.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.arange(3)}, [3])
+            >>> td.get_at("a", 1)
+            tensor(1)
+        """
+        if args:
+            index, rest = args[0], args[1:]
+        elif "index" in kwargs:
+            index, rest = kwargs.pop("index"), ()
+        else:
+            raise TypeError(MSG_NO_INDEX)
+        default = rest[0] if rest else kwargs.get("default", NO_DEFAULT)
+        fallback = NONE_IF_MISSING if default is NO_DEFAULT else NO_DEFAULT
+        value = _rust.get(self, key, fallback if default is NO_DEFAULT else default)
+        if value is None or value is default:
+            return value
+        return value[index]
 
     # Writing -------------------------------------------------------------------
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Store a value at a nested key, or write into the entries at an index."""
+        """Store a value at a nested key, or write into the entries at an index.
+
+        ``td["n"] = {...}`` replaces what is at ``"n"``; :meth:`update` merges.
+
+        Raises:
+            RuntimeError: the value does not have the batch size as its leading dims, or
+                the container is locked.
+
+        Examples:
+            >>> td = TensorDict(batch_size=[3])
+            >>> td["n", "b"] = torch.ones(3)
+            >>> td[1] = TensorDict({"n": {"b": torch.zeros(())}})
+            >>> td["n", "b"]
+            tensor([1., 0., 1.])
+        """
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
         ):
             _rust.set_entry(self, index, value)
         else:
             self._set_index(index, value)
-
-    def __delitem__(self, key: NestedKeyLike) -> None:
-        """Remove the entry at a nested key."""
-        self.del_(key)
-
-    def del_(self, key: NestedKeyLike) -> Self:
-        """Remove the entry at a nested key."""
-        path = _rust.unravel_key_to_tuple(key)
-        if not path:
-            raise KeyError(_rust.MSG_BAD_KEY.format(key))
-        parent = self if len(path) == 1 else _rust.get(self, path[:-1])
-        if parent.is_locked:
-            raise RuntimeError(MSG_LOCKED)
-        if not isinstance(parent, CollectionProtocol) or not _rust.contains(
-            parent, path[-1]
-        ):
-            raise _missing(parent, path[-1])
-        parent._del_entry(path[-1])
-        return self
 
     def set(
         self,
@@ -104,14 +224,52 @@ class AccessOps(CollectionProtocol):
         non_blocking: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Store ``item`` under ``key``, making the nested collections on the way."""
+        """Store ``item`` under a nested key, making the containers on the way.
+
+        Tensors, and containers whose batch size, device and names fit, are stored as
+        they are; others as new containers that share what they can. Numbers, arrays and
+        sequences become tensors, dictionaries containers.
+
+        Args:
+            key: where to store it.
+            item: of shape ``[*B, *F]``, where ``[*B]`` is the batch size.
+            inplace: write into the entry where there is one.
+            non_blocking: how ``item`` is moved to the device of the container.
+            **kwargs: for other containers.
+
+        Raises:
+            KeyError: ``key`` is no nested key, or goes on below a leaf.
+            RuntimeError: ``item`` does not have the batch size as its leading dims, or
+                the container is locked (unless the entry is written in place).
+            ValueError: ``item`` holds the container that it is set in, or
+                with ``inplace`` does not fit the entry.
+
+        Examples:
+            >>> td = TensorDict(batch_size=[3])
+            >>> td.set("a", torch.zeros(3, 4)).set(("n", "b"), torch.ones(3)).keys(True)
+            _TensorDictKeysView(['a', ('n', 'b'), 'n'],
+                include_nested=True,
+                leaves_only=False)
+        """
         _rust.set_entry(self, key, item, inplace, non_blocking)
         return self
 
     def set_(
         self, key: NestedKeyLike, item: Any, *, non_blocking: bool = False
     ) -> Self:
-        """Write ``item`` into the storage of the entry at ``key``."""
+        """Write ``item`` into the storage of the entry at a nested key.
+
+        Locked containers allow it.
+
+        Raises:
+            KeyError: there is no such entry.
+            ValueError: ``item`` does not fit the entry.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, [3]).lock_()
+            >>> td.set_("a", torch.ones(3))["a"]
+            tensor([1., 1., 1.])
+        """
         _rust.set_entry(self, key, item, None, non_blocking)
         return self
 
@@ -125,8 +283,418 @@ class AccessOps(CollectionProtocol):
         ignore_lock: bool = False,
         non_blocking: bool = False,
     ) -> Self:
+        # Here in place means that there must be an entry.
+        inplace = None if inplace is True else bool(inplace)
         _rust.set_entry(self, key, value, inplace, non_blocking, validated, ignore_lock)
         return self
+
+    def _set_tuple(
+        self,
+        key: tuple[str, ...],
+        value: Any,
+        *,
+        inplace: bool | None,
+        validated: bool,
+        ignore_lock: bool = False,
+        non_blocking: bool = False,
+    ) -> Self:
+        return self._set_str(
+            key,  # type: ignore[arg-type]
+            value,
+            inplace=inplace,
+            validated=validated,
+            ignore_lock=ignore_lock,
+            non_blocking=non_blocking,
+        )
+
+    def setdefault(
+        self, key: NestedKeyLike, default: Any, inplace: bool = False
+    ) -> Any:
+        """The entry at a nested key, which is set to ``default`` where there is none.
+
+        Examples:
+            >>> td = TensorDict(batch_size=[3])
+            >>> td.setdefault("a", torch.zeros(3))
+            tensor([0., 0., 0.])
+            >>> td.setdefault("a", torch.ones(3))
+            tensor([0., 0., 0.])
+        """
+        if not _rust.unravel_key_to_tuple(key):
+            raise KeyError(MSG_BAD_KEY.format(key))
+        if not _rust.contains(self, key):
+            _rust.set_entry(self, key, default, inplace)
+        return _rust.get(self, key)
+
+    # Removing ------------------------------------------------------------------
+
+    def __delitem__(self, key: NestedKeyLike) -> None:
+        """Remove the entry at a nested key. See :meth:`del_`."""
+        self.del_(key)
+
+    def del_(self, key: NestedKeyLike) -> Self:
+        """Remove the entry at a nested key.
+
+        Raises:
+            KeyError: there is no such entry.
+            RuntimeError: the container that holds it is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
+            >>> list(td.del_("a").keys())
+            ['b']
+        """
+        path = _rust.unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+        parent = self if len(path) == 1 else _rust.get(self, path[:-1])
+        if not isinstance(parent, CollectionProtocol):
+            _rust.get(self, path)
+        if parent.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        if parent._get_entry(path[-1], NO_DEFAULT) is NO_DEFAULT:
+            raise KeyError(path[-1])
+        parent._del_entry(path[-1])
+        return self
+
+    def pop(self, key: NestedKeyLike, default: Any = NO_DEFAULT) -> Any:
+        """Remove the entry at a nested key and return it.
+
+        Args:
+            key: the entry.
+            default: what to return where there is none.
+
+        Raises:
+            KeyError: there is no such entry and no default.
+            RuntimeError: the container that holds it is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+            >>> td.pop("a")
+            tensor([0., 0., 0.])
+            >>> td.pop("a", None) is None
+            True
+        """
+        path = _rust.unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+        value = _rust.get(self, path, NONE_IF_MISSING if default is NO_DEFAULT else ...)
+        if value is ...:
+            return default
+        if value is None:
+            name = path[0] if len(path) == 1 else path
+            raise _absent(self, name)
+        self.del_(path)
+        return value
+
+    def popitem(self) -> tuple[NestedKeyLike, Any]:
+        """Remove the last entry and return its key and value.
+
+        Raises:
+            KeyError: there is none.
+        """
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        entries = self._entries()
+        if not entries:
+            msg = "popitem(): dictionary is empty"
+            raise KeyError(msg)
+        key = next(reversed(entries))
+        value = entries[key]
+        self._del_entry(key)
+        return key, value
+
+    def clear(self) -> Self:
+        """Remove all entries.
+
+        Raises:
+            RuntimeError: the container is locked.
+        """
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        for key in list(self._entries()):
+            self._del_entry(key)
+        return self
+
+    # Many at once ----------------------------------------------------------------
+
+    def update(
+        self,
+        input_dict_or_td: Mapping[Any, Any] | CollectionProtocol | None = None,
+        clone: bool = False,
+        inplace: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKeyLike] | None = None,
+        is_leaf: Any = None,
+        update_batch_size: bool = False,
+        ignore_lock: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Merge the entries of another container or mapping into this one.
+
+        Nested containers are merged, everything else is replaced. All entries are
+        stored, or where one does not fit none.
+
+        Args:
+            input_dict_or_td: the entries, in which keys may be nested.
+            clone: store copies.
+            inplace: write into the entries that there are.
+            non_blocking: how entries are moved to the device of this container.
+            keys_to_update: take only these. A key of a container takes all in it.
+            is_leaf: which types of nested containers replace what is there.
+            update_batch_size: take the batch size of the other container, which must
+                then have all leaves of this one.
+            ignore_lock: write to a locked container, too.
+            **kwargs: more entries.
+
+        Raises:
+            RuntimeError: a value does not have the batch size as its leading dims, the
+                batch sizes differ, or the container is locked.
+
+        Examples:
+            >>> td = TensorDict({"n": {"a": torch.zeros(3)}}, [3])
+            >>> td.update({"n": {"b": torch.ones(3)}}, c=torch.ones(3))["n"].keys()
+            _StringKeys(dict_keys(['a', 'b']))
+        """
+        source = kwargs if input_dict_or_td is None else input_dict_or_td
+        if source is self:
+            return self
+        if kwargs and source is not kwargs:
+            source = {**dict(source.items()), **kwargs}
+        if keys_to_update is not None:
+            keys = [
+                _rust.unravel_key_to_tuple(key)
+                for key in _rust.unravel_key_list(keys_to_update)
+            ]
+            source = _restricted(source, keys)
+            if not source:
+                return self
+        if input_dict_or_td is None and not kwargs:
+            return self
+        if update_batch_size and isinstance(source, CollectionProtocol):
+            self._take_batch_size(source)
+        _rust.update(
+            self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
+        )
+        return self
+
+    def _take_batch_size(self, source: CollectionProtocol) -> None:
+        """Take the batch sizes of ``source``, which has all leaves of this container."""
+        if source.batch_size == self.batch_size:
+            return
+        own = set(self.keys(True))
+        absent = own - set(source.keys(True))
+        if absent:
+            raise RuntimeError(
+                "Some keys of the dest tensordict are not present in the source during "
+                "update with mismatching batch-size. "
+                f"batch_size of source={source.batch_size}, "
+                f"batch_size of dest={self.batch_size}, "
+                f"keys in dest but not in source: {{{absent}}}."
+            )
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        # All leaves come anew: without them any batch size fits.
+        for container in _rust.containers(self):
+            for key, value in list(container._entries().items()):
+                if not isinstance(value, CollectionProtocol):
+                    container._del_entry(key)
+        self.batch_size = source.batch_size
+
+    def update_(
+        self,
+        input_dict_or_td: Mapping[Any, Any] | CollectionProtocol | None = None,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKeyLike] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Copy the values of another container or mapping into the entries of this one.
+
+        Values broadcast to the shape of the entry. Those that have no entry here are
+        left out, unless that is all of them. Nothing is copied where one does not fit.
+
+        Args:
+            input_dict_or_td: the values, in which keys may be nested.
+            clone: has no effect, since values are copied.
+            non_blocking: whether copies between devices may be asynchronous.
+            keys_to_update: copy only these. A key of a container copies all in it.
+            **kwargs: more values.
+
+        Raises:
+            KeyError: there is an entry for none of the values.
+            RuntimeError: a value does not fit its entry.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, [3]).lock_()
+            >>> td.update_({"a": torch.ones(3)})["a"]
+            tensor([1., 1., 1.])
+        """
+        source = kwargs if input_dict_or_td is None else input_dict_or_td
+        if source is self:
+            return self
+        if kwargs and source is not kwargs:
+            source = {**dict(source.items()), **kwargs}
+        keys = None
+        if keys_to_update is not None:
+            keys = [
+                _rust.unravel_key_to_tuple(key)
+                for key in _rust.unravel_key_list(keys_to_update)
+            ]
+        _rust.copy_into(self, source, keys, non_blocking)
+        return self
+
+    def copy_(
+        self, tensordict: CollectionProtocol, non_blocking: bool = False
+    ) -> Self:
+        """Copy the values of another container into the entries of this one.
+
+        As :meth:`update_`.
+        """
+        return self.update_(tensordict, non_blocking=non_blocking)
+
+    # At an index -----------------------------------------------------------------
+
+    def set_at_(
+        self,
+        key: NestedKeyLike,
+        value: Any,
+        index: Any,
+        *,
+        non_blocking: bool = False,
+    ) -> Self:
+        """Write ``value`` into the entry at a nested key, where ``index`` points.
+
+        Raises:
+            KeyError: there is no such entry.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+            >>> td.set_at_("a", 1.0, slice(1, None))["a"]
+            tensor([0., 1., 1.])
+        """
+        self._write_at(_rust.get(self, key), key, value, index)
+        return self
+
+    def _write_at(self, target: Any, key: Any, value: Any, index: Any) -> None:
+        if isinstance(target, CollectionProtocol):
+            if isinstance(value, dict):
+                value = _rust.validate(self, key, value)
+            target[index] = value
+            return
+        if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
+            value = tensor_of(value, target.device)
+        target[index] = value
+
+    def _set_at_str(
+        self, key: str, value: Any, idx: Any, *, validated: bool, non_blocking: bool
+    ) -> Self:
+        return self.set_at_(key, value, idx, non_blocking=non_blocking)
+
+    def _set_at_tuple(
+        self,
+        key: tuple[str, ...],
+        value: Any,
+        idx: Any,
+        *,
+        validated: bool,
+        non_blocking: bool,
+    ) -> Self:
+        return self.set_at_(key, value, idx, non_blocking=non_blocking)
+
+    def update_at_(
+        self,
+        input_dict_or_td: Mapping[Any, Any] | CollectionProtocol,
+        idx: Any,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKeyLike] | None = None,
+    ) -> Self:
+        """Write the values of another container or mapping where ``idx`` points.
+
+        Args:
+            input_dict_or_td: the values, of the shape that indexing the entries gives.
+            idx: an index of the batch dims.
+            clone: has no effect, since values are copied.
+            non_blocking: whether copies between devices may be asynchronous.
+            keys_to_update: write only these.
+
+        Raises:
+            KeyError: there is no entry for a value.
+            RuntimeError: a value does not fit what the index points at; then nothing
+                is written.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 2)}, [3])
+            >>> td.update_at_({"a": torch.ones(2)}, 1)["a"].sum(-1)
+            tensor([0., 2., 0.])
+        """
+        source: Any = input_dict_or_td
+        if keys_to_update is not None:
+            keys = [
+                _rust.unravel_key_to_tuple(key)
+                for key in _rust.unravel_key_list(keys_to_update)
+            ]
+            source = _restricted(source, keys)
+        writes: list[tuple[torch.Tensor, Any]] = []
+        _collect_writes(self, source, idx, writes)
+        for target, value in writes:
+            target[idx] = value
+        return self
+
+    def copy_at_(
+        self,
+        tensordict: CollectionProtocol,
+        idx: Any,
+        non_blocking: bool = False,
+        *,
+        fast: bool = True,
+    ) -> Self:
+        """Copy all leaves of another container to where ``idx`` points.
+
+        Args:
+            tensordict: a container with the leaves of this one.
+            idx: an integer or a slice, or a tuple of them; any index if not ``fast``.
+            non_blocking: whether copies between devices may be asynchronous.
+            fast: refuse what is not a plain copy of tensors to tensors.
+
+        Raises:
+            RuntimeError: ``fast`` is set, and the leaves or the index do not fit.
+        """
+        if fast:
+            parts = idx if isinstance(idx, tuple) else (idx,)
+            fits = isinstance(tensordict, CollectionProtocol) and all(
+                isinstance(part, (int, slice)) for part in parts
+            )
+            if not fits or set(tensordict.keys(True, True)) != set(
+                self.keys(True, True)
+            ):
+                raise RuntimeError(MSG_FAST_COPY)
+        return self.update_at_(tensordict, idx, non_blocking=non_blocking)
+
+    # Filling ---------------------------------------------------------------------
+
+    def fill_(self, key: NestedKeyLike, value: float | bool) -> Self:
+        """Fill the entry at a nested key with one number; all leaves of a container.
+
+        Raises:
+            KeyError: there is no such entry.
+        """
+        target = _rust.get(self, key)
+        if isinstance(target, CollectionProtocol):
+            _rust.fill(target, value)
+        else:
+            target.fill_(value)
+        return self
+
+    def zero_(self) -> Self:
+        """Fill all leaves with zeros."""
+        _rust.fill(self, 0)
+        return self
+
+    # How values come in ----------------------------------------------------------
 
     def _set_path(
         self,
@@ -138,90 +706,94 @@ class AccessOps(CollectionProtocol):
         ignore_lock: bool,
     ) -> None:
         """Store a value at a flat path: the slow, general form of ``set_entry``."""
+        key = path[0]
+        present = self._get_entry(key, NO_DEFAULT)
         if len(path) > 1:
-            head, rest = path[0], path[1:]
-            child = self._get_entry(head, NO_DEFAULT)
-            if child is NO_DEFAULT:
-                if inplace is None:
-                    raise _missing(self, head)
-                if self._is_locked and not ignore_lock:
+            rest = path[1:]
+            if present is NO_DEFAULT:
+                if self.is_locked and not ignore_lock:
                     raise RuntimeError(MSG_LOCKED)
                 # The new branch is filled before it is hung in: a value that does
                 # not fit leaves this container as it was.
                 child = self._make_child()
                 child._set_path(rest, value, False, non_blocking, validated, True)
-                self._set_entry(head, child)
-                return
-            if not isinstance(child, CollectionProtocol):
-                raise KeyError(
-                    f"The entry {head!r} is a leaf: no entry {rest!r} can be set in it."
+                self._hang(key, child)
+            elif isinstance(present, CollectionProtocol):
+                present._set_path(
+                    rest, value, inplace, non_blocking, validated, ignore_lock
                 )
-            child._set_path(rest, value, inplace, non_blocking, validated, ignore_lock)
+            else:
+                raise KeyError(_rust.MSG_PRESENT.format(key, self))
             return
-        key = path[0]
-        present = self._get_entry(key, NO_DEFAULT)
-        if inplace is None and present is NO_DEFAULT:
-            raise _missing(self, key)
-        if inplace is not False and present is not NO_DEFAULT:
+        if present is NO_DEFAULT:
+            if inplace is None:
+                raise _missing(self, key)
+        elif inplace is not False:
             self._write_into(key, present, value, non_blocking)
             return
-        if self._is_locked and not ignore_lock:
-            raise RuntimeError(MSG_LOCKED)
         if not validated:
             value = _rust.validate(self, key, value, non_blocking)
-        self._set_entry(key, value)
+        if self.is_locked and not ignore_lock:
+            raise RuntimeError(MSG_LOCKED)
+        if isinstance(value, CollectionProtocol):
+            self._hang(key, value)
+        else:
+            self._set_entry(key, value)
+
+    def _hang(self, key: str, value: CollectionProtocol) -> None:
+        """Store a nested container that fits."""
+        _rust.hang(self, key, value)
 
     def _write_into(
         self, key: str, present: Any, value: Any, non_blocking: bool
     ) -> None:
         """Copy ``value`` into the storage of an entry that exists."""
-        if isinstance(present, CollectionProtocol):
-            present.update(value, inplace=True, non_blocking=non_blocking)
+        if not isinstance(present, CollectionProtocol):
+            if isinstance(value, (CollectionProtocol, dict)):
+                raise _InplaceWriteError(_rust.MSG_INPLACE.format(key, self))
+            value = _rust.fit_inplace(self, key, value, present)
+            present.copy_(value, non_blocking=non_blocking)
             return
-        value = _rust.validate(self, key, value, non_blocking)
-        present.copy_(value, non_blocking=non_blocking)
+        if not isinstance(value, (CollectionProtocol, dict)):
+            raise _InplaceWriteError(_rust.MSG_INPLACE.format(key, self))
+        try:
+            _rust.update(present, value, False, True, non_blocking)
+        except _InplaceWriteError:
+            raise
+        except RuntimeError as error:
+            raise _InplaceWriteError(_rust.MSG_INPLACE.format(key, self)) from error
 
     def _make_child(self) -> Any:
-        """An empty nested container that fits in this one."""
-        from tensordict.containers.dense import TensorDict
-
-        names = self._td_dim_names
-        return _rust.new(
-            TensorDict,
-            {},
-            self.batch_size,
-            self.device,
-            None if names is None else list(names),
-        )
+        kind = type(self) if self._is_dense else self._plain_type
+        names = list(self.names) if self._has_names() else None
+        return _rust.new(kind, {}, self.batch_size, self.device, names)
 
     def _convert_value(self, key: Any, value: Any, non_blocking: bool) -> Any:
         """A tensor or a container made of a value that is neither."""
-        if isinstance(value, Mapping):
-            child = self._make_child()
+        if isinstance(value, dict):
+            names = list(self.names) if self._has_names() else None
+            child = _rust.new(
+                self._plain_type, {}, self.batch_size, self.device, names
+            )
             for name, item in value.items():
                 _rust.set_entry(child, name, item, False, non_blocking)
             return child
-        if isinstance(value, (bool, int, float, complex, np.generic)):
-            tensor = torch.as_tensor(value, device=self.device)
-            if self.batch_size:
-                raise RuntimeError(
-                    f"batch dimension mismatch, got self.batch_size={self.batch_size} "
-                    f"and value.shape={tensor.shape} for key {key!r}."
-                )
-            return tensor
-        if isinstance(value, np.ndarray):
-            return torch.from_numpy(value)
         if isinstance(value, (list, tuple)):
-            return torch.as_tensor(value)
-        raise TypeError(
-            f"Cannot store a {type(value).__name__} under key {key!r}: only tensors, "
-            "arrays, numbers, mappings and collections can be entries."
-        )
+            converted = tensor_of_sequence(value, self.device)
+        else:
+            converted = tensor_of(value, self.device)
+        if converted is None:
+            raise TypeError(MSG_NO_NON_TENSOR.format(type(value).__name__, key))
+        if isinstance(converted, CollectionProtocol):
+            return self._fit_collection(key, converted, non_blocking)
+        return converted
 
     def _fit_collection(
         self, key: Any, value: Any, non_blocking: bool
     ) -> CollectionProtocol:
         """A nested container made to fit: batch size, device and names."""
+        if any(container is self for container in _rust.containers(value)):
+            raise ValueError(MSG_INSIDE_ITSELF.format(key))
         batch_size = self.batch_size
         if value.batch_size[: len(batch_size)] != batch_size:
             value = value.clone(False)
@@ -229,13 +801,67 @@ class AccessOps(CollectionProtocol):
         if self.device is not None and value.device != self.device:
             value = value.to(self.device, non_blocking=non_blocking)
         if self._has_names():
-            names = self.names
-            if value.names[: len(names)] != names:
+            names, held = self.names, value.names
+            wanted = names + held[len(names) :]
+            if held != wanted:
+                if any(
+                    own is not None and own != new
+                    for own, new in zip(held, wanted, strict=True)
+                ):
+                    raise RuntimeError(MSG_NAMES.format(held, wanted))
                 value = value.clone(False)
-                value.names = names + value.names[len(names) :]
+                value.names = wanted
         return value
 
 
-def _missing(td: Any, key: str) -> KeyError:
-    keys = sorted(td.keys())
+def _absent(td: Any, key: Any) -> KeyError:
+    keys = sorted(td.keys(isinstance(key, tuple)), key=str)
     return KeyError(f'key "{key}" not found in {type(td).__name__} with keys {keys}')
+
+
+def _restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
+    """The part of a container or mapping at ``keys``, flat paths, as a mapping."""
+    kept: dict[Any, Any] = {}
+    for key, value in source.items():
+        path = _rust.unravel_key_to_tuple(key)
+        if any(path[: len(wanted)] == wanted for wanted in keys):
+            kept[key] = value
+            continue
+        below = [wanted[len(path) :] for wanted in keys if wanted[: len(path)] == path]
+        if below and isinstance(value, CollectionProtocol):
+            kept[key] = value.select(*below, strict=False)
+        elif below and isinstance(value, Mapping):
+            kept[key] = _restricted(value, below)
+    return kept
+
+
+def _collect_writes(
+    td: Any, source: Any, index: Any, writes: list[tuple[torch.Tensor, Any]]
+) -> None:
+    """The leaves of ``td`` and the values for them, checked against what is indexed."""
+    for key, value in list(source.items()):
+        target = _rust.get(td, key)
+        if isinstance(target, CollectionProtocol):
+            if isinstance(value, (CollectionProtocol, Mapping)):
+                _collect_writes(target, value, index, writes)
+                continue
+            for leaf in _rust.leaves(target):
+                _check_write(leaf, value, index, writes)
+            continue
+        _check_write(target, value, index, writes)
+
+
+def _check_write(
+    target: torch.Tensor,
+    value: Any,
+    index: Any,
+    writes: list[tuple[torch.Tensor, Any]],
+) -> None:
+    if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
+        value = tensor_of(value, target.device)
+    if isinstance(value, torch.Tensor):
+        # Raises what the write would raise, before anything is written.
+        shape = target[index].shape
+        if value.shape != shape:
+            value.expand(shape)
+    writes.append((target, value))

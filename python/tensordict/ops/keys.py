@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.protocol import CollectionProtocol
+from tensordict.interop.twins import MSG_LOCKED
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from tensordict.protocol import NestedKeyLike
 
 __all__ = ["KeysOps"]
+
+MSG_KEY_TYPE = "Expected {} to be a string or a tuple of strings but found {}"
+MSG_TAKEN = "key {} already present in TensorDict."
+MSG_DESTINATION_TAKEN = (
+    "The destination {} is already present and is not renamed away."
+)
+MSG_DESTINATION_TWICE = "The key {} is a destination more than once."
+MSG_SOURCES_NESTED = (
+    "The sources {} and {} lie inside one another, so the result would depend on the "
+    "order of the mapping."
+)
 
 
 class _StringKeys(KeysView[str]):
@@ -192,3 +204,423 @@ class KeysOps(CollectionProtocol):
             pairs.sort(key=_sorting_key_of_pair)
             return pairs
         return pairs if self.is_locked else iter(pairs)
+
+    @property
+    def sorted_keys(self) -> list[str]:
+        """The direct keys, sorted.
+
+        Examples:
+            >>> TensorDict({"b": torch.zeros(3), "a": torch.ones(3)}, [3]).sorted_keys
+            ['a', 'b']
+        """
+        return sorted(self._entries())
+
+    def entry_class(self, key: NestedKeyLike) -> type:
+        """The type of the entry at a nested key; ``NoneType`` where there is none.
+
+        Raises:
+            ValueError: the key goes on below a leaf.
+
+        Examples:
+            >>> TensorDict({"a": torch.zeros(3)}, [3]).entry_class("a")
+            <class 'torch.Tensor'>
+        """
+        return type(self.get(key))
+
+    def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
+        """The pairs of key and value of the non-tensor entries."""
+        return tuple(
+            (key, value)
+            for key, value in _rust.walk(self, 2, include_nested, False, None)
+            if isinstance(value, CollectionProtocol) and value._is_non_tensor
+        )
+
+    # Choosing --------------------------------------------------------------------
+
+    def select(
+        self,
+        *keys: NestedKeyLike,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
+    ) -> Self:
+        """Keep only the entries at ``keys``, in the order given.
+
+        The result shares its leaves with this container, and the nested containers that
+        are kept whole. A key that goes on below another of ``keys`` narrows it.
+
+        Args:
+            *keys: nested keys of leaves or containers.
+            inplace: drop the other entries from this container and return it.
+            strict: whether a missing key is an error. If false it is ignored.
+            as_tensordict: give a plain container where this is a typed one.
+
+        Raises:
+            KeyError: a key is missing and ``strict`` is true.
+            RuntimeError: ``inplace`` is true and the container is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.ones(3)}}, [3])
+            >>> list(td.select(("n", "b"), "a").keys(True, True))
+            [('n', 'b'), 'a']
+            >>> td.select("a")["a"] is td["a"]
+            True
+        """
+        return _rust.select(self, keys, inplace, strict)
+
+    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Self:
+        """Drop the entries at ``keys``; those that are missing are ignored.
+
+        The result shares its leaves with this container, and the nested containers that
+        are kept whole.
+
+        Args:
+            *keys: nested keys of leaves or containers.
+            inplace: drop the entries from this container and return it.
+
+        Raises:
+            RuntimeError: an entry would be dropped from a locked container.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.ones(3)}}, [3])
+            >>> list(td.exclude("a", ("n", "b")).keys(True))
+            ['n']
+        """
+        return _rust.exclude(self, keys, inplace)
+
+    def filter_non_tensor_data(self) -> Self:
+        """A container of the tensors alone, new all the way down."""
+        result = _rust.clone_structure(self)
+        for container in _rust.containers(result):
+            for key, value in list(container._entries().items()):
+                if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+                    container._del_entry(key)
+        return result
+
+    def filter_empty_(self) -> Self:
+        """Drop the nested containers that have no leaf.
+
+        Raises:
+            RuntimeError: one would be dropped from a locked container.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3), "n": {"m": {}}}, [3])
+            >>> list(td.filter_empty_().keys())
+            ['a']
+        """
+        drops: list[tuple[CollectionProtocol, str]] = []
+        _collect_empty(self, drops)
+        for container, _ in drops:
+            if container.is_locked:
+                raise RuntimeError(MSG_LOCKED)
+        for container, key in drops:
+            container._del_entry(key)
+        return self
+
+    # Regrouping ------------------------------------------------------------------
+
+    def flatten_keys(
+        self,
+        separator: str = ".",
+        inplace: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+    ) -> Self:
+        """Put all leaves in one container, under their paths joined by ``separator``.
+
+        In a ``with`` statement the changes are written back to this container.
+
+        Args:
+            separator: joins the parts of a path.
+            inplace: change this container and return it. Its direct leaves come first.
+            is_leaf: which types are kept. Default: all but containers.
+
+        Raises:
+            KeyError: two leaves would have the same key.
+            RuntimeError: ``inplace`` is true and the container is locked.
+
+        Examples:
+            >>> td = TensorDict({"n": {"a": torch.ones(3)}, "b": torch.zeros(3)}, [3])
+            >>> list(td.flatten_keys().keys())
+            ['n.a', 'b']
+            >>> with td.flatten_keys() as flat:
+            ...     flat["n.c"] = torch.zeros(3)
+            >>> td["n", "c"]
+            tensor([0., 0., 0.])
+        """
+        result = _rust.flatten_keys(self, separator, inplace, is_leaf)
+        return self._remember(result, "flatten_keys", (separator,), {})
+
+    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
+        """Regroup the entries: a key with ``separator`` in it becomes a nested key.
+
+        Entries without it come first. New containers have the batch size of this one.
+        In a ``with`` statement the changes are written back to this container.
+
+        Args:
+            separator: where keys are split.
+            inplace: change this container and return it.
+
+        Raises:
+            KeyError: there is an entry at or on the way to a new key.
+            RuntimeError: ``inplace`` is true and the container is locked.
+
+        Examples:
+            >>> td = TensorDict({"n.a": torch.ones(3), "b": torch.zeros(3)}, [3])
+            >>> list(td.unflatten_keys().keys(True))
+            ['b', ('n', 'a'), 'n']
+        """
+        result = _rust.unflatten_keys(self, separator, inplace)
+        return self._remember(result, "unflatten_keys", (separator,), {})
+
+    def split_keys(
+        self,
+        *key_sets: Iterable[NestedKeyLike],
+        inplace: bool = False,
+        default: Any = NO_DEFAULT,
+        strict: bool = True,
+        reproduce_struct: bool = False,
+    ) -> tuple[Self, ...]:
+        """Deal the entries out: a container per set of keys, and one with the rest.
+
+        Args:
+            *key_sets: the nested keys of each container. New nested containers have the
+                batch size of this one.
+            inplace: whether the rest is this container.
+            default: stored where an entry is missing and ``strict`` is false.
+            strict: whether a missing key is an error. If false it is ignored.
+            reproduce_struct: whether each container gets all nested containers.
+
+        Raises:
+            KeyError: a key is missing, or in two sets, and ``strict`` is true.
+            RuntimeError: ``inplace`` is true and the container is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
+            >>> [list(part.keys()) for part in td.split_keys(["a"])]
+            [['a'], ['b']]
+        """
+        sets = [[*key_set] for key_set in key_sets]
+        if inplace and any(sets) and self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        rest = _rust.clone_structure(self)
+        parts: list[Any] = []
+        emptied: set[tuple[str, ...]] = set()
+        for key_set in sets:
+            part = self.empty(recurse=reproduce_struct)
+            for key in key_set:
+                value = rest.pop(key, NO_DEFAULT if strict else ...)
+                if value is ...:
+                    if default is not NO_DEFAULT:
+                        part.set(key, default)
+                    continue
+                part.set(key, value)
+                emptied.add(_rust.unravel_key_to_tuple(key)[:-1])
+            parts.append(part)
+        _drop_emptied(rest, emptied)
+        if inplace:
+            _rust.replace_all(self, rest)
+            rest = self
+        return (*parts, rest)
+
+    def separates(
+        self,
+        *keys: NestedKeyLike,
+        default: Any = NO_DEFAULT,
+        strict: bool = True,
+        filter_empty: bool = True,
+    ) -> Self:
+        """Take the entries at ``keys`` out of this container, into a new one.
+
+        Args:
+            *keys: nested keys.
+            default: stored in the new container where an entry is missing.
+            strict: whether a missing entry without default is an error.
+            filter_empty: drop the nested containers that are left without leaves.
+
+        Raises:
+            KeyError: an entry is missing; then nothing is taken out.
+            RuntimeError: the container is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
+            >>> list(td.separates("a").keys()), list(td.keys())
+            (['a'], ['b'])
+        """
+        paths = [_path_of(key) for key in keys]
+        absent = [path for path in paths if not _rust.contains(self, path)]
+        if absent and strict and default is NO_DEFAULT:
+            _rust.get(self, absent[0])
+        found = [path for path in paths if path not in absent]
+        for path in found:
+            parent = _rust.get(self, path[:-1]) if len(path) > 1 else self
+            if parent.is_locked:
+                raise RuntimeError(MSG_LOCKED)
+        result = _rust.select(self, tuple(found), False, True)
+        if absent:
+            for path in absent:
+                result.set(path, None if default is NO_DEFAULT else default)
+            result = result.select(*dict.fromkeys(path[0] for path in paths))
+        _rust.exclude(self, tuple(found), True)
+        if filter_empty:
+            _drop_emptied(self, {path[:-1] for path in found})
+        return result
+
+    # Renaming --------------------------------------------------------------------
+
+    def rename_key_(
+        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
+    ) -> Self:
+        """Move an entry to another nested key; it becomes the last one there.
+
+        Args:
+            old_key: where it is.
+            new_key: where it goes. What is there is replaced.
+            safe: whether it is an error if something is there.
+
+        Raises:
+            KeyError: there is no entry at ``old_key``, or one at ``new_key`` and
+                ``safe`` is true.
+            RuntimeError: the container is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
+            >>> list(td.rename_key_("a", ("n", "c")).keys(True, True))
+            ['b', ('n', 'c')]
+        """
+        old = _rust.unravel_key_to_tuple(old_key)
+        if not old:
+            raise TypeError(MSG_KEY_TYPE.format("old_name", type(old_key)))
+        new = _rust.unravel_key_to_tuple(new_key)
+        if not new:
+            raise TypeError(MSG_KEY_TYPE.format("new_name", type(new_key)))
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        value = _rust.get(self, old)
+        if old == new:
+            return self
+        if safe and _rust.contains(self, new):
+            raise KeyError(MSG_TAKEN.format(new_key))
+        parent = _rust.get(self, old[:-1]) if len(old) > 1 else self
+        if parent.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        before = dict(parent._entries())
+        inside = new[: len(old)] == old
+        if inside:
+            parent._del_entry(old[-1])
+        try:
+            _rust.set_entry(self, new, value)
+        except BaseException:
+            if inside:
+                _restore(parent, before)
+            raise
+        if not inside and old[: len(new)] != new:
+            parent._del_entry(old[-1])
+        return self
+
+    def rename_keys(
+        self, mapping: Mapping[NestedKeyLike, NestedKeyLike], *, strict: bool = True
+    ) -> Self:
+        """A container with entries moved to other nested keys, all at once.
+
+        The result shares its leaves with this container and is new all the way down.
+        Entries that are moved come last. Keys may be swapped.
+
+        Args:
+            mapping: from old nested keys to new ones.
+            strict: whether a missing key is an error. If false it is ignored.
+
+        Raises:
+            KeyError: a key is missing and ``strict`` is true.
+            ValueError: two entries would have the same key, or one is moved out of
+                another that is moved too.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
+            >>> td.rename_keys({"a": "b", "b": "a"})["a"]
+            tensor([1., 1., 1.])
+        """
+        moves = {_key_path(old): _key_path(new) for old, new in mapping.items()}
+        result = _rust.clone_structure(self)
+        present = {}
+        for old, new in moves.items():
+            if _rust.contains(self, old):
+                present[old] = new
+            elif strict:
+                name = old[0] if len(old) == 1 else old
+                keys = sorted(self.keys(True), key=str)
+                raise KeyError(
+                    f'key "{name}" not found in {type(self).__name__} with keys {keys}'
+                )
+        _check_moves(self, present)
+        values = {old: result.pop(old) for old in present}
+        for old, new in present.items():
+            result.set(new, values[old])
+        return result
+
+
+def _path_of(key: NestedKeyLike) -> tuple[str, ...]:
+    path = _rust.unravel_key_to_tuple(key)
+    if not path:
+        raise KeyError(_rust.MSG_BAD_KEY.format(key))
+    return path
+
+
+def _key_path(key: NestedKeyLike) -> tuple[str, ...]:
+    path = _rust.unravel_key_to_tuple(key)
+    if not path:
+        raise TypeError(MSG_KEY_TYPE.format("a key", type(key)))
+    return path
+
+
+def _check_moves(
+    td: CollectionProtocol, moves: dict[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    """Refuse moves of which the result would depend on their order or lose an entry."""
+    for outer in moves:
+        for inner in moves:
+            if inner != outer and inner[: len(outer)] == outer:
+                raise ValueError(MSG_SOURCES_NESTED.format(outer, inner))
+    seen = set()
+    for new in moves.values():
+        if new in seen:
+            raise ValueError(MSG_DESTINATION_TWICE.format(new))
+        seen.add(new)
+        gone = any(new[: len(old)] == old for old in moves)
+        if not gone and _rust.contains(td, new):
+            raise ValueError(MSG_DESTINATION_TAKEN.format(new))
+
+
+def _restore(td: CollectionProtocol, entries: dict[str, Any]) -> None:
+    """Put back all entries of a container, in their order."""
+    for key in list(td._entries()):
+        td._del_entry(key)
+    for key, value in entries.items():
+        td._set_entry(key, value)
+
+
+def _collect_empty(
+    td: CollectionProtocol, drops: list[tuple[CollectionProtocol, str]]
+) -> bool:
+    """Note the outermost nested containers without leaves; whether ``td`` has none."""
+    empty = True
+    below: list[tuple[CollectionProtocol, str]] = []
+    for key, value in list(td._entries().items()):
+        if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
+            empty = False
+        elif _collect_empty(value, below):
+            below.append((td, key))
+        else:
+            empty = False
+    drops.extend(below)
+    return empty
+
+
+def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
+    """Drop the containers at ``paths`` that have no leaf, and their empty parents."""
+    for path in sorted(paths, key=len, reverse=True):
+        while path:
+            found = _rust.get(td, path, None)
+            if found is None or not found.is_empty():
+                break
+            td.del_(path)
+            path = path[:-1]

@@ -5,10 +5,19 @@ from __future__ import annotations
 import weakref
 from typing import Any, Self
 
+import torch
+
 from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["LockingOps"]
+
+RESTORED_AFTER_ERRORS = ("lock_", "unlock_", "to_module")
+"""What is undone at the end of a block that an exception left."""
+
+MSG_IMPLICIT_SQUEEZE = (
+    "Cannot use td.squeeze() as a decorator if the dimension is implicit."
+)
 
 
 class LockingOps(CollectionProtocol):
@@ -82,3 +91,159 @@ class LockingOps(CollectionProtocol):
         """Note on ``result`` that it is ``self.name(*args, **kwargs)``; return it."""
         result._last_op = (name, args, kwargs, weakref.ref(self))
         return result
+
+    def __enter__(self) -> Self:
+        """Open a block at whose end changes are written back.
+
+        The container that :meth:`view`, :meth:`permute`, :meth:`flatten_keys`,
+        :meth:`lock_` and the like return knows what it was made of: at the end of
+        ``with td.view(-1) as flat:`` the entries of ``flat``, viewed back, are stored in
+        ``td``, and what was locked or unlocked for the block no longer is. After an
+        exception nothing is written back, but locks are restored.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(2, 3)}, [2, 3])
+            >>> with td.view(6) as flat:
+            ...     flat["b"] = torch.arange(6)
+            >>> td["b"]
+            tensor([[0, 1, 2],
+                    [3, 4, 5]])
+        """
+        # A queue, since a block may be opened on the same container within a block.
+        queue = self._last_op_queue
+        if queue is None:
+            queue = self._last_op_queue = []
+        queue.append(self._last_op)
+        return self
+
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> bool:
+        """Write the changes of the block back. See :meth:`__enter__`."""
+        queue = self._last_op_queue
+        last = queue.pop()
+        if not queue:
+            del self._last_op_queue
+        if last is None:
+            return False
+        name, args, kwargs, reference = last
+        if exc_type is not None and name not in RESTORED_AFTER_ERRORS:
+            return False
+        source = reference()
+        if source is not None:
+            getattr(self, "_undo_" + name)(source, *args, **kwargs)
+        return False
+
+    def _write_back(self, result: Any) -> None:
+        """Store the entries of ``result``, which has this container's batch size."""
+        if result is self:
+            return
+        if self.is_locked:
+            self.update_(result)
+        else:
+            self.update(result)
+
+    def _undo_lock_(self, source: Any) -> None:
+        source.unlock_()
+
+    def _undo_unlock_(self, source: Any) -> None:
+        source.lock_()
+
+    def _undo_flatten_keys(self, source: Any, separator: str) -> None:
+        if source is self:
+            self.unflatten_keys(separator, inplace=True)
+        else:
+            source._write_back(self.unflatten_keys(separator))
+
+    def _undo_unflatten_keys(self, source: Any, separator: str) -> None:
+        if source is self:
+            self.flatten_keys(separator, inplace=True)
+        else:
+            source._write_back(self.flatten_keys(separator))
+
+    def _undo_view(self, source: Any, *shape: Any, **kwargs: Any) -> None:
+        dtype = shape[0] if shape else kwargs.get("dtype")
+        if isinstance(dtype, torch.dtype):
+            held = {
+                key: value.dtype for key, value in source.items(True, leaves_only=True)
+            }
+            source._write_back(
+                self.named_apply(
+                    lambda key, leaf: leaf.view(held[key]) if key in held else leaf,
+                    nested_keys=True,
+                )
+            )
+            return
+        source._write_back(self.view(source.batch_size))
+
+    def _undo_permute(self, source: Any, *args: Any, **kwargs: Any) -> None:
+        dims = args or (kwargs["dims"],)
+        if len(dims) == 1 and not isinstance(dims[0], int):
+            dims = tuple(dims[0])
+        ndim = self.batch_dims
+        dims = [dim % ndim for dim in dims]
+        source._write_back(self.permute(*[dims.index(dim) for dim in range(ndim)]))
+
+    def _undo_transpose(self, source: Any, *args: Any, **kwargs: Any) -> None:
+        source._write_back(self.transpose(*args, **kwargs))
+
+    def _undo_swapaxes(self, source: Any, *args: Any, **kwargs: Any) -> None:
+        source._write_back(self.swapaxes(*args, **kwargs))
+
+    def _undo_swapdims(self, source: Any, *args: Any, **kwargs: Any) -> None:
+        source._write_back(self.swapdims(*args, **kwargs))
+
+    def _undo_movedim(self, source: Any, *args: Any, **kwargs: Any) -> None:
+        named = dict(zip(("source", "destination"), args, strict=False)) | kwargs
+        source._write_back(self.movedim(named["destination"], named["source"]))
+
+    _undo_moveaxis = _undo_movedim
+
+    def _undo_unsqueeze(self, source: Any, dim: int) -> None:
+        source._write_back(self.squeeze(dim % self.batch_dims))
+
+    def _undo_squeeze(self, source: Any, dim: int | None = None) -> None:
+        if dim is None:
+            raise RuntimeError(MSG_IMPLICIT_SQUEEZE)
+        if self.batch_dims < source.batch_dims:
+            source._write_back(self.unsqueeze(dim % source.batch_dims))
+        else:
+            source._write_back(self)
+
+    def _undo_flatten(
+        self, source: Any, start_dim: int | None = None, end_dim: int | None = None
+    ) -> None:
+        source._write_back(self.view(source.batch_size))
+
+    def _undo_unflatten(self, source: Any, dim: int, unflattened_size: Any) -> None:
+        source._write_back(self.view(source.batch_size))
+
+    def _undo_roll(self, source: Any, shifts: Any, dims: Any = None) -> None:
+        back = (
+            tuple(-shift for shift in shifts)
+            if isinstance(shifts, (list, tuple))
+            else -shifts
+        )
+        source._write_back(self.roll(back, dims))
+
+    def _undo_flip(self, source: Any, *args: Any, **kwargs: Any) -> None:
+        source._write_back(self.flip(*args, **kwargs))
+
+    def _undo_fliplr(self, source: Any) -> None:
+        source._write_back(self.fliplr())
+
+    def _undo_flipud(self, source: Any) -> None:
+        source._write_back(self.flipud())
+
+    def _undo_rot90(self, source: Any, k: int = 1, dims: Any = (0, 1)) -> None:
+        source._write_back(self.rot90(-k, dims))
+
+    def _undo_to(self, source: Any, *args: Any, **kwargs: Any) -> None:
+        # New entries come as they are, those of the source in its dtype and device.
+        held = dict(source.items(True, leaves_only=True))
+
+        def back(key: Any, leaf: torch.Tensor) -> torch.Tensor:
+            own = held.get(key)
+            return leaf if own is None else leaf.to(own.device, own.dtype)
+
+        source.update(
+            self.named_apply(back, nested_keys=True, device=source.device)
+        )

@@ -1,0 +1,586 @@
+"""The primitives that choose, regroup and write entries, in plain Python; see :mod:`.twins`.
+
+All of them look first and write afterwards: a call that fails leaves every container
+as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict.interop.twins import (
+    MSG_BAD_KEY,
+    MSG_LOCKED,
+    _InplaceWriteError,
+    _missing,
+    check_batch,
+    clone_structure,
+    leaves,
+    new,
+    unravel_key_to_tuple,
+    validate,
+)
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+MSG_NO_KEYS = "key should be a Sequence<NestedKey>"
+MSG_COLLIDE = "Flattening keys in tensordict causes keys {} to collide."
+MSG_OVERRIDE = (
+    "Unflattening key(s) in tensordict will override an existing for unflattened key "
+    "{}."
+)
+MSG_PRESENT = "The entry {} is already present in tensordict {}."
+MSG_NOT_IN_DESTINATION = "The key {} was not found in the dest tensordict."
+MSG_UPDATE_COPY = (
+    "update_() cannot copy the value of shape {} under the key {!r} into the entry of "
+    "shape {}: the sizes do not match."
+)
+MSG_INPLACE = "Failed to update {!r} in tensordict {}"
+MSG_INPLACE_SHAPE = (
+    "Failed to update {!r} in tensordict {}: the value of shape {} does not fit the "
+    "entry of shape {}"
+)
+MSG_UPDATE_SIZE = (
+    "update() got a source with batch size {} for a destination with batch size {}. "
+    "Pass update_batch_size=True to replace the batch size."
+)
+
+
+# Choosing ------------------------------------------------------------------------
+
+
+def _grouped(keys: Any) -> dict[str, list[tuple[str, ...]]]:
+    """The rests of nested keys by their first part, in the order given."""
+    plan: dict[str, list[tuple[str, ...]]] = {}
+    for key in keys:
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise RuntimeError(MSG_NO_KEYS)
+        rests = plan.setdefault(path[0], [])
+        rests.append(path[1:])
+    return plan
+
+
+def _through_leaf(key: str, value: Any, rest: tuple[str, ...]) -> KeyError:
+    return KeyError(
+        f"{key!r} is a {type(value).__name__}, not a tensordict, "
+        f"so it has no entry {rest[0]!r}."
+    )
+
+
+def _replace_entries(td: Any, entries: dict[str, Any]) -> None:
+    """Make ``entries``, which are values of ``td``, all that it holds, in their order."""
+    if td._is_dense:
+        held = td._tensordict
+        held.clear()
+        held.update(entries)
+        return
+    for key in list(td._entries()):
+        if key not in entries:
+            td._del_entry(key)
+
+
+def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
+    """A container of the entries at ``keys``, in that order; ``td`` itself if inplace.
+
+    Of a nested container of which only parts are asked for, a new one holds them. A key
+    that goes on below another one of ``keys`` narrows what that one keeps.
+    """
+    changes: list[Any] = []
+    result = _select(td, keys, inplace, strict, changes)
+    for container, entries in changes:
+        _replace_entries(container, entries)
+    return result
+
+
+def _select(
+    td: Any, keys: Any, inplace: bool, strict: bool, changes: list[Any]
+) -> Any:
+    if inplace and td.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    entries: dict[str, Any] = {}
+    for key, rests in _grouped(keys).items():
+        value = td._get_entry(key, NO_DEFAULT)
+        if value is NO_DEFAULT:
+            if strict:
+                raise _missing(td, key)
+            continue
+        below = [rest for rest in rests if rest]
+        if below:
+            if not isinstance(value, CollectionProtocol):
+                if strict:
+                    raise _through_leaf(key, value, below[0])
+                continue
+            value = _select(value, below, inplace, strict, changes)
+        entries[key] = value
+    if inplace:
+        changes.append((td, entries))
+        return td
+    return _like(td, entries)
+
+
+def _like(td: Any, entries: dict[str, Any]) -> Any:
+    """A container with the size, device and names of ``td`` around ``entries``."""
+    if not td._is_dense:
+        return td._with_entries(entries)
+    names = td._td_dim_names
+    return new(
+        type(td),
+        entries,
+        td._batch_size,
+        td._device,
+        None if names is None else list(names),
+    )
+
+
+def exclude(td: Any, keys: tuple[Any, ...], inplace: bool) -> Any:
+    """A container without the entries at ``keys``; ``td`` itself if inplace.
+
+    Keys that are not there are ignored. Without keys the nested containers are new ones.
+    """
+    if not keys:
+        return td if inplace else clone_structure(td)
+    changes: list[Any] = []
+    result = _exclude(td, keys, inplace, changes)
+    for container, entries in changes:
+        _replace_entries(container, entries)
+    return result
+
+
+def _exclude(td: Any, keys: Any, inplace: bool, changes: list[Any]) -> Any:
+    plan = _grouped(keys)
+    entries: dict[str, Any] = {}
+    dropped = False
+    for key, value in list(td._entries().items()):
+        rests = plan.get(key)
+        if rests is not None:
+            if () in rests:
+                dropped = True
+                continue
+            if isinstance(value, CollectionProtocol):
+                value = _exclude(value, rests, inplace, changes)
+        entries[key] = value
+    if not inplace:
+        return _like(td, entries)
+    if dropped:
+        if td.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        changes.append((td, entries))
+    return td
+
+
+# Regrouping ----------------------------------------------------------------------
+
+
+def flatten_keys(td: Any, separator: str, inplace: bool, is_leaf: Any = None) -> Any:
+    """All leaves in one container, under their paths joined by ``separator``.
+
+    ``is_leaf`` is asked about the type of every value: containers that it accepts are
+    leaves, what it refuses and is no container is left out. In place, the direct leaves
+    come first.
+    """
+    if inplace and td.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    direct: dict[str, Any] = {}
+    entries: dict[str, Any] = direct if not inplace else {}
+    _flatten(td, separator, is_leaf, (), direct, entries, inplace)
+    if not inplace:
+        return _like(td, entries)
+    for key, value in entries.items():
+        if key in direct:
+            raise KeyError(MSG_COLLIDE.format([key]))
+        direct[key] = value
+    if td._is_dense:
+        _replace_entries(td, direct)
+    else:
+        for key, value in direct.items():
+            td._set_entry(key, value)
+        _replace_entries(td, direct)
+    return td
+
+
+def _flatten(
+    td: Any,
+    separator: str,
+    is_leaf: Any,
+    prefix: tuple[str, ...],
+    direct: dict[str, Any],
+    nested: dict[str, Any],
+    inplace: bool,
+) -> None:
+    for key, value in list(td._entries().items()):
+        path = (*prefix, key)
+        collection = isinstance(value, CollectionProtocol)
+        if is_leaf is None:
+            leaf = not collection or value._is_non_tensor
+        else:
+            leaf = is_leaf(type(value))
+        if leaf:
+            out = nested if prefix else direct
+            name = separator.join(path)
+            if name in out:
+                raise KeyError(MSG_COLLIDE.format([name]))
+            out[name] = value
+        elif collection:
+            if inplace and value.is_locked:
+                raise RuntimeError(MSG_LOCKED)
+            _flatten(value, separator, is_leaf, path, direct, nested, inplace)
+
+
+def unflatten_keys(td: Any, separator: str, inplace: bool) -> Any:
+    """The entries of ``td`` regrouped: a key with ``separator`` in it becomes a path.
+
+    Entries without it come first. New containers have the batch size of ``td``; those
+    that are there are entered, in place those of ``td``, else copies of them.
+    """
+    entries: dict[str, Any] = {}
+    paths: list[tuple[tuple[str, ...], Any]] = []
+    for key, value in list(td._entries().items()):
+        if separator in key:
+            paths.append((tuple(key.split(separator)), value))
+        elif not inplace and isinstance(value, CollectionProtocol):
+            entries[key] = clone_structure(value)
+        else:
+            entries[key] = value
+    if not paths:
+        return td if inplace else _like(td, entries)
+    if inplace and td.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    # New entries of containers that are there wait until all keys are known to fit.
+    branches: dict[tuple[str, ...], Any] = {}
+    waiting: dict[tuple[str, ...], dict[str, Any]] = {}
+    for path, value in paths:
+        parent, parent_path = None, ()
+        for part in path[:-1]:
+            parent_path = (*parent_path, part)
+            branch = branches.get(parent_path)
+            if branch is None:
+                branch = _unflattened_branch(td, entries, waiting, parent, parent_path)
+                if branch is None:
+                    raise KeyError(MSG_OVERRIDE.format(path))
+                branches[parent_path] = branch
+                waiting.setdefault(parent_path, {})
+            parent = branch
+        added = waiting[parent_path]
+        key = path[-1]
+        if key in added or parent._get_entry(key, NO_DEFAULT) is not NO_DEFAULT:
+            raise KeyError(MSG_OVERRIDE.format(path))
+        if parent.batch_size != td.batch_size:
+            value = validate(parent, key, value)
+        added[key] = value
+    for path, added in waiting.items():
+        branch = branches[path]
+        for key, value in added.items():
+            branch._set_entry(key, value)
+    if not inplace:
+        return _like(td, entries)
+    if not td._is_dense:
+        for key, value in entries.items():
+            if td._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
+                td._set_entry(key, value)
+    _replace_entries(td, entries)
+    return td
+
+
+def _unflattened_branch(
+    td: Any,
+    entries: dict[str, Any],
+    waiting: dict[tuple[str, ...], dict[str, Any]],
+    parent: Any,
+    path: tuple[str, ...],
+) -> Any:
+    """The container at ``path``, a new one where there is none; None through a leaf."""
+    key = path[-1]
+    if parent is None:
+        found = entries.get(key, NO_DEFAULT)
+        added = entries
+    else:
+        added = waiting[path[:-1]]
+        found = added.get(key, NO_DEFAULT)
+        if found is NO_DEFAULT:
+            found = parent._get_entry(key, NO_DEFAULT)
+    if found is NO_DEFAULT:
+        found = (td if parent is None else parent)._make_child()
+        added[key] = found
+    elif not isinstance(found, CollectionProtocol):
+        return None
+    elif found.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    return found
+
+
+# Merging -------------------------------------------------------------------------
+
+
+class _Branch:
+    """A container that an update will write into, and what it will get."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        self.staged: dict[str, Any] = {}
+
+
+def update(
+    td: Any,
+    source: Any,
+    clone: bool = False,
+    inplace: bool = False,
+    non_blocking: bool = False,
+    is_leaf: Any = None,
+    ignore_lock: bool = False,
+) -> None:
+    """Merge the entries of a container or mapping into ``td``: all of them, or none.
+
+    Where both sides hold a container (or ``source`` a dict) the two are merged, unless
+    ``is_leaf`` accepts the type; any other value replaces what is there, or with
+    ``inplace`` is written into it.
+    """
+    root = _Branch(td)
+    copies: list[tuple[Any, Any]] = []
+    options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
+    _stage_all(root, source, options, copies)
+    for target, value in copies:
+        target.copy_(value, non_blocking=non_blocking)
+    _commit(root)
+
+
+def _stage_all(
+    branch: _Branch, source: Any, options: Any, copies: list[tuple[Any, Any]]
+) -> None:
+    td = branch.target
+    if isinstance(source, CollectionProtocol):
+        size, source_size = td.batch_size, source.batch_size
+        common = min(len(size), len(source_size))
+        if size[:common] != source_size[:common]:
+            raise RuntimeError(MSG_UPDATE_SIZE.format(source_size, size))
+        pairs = source._entries().items()
+    else:
+        pairs = source.items()
+    if td.is_locked and not options[1] and not options[4]:
+        raise RuntimeError(MSG_LOCKED)
+    for key, value in list(pairs):
+        if isinstance(key, str):
+            _stage(branch, key, value, options, copies)
+            continue
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+        inner = branch
+        for part in path[:-1]:
+            inner = _enter(inner, part, options[4])
+        _stage(inner, path[-1], value, options, copies)
+
+
+def _staged_or_present(branch: _Branch, key: str) -> Any:
+    if branch.staged:
+        found = branch.staged.get(key, NO_DEFAULT)
+        if found is not NO_DEFAULT:
+            return found
+    return branch.target._get_entry(key, NO_DEFAULT)
+
+
+def _enter(branch: _Branch, key: str, ignore_lock: bool) -> _Branch:
+    """The branch of the container at ``key``, a new one where there is none."""
+    td = branch.target
+    found = _staged_or_present(branch, key)
+    if isinstance(found, _Branch):
+        return found
+    if found is NO_DEFAULT:
+        if td.is_locked and not ignore_lock:
+            raise RuntimeError(MSG_LOCKED)
+        found = td._make_child()
+    elif not isinstance(found, CollectionProtocol):
+        raise KeyError(MSG_PRESENT.format(key, td))
+    inner = _Branch(found)
+    branch.staged[key] = inner
+    return inner
+
+
+def _stage(
+    branch: _Branch, key: str, value: Any, options: Any, copies: list[tuple[Any, Any]]
+) -> None:
+    clone, inplace, non_blocking, is_leaf, ignore_lock = options
+    td = branch.target
+    present = _staged_or_present(branch, key)
+    if isinstance(value, (CollectionProtocol, dict)):
+        if (
+            isinstance(present, (CollectionProtocol, _Branch))
+            and not _is_one_value(value)
+            and not (is_leaf is not None and is_leaf(type(value)))
+        ):
+            _stage_all(_enter(branch, key, ignore_lock), value, options, copies)
+            return
+        if inplace and present is not NO_DEFAULT:
+            raise _InplaceWriteError(MSG_INPLACE.format(key, td))
+    elif inplace and present is not NO_DEFAULT:
+        if isinstance(present, (CollectionProtocol, _Branch)):
+            raise _InplaceWriteError(MSG_INPLACE.format(key, td))
+        copies.append((present, fit_inplace(td, key, value, present)))
+        return
+    if td.is_locked and not ignore_lock:
+        raise RuntimeError(MSG_LOCKED)
+    stored = validate(td, key, value, non_blocking)
+    if clone and isinstance(stored, (torch.Tensor, CollectionProtocol)):
+        stored = stored.clone()
+    branch.staged[key] = stored
+
+
+def _is_one_value(value: Any) -> bool:
+    return isinstance(value, CollectionProtocol) and value._is_non_tensor
+
+
+def _commit(branch: _Branch) -> None:
+    td = branch.target
+    for key, value in branch.staged.items():
+        if isinstance(value, _Branch):
+            _commit(value)
+            if td._get_entry(key, NO_DEFAULT) is not value.target:
+                hang(td, key, value.target)
+        elif isinstance(value, CollectionProtocol):
+            hang(td, key, value)
+        else:
+            td._set_entry(key, value)
+
+
+def hang(td: Any, key: str, value: Any) -> None:
+    """Store a container that fits. A container without names takes those of ``value``."""
+    td._set_entry(key, value)
+    if value._has_names() and not td._has_names():
+        td.names = value.names[: td.batch_dims]
+
+
+# Writing in place ------------------------------------------------------------------
+
+
+def _expands(shape: torch.Size, target: torch.Size) -> bool:
+    """Whether a value of ``shape`` can be copied into an entry of shape ``target``."""
+    offset = len(target) - len(shape)
+    if offset < 0:
+        return False
+    return all(
+        size in (1, target[offset + position]) for position, size in enumerate(shape)
+    )
+
+
+def fit_inplace(td: Any, key: Any, value: Any, present: torch.Tensor) -> torch.Tensor:
+    """The tensor made of ``value`` that can be copied into the entry ``present``.
+
+    Raises:
+        RuntimeError: it does not have the batch size as its leading dims.
+        _InplaceWriteError: its shape does not fit the entry.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.shape == present.shape:
+            return value
+        check_batch(td, key, value)
+    else:
+        value = validate(td, key, value)
+        if isinstance(value, CollectionProtocol):
+            raise _InplaceWriteError(MSG_INPLACE.format(key, td))
+    if not _expands(value.shape, present.shape):
+        raise _InplaceWriteError(
+            MSG_INPLACE_SHAPE.format(key, td, value.shape, present.shape)
+        )
+    return value
+
+
+def copy_into(
+    td: Any, source: Any, keys: Any = None, non_blocking: bool = False
+) -> None:
+    """Copy every leaf of ``source`` into the entry of ``td`` with the same path.
+
+    Leaves that ``td`` does not have are left out; ``keys`` are the paths that are copied
+    (None: all), a container's path for all in it.
+
+    Raises:
+        KeyError: ``td`` has none of them.
+        RuntimeError: a leaf does not fit its entry; then nothing is copied.
+    """
+    targets: list[Any] = []
+    values: list[Any] = []
+    absent: list[Any] = []
+    _pair(td, source, keys, (), targets, values, absent)
+    if absent and not targets:
+        path = absent[0]
+        raise KeyError(
+            MSG_NOT_IN_DESTINATION.format(path[0] if len(path) == 1 else path)
+        )
+    if targets:
+        torch._foreach_copy_(targets, values, non_blocking)
+
+
+def _pair(
+    td: Any,
+    source: Any,
+    keys: Any,
+    prefix: tuple[str, ...],
+    targets: list[Any],
+    values: list[Any],
+    absent: list[Any],
+) -> None:
+    """Collect the leaves of ``source`` and the entries of ``td`` that they go to."""
+    if isinstance(source, CollectionProtocol):
+        pairs = source._entries().items()
+    else:
+        pairs = source.items()
+    for key, value in list(pairs):
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+        rests = None
+        if keys is not None:
+            rests = [rest[len(path) :] for rest in keys if rest[: len(path)] == path]
+            if any(path[: len(rest)] == rest for rest in keys):
+                rests = None
+            elif not rests:
+                continue
+        target: Any = td
+        for part in path:
+            if not isinstance(target, CollectionProtocol):
+                target = NO_DEFAULT
+                break
+            target = target._get_entry(part, NO_DEFAULT)
+            if target is NO_DEFAULT:
+                break
+        full = (*prefix, *path)
+        if target is NO_DEFAULT:
+            absent.append(full)
+        elif isinstance(value, (CollectionProtocol, dict)):
+            if not isinstance(target, CollectionProtocol):
+                raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
+            _pair(target, value, rests, full, targets, values, absent)
+        elif isinstance(target, CollectionProtocol):
+            raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
+        else:
+            if not isinstance(value, torch.Tensor):
+                value = torch.as_tensor(value, device=target.device)
+            if value.shape != target.shape and not _expands(value.shape, target.shape):
+                raise RuntimeError(
+                    MSG_UPDATE_COPY.format(value.shape, full[-1], target.shape)
+                )
+            targets.append(target)
+            values.append(value)
+
+
+def fill(td: Any, value: Any) -> None:
+    """Fill every leaf with a number or a tensor of one element."""
+    for leaf in leaves(td):
+        leaf.fill_(value)
+
+
+def replace_all(td: Any, other: Any) -> None:
+    """Make the entries of ``td`` those of ``other``, a copy of its structure.
+
+    Nested containers of ``td`` stay the same objects.
+    """
+    entries: dict[str, Any] = {}
+    for key, value in list(other._entries().items()):
+        present = td._get_entry(key, NO_DEFAULT)
+        if isinstance(present, CollectionProtocol) and isinstance(
+            value, CollectionProtocol
+        ):
+            replace_all(present, value)
+            value = present
+        entries[key] = value
+    _replace_entries(td, entries)
