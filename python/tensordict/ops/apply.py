@@ -92,7 +92,7 @@ class ApplyOps(CollectionProtocol):
         """
         if constructor_kwargs:
             _warn_unknown("apply", constructor_kwargs)
-        return self._apply(
+        return self._apply_with(
             fn,
             others,
             batch_size,
@@ -156,7 +156,7 @@ class ApplyOps(CollectionProtocol):
         """
         if constructor_kwargs:
             _warn_unknown("named_apply", constructor_kwargs)
-        return self._apply(
+        return self._apply_with(
             fn,
             others,
             batch_size,
@@ -210,7 +210,7 @@ class ApplyOps(CollectionProtocol):
         """
         from tensordict.tensorclass import TensorAttrs
 
-        return self._apply(
+        return self._apply_with(
             lambda leaf: TensorAttrs.from_tensor(leaf, fields=fields),
             batch_size=(),
             filter_empty=False,
@@ -240,7 +240,7 @@ class ApplyOps(CollectionProtocol):
         **constructor_kwargs: Any,
     ) -> Self | None:
         """:meth:`apply` that takes the results as they are, unless ``checked`` is false."""
-        return self._apply(
+        return self._apply_with(
             fn,
             others,
             batch_size,
@@ -284,7 +284,7 @@ class ApplyOps(CollectionProtocol):
         source = self
         if not self._is_dense and not inplace and out is None:
             source = self._as_dense()
-        return source._apply(
+        return source._apply_with(
             fn,
             others,
             batch_size,
@@ -314,7 +314,7 @@ class ApplyOps(CollectionProtocol):
             self.names if self._has_names() else None,
         )
 
-    def _apply(
+    def _apply_with(
         self,
         fn: Callable[..., Any],
         others: tuple[Any, ...] = (),

@@ -1,11 +1,375 @@
-"""Parameters of modules as collections, and back."""
+"""The parameters of modules as collections, and putting them back."""
 
 from __future__ import annotations
 
-from tensordict.protocol import CollectionProtocol
+from typing import Any, Self
 
-__all__ = ["ModulesOps"]
+import torch
+from torch import nn
+
+from tensordict import _rust
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+__all__ = ["ModulesOps", "from_module", "from_modules"]
+
+MSG_MEMO = "memo cannot be passed to the public to_module anymore."
+MSG_INPLACE_STATE_DICT = "inplace argument cannot be passed when use_state_dict=True."
 
 
 class ModulesOps(CollectionProtocol):
-    """Parameters of modules as collections, and back."""
+    """The parameters of modules as collections, and putting them back."""
+
+    @classmethod
+    def from_module(
+        cls,
+        module: nn.Module,
+        as_module: bool = False,
+        lock: bool = False,
+        use_state_dict: bool = False,
+        filter_empty: bool = True,
+    ) -> Self:
+        """The parameters and buffers of ``module``, nested as its submodules are.
+
+        The collection holds the module's own tensors: nothing is copied, and tied
+        parameters stay the same object.
+
+        Args:
+            module: where they are taken from.
+            as_module: give a :class:`TensorDictParams`, which is a module itself.
+            lock: lock the result.
+            use_state_dict: take what ``module.state_dict()`` gives, so that its hooks
+                run: detached tensors, and no buffers that are not persistent.
+            filter_empty: leave out submodules that have no parameters and buffers.
+
+        Examples:
+            >>> params = TensorDict.from_module(nn.Linear(3, 2))
+            >>> params["weight"].shape
+            torch.Size([2, 3])
+        """
+        if use_state_dict:
+            td = _from_state_dict(cls, module)
+        else:
+            td = _from_module(cls, module, filter_empty)
+        return _finished(td, as_module, lock)
+
+    @classmethod
+    def from_modules(
+        cls,
+        *modules: nn.Module,
+        as_module: bool = False,
+        lock: bool = True,
+        use_state_dict: bool = False,
+        lazy_stack: bool = False,
+        expand_identical: bool = False,
+    ) -> Self:
+        """The parameters of several modules of one structure, stacked: an ensemble.
+
+        Leaves go from ``[*F]`` to ``[N, *F]``, where ``N`` is the number of modules;
+        parameters become new parameters that share no memory with the modules.
+
+        Args:
+            *modules: modules with the same parameter names and shapes.
+            as_module: give a :class:`TensorDictParams`, which is a module itself.
+            lock: lock the result.
+            use_state_dict: see :meth:`from_module`.
+            lazy_stack: do not copy: keep each module's own parameters in a lazy stack.
+            expand_identical: a parameter that all modules share is expanded, not copied.
+
+        Raises:
+            RuntimeError: no modules are given, or their parameters differ in shape.
+
+        Examples:
+            >>> params = TensorDict.from_modules(nn.Linear(3, 2), nn.Linear(3, 2))
+            >>> params.batch_size, params["weight"].shape
+            (torch.Size([2]), torch.Size([2, 2, 3]))
+        """
+        parts = [
+            cls.from_module(module, use_state_dict=use_state_dict) for module in modules
+        ]
+        if lazy_stack:
+            td = cls.lazy_stack(parts)
+        else:
+            td = _stacked(parts, expand_identical)
+        return _finished(td, as_module, lock)
+
+    def to_module(
+        self,
+        module: nn.Module,
+        *,
+        inplace: bool | None = None,
+        return_swap: bool = True,
+        swap_dest: Any = None,
+        use_state_dict: bool = False,
+        non_blocking: bool = False,
+        preserve_module_state: bool = True,
+        memo: Any = None,
+    ) -> Any:
+        """Put the entries in the place of the parameters and buffers of ``module``.
+
+        In a ``with`` statement the module has its own ones back at the end, and a
+        parameter that the block gave the module is written to this collection.
+
+        Args:
+            module: it must have every entry; those that are not here stay.
+            inplace: copy the values into the module's tensors.
+            return_swap: whether the result is wanted. If false it is None.
+            swap_dest: the collection that takes what the module had.
+            use_state_dict: go through ``module.load_state_dict``, so that its hooks run.
+            non_blocking: as in :meth:`torch.Tensor.copy_`, with ``inplace``.
+            preserve_module_state: wrap tensors without gradient in a
+                :class:`torch.nn.Parameter` where the module has one. It shares their
+                memory.
+            memo: refused.
+
+        Returns:
+            What the module had before, under the same keys (with ``inplace``, a copy).
+
+        Raises:
+            KeyError: the module lacks an entry. It has not been changed then.
+
+        Examples:
+            >>> module = nn.Linear(3, 1, bias=False)
+            >>> params = TensorDict(weight=torch.ones(1, 3))
+            >>> with params.to_module(module):
+            ...     module(torch.ones(3)).item()
+            3.0
+        """
+        if memo is not None:
+            raise RuntimeError(MSG_MEMO)
+        if not isinstance(module, nn.Module):
+            msg = f"to_module expects a torch.nn.Module, got a {type(module).__name__}."
+            raise TypeError(msg)
+        swapped, writes = _plan_swap(
+            self, module, preserve_module_state and not inplace and not use_state_dict
+        )
+        if use_state_dict:
+            if inplace is not None:
+                raise RuntimeError(MSG_INPLACE_STATE_DICT)
+            state = dict(self.flatten_keys(".").items())
+            module.load_state_dict(state, strict=False, assign=True)
+        elif inplace:
+            swapped = _write_inplace(swapped, self, non_blocking)
+        else:
+            for slots, key, value in writes:
+                slots[key] = value
+        if not return_swap:
+            return None
+        if swap_dest is not None:
+            _rust.write_tree(swap_dest, swapped, False, True)
+            swapped = swap_dest
+        kwargs = {"inplace": True} if inplace else {}
+        return self._remember(swapped, "to_module", (module,), kwargs)
+
+    def _undo_to_module(self, swapped: Any, module: nn.Module, inplace: bool) -> None:
+        """The end of ``with self.to_module(module) as swapped``."""
+        current, writes = _plan_swap(swapped, module, False, self)
+        if inplace:
+            _write_inplace(current, swapped, False)
+            return
+        for slots, key, value in writes:
+            slots[key] = value
+        _take_replaced(self, current)
+
+
+def from_module(
+    module: nn.Module,
+    as_module: bool = False,
+    lock: bool = True,
+    use_state_dict: bool = False,
+    filter_empty: bool = True,
+) -> Any:
+    """The parameters of a module as a locked :class:`TensorDict`.
+
+    As :meth:`TensorDict.from_module`, with ``lock`` true by default.
+
+    Examples:
+        >>> from_module(nn.Linear(3, 2)).is_locked
+        True
+    """
+    from tensordict.containers.dense import TensorDict
+
+    return TensorDict.from_module(module, as_module, lock, use_state_dict, filter_empty)
+
+
+def from_modules(
+    *modules: nn.Module,
+    as_module: bool = False,
+    lock: bool = True,
+    use_state_dict: bool = False,
+    lazy_stack: bool = False,
+    expand_identical: bool = False,
+) -> Any:
+    """The stacked parameters of several modules: see :meth:`TensorDict.from_modules`.
+
+    Examples:
+        >>> from_modules(nn.Linear(3, 2), nn.Linear(3, 2))["bias"].shape
+        torch.Size([2, 2])
+    """
+    from tensordict.containers.dense import TensorDict
+
+    return TensorDict.from_modules(
+        *modules,
+        as_module=as_module,
+        lock=lock,
+        use_state_dict=use_state_dict,
+        lazy_stack=lazy_stack,
+        expand_identical=expand_identical,
+    )
+
+
+from_module.__module__ = from_modules.__module__ = "tensordict._td"
+
+
+# Taking --------------------------------------------------------------------------
+
+
+def _from_module(cls: type, module: nn.Module, filter_empty: bool) -> Any:
+    entries: dict[str, Any] = {}
+    for tensors in (module._parameters, module._buffers):
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                entries[name] = tensor
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        if isinstance(child, CollectionProtocol):
+            entries[name] = child
+            continue
+        nested = _from_module(cls, child, filter_empty)
+        if not filter_empty or nested._tensordict:
+            entries[name] = nested
+    return _rust.new(cls, entries, torch.Size([]), None, None)
+
+
+def _from_state_dict(cls: type, module: nn.Module) -> Any:
+    td = _rust.new(cls, {}, torch.Size([]), None, None)
+    for key, value in module.state_dict().items():
+        _rust.set_entry(td, tuple(key.split(".")), value)
+    return td
+
+
+def _stacked(parts: list[Any], expand_identical: bool) -> Any:
+    if not parts:
+        raise RuntimeError("stack expects a non-empty TensorList")
+
+    def stack(first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        if expand_identical and all(other is first for other in others):
+            return first.expand(len(parts), *first.shape)
+        data = torch.stack([first.data, *(other.data for other in others)])
+        if isinstance(first, nn.Parameter):
+            return nn.Parameter(data, first.requires_grad)
+        return data
+
+    # The stack of the data alone has torch's checks, and the errors that name the key.
+    if not expand_identical:
+        torch.stack([part.data for part in parts])
+    return parts[0]._fast_apply(
+        stack, *parts[1:], batch_size=torch.Size([len(parts)]), filter_empty=False
+    )
+
+
+def _finished(td: Any, as_module: bool, lock: bool) -> Any:
+    if as_module:
+        from tensordict.containers.params import TensorDictParams
+
+        return TensorDictParams(td, no_convert=True, lock=lock)
+    if lock:
+        td.lock_()
+    return td
+
+
+# Putting back ----------------------------------------------------------------------
+
+
+def _plan_swap(
+    td: Any, module: nn.Module, preserve: bool, like: Any = None
+) -> tuple[Any, list[tuple[dict[str, Any], str, Any]]]:
+    """What ``module`` has under the keys of ``td``, and the writes that would replace it.
+
+    Nothing is changed yet, so a key that the module lacks leaves it as it was. With
+    ``like`` only the keys of that collection are looked at.
+    """
+    writes: list[tuple[dict[str, Any], str, Any]] = []
+    return _plan_module(td, module, preserve, like, {}, writes), writes
+
+
+def _plan_module(
+    td: Any,
+    module: nn.Module,
+    preserve: bool,
+    like: Any,
+    seen: dict[int, Any],
+    writes: list[tuple[dict[str, Any], str, Any]],
+) -> Any:
+    # A module that is at two places is visited once: the first place decides.
+    known = seen.get(id(module))
+    if known is not None:
+        return known
+    entries: dict[str, Any] = {}
+    cls = type(td) if td._is_dense else td._dense_type()
+    result = _rust.new(cls, entries, torch.Size([]), None, None)
+    seen[id(module)] = result
+    parameters, buffers = module._parameters, module._buffers
+    for key, value in list(td._entries().items()):
+        if like is not None and like._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
+            continue
+        if isinstance(value, CollectionProtocol):
+            child = module._modules.get(key)
+            if child is None:
+                raise KeyError(key)
+            below = None if like is None else like._get_entry(key, None)
+            entries[key] = _plan_module(value, child, preserve, below, seen, writes)
+            continue
+        if key in parameters:
+            slots = parameters
+        elif key in buffers:
+            slots = buffers
+        elif isinstance(module.__dict__.get(key), torch.Tensor):
+            slots = module.__dict__
+        else:
+            raise KeyError(key)
+        old = slots[key]
+        entries[key] = old
+        if preserve:
+            value = _as_kind_of(value, old, slots is buffers)
+        writes.append((slots, key, value))
+    return result
+
+
+def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:
+    """A tensor without gradient as a parameter, where it replaces a parameter."""
+    if isinstance(old, nn.Parameter):
+        if (
+            isinstance(value, nn.Parameter)
+            or value.requires_grad
+            or torch._C._functorch.is_functorch_wrapped_tensor(value)
+        ):
+            return value
+        return nn.Parameter(value, old.requires_grad)
+    if is_buffer and isinstance(value, nn.Parameter):
+        return value.detach()
+    return value
+
+
+def _write_inplace(target: Any, source: Any, non_blocking: bool) -> Any:
+    """Copy the leaves of ``source`` into those of ``target``; give their old values."""
+
+    def write(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        before = old.data.clone()
+        old.data.copy_(new.data, non_blocking=non_blocking)
+        return before
+
+    return target._fast_apply(write, source, filter_empty=False)
+
+
+def _take_replaced(td: Any, current: Any) -> None:
+    """Write to ``td`` what a block put into the module in place of the entries."""
+    for key, value in list(current._entries().items()):
+        own = td._get_entry(key, None)
+        if isinstance(value, CollectionProtocol):
+            _take_replaced(own, value)
+        elif value is not own and not (
+            isinstance(value, torch.Tensor) and torch._C._is_alias_of(value, own)
+        ):
+            # The lock guards the structure, which stays.
+            td._set_entry(key, value)
