@@ -1,232 +1,275 @@
-"""Gradients of the leaves."""
+"""Gradients: data and grad of the leaves, backward, detach."""
 
 from __future__ import annotations
 
-import math
-import operator
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 
 from tensordict import _rust
+from tensordict.ops.families import mapping
 from tensordict.protocol import CollectionProtocol
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["AutogradOps"]
 
-MSG_BACKWARD_SCALAR = (
-    "grad can be implicitly created only for scalar outputs: the leaf at key {!r} has "
-    "shape {}. Pass a gradient tensordict matching the structure of this tensordict "
-    "to backward()."
+MSG_DATA_KEYS = (
+    "Cannot assign .data: the keys {} of the source are not in the destination."
 )
-MSG_BACKWARD_TYPE = (
+MSG_GRADIENT_TYPE = (
     "gradient must be a TensorDictBase instance with entries matching the "
     "differentiable leaves of the tensordict, got {} instead."
 )
-MSG_BACKWARD_MISSING = (
-    "Missing gradient entry for key {!r} in the gradient tensordict passed to "
+MSG_GRADIENT_SHAPE = (
+    "Mismatch in shape: the gradient at key {!r} has shape {} but the corresponding "
+    "leaf has shape {}."
+)
+MSG_NO_GRAD = (
+    "backward() cannot be called on a tensordict that has no leaf tensor requiring "
+    "gradients."
+)
+MSG_SCALAR = (
+    "grad can be implicitly created only for scalar outputs: the leaf at key {!r} has "
+    "shape {}. Pass a gradient tensordict matching the structure of this tensordict to "
     "backward()."
 )
-MSG_NOT_DIFFERENTIABLE = (
-    "only Tensors of floating point dtype can require gradients: the leaf at key {!r} "
-    "has dtype {}. Cast it first, or leave it out with exclude()."
-)
 
 
-_data_of = operator.attrgetter("data")
-
-
-def _set_data(leaf: torch.Tensor, data: torch.Tensor) -> None:
-    leaf.data = data
-
-
-def _set_grad(leaf: torch.Tensor, grad: torch.Tensor | None) -> None:
-    leaf.grad = grad
+def _data(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.data
 
 
 class AutogradOps(CollectionProtocol):
     """Gradients of the leaves."""
 
     @property
-    def requires_grad(self) -> bool:
-        """Whether any leaf requires a gradient."""
-        return any([leaf.requires_grad for leaf in _rust.leaves(self)])
-
-    @property
     def data(self) -> Self:
-        """The leaves' data, outside of the graph: same memory, same structure and lock.
+        """The leaves' data: they share memory with the leaves, and autograd does not see them.
 
-        Setting it replaces the data of each leaf by that of the entry of the same key;
-        leaves whose key the other collection lacks keep theirs.
+        Assigning a collection replaces the data of the leaves at its keys; the leaves
+        stay the tensors that they are.
+
+        Raises:
+            KeyError: what is assigned has keys that this collection has not.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(2)).requires_grad_()
+            >>> td.data["a"].requires_grad
+            False
+            >>> td.data = TensorDict(a=torch.ones(2))
+            >>> td["a"]
+            tensor([1., 1.], requires_grad=True)
         """
-        return _rust.map_leaves(self, _data_of, (), None, True, 0, True)
+        return _rust.map_leaves(self, _data, (), None, True, 0, True)
 
     @data.setter
-    def data(self, source: Any) -> None:
-        _assign(self, source, _set_data, "data")
+    def data(self, value: Any) -> None:
+        _assign_data(self, value)
 
     @property
     def grad(self) -> Self | None:
-        """The gradients, with the entries that have one; None where no leaf has.
+        """The leaves' gradients, or None where no leaf has one.
 
-        Setting it sets the gradient of each leaf whose key the source has; None clears
-        them all.
+        A leaf without a gradient is left out. Assigning a collection sets the gradients
+        of all leaves from its entries, assigning None drops them.
+
+        Examples:
+            >>> td = TensorDict(a=torch.ones(2)).requires_grad_()
+            >>> td.grad is None
+            True
+            >>> (td * 2).sum().backward()
+            >>> td.grad["a"]
+            tensor([2., 2.])
         """
-        return self._fast_apply(_grad_of, filter_empty=True, propagate_lock=True)
+        grads = [leaf.grad for leaf in _rust.leaves(self)]
+        if all(grad is None for grad in grads):
+            return None
+        result = _without_none(_rust.rebuild(self, grads))
+        if self._is_locked:
+            _rust.lock_tree(result)
+        return result
 
     @grad.setter
-    def grad(self, source: Any) -> None:
-        if source is None:
+    def grad(self, value: Any) -> None:
+        if value is None:
             for leaf in _rust.leaves(self):
                 leaf.grad = None
             return
-        _assign(self, source, _set_grad, "grad")
+        pairs = _rust.walk(self, 2, True, True)
+        grads = [_rust.get(value, key) for key, _ in pairs]
+        for (_, leaf), grad in zip(pairs, grads, strict=True):
+            leaf.grad = grad
 
-    def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Set in place whether the leaves require gradients.
+    @property
+    def requires_grad(self) -> bool:
+        """Whether any leaf requires a gradient."""
+        return any(leaf.requires_grad for leaf in _rust.leaves(self))
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:  # noqa: FBT001, FBT002
+        """Say whether gradients of the leaves are wanted, in place.
+
+        Args:
+            requires_grad: whether they are.
 
         Raises:
-            RuntimeError: a leaf's dtype is neither floating point nor complex, or a
-                leaf is the result of an operation. No leaf is changed then.
+            RuntimeError: a leaf is neither of floats nor complex. No leaf is changed.
         """
+        leaves = _rust.leaves(self)
         if requires_grad:
-            for key, leaf in self.items(True, True):
-                dtype = leaf.dtype
-                if not (dtype.is_floating_point or dtype.is_complex):
-                    raise RuntimeError(MSG_NOT_DIFFERENTIABLE.format(key, dtype))
-        for leaf in _rust.leaves(self):
+            # The leaf that refuses goes first, before any other has changed.
+            leaves.sort(key=lambda leaf: leaf.is_floating_point() or leaf.is_complex())
+        for leaf in leaves:
             leaf.requires_grad_(requires_grad)
         return self
 
+    @mapping("detach")
     def detach(self) -> Self:
-        """The same data outside of the graph. As :meth:`torch.Tensor.detach`.
-
-        The result shares the memory of this collection and is locked where it is.
-        """
-        return _rust.map_leaves(self, "detach", (), None, True, 0, True)
+        """Share the leaves' memory in leaves that autograd does not follow."""
 
     def detach_(self) -> Self:
-        """Take every leaf out of the graph, in place."""
+        """Take the leaves out of their graphs, in place.
+
+        Raises:
+            RuntimeError: a leaf is a view of a tensor that requires a gradient.
+        """
         for leaf in _rust.leaves(self):
             leaf.detach_()
         return self
 
-    def zero_grad(self, set_to_none: bool = True) -> Self:
-        """Clear the gradients of all leaves.
+    def zero_grad(self, set_to_none: bool = True) -> Self:  # noqa: FBT001, FBT002
+        """Drop the leaves' gradients, or fill them with zeros.
 
         Args:
-            set_to_none: remove the gradients; if false they are filled with zeros.
+            set_to_none: whether they are dropped.
         """
         for leaf in _rust.leaves(self):
-            if leaf.grad is None:
-                continue
             if set_to_none:
                 leaf.grad = None
-            else:
-                leaf.grad.detach_().zero_()
+            elif leaf.grad is not None:
+                leaf.grad.zero_()
         return self
 
     def backward(
         self,
         gradient: Any = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
+        retain_graph: bool | None = None,  # noqa: FBT001
+        create_graph: bool = False,  # noqa: FBT001, FBT002
         inputs: Any = None,
     ) -> None:
-        """Differentiate all leaves at once. As :func:`torch.autograd.backward`.
+        """Compute the gradients of all leaves that require one, in one pass.
 
         Args:
-            gradient: a collection with an entry, of the leaf's shape, for each leaf
-                that requires a gradient. May be left out where all have one element.
-            retain_graph: keep the graph. Default: where ``create_graph`` is true.
-            create_graph: make the gradients differentiable.
-            inputs: a collection or a sequence of tensors that gradients accumulate in.
+            gradient: the gradients of these leaves: a collection with their keys. Not
+                needed where every leaf has one element.
+            retain_graph: whether the graph is kept.
+            create_graph: whether the gradients can be differentiated again.
+            inputs: where gradients are accumulated: tensors, or a collection of them.
                 Default: all leaves of the graph.
 
         Raises:
-            RuntimeError: there is no ``gradient`` and a leaf has several elements, or
-                no leaf requires a gradient.
+            RuntimeError: no leaf requires a gradient, a leaf has more than one element
+                and there is no ``gradient``, or shapes differ.
             TypeError: ``gradient`` is no collection.
-            KeyError: ``gradient`` lacks the entry of a leaf.
+
+        Examples:
+            >>> td = TensorDict(a=torch.ones(2)).requires_grad_()
+            >>> (td * 3).sum().backward()
+            >>> td["a"].grad
+            tensor([3., 3.])
         """
         if gradient is not None and not isinstance(gradient, CollectionProtocol):
-            raise TypeError(MSG_BACKWARD_TYPE.format(type(gradient).__name__))
-        tensors: list[torch.Tensor] = []
-        gradients: list[torch.Tensor | None] = []
-        for key, leaf in self.items(True, True):
-            if not leaf.requires_grad:
+            raise TypeError(MSG_GRADIENT_TYPE.format(type(gradient).__name__))
+        pairs = [
+            (key, leaf)
+            for key, leaf in _rust.walk(self, 2, True, True)
+            if leaf.requires_grad
+        ]
+        if not pairs:
+            raise RuntimeError(MSG_NO_GRAD)
+        grads: list[Any] = []
+        for key, leaf in pairs:
+            if gradient is None:
+                if leaf.numel() != 1:
+                    raise RuntimeError(MSG_SCALAR.format(key, tuple(leaf.shape)))
+                grads.append(None)
                 continue
-            given = None
-            if gradient is not None:
-                given = gradient.get(key)
-                if given is None:
-                    raise KeyError(MSG_BACKWARD_MISSING.format(key))
-            elif leaf.numel() != 1:
-                raise RuntimeError(MSG_BACKWARD_SCALAR.format(key, tuple(leaf.shape)))
-            tensors.append(leaf)
-            gradients.append(given)
+            grad = _rust.get(gradient, key)
+            if grad.shape != leaf.shape:
+                shapes = tuple(grad.shape), tuple(leaf.shape)
+                raise RuntimeError(MSG_GRADIENT_SHAPE.format(key, *shapes))
+            grads.append(grad)
         torch.autograd.backward(
-            tensors,
-            gradients,
+            [leaf for _, leaf in pairs],
+            grads,
             retain_graph=retain_graph,
             create_graph=create_graph,
-            inputs=_input_leaves(inputs),
+            inputs=_tensors(inputs),
         )
+
+    # What leaves are ---------------------------------------------------------------
 
     def data_ptr(self, *, storage: bool = False) -> Any:
-        """The address of each leaf's first element, as int64 scalars of one batch.
+        """The addresses of the leaves, as a plain container of integers on the CPU.
 
         Args:
-            storage: give the address of the storage instead.
-
-        Returns:
-            A collection of the same keys with batch size ``[]`` on the CPU.
+            storage: whether the addresses of their storages are given instead.
         """
-        return self._fast_apply(
-            _storage_address if storage else _address,
-            batch_size=torch.Size([]),
-            device=torch.device("cpu"),
-            names=None,
-        )
+        pointers = [
+            leaf.untyped_storage().data_ptr() if storage else leaf.data_ptr()
+            for leaf in _rust.leaves(self)
+        ]
+        values = [torch.tensor(pointer, dtype=torch.int64) for pointer in pointers]
+        size = torch.Size([])
+        result = _rust.rebuild_as(self, values, self._plain_type, size)
+        for container in _rust.containers(result):
+            container._device = torch.device("cpu")
+        return result
 
     def param_count(self, *, count_duplicates: bool = True) -> int:
-        """The number of elements of all leaves.
+        """Count the elements of all leaves.
 
         Args:
-            count_duplicates: count a tensor once for each entry that holds it.
+            count_duplicates: whether a tensor that is at several keys counts each time.
         """
-        values = _rust.leaves(self)
+        leaves = _rust.leaves(self)
         if not count_duplicates:
-            values = list({id(leaf): leaf for leaf in values}.values())
-        return sum([math.prod(leaf.shape) for leaf in values])
+            leaves = list({id(leaf): leaf for leaf in leaves}.values())
+        return sum(leaf.numel() for leaf in leaves)
 
 
-def _grad_of(leaf: torch.Tensor) -> torch.Tensor | None:
-    return leaf.grad
-
-
-def _address(leaf: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(leaf.data_ptr(), dtype=torch.int64)
-
-
-def _storage_address(leaf: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(leaf.untyped_storage().data_ptr(), dtype=torch.int64)
-
-
-def _input_leaves(inputs: Any) -> Sequence[torch.Tensor] | None:
+def _tensors(inputs: Any) -> Sequence[torch.Tensor] | None:
+    """The tensors that ``inputs`` of ``backward`` names."""
+    if inputs is None or isinstance(inputs, torch.Tensor):
+        return inputs if inputs is None else [inputs]
     if isinstance(inputs, CollectionProtocol):
-        return _rust.leaves(inputs)
-    return inputs
+        return [leaf for leaf in _rust.leaves(inputs) if leaf.requires_grad]
+    return list(inputs)
 
 
-def _assign(td: Any, source: Any, assign: Any, what: str) -> None:
-    """Call ``assign(leaf, entry)`` for each leaf whose key ``source`` has."""
-    if not isinstance(source, CollectionProtocol):
-        msg = f"{what} can be set to a tensordict only, got {type(source).__name__}."
-        raise TypeError(msg)
-    for key, leaf in td.items(True, True):
-        entry = source.get(key)
-        if entry is not None:
-            assign(leaf, entry)
+def _without_none(td: Any) -> Any:
+    """A fresh result without the entries that are None, and what they leave empty."""
+    entries = {}
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol):
+            value = _without_none(value)  # noqa: PLW2901
+            if not value._entries():
+                continue
+        elif value is None:
+            continue
+        entries[key] = value
+    return _rust.new(type(td), entries, td._batch_size, td._device, td._td_dim_names)
+
+
+def _assign_data(td: Any, source: Any) -> None:
+    """Set ``leaf.data`` of every leaf for which ``source`` has an entry."""
+    if source.batch_size != td.batch_size:
+        msg = f"Cannot assign .data: batch sizes differ: {source.batch_size} and {td.batch_size}."
+        raise RuntimeError(msg)
+    mine = dict(_rust.walk(td, 2, True, True))
+    theirs = dict(_rust.walk(source, 2, True, True))
+    extra = [key for key in theirs if key not in mine]
+    if extra:
+        raise KeyError(MSG_DATA_KEYS.format(extra))
+    for key, value in theirs.items():
+        mine[key].data = value.data
+

@@ -1,11 +1,365 @@
-"""Moving between devices."""
+"""Devices: moving there and back, and what is known of them."""
 
 from __future__ import annotations
 
+import warnings
+from typing import Any, Self
+
+import torch
+
+from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 
-__all__ = ["DeviceOps"]
+__all__ = ["DeviceOps", "normalize_device"]
+
+MSG_SET_DEVICE = (
+    "device cannot be set using tensordict.device = device, because device cannot be "
+    "updated in-place. To update device, use tensordict.to(new_device), which will "
+    "return a new tensordict on the new device. You can also use "
+    "tensordict.to(new_device, inplace=True)."
+)
+MSG_LOCKED = (
+    "Cannot modify locked TensorDict. For in-place modification, consider using the "
+    "`set_()` method and make sure the key is present."
+)
+MSG_COPY = ".to() does not accept copy argument"
+MSG_BATCH_SIZE = (
+    "to() with a batch_size and a new device or dtype gives every nested tensordict "
+    "exactly that batch size, turns nested lazy stacks into TensorDicts and erases the "
+    "names. Starting with TensorDict 0.17, the default will change to setting the batch "
+    "size as to(batch_size=...) does without a device, which keeps the nested batch "
+    "sizes, lazy stacks and names. Call to(...) and then set the batch_size to have "
+    "that now."
+)
+MSG_PIN_MEMORY_ = (
+    "TensorDictBase.pin_memory_() is deprecated and will be removed in TensorDict 0.17. "
+    "Use pin_memory(inplace=True) instead."
+)
+
+
+def normalize_device(device: Any) -> torch.device:
+    """The device that ``device`` names, with the index of the current one where it has none.
+
+    A tensor on ``"cuda"`` says that it is on ``cuda:0``: without an index the two would
+    not compare equal.
+    """
+    device = torch.device(device)
+    if device.index is None and device.type not in ("cpu", "meta"):
+        module = getattr(torch, device.type, None)
+        if module is not None and hasattr(module, "current_device"):
+            return torch.device(device.type, module.current_device())
+    return device
 
 
 class DeviceOps(CollectionProtocol):
-    """Moving between devices."""
+    """Devices.
+
+    A collection has a device or none. One with a device keeps all entries there: what is
+    set is moved. One without takes entries from anywhere.
+    """
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where every entry lives, or None where that is not restricted.
+
+        It cannot be set: use :meth:`to`.
+        """
+        return self._device
+
+    @device.setter
+    def device(self, value: Any) -> None:
+        raise RuntimeError(MSG_SET_DEVICE)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the collection's device is the CPU. False where it has no device."""
+        device = self.device
+        return device is not None and device.type == "cpu"
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the collection's device is a GPU. False where it has no device."""
+        device = self.device
+        return device is not None and device.type == "cuda"
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether the collection's device is ``meta``. False where it has no device."""
+        device = self.device
+        return device is not None and device.type == "meta"
+
+    # Moving ----------------------------------------------------------------------
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move to a device, or cast to a dtype, or both.
+
+        Forms: ``to(device)``, ``to(dtype)``, ``to(device, dtype, non_blocking)``,
+        ``to(tensor)`` (its device and dtype), ``to(collection)`` (its device). Leaves that
+        need no change are shared. Where nothing at all changes the result is this
+        collection; a cast always makes a new one. Lock and names are kept.
+
+        In a ``with`` statement, changes to the result are written back at its end.
+
+        Args:
+            *args: device and dtype, in the forms above.
+            **kwargs: ``device``, ``dtype``, ``memory_format`` and ``other`` by name, and
+
+                - ``non_blocking``: whether copies may return before they are done. By
+                  default they overlap, and are done when the call returns.
+                - ``non_blocking_pin``: whether leaves are put into pinned memory first.
+                - ``num_threads``: taken for compatibility; torch copies in parallel.
+                - ``inplace``: put the moved leaves into this collection and return it.
+                - ``batch_size``: a new batch size.
+
+        Raises:
+            RuntimeError: ``inplace`` is true and the collection is locked, or ``copy`` is
+                asked for.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(2), batch_size=[2])
+            >>> td.to("meta").device
+            device(type='meta')
+            >>> td.to(torch.float64)["a"].dtype
+            torch.float64
+            >>> td.to("cpu").to("cpu").device
+            device(type='cpu')
+        """
+        if len(args) == 1 and not kwargs and isinstance(args[0], torch.dtype):
+            result = _rust.map_leaves(self, "to", args, None, True, 0, True)
+            return self._remember(result, "to", args, kwargs)
+        return self._remember(self._to(*args, **kwargs), "to", args, kwargs)
+
+    def _to(
+        self,
+        *args: Any,
+        batch_size: Any = None,
+        other: Any = None,
+        inplace: bool = False,
+        non_blocking: bool | None = None,
+        non_blocking_pin: bool = False,
+        num_threads: int | None = None,  # noqa: ARG002
+        **kwargs: Any,
+    ) -> Self:
+        """:meth:`to`, without what a ``with`` statement needs."""
+        if args and isinstance(args[0], CollectionProtocol):
+            other, *rest = args
+            args = tuple(rest)
+        if "copy" in kwargs or len(args) > 3:  # noqa: PLR2004 - copy is the fourth
+            raise RuntimeError(MSG_COPY)
+        if other is not None:
+            if isinstance(other, torch.Tensor):
+                args = (other, *args)
+            elif other.device is not None:
+                args = (other.device, *args)
+        device, dtype, given, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        if device is not None:
+            device = normalize_device(device)
+        if given or non_blocking is None:
+            non_blocking = True if given else None
+        moves = device is not None and device != self.device
+        if not moves and dtype is None and memory_format is None:
+            if batch_size is not None:
+                self.batch_size = batch_size  # type: ignore[attr-defined]
+            return self
+        if inplace and self.is_locked:  # type: ignore[attr-defined]
+            raise RuntimeError(MSG_LOCKED)
+        values = _rust.leaves(self)
+        moved = _moved(
+            values, device, dtype, memory_format, non_blocking, non_blocking_pin
+        )
+        if inplace:
+            _put(self, iter(moved), device)
+            result = self
+        else:
+            result = _rust.rebuild(self, moved, True, batch_size is None and not moves)
+            if moves:
+                _set_device(result, device)
+        if batch_size is not None:
+            warnings.warn(MSG_BATCH_SIZE, FutureWarning, stacklevel=4)
+            for container in _rust.containers(result):
+                container.names = None
+                container.batch_size = batch_size
+        if not inplace and self.is_locked and not result.is_locked:  # type: ignore[attr-defined]
+            _rust.lock_tree(result)
+        return result
+
+    def cpu(self, **kwargs: Any) -> Self:
+        """Move to the CPU. The keywords are those of :meth:`to`."""
+        return self.to("cpu", **kwargs)
+
+    def cuda(self, device: Any = None, **kwargs: Any) -> Self:
+        """Move to a GPU. The keywords are those of :meth:`to`.
+
+        Args:
+            device: which one: a number, a name or a device. Default: the current one.
+            **kwargs: as in :meth:`to`.
+        """
+        if device is None:
+            return self.to(torch.device("cuda"), **kwargs)
+        if isinstance(device, int):
+            return self.to(torch.device("cuda", device), **kwargs)
+        return self.to(device, **kwargs)
+
+    def clear_device_(self) -> Self:
+        """Forget the device, here and in all that is nested; nothing is moved."""
+        for container in _rust.containers(self):
+            container._clear_device()
+        return self
+
+    def auto_device_(self) -> Self:
+        """Take the device on which all leaves are, if there is one; nothing is moved.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(2))
+            >>> td.device, td.auto_device_().device
+            (None, device(type='cpu'))
+        """
+        devices = {leaf.device for leaf in _rust.leaves(self)}
+        device = devices.pop() if len(devices) == 1 else None
+        for container in _rust.containers(self):
+            container._device = device
+        return self
+
+    def _clear_device(self) -> None:
+        """Forget the device of this container alone."""
+        self._device = None
+
+    # Memory for transfers ------------------------------------------------------------
+
+    def pin_memory(
+        self,
+        num_threads: int | None = None,  # noqa: ARG002
+        inplace: bool = False,  # noqa: FBT001, FBT002
+    ) -> Self:
+        """Put the leaves into pinned memory, from which copies to a GPU can overlap.
+
+        Args:
+            num_threads: taken for compatibility.
+            inplace: whether the leaves of this collection are replaced, and it returned.
+
+        Raises:
+            RuntimeError: there is no accelerator, or ``inplace`` on a locked collection.
+        """
+        if not inplace:
+            return _rust.map_leaves(self, _pinned, (), None, True, 0, True)
+        if self.is_locked:  # type: ignore[attr-defined]
+            raise RuntimeError(MSG_LOCKED)
+        _put(self, iter([_pinned(leaf) for leaf in _rust.leaves(self)]), None)
+        return self
+
+    def pin_memory_(self, num_threads: int = 0) -> Self:
+        """Put the leaves into pinned memory. Deprecated: ``pin_memory(inplace=True)``."""
+        warnings.warn(MSG_PIN_MEMORY_, DeprecationWarning, stacklevel=2)
+        return self.pin_memory(num_threads, inplace=True)
+
+    def record_stream(self, stream: Any) -> Self:
+        """Tell the allocator that a stream uses the leaves. As :meth:`torch.Tensor.record_stream`.
+
+        Args:
+            stream: a ``torch.cuda.Stream``.
+        """
+        for leaf in _rust.leaves(self):
+            leaf.record_stream(stream)
+        return self
+
+    def _sync_all(self) -> None:
+        """Wait for the copies that this process has started."""
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        elif _has_mps():
+            torch.mps.synchronize()
+
+    # Sizes, and plain tensors ------------------------------------------------------------
+
+    def bytes(self, *, count_duplicates: bool = True) -> int:
+        """Count the bytes of all elements.
+
+        Args:
+            count_duplicates: whether a tensor that is at several keys counts each time.
+
+        Examples:
+            >>> TensorDict(a=torch.zeros(2), b=torch.zeros(3)).bytes()
+            20
+        """
+        leaves = _rust.leaves(self)
+        if not count_duplicates:
+            leaves = list({id(leaf): leaf for leaf in leaves}.values())
+        return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+
+    def as_tensor(self) -> Self:
+        """Give the leaves as plain tensors where they offer it (``as_tensor``)."""
+        return _rust.map_leaves(self, _as_tensor, (), None, True, 0, True)
+
+
+def _has_mps() -> bool:
+    return torch.backends.mps.is_available()
+
+
+def _pinned(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.pin_memory()
+
+
+def _as_tensor(leaf: torch.Tensor) -> torch.Tensor:
+    convert = getattr(leaf, "as_tensor", None)
+    return leaf if convert is None else convert()
+
+
+def _moved(
+    leaves: list[torch.Tensor],
+    device: torch.device | None,
+    dtype: torch.dtype | None,
+    memory_format: torch.memory_format | None,
+    non_blocking: bool | None,  # noqa: FBT001
+    pin: bool,  # noqa: FBT001
+) -> list[torch.Tensor]:
+    """The leaves, moved and cast.
+
+    Without a word on blocking, copies between a device and the host overlap, and are
+    waited for once, after the last one.
+    """
+    if pin:
+        leaves = [leaf.pin_memory() for leaf in leaves]
+    overlap = (
+        non_blocking is None and device is not None and device.type != "meta"
+    )
+    crosses = overlap and any(leaf.device.type != device.type for leaf in leaves)  # type: ignore[union-attr]
+    options: dict[str, Any] = {"non_blocking": bool(non_blocking) or crosses}
+    if device is not None:
+        options["device"] = device
+    if dtype is not None:
+        options["dtype"] = dtype
+    out = []
+    for leaf in leaves:
+        if memory_format is not None and leaf.dim() in _DIMS_OF_FORMAT.get(
+            memory_format, range(65)
+        ):
+            out.append(leaf.to(**options, memory_format=memory_format))
+        else:
+            out.append(leaf.to(**options))
+    if crosses:
+        for type_ in {device.type, *(leaf.device.type for leaf in leaves)}:  # type: ignore[union-attr]
+            module = getattr(torch, type_, None)
+            if type_ != "cpu" and module is not None and hasattr(module, "synchronize"):
+                module.synchronize()
+    return out
+
+
+_DIMS_OF_FORMAT = {torch.channels_last: (4,), torch.channels_last_3d: (5,)}
+"""The formats of images and volumes say nothing of leaves with other numbers of dims."""
+
+
+def _set_device(td: Any, device: torch.device | None) -> None:
+    """Write down where the leaves of a fresh result are."""
+    for container in _rust.containers(td):
+        container._device = device
+
+
+def _put(td: Any, values: Any, device: torch.device | None) -> None:
+    """Replace the leaves of ``td``, in their order, and note their device."""
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol):
+            _put(value, values, device)
+        else:
+            td._set_entry(key, next(values))
+    if device is not None:
+        td._device = device

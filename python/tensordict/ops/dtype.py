@@ -1,11 +1,180 @@
-"""Casting between dtypes."""
+"""Casts, and questions about dtypes."""
+
+# The bodies are filled by decorators; see families.py.
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
+import builtins
+import warnings
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.ops.families import casting
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["DtypeOps"]
 
+CastFilter = Callable[[tuple[str, ...], torch.Tensor], builtins.bool]
+
+MSG_QUANTIZED = (
+    "TensorDictBase.{0}() is deprecated and will be removed in TensorDict 0.18. Use "
+    "td.apply(lambda x: torch.quantize_per_tensor(x, scale, zero_point, torch.{0})) "
+    "instead."
+)
+
 
 class DtypeOps(CollectionProtocol):
-    """Casting between dtypes."""
+    """Casts.
+
+    Each gives a collection of the same structure, batch size, device, names and lock,
+    whose leaves have the new dtype; a leaf that has it already is shared. With
+    ``cast_filter`` only the leaves are cast for which it is true; it is called with the
+    path of each leaf, a tuple, and the leaf.
+
+    Examples:
+        >>> td = TensorDict(a=torch.zeros(2), n=TensorDict(b=torch.ones(2)), batch_size=[2])
+        >>> td.double().dtype
+        torch.float64
+        >>> td.double(cast_filter=lambda path, leaf: path == ("a",))["n", "b"].dtype
+        torch.float32
+    """
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of all leaves, or None where they differ or there are none."""
+        dtypes = {leaf.dtype for leaf in _rust.leaves(self)}
+        return dtypes.pop() if len(dtypes) == 1 else None
+
+    def is_floating_point(self) -> builtins.bool:
+        """Say whether all leaves are of floats."""
+        return all(leaf.is_floating_point() for leaf in _rust.leaves(self))
+
+    def type(self, dst_type: Any, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to a dtype or a tensor type.
+
+        Args:
+            dst_type: a dtype, or what else :meth:`torch.Tensor.type` takes.
+            cast_filter: says of a path and a leaf whether it is cast.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(2))
+            >>> td.type(torch.int16)["a"].dtype
+            torch.int16
+        """
+        if cast_filter is not None:
+            return self._cast_where(dst_type, cast_filter)
+        return _rust.map_leaves(self, "type", (dst_type,), None, True, 0, True)
+
+    def _cast_where(self, dtype: Any, cast_filter: CastFilter) -> Self:
+        """Cast the leaves that ``cast_filter`` accepts."""
+        values = []
+        for path, leaf in _rust.walk(self, 2, True, True):
+            key = path if isinstance(path, tuple) else (path,)
+            values.append(leaf.type(dtype) if cast_filter(key, leaf) else leaf)
+        return _rust.rebuild(self, values, True, True)
+
+    @casting(torch.bool)
+    def bool(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to truth values, ``torch.bool``."""
+
+    @casting(torch.float32)
+    def float(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 32-bit floats, ``torch.float32``."""
+
+    @casting(torch.float64)
+    def double(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 64-bit floats, ``torch.float64``."""
+
+    @casting(torch.float16)
+    def half(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 16-bit floats, ``torch.float16``."""
+
+    @casting(torch.bfloat16)
+    def bfloat16(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 16-bit floats with the range of 32-bit ones, ``torch.bfloat16``."""
+
+    @casting(torch.float16)
+    def float16(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 16-bit floats, ``torch.float16``."""
+
+    @casting(torch.float32)
+    def float32(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 32-bit floats, ``torch.float32``."""
+
+    @casting(torch.float64)
+    def float64(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 64-bit floats, ``torch.float64``."""
+
+    @casting(torch.int32)
+    def int(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 32-bit integers, ``torch.int32``."""
+
+    @casting(torch.int8)
+    def int8(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 8-bit integers, ``torch.int8``."""
+
+    @casting(torch.int16)
+    def int16(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 16-bit integers, ``torch.int16``."""
+
+    @casting(torch.int32)
+    def int32(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 32-bit integers, ``torch.int32``."""
+
+    @casting(torch.int64)
+    def int64(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 64-bit integers, ``torch.int64``."""
+
+    @casting(torch.uint8)
+    def uint8(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 8-bit unsigned integers, ``torch.uint8``."""
+
+    @casting(torch.uint16)
+    def uint16(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 16-bit unsigned integers, ``torch.uint16``."""
+
+    @casting(torch.uint32)
+    def uint32(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 32-bit unsigned integers, ``torch.uint32``."""
+
+    @casting(torch.uint64)
+    def uint64(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to 64-bit unsigned integers, ``torch.uint64``."""
+
+    @casting(torch.complex32)
+    def complex32(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to complex numbers of two 16-bit floats, ``torch.complex32``."""
+
+    @casting(torch.complex64)
+    def complex64(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to complex numbers of two 32-bit floats, ``torch.complex64``."""
+
+    @casting(torch.complex128)
+    def complex128(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to complex numbers of two 64-bit floats, ``torch.complex128``."""
+
+    # Deprecated ------------------------------------------------------------------
+
+    def qint8(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to ``torch.qint8``. Deprecated: it never worked without a scale."""
+        warnings.warn(MSG_QUANTIZED.format("qint8"), DeprecationWarning, stacklevel=2)
+        return self.type(torch.qint8, cast_filter=cast_filter)
+
+    def quint8(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to ``torch.quint8``. Deprecated: it never worked without a scale."""
+        warnings.warn(MSG_QUANTIZED.format("quint8"), DeprecationWarning, stacklevel=2)
+        return self.type(torch.quint8, cast_filter=cast_filter)
+
+    def qint32(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to ``torch.qint32``. Deprecated: it never worked without a scale."""
+        warnings.warn(MSG_QUANTIZED.format("qint32"), DeprecationWarning, stacklevel=2)
+        return self.type(torch.qint32, cast_filter=cast_filter)
+
+    def quint4x2(self, *, cast_filter: CastFilter | None = None) -> Self:
+        """Cast to ``torch.quint4x2``. Deprecated: it never worked without a scale."""
+        warnings.warn(MSG_QUANTIZED.format("quint4x2"), DeprecationWarning, stacklevel=2)
+        return self.type(torch.quint4x2, cast_filter=cast_filter)

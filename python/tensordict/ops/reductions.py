@@ -488,6 +488,9 @@ def _batch_dims(dim: Any, ndim: int) -> tuple[int, ...]:
     dims = tuple(dim) if isinstance(dim, (tuple, list)) else (dim,)
     out = []
     for each in dims:
+        if isinstance(each, bool):
+            msg = f"dim must be an int, not {each}"
+            raise TypeError(msg)
         position = each if type(each) is int else operator.index(each)
         if not -ndim <= position < ndim:
             raise IndexError(MSG_DIM.format(position, ndim))
