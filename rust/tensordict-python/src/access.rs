@@ -1,38 +1,44 @@
 //! Reading and writing single entries.
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PySlice, PyString, PyTuple};
 
 use crate::container::{self, Kind, kind};
-use crate::imports::{Imports, imports, twins_attribute};
+use crate::imports::{Imports, TWINS, imports, twins_attribute};
 use crate::keys;
 
-/// What a missing entry gives: an error unless a value was passed.
-enum Fallback<'py> {
-    Missing,
-    Given(Bound<'py, PyAny>),
-}
+/// The `default` of a lookup: what a missing entry gives, or an error where none is passed.
+struct Fallback<'py>(Option<Bound<'py, PyAny>>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Fallback<'py> {
     type Error = PyErr;
 
     fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        Ok(Self::Given(value.to_owned()))
+        Ok(Self(Some(value.to_owned())))
     }
 }
 
 impl<'py> Fallback<'py> {
-    fn value(self, imports: &Imports) -> Option<Bound<'py, PyAny>> {
-        match self {
-            Self::Given(value) if !value.is(&imports.no_default) => Some(value),
-            _ => None,
+    /// What stands for a missing entry; None where that is an error.
+    fn if_missing(self, imports: &Imports) -> Option<Bound<'py, PyAny>> {
+        let value = self.0?;
+        if value.is(&imports.none_if_missing) {
+            return Some(value.py().None().into_bound(value.py()));
         }
+        (!value.is(&imports.no_default)).then_some(value)
+    }
+
+    /// What stands for an entry that a leaf is in the way of; None where that is an error.
+    fn if_through_leaf(self, imports: &Imports) -> Option<Bound<'py, PyAny>> {
+        self.0
+            .filter(|value| !value.is(&imports.no_default) && !value.is(&imports.none_if_missing))
     }
 }
 
 /// The value at a nested key; `default` where an entry on the way is missing.
 #[pyfunction]
-#[pyo3(signature = (td, key, default = Fallback::Missing), text_signature = "(td, key, default=...)")]
+#[pyo3(signature = (td, key, default = Fallback(None)), text_signature = "(td, key, default=...)")]
 fn get<'py>(
     td: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
@@ -45,18 +51,12 @@ fn get<'py>(
     } else {
         descend(imports, td, &keys::required_path_of(key)?)?
     };
-    match found {
-        Step::Value(value) => Ok(value),
-        Step::Missing => match default.value(imports) {
-            Some(default) => Ok(default),
-            None => from_twin(py, "get", (td, key)),
-        },
-        Step::Leaf => match default.value(imports) {
-            Some(default) if !default.is_none() => Ok(default),
-            Some(default) => from_twin(py, "get", (td, key, default)),
-            None => from_twin(py, "get", (td, key)),
-        },
-    }
+    let default = match found {
+        Step::Value(value) => return Ok(value),
+        Step::Missing => default.if_missing(imports),
+        Step::Leaf => default.if_through_leaf(imports),
+    };
+    default.map_or_else(|| from_twin(py, "get", (td, key)), Ok)
 }
 
 /// Where one or more parts of a key lead.
@@ -116,7 +116,18 @@ pub(crate) fn from_twin<'py>(
     name: &str,
     args: impl pyo3::call::PyCallArgs<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    twins_attribute(py, name)?.call1(args)
+    from_twin_of(py, TWINS, name, args)
+}
+
+/// As [`from_twin`] for the twins of another module.
+#[cold]
+pub(crate) fn from_twin_of<'py>(
+    py: Python<'py>,
+    module: &str,
+    name: &str,
+    args: impl pyo3::call::PyCallArgs<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    py.import(module)?.getattr(name)?.call1(args)
 }
 
 /// Whether there is an entry at a nested key.
@@ -159,9 +170,220 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
     }
 }
 
+// Writing -----------------------------------------------------------------------------
+
+/// The batch size of any container.
+pub(crate) fn batch_size_of<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    kind: Kind,
+) -> PyResult<Bound<'py, PyAny>> {
+    td.getattr(match kind {
+        Kind::Dense => imports.names.batch_size.bind(td.py()),
+        _ => imports.names.property_batch_size.bind(td.py()),
+    })
+}
+
+/// Whether `shape` begins with `batch_size`; both are tuples of numbers.
+fn has_leading_dims(shape: &Bound<'_, PyAny>, batch_size: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let (Ok(shape), Ok(batch_size)) = (shape.cast::<PyTuple>(), batch_size.cast::<PyTuple>())
+    else {
+        let num_dims = isize::try_from(batch_size.len()?)?;
+        let leading = shape.get_item(PySlice::new(shape.py(), 0, num_dims, 1))?;
+        return leading.eq(batch_size);
+    };
+    if shape.len() < batch_size.len() {
+        return Ok(false);
+    }
+    for (length, expected) in shape.iter_borrowed().zip(batch_size.iter_borrowed()) {
+        // Small numbers are one object each.
+        if !length.is(&*expected) && !length.eq(expected)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// How a value is stored where there is an entry.
+enum Inplace {
+    /// It replaces the entry.
+    Replace,
+    /// It is written into the entry, in the way that the argument names.
+    Write(Py<PyAny>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Inplace {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(if value.is(&*PyBool::new(value.py(), false)) {
+            Self::Replace
+        } else {
+            Self::Write(value.to_owned().unbind())
+        })
+    }
+}
+
+/// The form of `value` that may be stored in `td`, of the given kind.
+fn validated<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    td_kind: Kind,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    non_blocking: &Bound<'py, PyAny>,
+) -> PyResult<(Bound<'py, PyAny>, Kind)> {
+    let py = td.py();
+    let names = &imports.names;
+    if kind(imports, value)? != Kind::Leaf {
+        let fitted = td.call_method1(
+            names.method_fit_collection.bind(py),
+            (key, value, non_blocking),
+        )?;
+        return Ok((fitted, Kind::Foreign));
+    }
+    let mut value = value.clone();
+    if !value.get_type().is(&imports.tensor) && !value.is_instance(imports.tensor.bind(py))? {
+        value = td.call_method1(
+            names.method_convert_value.bind(py),
+            (key, value, non_blocking),
+        )?;
+        if kind(imports, &value)? != Kind::Leaf {
+            return Ok((value, Kind::Foreign));
+        }
+    }
+    let batch_size = batch_size_of(imports, td, td_kind)?;
+    if batch_size.len()? != 0
+        && !has_leading_dims(&value.getattr(names.shape.bind(py))?, &batch_size)?
+    {
+        let failed = from_twin(py, "validate", (td, key, &value, non_blocking))?;
+        return Ok((failed, Kind::Leaf));
+    }
+    let device = td.getattr(match td_kind {
+        Kind::Dense => names.device.bind(py),
+        _ => names.property_device.bind(py),
+    })?;
+    if !device.is_none() && value.getattr(names.property_device.bind(py))?.ne(&device)? {
+        let kwargs = PyDict::new(py);
+        kwargs.set_item(names.non_blocking.bind(py), non_blocking)?;
+        value = value.call_method(names.to.bind(py), (device,), Some(&kwargs))?;
+    }
+    Ok((value, Kind::Leaf))
+}
+
+/// The form of `value` that may be stored in `td`, or an error.
+#[pyfunction]
+#[pyo3(
+    signature = (td, key, value, non_blocking = None),
+    text_signature = "(td, key, value, non_blocking=False)"
+)]
+fn validate<'py>(
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    non_blocking: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let td_kind = if container::is_dense(imports, td)? {
+        Kind::Dense
+    } else {
+        Kind::Foreign
+    };
+    let non_blocking = or_false(py, non_blocking);
+    Ok(validated(imports, td, td_kind, key, value, &non_blocking)?.0)
+}
+
+/// An argument as it was passed, or `False`.
+fn or_false<'py>(py: Python<'py>, argument: Option<Bound<'py, PyAny>>) -> Bound<'py, PyAny> {
+    argument.unwrap_or_else(|| PyBool::new(py, false).to_owned().into_any())
+}
+
+/// The container that holds the last part of `path`, if all on the way are dense.
+fn dense_parent<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    path: &[Bound<'py, PyAny>],
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let mut parent = td.clone();
+    for part in &path[..path.len() - 1] {
+        match container::entries(imports, &parent)?.get_item(part)? {
+            Some(child) if kind(imports, &child)? == Kind::Dense => parent = child,
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(parent))
+}
+
+/// Store `value` at a nested key, making the containers on the way.
+#[pyfunction]
+#[pyo3(
+    signature = (
+        td, key, value, inplace = Inplace::Replace, non_blocking = None, validated = false,
+        ignore_lock = false
+    ),
+    text_signature = "(td, key, value, inplace=False, non_blocking=False, validated=False, ignore_lock=False)"
+)]
+fn set_entry<'py>(
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    inplace: Inplace,
+    non_blocking: Option<Bound<'py, PyAny>>,
+    validated: bool,
+    ignore_lock: bool,
+) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let non_blocking = or_false(py, non_blocking);
+    let path = keys::required_path_of(key)?;
+    if matches!(inplace, Inplace::Replace)
+        // Containers at nested keys are hung in by the general way.
+        && (path.len() == 1 || value.get_type().is(&imports.tensor))
+        && container::is_dense(imports, td)?
+        && let Some(parent) = dense_parent(imports, td, &path)?
+    {
+        let key = &path[path.len() - 1];
+        if !ignore_lock && container::is_locked(imports, &parent)? {
+            return Err(locked(py));
+        }
+        let mut value = value.clone();
+        if !validated {
+            let value_kind;
+            (value, value_kind) =
+                self::validated(imports, &parent, Kind::Dense, key, &value, &non_blocking)?;
+            if value_kind != Kind::Leaf {
+                parent.call_method1(imports.names.method_hang.bind(py), (key, value))?;
+                return Ok(());
+            }
+        }
+        return container::entries(imports, &parent)?.set_item(key, value);
+    }
+    let path = PyTuple::new(py, path)?;
+    let inplace = match inplace {
+        Inplace::Replace => PyBool::new(py, false).to_owned().into_any(),
+        Inplace::Write(inplace) => inplace.into_bound(py),
+    };
+    td.call_method1(
+        imports.names.method_set_path.bind(py),
+        (path, value, inplace, non_blocking, validated, ignore_lock),
+    )?;
+    Ok(())
+}
+
+#[cold]
+fn locked(py: Python<'_>) -> PyErr {
+    match twins_attribute(py, "MSG_LOCKED") {
+        Ok(message) => PyRuntimeError::new_err(message.unbind()),
+        Err(error) => error,
+    }
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(get, module)?)?;
     module.add_function(wrap_pyfunction!(contains, module)?)?;
     module.add_function(wrap_pyfunction!(getitem, module)?)?;
+    module.add_function(wrap_pyfunction!(validate, module)?)?;
+    module.add_function(wrap_pyfunction!(set_entry, module)?)?;
     Ok(())
 }

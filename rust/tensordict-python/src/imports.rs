@@ -42,7 +42,26 @@ names! {
     method_rebuild = "_rebuild",
     method_clone_structure = "_clone_structure",
     method_lock_tree = "_lock_tree",
+    method_fit_collection = "_fit_collection",
+    method_convert_value = "_convert_value",
+    method_hang = "_hang",
+    method_set_path = "_set_path",
+    property_batch_size = "batch_size",
+    property_device = "device",
+    non_blocking = "non_blocking",
+    to = "to",
     items = "items",
+    method_index = "_index",
+    shared = "_is_shared",
+    memmap = "_is_memmap",
+    property_is_locked = "is_locked",
+    dict = "__dict__",
+    start = "start",
+    stop = "stop",
+    step = "step",
+    dtype = "dtype",
+    nonzero = "nonzero",
+    as_tuple = "as_tuple",
     shape = "shape",
     dim = "dim",
 }
@@ -52,8 +71,13 @@ pub(crate) struct Imports {
     pub(crate) tensor: Py<PyType>,
     pub(crate) parameter: Py<PyType>,
     pub(crate) size: Py<PyType>,
+    pub(crate) int64: Py<PyAny>,
+    pub(crate) bool: Py<PyAny>,
+    pub(crate) stack: Py<PyAny>,
+    pub(crate) cat: Py<PyAny>,
     pub(crate) protocol: Py<PyType>,
     pub(crate) no_default: Py<PyAny>,
+    pub(crate) none_if_missing: Py<PyAny>,
     pub(crate) names: Names,
 }
 
@@ -67,8 +91,13 @@ impl Imports {
             tensor: class(&torch, "Tensor")?,
             parameter: class(&py.import("torch.nn")?, "Parameter")?,
             size: class(&torch, "Size")?,
+            int64: torch.getattr("int64")?.unbind(),
+            bool: torch.getattr("bool")?.unbind(),
+            stack: torch.getattr("stack")?.unbind(),
+            cat: torch.getattr("cat")?.unbind(),
             protocol: class(&protocol, "CollectionProtocol")?,
             no_default: protocol.getattr("NO_DEFAULT")?.unbind(),
+            none_if_missing: protocol.getattr("NONE_IF_MISSING")?.unbind(),
             names: Names::intern(py),
         })
     }
@@ -96,8 +125,11 @@ fn resolve_imports(py: Python<'_>) -> PyResult<&'static Imports> {
         .expect("the cell was filled by the line above or before it"))
 }
 
-/// A helper of the twins' module: error paths share their texts with the twins.
+/// The module of the twins of most primitives.
+pub(crate) const TWINS: &str = "tensordict.interop.twins";
+
+/// A name of the twins' module: error paths share their texts with the twins.
 #[cold]
 pub(crate) fn twins_attribute<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    py.import("tensordict.interop.twins")?.getattr(name)
+    py.import(TWINS)?.getattr(name)
 }

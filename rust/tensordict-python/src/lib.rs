@@ -5,11 +5,14 @@
 //! package.
 
 mod access;
+mod aligning;
 mod build;
 mod container;
 mod error;
 mod ffi;
 mod imports;
+mod index;
+mod joining;
 mod keys;
 mod locking;
 mod storage;
@@ -24,7 +27,10 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     keys::register(module)?;
     walks::register(module)?;
     locking::register(module)?;
+    index::register(module)?;
+    joining::register(module)?;
     access::register(module)?;
+    aligning::register(module)?;
     storage::register(module)?;
     Ok(())
 }

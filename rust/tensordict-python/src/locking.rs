@@ -1,8 +1,12 @@
 //! Locking a tree of containers.
 
-use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use std::collections::HashSet;
 
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString, PyTuple};
+
+use crate::access::from_twin;
+use crate::aligning::containers;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
@@ -96,7 +100,64 @@ fn lock_tree<'py>(td: &Bound<'py, PyAny>, parents: Option<Bound<'py, PyTuple>>) 
     lock_any(imports(py)?, td, &parents)
 }
 
+/// Unlock `td` and all that it holds, or nothing.
+#[pyfunction]
+fn unlock_tree(td: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let names = &imports.names;
+    let members: Vec<_> = containers(td, None)?.iter().collect();
+    let inside: HashSet<_> = members.iter().map(|member| member.as_ptr()).collect();
+    for member in &members {
+        for parent in member.getattr(names.lock_parents.bind(py))?.try_iter()? {
+            let parent = parent?.call0()?;
+            if !parent.is_none()
+                && !inside.contains(&parent.as_ptr())
+                && parent
+                    .getattr(names.property_is_locked.bind(py))?
+                    .is_truthy()?
+            {
+                from_twin(py, "unlock_tree", (td,))?;
+                return Ok(());
+            }
+        }
+    }
+    for member in &members {
+        for name in [
+            &names.is_locked,
+            &names.lock_parents,
+            &names.shared,
+            &names.memmap,
+        ] {
+            forget(imports, member, name.bind(py))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes an attribute from the instance, which goes back to its class's value.
+fn forget<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+) -> PyResult<()> {
+    if container::is_dense(imports, td)? {
+        // Not through `__dict__`: asking for it moves the attributes of an instance out
+        // of their fast places for good.
+        if !td.getattr(name)?.is(&td.get_type().getattr(name)?) {
+            td.delattr(name)?;
+        }
+        return Ok(());
+    }
+    let state = td.getattr(imports.names.dict.bind(td.py()))?;
+    if state.contains(name)? {
+        state.del_item(name)?;
+    }
+    Ok(())
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(lock_tree, module)?)?;
+    module.add_function(wrap_pyfunction!(unlock_tree, module)?)?;
     Ok(())
 }

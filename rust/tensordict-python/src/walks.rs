@@ -483,7 +483,7 @@ fn flat_leaves<'py>(
 /// Every leaf, depth first, in key order.
 #[pyfunction]
 #[pyo3(signature = (td, out = None))]
-fn leaves<'py>(
+pub(crate) fn leaves<'py>(
     td: &Bound<'py, PyAny>,
     out: Option<Bound<'py, PyList>>,
 ) -> PyResult<Bound<'py, PyList>> {
@@ -698,7 +698,10 @@ impl<'py> Walk<'_, 'py> {
 }
 
 /// The owned entries of any container.
-fn entry_pairs<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<ffi::Pairs<'py>> {
+pub(crate) fn entry_pairs<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<ffi::Pairs<'py>> {
     let py = td.py();
     if container::is_dense(imports, td)? {
         return Ok(ffi::dict_pairs(&container::entries(imports, td)?));

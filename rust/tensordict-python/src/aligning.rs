@@ -1,0 +1,221 @@
+//! What operations on several containers stand on: leaves in the order of another
+//! container, results that drop what an operation does not keep, every container of a tree.
+
+use pyo3::exceptions::PyStopIteration;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyIterator, PyList, PyType};
+
+use crate::access::batch_size_of;
+use crate::container::{self, Kind, kind};
+use crate::ffi::{self, RecursionGuard};
+use crate::imports::{Imports, imports};
+use crate::locking;
+use crate::walks::entry_pairs;
+
+/// The entries of any container, as it gives them.
+fn entries_of<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if container::is_dense(imports, td)? {
+        Ok(container::entries(imports, td)?.into_any())
+    } else {
+        td.call_method0(imports.names.method_entries.bind(td.py()))
+    }
+}
+
+fn collect_aligned<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    other: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyList>,
+) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    let mine = entry_pairs(imports, td)?;
+    let theirs = entries_of(imports, other)?;
+    if theirs.len()? != mine.len() {
+        return Ok(false);
+    }
+    for (key, value) in mine {
+        let found = match theirs.cast_exact::<PyDict>() {
+            Ok(theirs) => theirs.get_item(&key)?,
+            Err(_) => Some(theirs.call_method1("get", (&key,))?),
+        };
+        let Some(found) = found.filter(|found| !found.is_none()) else {
+            return Ok(false);
+        };
+        let is_leaf = kind(imports, &value)? == Kind::Leaf;
+        if is_leaf != (kind(imports, &found)? == Kind::Leaf) {
+            return Ok(false);
+        }
+        if is_leaf {
+            out.append(found)?;
+        } else if !collect_aligned(imports, &value, &found, out)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The leaves of `other` in the order in which `leaves` gives those of `td`.
+#[pyfunction]
+fn align<'py>(
+    td: &Bound<'py, PyAny>,
+    other: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    let out = PyList::empty(td.py());
+    let aligned = collect_aligned(imports(td.py())?, td, other, &out)?;
+    Ok(aligned.then_some(out))
+}
+
+struct RebuildAs<'a, 'py> {
+    imports: &'static Imports,
+    class: Option<&'a Bound<'py, PyType>>,
+    size: Option<&'a Bound<'py, PyAny>>,
+}
+
+impl<'py> RebuildAs<'_, 'py> {
+    fn any(
+        &self,
+        td: &Bound<'py, PyAny>,
+        values: &Bound<'py, PyIterator>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if container::is_dense(self.imports, td)? {
+            self.dense(td, values)
+        } else {
+            self.foreign(td, values)
+        }
+    }
+
+    fn dense(
+        &self,
+        td: &Bound<'py, PyAny>,
+        values: &Bound<'py, PyIterator>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        ffi::replace_values(&entries, |value| {
+            Ok(Some(match kind(imports, value)? {
+                Kind::Leaf => match values.clone().next() {
+                    Some(leaf) => leaf?,
+                    None => return Err(PyStopIteration::new_err(())),
+                },
+                Kind::Dense => self.dense(value, values)?,
+                Kind::Foreign => self.foreign(value, values)?,
+            }))
+        })?;
+        let size = match self.size {
+            Some(size) => size.clone(),
+            None => container::batch_size(imports, td)?.into_any(),
+        };
+        container::new(
+            imports,
+            self.class.unwrap_or(&td.get_type()),
+            &entries,
+            &size,
+            &container::device(imports, td)?,
+            &py.None().into_bound(py),
+        )
+    }
+
+    fn foreign(
+        &self,
+        td: &Bound<'py, PyAny>,
+        values: &Bound<'py, PyIterator>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let built = td.call_method1(self.imports.names.method_rebuild.bind(py), (values, false))?;
+        if !container::is_dense(self.imports, &built)? {
+            return Ok(built);
+        }
+        let leaves = crate::walks::leaves(&built, None)?;
+        self.any(&built, &leaves.try_iter()?)
+    }
+}
+
+/// As `rebuild` without names: a comparison, or a reduction of whole leaves.
+#[pyfunction]
+#[pyo3(
+    signature = (td, values, cls = None, size = None, lock = false),
+    text_signature = "(td, values, cls=None, size=None, lock=False)"
+)]
+fn rebuild_as<'py>(
+    td: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyAny>,
+    cls: Option<&Bound<'py, PyType>>,
+    size: Option<&Bound<'py, PyAny>>,
+    lock: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let imports = imports(td.py())?;
+    let walk = RebuildAs {
+        imports,
+        class: cls,
+        size,
+    };
+    let result = walk.any(td, &values.try_iter()?)?;
+    locking::lock_like(imports, td, &result, lock)?;
+    Ok(result)
+}
+
+fn collect_batch_dims<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyList>,
+) -> PyResult<()> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    let num_dims = batch_size_of(imports, td, kind(imports, td)?)?.len()?;
+    for (_, value) in entry_pairs(imports, td)? {
+        if kind(imports, &value)? == Kind::Leaf {
+            out.append(num_dims)?;
+        } else {
+            collect_batch_dims(imports, &value, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// For each leaf, in the order of `leaves`, how many batch dims its container has.
+#[pyfunction]
+#[pyo3(signature = (td, out = None))]
+fn leaf_batch_dims<'py>(
+    td: &Bound<'py, PyAny>,
+    out: Option<Bound<'py, PyList>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let out = out.unwrap_or_else(|| PyList::empty(td.py()));
+    collect_batch_dims(imports(td.py())?, td, &out)?;
+    Ok(out)
+}
+
+fn collect_containers<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyList>,
+) -> PyResult<()> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    out.append(td)?;
+    for (_, value) in entry_pairs(imports, td)? {
+        if kind(imports, &value)? != Kind::Leaf {
+            collect_containers(imports, &value, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// `td` and every container below it, parents first.
+#[pyfunction]
+#[pyo3(signature = (td, out = None))]
+pub(crate) fn containers<'py>(
+    td: &Bound<'py, PyAny>,
+    out: Option<Bound<'py, PyList>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let out = out.unwrap_or_else(|| PyList::empty(td.py()));
+    collect_containers(imports(td.py())?, td, &out)?;
+    Ok(out)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(align, module)?)?;
+    module.add_function(wrap_pyfunction!(rebuild_as, module)?)?;
+    module.add_function(wrap_pyfunction!(leaf_batch_dims, module)?)?;
+    module.add_function(wrap_pyfunction!(containers, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,359 @@
+//! Reading at an index, and the batch sizes that views and indices give.
+//!
+//! What the core plans is the common case: numbers, slices, `None`, ellipses and tensors.
+//! Everything else (lists, arrays, symbolic sizes) and every failure is the twin's: it
+//! gives the same plan, or the error.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyEllipsis, PyInt, PyList, PySlice, PyTuple};
+use smallvec::SmallVec;
+use tensordict_core::batch::{self, Dims};
+use tensordict_core::index::{self as core_index, Item, Range, Step};
+
+use crate::access::from_twin_of;
+use crate::container::{self, Kind, Names, Splice, kind};
+use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
+use crate::imports::{Imports, imports};
+
+const TWINS: &str = "tensordict.interop.index_twins";
+
+/// An index planned against a batch size.
+enum Plan<'py> {
+    /// It takes everything as it is.
+    Whole,
+    At {
+        /// The index of each leaf.
+        index: Bound<'py, PyAny>,
+        /// The batch size of the result.
+        size: Bound<'py, PyAny>,
+        /// For each of its dims the dim whose name it takes, -1 for none.
+        sources: Bound<'py, PyTuple>,
+    },
+}
+
+/// The sizes of a shape's dims; None where one is no plain number.
+pub(crate) fn plain_dims(shape: &Bound<'_, PyTuple>) -> Option<Dims> {
+    shape
+        .iter_borrowed()
+        .map(|length| {
+            length
+                .is_exact_instance_of::<PyInt>()
+                .then(|| length.extract().ok())
+                .flatten()
+        })
+        .collect()
+}
+
+/// One item of an index as the core and the leaves see it.
+struct ParsedItem<'py> {
+    item: Item,
+    // What indexes the leaves; for a mask the positions along each of its axes.
+    index: Bound<'py, PyAny>,
+}
+
+/// `item` for the core; None where the twin must plan.
+fn parse_item<'py>(
+    imports: &Imports,
+    item: &Bound<'py, PyAny>,
+) -> PyResult<Option<ParsedItem<'py>>> {
+    let parsed = if item.is_none() {
+        Item::NewDim
+    } else if let Ok(value) = item.cast_exact::<PyBool>() {
+        Item::Bool(value.is_true())
+    } else if item.is_exact_instance_of::<PyInt>() {
+        let Ok(position) = item.extract() else {
+            return Ok(None);
+        };
+        Item::Position(position)
+    } else if let Ok(slice) = item.cast_exact::<PySlice>() {
+        let Some(range) = parse_slice(imports, slice)? else {
+            return Ok(None);
+        };
+        Item::Slice(range)
+    } else if item.is_exact_instance_of::<PyEllipsis>() {
+        Item::Ellipsis
+    } else if item.get_type().is(&imports.tensor) {
+        return parse_tensor(imports, item);
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(ParsedItem {
+        item: parsed,
+        index: item.clone(),
+    }))
+}
+
+fn parse_slice(imports: &Imports, slice: &Bound<'_, PySlice>) -> PyResult<Option<Range>> {
+    let names = &imports.names;
+    let mut bounds = [None; 3];
+    for (bound, name) in bounds
+        .iter_mut()
+        .zip([&names.start, &names.stop, &names.step])
+    {
+        let value = slice.getattr(name.bind(slice.py()))?;
+        if value.is_none() {
+            continue;
+        }
+        match value
+            .cast_exact::<PyInt>()
+            .ok()
+            .and_then(|value| value.extract().ok())
+        {
+            Some(value) => *bound = Some(value),
+            None => return Ok(None),
+        }
+    }
+    let [start, stop, step] = bounds;
+    Ok(Some(Range { start, stop, step }))
+}
+
+fn parse_tensor<'py>(
+    imports: &Imports,
+    tensor: &Bound<'py, PyAny>,
+) -> PyResult<Option<ParsedItem<'py>>> {
+    let py = tensor.py();
+    let names = &imports.names;
+    let shape = tensor.getattr(names.shape.bind(py))?;
+    let Some(shape) = shape.cast::<PyTuple>().ok().and_then(plain_dims) else {
+        return Ok(None);
+    };
+    if shape.is_empty() {
+        return Ok(None);
+    }
+    let dtype = tensor.getattr(names.dtype.bind(py))?;
+    if dtype.is(&imports.int64) {
+        return Ok(Some(ParsedItem {
+            item: Item::Positions(shape),
+            index: tensor.clone(),
+        }));
+    }
+    if !dtype.is(&imports.bool) {
+        return Ok(None);
+    }
+    let kwargs = PyDict::new(py);
+    kwargs.set_item(names.as_tuple.bind(py), true)?;
+    let parts = tensor.call_method(names.nonzero.bind(py), (), Some(&kwargs))?;
+    let count = parts.get_item(0)?.len()?;
+    Ok(Some(ParsedItem {
+        item: Item::Mask {
+            shape,
+            count: i64::try_from(count)?,
+        },
+        index: parts,
+    }))
+}
+
+/// The plan of the core; None where the twin must plan, or fail.
+fn plan_in_core<'py>(
+    imports: &Imports,
+    batch_size: &Bound<'py, PyTuple>,
+    index: &Bound<'py, PyAny>,
+) -> PyResult<Option<Plan<'py>>> {
+    let py = index.py();
+    let Some(dims) = plain_dims(batch_size) else {
+        return Ok(None);
+    };
+    let mut parsed: SmallVec<[ParsedItem<'py>; 4]> = SmallVec::new();
+    if let Ok(items) = index.cast_exact::<PyTuple>() {
+        for item in items.iter_borrowed() {
+            match parse_item(imports, &item)? {
+                Some(item) => parsed.push(item),
+                None => return Ok(None),
+            }
+        }
+    } else {
+        match parse_item(imports, index)? {
+            Some(item) => parsed.push(item),
+            None => return Ok(None),
+        }
+    }
+    let items: SmallVec<[Item; 4]> = parsed.iter().map(|parsed| parsed.item.clone()).collect();
+    let Ok(plan) = core_index::plan(&dims, &items) else {
+        return Ok(None);
+    };
+    if plan.is_whole {
+        return Ok(Some(Plan::Whole));
+    }
+    let mut steps = ffi::Values::with_capacity(plan.steps.len());
+    for step in &plan.steps {
+        steps.push(match *step {
+            Step::Item(position) => parsed[position].index.clone(),
+            Step::MaskAxis { item, axis } => parsed[item].index.get_item(axis)?,
+            Step::Whole => PySlice::full(py).into_any(),
+        });
+    }
+    let index = if steps.len() == 1 {
+        steps.remove(0)
+    } else {
+        PyTuple::new(py, steps)?.into_any()
+    };
+    let size = imports
+        .size
+        .bind(py)
+        .call1((PyTuple::new(py, &plan.size)?,))?;
+    let sources = plan
+        .sources
+        .iter()
+        .map(|source| source.map_or(-1, |dim| i64::try_from(dim).unwrap_or(-1)));
+    let sources = PyTuple::new(py, sources.collect::<Dims>())?;
+    Ok(Some(Plan::At {
+        index,
+        size,
+        sources,
+    }))
+}
+
+fn plan<'py>(
+    imports: &Imports,
+    batch_size: &Bound<'py, PyTuple>,
+    index: &Bound<'py, PyAny>,
+    td: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Plan<'py>> {
+    if let Some(plan) = plan_in_core(imports, batch_size, index)? {
+        return Ok(plan);
+    }
+    let plan = from_twin_of(index.py(), TWINS, "index_plan", (batch_size, index, td))?;
+    if plan.is_none() {
+        return Ok(Plan::Whole);
+    }
+    let (index, size, sources) = plan.extract()?;
+    Ok(Plan::At {
+        index,
+        size,
+        sources,
+    })
+}
+
+/// The plan of `index` on `batch_size`; None where it takes everything as it is.
+#[pyfunction]
+#[pyo3(signature = (batch_size, index, td = None))]
+fn index_plan<'py>(
+    batch_size: &Bound<'py, PyTuple>,
+    index: &Bound<'py, PyAny>,
+    td: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let py = index.py();
+    match plan(imports(py)?, batch_size, index, td)? {
+        Plan::Whole => Ok(None),
+        Plan::At {
+            index,
+            size,
+            sources,
+        } => Ok(Some((index, size, sources).into_pyobject(py)?)),
+    }
+}
+
+/// The batch size of what `index` takes of a container of `batch_size`.
+#[pyfunction]
+fn index_shape<'py>(
+    batch_size: &Bound<'py, PyTuple>,
+    index: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match plan(imports(index.py())?, batch_size, index, None)? {
+        Plan::Whole => Ok(batch_size.clone().into_any()),
+        Plan::At { size, .. } => Ok(size),
+    }
+}
+
+struct Index<'a, 'py> {
+    imports: &'static Imports,
+    index: &'a Bound<'py, PyAny>,
+    size: &'a Bound<'py, PyAny>,
+    splice: Splice<'a, 'py>,
+    call: RepeatedCall<'a, 'py>,
+}
+
+impl<'py> Index<'_, 'py> {
+    fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        ffi::replace_values(&entries, |value| {
+            Ok(Some(match kind(imports, value)? {
+                Kind::Leaf => self.call.call(value)?,
+                Kind::Dense => self.walk(value)?,
+                Kind::Foreign => {
+                    value.call_method1(imports.names.method_index.bind(py), (self.index,))?
+                }
+            }))
+        })?;
+        let old_size = container::batch_size(imports, td)?;
+        let size = self.splice.size(Some(self.size), &old_size)?;
+        let dim_names = self
+            .splice
+            .dim_names(&container::dim_names(imports, td)?, &size)?;
+        container::new(
+            imports,
+            &td.get_type(),
+            &entries,
+            &size,
+            &container::device(imports, td)?,
+            &dim_names,
+        )
+    }
+}
+
+/// The container of every entry of `td` at `index`; `td` if that is all of it.
+#[pyfunction]
+pub(crate) fn index<'py>(
+    td: &Bound<'py, PyAny>,
+    index: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if !container::is_dense(imports, td)? {
+        return td.call_method1(imports.names.method_index.bind(py), (index,));
+    }
+    let batch_size = container::batch_size(imports, td)?;
+    let Plan::At {
+        index,
+        size,
+        sources,
+    } = plan(imports, &batch_size, index, Some(td))?
+    else {
+        return Ok(td.clone());
+    };
+    let names = Names::Moved(sources);
+    let arguments = PyTuple::new(py, [&index])?;
+    let mut walk = Index {
+        imports,
+        index: &index,
+        size: &size,
+        splice: Splice::new(imports, batch_size.len(), &names),
+        call: RepeatedCall::new(Operation::GetItem, &arguments),
+    };
+    walk.walk(td)
+}
+
+/// `shape` with its -1 replaced, checked against the elements of `batch_size`.
+#[pyfunction]
+fn view_shape<'py>(
+    batch_size: &Bound<'py, PyAny>,
+    shape: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = shape.py();
+    let imports = imports(py)?;
+    let asked = if let Ok(shape) = shape.cast::<PyTuple>() {
+        plain_dims(shape)
+    } else if let Ok(shape) = shape.cast_exact::<PyList>() {
+        plain_dims(&shape.to_tuple())
+    } else {
+        None
+    };
+    let old = batch_size.cast::<PyTuple>().ok().and_then(plain_dims);
+    if let (Some(asked), Some(old)) = (asked, old)
+        && let Ok(dims) = batch::infer_view(&old, &asked)
+    {
+        return imports.size.bind(py).call1((PyTuple::new(py, dims)?,));
+    }
+    from_twin_of(py, TWINS, "view_shape", (batch_size, shape))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(index_plan, module)?)?;
+    module.add_function(wrap_pyfunction!(index_shape, module)?)?;
+    module.add_function(wrap_pyfunction!(index, module)?)?;
+    module.add_function(wrap_pyfunction!(view_shape, module)?)?;
+    Ok(())
+}
