@@ -1,11 +1,50 @@
-"""Shared and pinned memory, sizes in bytes."""
+"""Shared memory, and which memory the leaves live in."""
 
 from __future__ import annotations
 
+from typing import Self
+
+from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["MemoryOps"]
 
+MSG_EXCLUSIVE = (
+    "memmap and shared memory are mutually exclusive features: this tensordict is "
+    "memory-mapped already, which other processes can read as it is."
+)
+
 
 class MemoryOps(CollectionProtocol):
-    """Shared and pinned memory, sizes in bytes."""
+    """Shared memory, and which memory the leaves live in."""
+
+    def share_memory_(self) -> Self:
+        """Move every leaf into shared memory, in place, and lock this collection.
+
+        Other processes that are sent the collection then see the same memory. Leaves
+        keep their identity. Unlocking ends the promise: entries may be replaced then.
+
+        Raises:
+            RuntimeError: the collection is memory-mapped.
+        """
+        if self.is_memmap():
+            raise RuntimeError(MSG_EXCLUSIVE)
+        if self.is_shared():
+            return self
+        for leaf in _rust.leaves(self):
+            if leaf.device.type == "cpu":
+                leaf.share_memory_()
+        for container in _rust.containers(self):
+            container._is_shared = True
+        return self.lock_()
+
+    def is_shared(self) -> bool:
+        """Whether all leaves were put in shared memory, or live on a CUDA device."""
+        device = self.device
+        if device is not None and device.type != "cpu":
+            return device.type == "cuda"
+        return self._is_shared
+
+    def is_memmap(self) -> bool:
+        """Whether all leaves are memory-mapped and the collection is still locked."""
+        return self._is_memmap
