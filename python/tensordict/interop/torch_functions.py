@@ -220,4 +220,11 @@ def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, **kwargs: Any) ->
     gradients = torch.autograd.grad(
         _rust.leaves(outputs), _rust.leaves(inputs), grad_outputs, **kwargs
     )
-    return _rust.rebuild(inputs, list(gradients), True, True)
+    result = _rust.rebuild(inputs, list(gradients))
+    for container in _rust.containers(result):
+        for key, value in list(container._entries().items()):
+            if value is None:  # an input that is not in the graph: allow_unused
+                container._del_entry(key)
+    if inputs.is_locked:
+        result.lock_()
+    return result

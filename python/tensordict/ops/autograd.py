@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -35,8 +36,7 @@ MSG_SCALAR = (
 )
 
 
-def _data(leaf: torch.Tensor) -> torch.Tensor:
-    return leaf.data
+_data = operator.attrgetter("data")
 
 
 class AutogradOps(CollectionProtocol):
@@ -95,6 +95,9 @@ class AutogradOps(CollectionProtocol):
             for leaf in _rust.leaves(self):
                 leaf.grad = None
             return
+        if not isinstance(value, CollectionProtocol):
+            msg = f"grad can be set to a collection only, got {type(value).__name__}."
+            raise TypeError(msg)
         pairs = _rust.walk(self, 2, True, True)
         grads = [_rust.get(value, key) for key, _ in pairs]
         for (_, leaf), grad in zip(pairs, grads, strict=True):
@@ -146,7 +149,7 @@ class AutogradOps(CollectionProtocol):
             if set_to_none:
                 leaf.grad = None
             elif leaf.grad is not None:
-                leaf.grad.zero_()
+                leaf.grad.detach_().zero_()
         return self
 
     def backward(
@@ -262,6 +265,9 @@ def _without_none(td: Any) -> Any:
 
 def _assign_data(td: Any, source: Any) -> None:
     """Set ``leaf.data`` of every leaf for which ``source`` has an entry."""
+    if not isinstance(source, CollectionProtocol):
+        msg = f"data can be set to a collection only, got {type(source).__name__}."
+        raise TypeError(msg)
     if source.batch_size != td.batch_size:
         msg = f"Cannot assign .data: batch sizes differ: {source.batch_size} and {td.batch_size}."
         raise RuntimeError(msg)

@@ -121,8 +121,18 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
             values = op(values, other) if values else values
             return _rust.rebuild(self, values, True, True)
 
-        keyword = "default" in (stub.__kwdefaults__ or {})
-        return _filled(by_keyword if keyword else method, stub)
+        def plain(self: Any, other: Any) -> Any:
+            if isinstance(other, CollectionProtocol):
+                return with_collection(op, self, other, None)
+            if isinstance(other, torch.Tensor) and other.dim():
+                return with_tensor(op, self, other)
+            values = _rust.leaves(self)
+            values = op(values, other) if values else values
+            return _rust.rebuild(self, values, True, True)
+
+        if "default" in (stub.__kwdefaults__ or {}):
+            return _filled(by_keyword, stub)
+        return _filled(method if stub.__defaults__ else plain, stub)
 
     return fill
 
@@ -386,6 +396,9 @@ def _with_default(op: ForEach, td: Any, other: Any, default: Any) -> Any:
         if not isinstance(default, torch.Tensor):
             default = torch.as_tensor(default)
         added = [key for key in theirs if key not in mine]
+        clashing = [key for key in added if _rust.get(td, key, None) is not None]
+        if clashing:
+            raise KeyError(mismatch_message((), clashing))
         values = [*mine.values(), *[default] * len(added)]
         operands = [theirs.get(key, default) for key in [*mine, *added]]
         if values:

@@ -72,7 +72,11 @@ class _TensorDictKeysView:
 
     def _list(self) -> list[NestedKeyLike]:
         keys = _rust.walk(
-            self.tensordict, 0, self.include_nested, self.leaves_only, self.is_leaf
+            self.tensordict,
+            0,
+            bool(self.include_nested),
+            bool(self.leaves_only),
+            self.is_leaf,
         )
         if self.sort:
             keys.sort(key=_sorting_key)
@@ -163,12 +167,16 @@ class KeysOps(CollectionProtocol):
             [torch.Size([3]), torch.Size([3])]
         """
         if sort:
-            pairs = _rust.walk(self, 2, include_nested, leaves_only, is_leaf)
+            pairs = _rust.walk(
+                self, 2, bool(include_nested), bool(leaves_only), is_leaf
+            )
             pairs.sort(key=_sorting_key_of_pair)
             return [value for _, value in pairs]
         if not include_nested and not leaves_only:
             return self._entries().values()
-        return iter(_rust.walk(self, 1, include_nested, leaves_only, is_leaf))
+        return iter(
+            _rust.walk(self, 1, bool(include_nested), bool(leaves_only), is_leaf)
+        )
 
     def items(
         self,
@@ -199,7 +207,7 @@ class KeysOps(CollectionProtocol):
         """
         if not include_nested and not leaves_only and not sort:
             return self._entries().items()
-        pairs = _rust.walk(self, 2, include_nested, leaves_only, is_leaf)
+        pairs = _rust.walk(self, 2, bool(include_nested), bool(leaves_only), is_leaf)
         if sort:
             pairs.sort(key=_sorting_key_of_pair)
             return pairs

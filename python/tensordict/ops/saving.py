@@ -2,10 +2,593 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
 from tensordict.protocol import CollectionProtocol
+from tensordict.storage import state as _state
+from tensordict.storage import tree as _tree
+from tensordict.storage.mapped import MemoryMappedTensor
+
+if TYPE_CHECKING:
+    from tensordict.protocol import NestedKeyLike
 
 __all__ = ["SavingOps"]
 
+MSG_NO_FILE = (
+    "make_memmap_from_storage got a storage without a file, so the entry {!r} is not "
+    "written to the directory of the tensordict: load_memmap and memmap_refresh_ drop "
+    "it, or load a stale file left at its path. Starting with TensorDict 0.17, the "
+    "default will change to raising a RuntimeError. Use make_memmap_from_tensor to copy "
+    "the values into a file."
+)
+
 
 class SavingOps(CollectionProtocol):
-    """Saving to files and loading from them."""
+    """Saving to files and loading from them.
+
+    A save is a directory: a file of raw bytes per tensor, a directory per nested
+    collection, and a ``meta.json`` in each. The published release of tensordict reads
+    and writes the same.
+    """
+
+    # Saving ----------------------------------------------------------------------
+
+    def memmap(
+        self,
+        prefix: str | Path | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int = 0,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        existsok: bool = True,
+        robust_key: bool | None = True,
+        archive: bool | None = None,
+        compression: str | int | None = None,
+        atomic: bool = False,
+    ) -> Self:
+        """Save to a directory and return a new collection over its files.
+
+        The save appears in one step where ``prefix`` is absent, empty or wholly a save:
+        a process that is killed leaves the old data or the new, never a mixture.
+        Tensors that are mapped from ``prefix`` already are kept and not written again.
+        Peak memory: nothing beyond this collection, but for tensors with gaps (each
+        laid out once) and those of other devices.
+
+        Args:
+            prefix: the directory. Default: where this collection was saved before, or
+                shared memory without a name.
+            copy_existing: whether tensors that are mapped from other files are copied.
+            num_threads: the most native threads to write with. Default: the cores that
+                this process may use, at most 8.
+            return_early: with ``num_threads`` above 1, return a future at once, whose
+                ``result()`` is the collection. The tensors must not change until then.
+            share_non_tensor: whether non-tensor values can be changed from several
+                processes.
+            existsok: whether files that exist may be replaced.
+            robust_key: whether keys are escaped to file names. Without, a key that is
+                no file name is an error.
+            archive: not supported yet.
+            compression: not supported yet.
+            atomic: accepted: where it can be done a save appears in one step anyway.
+
+        Returns:
+            A locked collection on the CPU, whose tensors are
+            :class:`~tensordict.MemoryMappedTensor` over the files.
+
+        Raises:
+            RuntimeError: a tensor is mapped from another file and ``copy_existing`` is
+                not set; a file exists and ``existsok`` is not set; a key cannot be
+                kept by the format; this collection is in shared memory.
+            OSError: the files cannot be written.
+            ValueError: ``atomic`` without a directory.
+
+        Examples:
+            >>> import tempfile
+            >>> path = tempfile.mkdtemp()
+            >>> td = TensorDict({"a": torch.arange(3)}, [3])
+            >>> saved = td.memmap(path)
+            >>> saved["a"]
+            MemoryMappedTensor([0, 1, 2])
+            >>> saved.is_memmap(), saved.is_locked, td.is_memmap()
+            (True, True, False)
+            >>> TensorDict.load_memmap(path)["a"]
+            MemoryMappedTensor([0, 1, 2])
+        """
+        options = _tree.SaveOptions(
+            copy_existing,
+            num_threads,
+            return_early,
+            existsok,
+            robust_key is not False,
+            atomic,
+            archive,
+            compression,
+        )
+        return _tree.save(self, prefix, options, inplace=False)
+
+    def memmap_(
+        self,
+        prefix: str | Path | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int = 0,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        existsok: bool = True,
+        robust_key: bool | None = True,
+        atomic: bool = False,
+    ) -> Self:
+        """Save to a directory and let this collection be the one over its files.
+
+        As :meth:`memmap`, but the tensors of this collection are replaced by those over
+        the files, it is moved to the CPU and locked. Nested collections keep their
+        identity. If saving fails, nothing changes.
+
+        Examples:
+            >>> import tempfile
+            >>> td = TensorDict({"a": torch.arange(3)}, [3])
+            >>> td.memmap_(tempfile.mkdtemp()) is td
+            True
+            >>> td["a"]
+            MemoryMappedTensor([0, 1, 2])
+        """
+        options = _tree.SaveOptions(
+            copy_existing,
+            num_threads,
+            return_early,
+            existsok,
+            robust_key is not False,
+            atomic,
+            archive=False,
+        )
+        return _tree.save(self, prefix, options, inplace=True)
+
+    def memmap_like(
+        self,
+        prefix: str | Path | None = None,
+        copy_existing: bool = False,
+        *,
+        existsok: bool = True,
+        num_threads: int = 0,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        robust_key: bool | None = True,
+        archive: bool | None = None,
+    ) -> Self:
+        """Make a collection over files of zeros, of this one's shapes and dtypes.
+
+        The files take no space until they are stored to, so this is how a dataset is
+        made that is filled row by row. A file that exists keeps its bytes. The tensors
+        of this collection are not read: they may be on the meta device or expanded.
+
+        Args:
+            prefix: the directory. Default: shared memory without a name.
+            copy_existing: ignored.
+            existsok: whether files may exist.
+            num_threads: ignored, but for ``return_early``.
+            return_early: as for :meth:`memmap`.
+            share_non_tensor: as for :meth:`memmap`.
+            robust_key: as for :meth:`memmap`.
+            archive: not supported yet.
+
+        Raises:
+            RuntimeError: a file exists and ``existsok`` is not set.
+
+        Examples:
+            >>> import tempfile
+            >>> row = TensorDict({"image": torch.zeros(3, 8, 8, dtype=torch.uint8)})
+            >>> data = row.expand(1000).memmap_like(tempfile.mkdtemp())
+            >>> data["image"].shape
+            torch.Size([1000, 3, 8, 8])
+            >>> data[0] = row + 1
+            >>> int(data["image"][0].max()), int(data["image"][1].max())
+            (1, 0)
+        """
+        options = _tree.SaveOptions(
+            copy_existing,
+            num_threads,
+            return_early,
+            existsok,
+            robust_key is not False,
+            archive=archive,
+        )
+        return _tree.make_like(self, prefix, options)
+
+    def save(
+        self,
+        prefix: str | Path | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int = 0,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        robust_key: bool | None = True,
+        archive: bool | None = None,
+        compression: str | int | None = None,
+        atomic: bool = False,
+    ) -> Self:
+        """Save to a directory. As :meth:`memmap`; :meth:`load` reads it.
+
+        Examples:
+            >>> import tempfile
+            >>> path = tempfile.mkdtemp()
+            >>> _ = TensorDict({"a": torch.arange(3)}, [3]).save(path)
+            >>> TensorDict.load(path)["a"]
+            MemoryMappedTensor([0, 1, 2])
+        """
+        return self.memmap(
+            prefix,
+            copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            robust_key=robust_key,
+            archive=archive,
+            compression=compression,
+            atomic=atomic,
+        )
+
+    dumps = save
+
+    # Loading ---------------------------------------------------------------------
+
+    @classmethod
+    def load_memmap(
+        cls,
+        prefix: str | Path,
+        device: torch.device | None = None,
+        non_blocking: bool = False,
+        *,
+        out: Any = None,
+        robust_key: bool | None = True,
+        subpath: NestedKeyLike | None = None,
+        mode: str | None = None,
+        num_threads: int = 0,
+        allow_pickle: bool | None = None,
+    ) -> Self:
+        """Load a save: a collection over its files.
+
+        Files are mapped and not read: bytes come from the disk when they are used. Every
+        file is compared with its metadata first. Loading never writes, and never makes
+        a class or runs code that a file names.
+
+        Args:
+            prefix: the directory.
+            device: where to copy the tensors. On the CPU they stay mapped; for
+                ``"meta"`` no file of a tensor is opened.
+            non_blocking: how they are copied.
+            out: a collection that takes the loaded entries in place of its own.
+            robust_key: whether keys were escaped to file names.
+            subpath: the nested collection to load: a key, or keys joined by ``/``.
+            mode: None to share stores with files that are writable, ``"r"`` to keep
+                stores in this process, ``"r+"`` to require writable files.
+            num_threads: the most native threads to map with. Default: the cores that
+                this process may use, at most 8.
+            allow_pickle: whether values that were pickled are loaded.
+
+        Returns:
+            A collection of the class that was saved, not locked. Under a
+            ``FakeTensorMode`` its tensors are fake.
+
+        Raises:
+            FileNotFoundError: the directory, or a file that it should have, is missing.
+            RuntimeError: a file is shorter than its shape needs, the metadata makes
+                no sense, is of a newer version, or names a class that is not there.
+            ValueError: the metadata is no JSON; another ``mode``; no such ``subpath``.
+            KeyError: an unknown dtype.
+            PermissionError: ``mode`` is ``"r+"`` and a file is not writable.
+
+        Examples:
+            >>> import tempfile
+            >>> path = tempfile.mkdtemp()
+            >>> td = TensorDict({"a": torch.arange(3), "n": {"b": torch.zeros(3)}}, [3])
+            >>> _ = td.memmap(path)
+            >>> TensorDict.load_memmap(path, subpath="n")
+            TensorDict(
+                fields={
+                    b: MemoryMappedTensor(shape=torch.Size([3]), device=cpu, dtype=torch.float32, is_shared=True)},
+                batch_size=torch.Size([3]),
+                device=cpu,
+                is_shared=False)
+            >>> TensorDict.load_memmap(path, device="meta")["a"]
+            tensor(..., device='meta', size=(3,), dtype=torch.int64)
+        """
+        return _tree.load(
+            cls,
+            prefix,
+            device,
+            non_blocking,
+            out=out,
+            robust_key=robust_key,
+            subpath=subpath,
+            mode=mode,
+            num_threads=num_threads,
+            allow_pickle=allow_pickle,
+        )
+
+    @classmethod
+    def load(cls, prefix: str | Path, *args: Any, **kwargs: Any) -> Self:
+        """Load what :meth:`save` wrote. As :meth:`load_memmap`."""
+        return cls.load_memmap(prefix, *args, **kwargs)
+
+    def load_memmap_(
+        self,
+        prefix: str | Path,
+        robust_key: bool | None = True,
+        *,
+        allow_pickle: bool | None = None,
+        mode: str | None = None,
+    ) -> Self:
+        """Load a save into this collection, whose entries are replaced.
+
+        Entries that the save does not have are removed. Nested collections that it has
+        keep their identity. If loading fails, nothing changes.
+
+        Raises:
+            RuntimeError: this collection is locked, or a loaded tensor does not have
+                its batch size.
+        """
+        return type(self).load_memmap(
+            prefix,
+            out=self,
+            robust_key=robust_key,
+            allow_pickle=allow_pickle,
+            mode=mode,
+        )
+
+    def load_(self, prefix: str | Path, *args: Any, **kwargs: Any) -> Self:
+        """Load a save into this collection. Deprecated: :meth:`load_memmap_`."""
+        warnings.warn(
+            "TensorDictBase.load_() is deprecated and will be removed in TensorDict "
+            "0.17. Use load_memmap_() instead.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.load_memmap_(prefix, *args, **kwargs)
+
+    # Changing a save in place ----------------------------------------------------
+
+    def make_memmap(
+        self,
+        key: NestedKeyLike,
+        shape: torch.Size | torch.Tensor,
+        *,
+        dtype: torch.dtype | None = None,
+        robust_key: bool | None = True,
+    ) -> MemoryMappedTensor:
+        """Add a tensor of zeros to a memory-mapped collection and to its directory.
+
+        The collection stays locked.
+
+        Args:
+            key: where to. Nested collections that are missing are made.
+            shape: the shape, which begins with the batch size.
+            dtype: the dtype. Default: torch's default dtype.
+            robust_key: as for :meth:`memmap`.
+
+        Raises:
+            RuntimeError: the collection is not memory-mapped, the key exists, or the
+                shape does not begin with the batch size.
+
+        Examples:
+            >>> import tempfile
+            >>> path = tempfile.mkdtemp()
+            >>> td = TensorDict({"a": torch.zeros(3)}, [3]).memmap_(path)
+            >>> _ = td.make_memmap("b", (3, 2), dtype=torch.int8)
+            >>> TensorDict.load_memmap(path)["b"].shape
+            torch.Size([3, 2])
+        """
+        size = _size_of(shape)
+
+        def make(file: str | None) -> torch.Tensor:
+            return MemoryMappedTensor.empty(shape, dtype=dtype, filename=file)
+
+        return _tree.add_leaf_file(self, _path(key), size, make, robust_key)
+
+    def make_memmap_from_tensor(
+        self,
+        key: NestedKeyLike,
+        tensor: torch.Tensor,
+        *,
+        copy_data: bool = True,
+        robust_key: bool | None = True,
+    ) -> MemoryMappedTensor:
+        """Add a copy of a tensor to a memory-mapped collection and to its directory.
+
+        Args:
+            key: where to.
+            tensor: what to copy.
+            copy_data: whether its values are copied. If not, there are zeros.
+            robust_key: as for :meth:`memmap`.
+
+        Raises:
+            RuntimeError: as :meth:`make_memmap`.
+        """
+
+        def make(file: str | None) -> torch.Tensor:
+            return MemoryMappedTensor.from_tensor(
+                tensor.detach(),
+                filename=file,
+                copy_existing=True,
+                copy_data=copy_data,
+                existsok=True,
+            )
+
+        path = _path(key)
+        return _tree.add_leaf_file(self, path, tensor.shape, make, robust_key)
+
+    def make_memmap_from_storage(
+        self,
+        key: NestedKeyLike,
+        storage: torch.UntypedStorage,
+        shape: torch.Size | torch.Tensor,
+        *,
+        dtype: torch.dtype | None = None,
+        robust_key: bool | None = True,
+    ) -> MemoryMappedTensor:
+        """Add a tensor over a storage that is mapped from the file of the entry.
+
+        Args:
+            key: where to.
+            storage: the memory, mapped from the file that the entry is to have.
+            shape: the shape.
+            dtype: the dtype. Default: torch's default dtype.
+            robust_key: as for :meth:`memmap`.
+
+        Raises:
+            RuntimeError: the storage is mapped from another file; or as
+                :meth:`make_memmap`.
+        """
+        path = _path(key)
+        dtype = dtype or torch.get_default_dtype()
+        made = MemoryMappedTensor.from_storage(storage, shape=shape, dtype=dtype)
+
+        def make(file: str | None) -> torch.Tensor:
+            if file is None:
+                return made
+            if made._filename is None:
+                warnings.warn(
+                    MSG_NO_FILE.format(path[-1]), FutureWarning, stacklevel=4
+                )
+                return made
+            return MemoryMappedTensor.from_storage(
+                storage, shape=shape, dtype=dtype, filename=file
+            )
+
+        return _tree.add_leaf_file(
+            self, path, _size_of(shape), make, robust_key, keeps_file=True
+        )
+
+    def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
+        """Open the files of a memory-mapped collection again.
+
+        Entries that others added to its directory appear, those that were removed go.
+        Nested collections keep their identity.
+
+        Raises:
+            RuntimeError: the collection is not memory-mapped, or has no directory.
+        """
+        return _tree.refresh(self, allow_pickle)
+
+    # Reading the state -----------------------------------------------------------
+
+    @property
+    def saved_path(self) -> Path | None:
+        """The directory of a memory-mapped collection; None for one without a name.
+
+        Raises:
+            AttributeError: it is not memory-mapped.
+        """
+        if self._is_memmap:
+            return self._memmap_prefix  # type: ignore[no-any-return]
+        raise AttributeError(
+            f"The tensordict has no saved path (memmap={self._is_memmap}, "
+            f"path={self._memmap_prefix})."
+        )
+
+    def is_memmap(self) -> bool:
+        """Whether this collection was made by :meth:`memmap` or :meth:`memmap_`.
+
+        It is not once it was unlocked, nor when it was loaded.
+        """
+        return bool(self._is_memmap)
+
+    # State dicts -----------------------------------------------------------------
+
+    def state_dict(
+        self,
+        destination: Any = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        flatten: bool = True,
+    ) -> OrderedDict[str, Any]:
+        """The tensors by name, as :meth:`torch.nn.Module.state_dict` has them.
+
+        Args:
+            destination: a dictionary to add to. Default: a new one.
+            prefix: what the names begin with.
+            keep_vars: whether the tensors stay in the autograd graph. If not they are
+                detached, and share their memory.
+            flatten: whether nested keys are joined by dots. If not there are nested
+                dictionaries.
+
+        Raises:
+            KeyError: two keys have one name when joined.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(2), "n": {"b": torch.ones(2)}}, [2])
+            >>> list(td.state_dict())
+            ['a', 'n.b']
+            >>> list(td.state_dict(flatten=False))
+            ['a', 'n']
+        """
+        return _state.state_dict(self, destination, prefix, keep_vars, flatten)
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,
+        assign: bool = False,
+        from_flatten: bool | None = None,
+    ) -> Self:
+        """Take the tensors of a :meth:`state_dict`, and its batch size.
+
+        Args:
+            state_dict: the tensors by name.
+            strict: whether the keys must be the same.
+            assign: whether the tensors become the entries. If not, their values are
+                written into the tensors that are there.
+            from_flatten: whether nested keys are joined by dots. Default: as the
+                metadata of ``state_dict`` says.
+
+        Raises:
+            RuntimeError: the keys differ and ``strict`` is set; ``assign`` is set and
+                this collection is locked.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(2)}, [2])
+            >>> td.load_state_dict({"a": torch.ones(2)})["a"]
+            tensor([1., 1.])
+        """
+        return _state.load_state_dict(self, state_dict, strict, assign, from_flatten)
+
+    # What the engine calls: dense containers; others override ----------------------
+
+    def _save_plan(self, plan: Any, level: int) -> None:
+        """Add this container to a level of a plan. See :mod:`tensordict.storage`."""
+        _tree.plan_dense(self, plan, level)
+
+    def _saved(
+        self, leaves: Iterator[torch.Tensor], directory: Any, inplace: bool
+    ) -> Self:
+        """Take the tensors over the files. See :mod:`tensordict.storage`."""
+        return _tree.saved_dense(self, leaves, directory, inplace)
+
+    @classmethod
+    def _load_tree(cls, directory: Path, options: Any) -> Self:
+        """Make a container from a directory. See :mod:`tensordict.storage`."""
+        raise NotImplementedError(f"{cls} has no layout of its own")
+
+
+def _path(key: NestedKeyLike) -> tuple[str, ...]:
+    from tensordict._rust import unravel_key_to_tuple
+
+    return unravel_key_to_tuple(key)
+
+
+def _size_of(shape: Any) -> torch.Size:
+    """A shape as a size; for the table of sizes of a nested tensor, with -1 in it."""
+    if not isinstance(shape, torch.Tensor):
+        return torch.Size(shape)
+    if shape.ndim < 2:
+        return torch.Size(shape)
+    is_even = (shape == shape[:1]).all(0)
+    sizes = [int(n) if even else -1 for n, even in zip(shape[0], is_even, strict=True)]
+    return torch.Size([len(shape), *sizes])

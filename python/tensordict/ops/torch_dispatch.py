@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tensordict.interop.torch_functions import TD_HANDLED_FUNCTIONS
 from tensordict.protocol import CollectionProtocol
 
@@ -34,6 +36,8 @@ class TorchDispatchOps(CollectionProtocol):
             torch turns into a TypeError) where the table has none.
         """
         handler = TD_HANDLED_FUNCTIONS.get(func)
-        if handler is None:
+        if handler is None or not all(
+            issubclass(each, (torch.Tensor, CollectionProtocol)) for each in types
+        ):
             return NotImplemented
         return handler(*args, **(kwargs or {}))
