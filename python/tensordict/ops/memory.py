@@ -44,7 +44,3 @@ class MemoryOps(CollectionProtocol):
         if device is not None and device.type != "cpu":
             return device.type == "cuda"
         return self._is_shared
-
-    def is_memmap(self) -> bool:
-        """Whether all leaves are memory-mapped and the collection is still locked."""
-        return self._is_memmap
