@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensordict.containers.dense import TensorDict
 from tensordict.interop import collate, pickling, pytree, vmap
+from tensordict.storage.registry import register_class
 
 __all__ = ["install"]
 
@@ -14,3 +15,5 @@ def install() -> None:
     pytree.register_collection(TensorDict)
     collate.install()
     vmap.install()
+    old_text = "<class 'tensordict.tensordict.TensorDict'>"
+    register_class(TensorDict, "tensordict", old_text, dense=True)

@@ -104,7 +104,11 @@ fn resolve(target: &Path) -> StorageResult<PathBuf> {
     }
 }
 
-fn refuse_existing(plan: &Plan, target: &Path) -> StorageResult<()> {
+/// Fails where a leaf's file is there already.
+///
+/// # Errors
+/// [`StorageError::FileExists`].
+pub fn refuse_existing(plan: &Plan, target: &Path) -> StorageResult<()> {
     for (number, leaf) in plan.leaves.iter().enumerate() {
         let path = target.join(plan.leaf_path(number));
         if leaf.length > 0 && path.exists() {

@@ -140,6 +140,8 @@ pub struct LevelMeta {
     pub batch_size: Option<Vec<i64>>,
     /// `_names`.
     pub names: Option<Vec<Option<String>>>,
+    /// Whether the collection had a device: its `device` is not "None".
+    pub has_device: bool,
 }
 
 /// Reads a metadata file as JSON.
@@ -202,6 +204,7 @@ pub fn read_level(path: &Path) -> StorageResult<LevelMeta> {
         class_text: text("_class"),
         batch_size,
         names,
+        has_device: text("device").is_some_and(|device| device != "None"),
     };
     for (key, value) in fields {
         if let Some(entry) = read_entry(path, &key, &value)? {

@@ -31,6 +31,10 @@ pub struct Level {
     pub class_text: Option<String>,
     /// The names of the dims.
     pub names: Option<Vec<Option<String>>>,
+    /// Whether the collection had a device.
+    pub has_device: bool,
+    /// Whether its class is one of those that the reader knows.
+    pub is_known: bool,
     /// Keys and what is under them, in the order of the file.
     pub nodes: Vec<(String, Node)>,
 }
@@ -98,7 +102,8 @@ pub struct ReadOptions<'o> {
     pub known_classes: &'o [String],
 }
 
-/// Reads the metadata of the level in `directory` and of those below.
+/// Reads the metadata of the level in `directory` and of those below. A level of a class that is
+/// not known has no nodes.
 ///
 /// # Errors
 /// A metadata file is missing or makes no sense; a child directory is missing.
@@ -125,7 +130,9 @@ struct Reader<'o> {
 impl Reader<'_> {
     fn level(&mut self, directory: PathBuf, meta: LevelMeta) -> StorageResult<Level> {
         let mut nodes = Vec::with_capacity(meta.entries.len());
-        for (key, entry) in meta.entries {
+        let is_known = self.is_known(&meta);
+        let entries = if is_known { meta.entries } else { Vec::new() };
+        for (key, entry) in entries {
             self.keys.push(key.clone());
             let node = match entry {
                 Entry::Leaf(leaf) => self.leaf(&directory, &key, leaf)?,
@@ -140,6 +147,8 @@ impl Reader<'_> {
             type_text: meta.type_text,
             class_text: meta.class_text,
             names: meta.names,
+            has_device: meta.has_device,
+            is_known,
             nodes,
         })
     }
@@ -181,15 +190,18 @@ impl Reader<'_> {
             }
             meta => meta?,
         };
-        let is_known = |class: &Option<String>| {
-            class
-                .as_ref()
-                .is_some_and(|class| self.options.known_classes.contains(class))
-        };
-        if !(is_known(&meta.class_text) || is_known(&meta.type_text)) {
+        if !self.is_known(&meta) {
             return Ok(Node::Foreign(path));
         }
         Ok(Node::Level(self.level(path, meta)?))
+    }
+
+    /// Whether a level is of the layout that this reader knows.
+    fn is_known(&self, meta: &LevelMeta) -> bool {
+        [&meta.class_text, &meta.type_text]
+            .into_iter()
+            .flatten()
+            .any(|class| self.options.known_classes.contains(class))
     }
 
     /// The file or directory of a key. Where the escaped name is missing and the key is a safe

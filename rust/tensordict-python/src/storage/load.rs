@@ -17,12 +17,25 @@ use tensordict_core::storage::{StorageError, dtype};
 use super::exception;
 use super::mapped::{mapped_tensor, torch_dtype};
 
-/// What Python takes a level as: `(entries, batch_size, names, type, class, directory, nested, special)`.
+/// A level that was read, for Python to make a container of.
 ///
-/// `entries` holds the tensors; for the keys in `nested` it holds such a tuple again, and for those
+/// `entries` holds the tensors; for the keys in `nested` it holds such a level again, and for those
 /// in `special` what Python has to finish: the directory of a class of another layout, or the
 /// `(flat values, table of sizes)` of a nested tensor.
-type LevelTuple<'py> = Bound<'py, PyTuple>;
+#[pyclass(module = "tensordict._rust", frozen, get_all)]
+pub(crate) struct LoadedLevel {
+    entries: Py<PyDict>,
+    batch_size: Py<PyTuple>,
+    names: Option<Vec<Option<String>>>,
+    has_device: bool,
+    type_text: Option<String>,
+    class_text: Option<String>,
+    directory: std::ffi::OsString,
+    nested: Py<PyList>,
+    special: Py<PyList>,
+    /// Whether the class is one that was named to the reader; if not, nothing was read.
+    is_known: bool,
+}
 
 fn parse_mode(mode: Option<&str>) -> PyResult<Mode> {
     match mode {
@@ -47,7 +60,7 @@ fn load_tree<'py>(
     mode: Option<&str>,
     num_threads: usize,
     is_mapped: bool,
-) -> PyResult<LevelTuple<'py>> {
+) -> PyResult<Bound<'py, LoadedLevel>> {
     let map_mode = parse_mode(mode)?;
     let loaded = py.detach(|| -> Result<_, StorageError> {
         let options = ReadOptions {
@@ -82,7 +95,7 @@ struct Maker<'m> {
 }
 
 impl Maker<'_> {
-    fn level<'py>(&mut self, py: Python<'py>, level: Level) -> PyResult<LevelTuple<'py>> {
+    fn level<'py>(&mut self, py: Python<'py>, level: Level) -> PyResult<Bound<'py, LoadedLevel>> {
         let entries = PyDict::new(py);
         let nested = PyList::empty(py);
         let special = PyList::empty(py);
@@ -103,18 +116,19 @@ impl Maker<'_> {
                 }
             }
         }
-        let batch_size = PyTuple::new(py, level.batch_size)?;
-        let parts = (
-            entries,
-            batch_size,
-            level.names,
-            level.type_text,
-            level.class_text,
-            level.directory.into_os_string(),
-            nested,
-            special,
-        );
-        parts.into_pyobject(py)
+        let loaded = LoadedLevel {
+            entries: entries.unbind(),
+            batch_size: PyTuple::new(py, level.batch_size)?.unbind(),
+            names: level.names,
+            has_device: level.has_device,
+            type_text: level.type_text,
+            class_text: level.class_text,
+            directory: level.directory.into_os_string(),
+            nested: nested.unbind(),
+            special: special.unbind(),
+            is_known: level.is_known,
+        };
+        Bound::new(py, loaded)
     }
 
     fn leaf<'py>(&mut self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
@@ -223,6 +237,7 @@ pub(crate) fn num_bytes(dtype: &str, shape: &[i64]) -> PyResult<u64> {
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<LoadedLevel>()?;
     module.add_function(wrap_pyfunction!(load_tree, module)?)?;
     module.add_function(wrap_pyfunction!(map_file, module)?)
 }

@@ -190,8 +190,15 @@ impl SavePlan {
     fn create<'py>(
         &self,
         py: Python<'py>,
+        exist_ok: bool,
     ) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<(PathBuf, u64, u64, String)>)> {
-        let made = py.detach(|| sparse::create(&self.state.lock().plan, &self.target));
+        let made = py.detach(|| {
+            let state = self.state.lock();
+            if !exist_ok {
+                commit::refuse_existing(&state.plan, &self.target)?;
+            }
+            sparse::create(&state.plan, &self.target)
+        });
         let (mappings, grown) = made.map_err(|error| exception(py, &error))?;
         let grown = {
             let state = self.state.lock();

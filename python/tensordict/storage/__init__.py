@@ -1,0 +1,24 @@
+"""Collections as files: directories of raw tensor bytes with their metadata.
+
+The engine is Rust (``tensordict-core/src/storage``): plans, parallel writing, the
+commit in one step, checked loading. This package converts containers to plans and files
+to containers:
+
+- :mod:`~tensordict.storage.tree` saves and loads trees of containers; start there;
+- :mod:`~tensordict.storage.mapped` is the tensor over a file, ``MemoryMappedTensor``;
+- :mod:`~tensordict.storage.leaves` makes the bytes of unusual tensors plain;
+- :mod:`~tensordict.storage.anonymous` is memory shared without a file name;
+- :mod:`~tensordict.storage.registry` knows which class a directory was saved from.
+
+A container takes part with three methods, which each kind of container may override
+(the dense ones are in :mod:`~tensordict.storage.tree`):
+
+``_save_plan(plan, level)``
+    adds its entries to a level of the plan, opens levels for nested containers, and
+    closes the level;
+``_saved(leaves, directory, inplace)``
+    takes the tensors over its files from an iterator, in the order of the plan, and
+    gives the saved container: a new one, or itself changed in place;
+``_load_tree(directory, options)``, a class method
+    makes a container from a directory that holds one of its class.
+"""

@@ -1,0 +1,124 @@
+"""Saving and loading as functions: ``tensordict.save``, ``tensordict.load``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensordict.storage import tree
+
+if TYPE_CHECKING:
+    import torch
+
+    from tensordict.protocol import NestedKeyLike
+
+__all__ = ["load", "load_memmap", "memmap", "save"]
+
+
+def memmap(
+    data: Any,
+    prefix: str | Path | None = None,
+    copy_existing: bool = False,
+    *,
+    num_threads: int = 0,
+    return_early: bool = False,
+    share_non_tensor: bool = False,
+    existsok: bool = True,
+    robust_key: bool | None = True,
+    archive: bool | None = None,
+    compression: str | int | None = None,
+    atomic: bool = False,
+) -> Any:
+    """Save a collection: :meth:`TensorDictBase.memmap` as a function."""
+    return data.memmap(
+        prefix,
+        copy_existing,
+        num_threads=num_threads,
+        return_early=return_early,
+        share_non_tensor=share_non_tensor,
+        existsok=existsok,
+        robust_key=robust_key,
+        archive=archive,
+        compression=compression,
+        atomic=atomic,
+    )
+
+
+def save(
+    data: Any,
+    prefix: str | Path | None = None,
+    copy_existing: bool = False,
+    *,
+    num_threads: int = 0,
+    return_early: bool = False,
+    share_non_tensor: bool = False,
+    robust_key: bool | None = True,
+    archive: bool | None = None,
+    compression: str | int | None = None,
+    atomic: bool = False,
+) -> Any:
+    """Save a collection: :meth:`TensorDictBase.save` as a function."""
+    return data.memmap(
+        prefix,
+        copy_existing,
+        num_threads=num_threads,
+        return_early=return_early,
+        share_non_tensor=share_non_tensor,
+        robust_key=robust_key,
+        archive=archive,
+        compression=compression,
+        atomic=atomic,
+    )
+
+
+def load_memmap(
+    prefix: str | Path,
+    device: torch.device | None = None,
+    non_blocking: bool = False,
+    *,
+    out: Any = None,
+    robust_key: bool | None = True,
+    subpath: NestedKeyLike | None = None,
+    mode: str | None = None,
+    num_threads: int = 0,
+    allow_pickle: bool | None = None,
+) -> Any:
+    """Load a save of any class: :meth:`TensorDictBase.load_memmap` as a function."""
+    return tree.load(
+        None,
+        prefix,
+        device,
+        non_blocking,
+        out=out,
+        robust_key=robust_key,
+        subpath=subpath,
+        mode=mode,
+        num_threads=num_threads,
+        allow_pickle=allow_pickle,
+    )
+
+
+def load(
+    prefix: str | Path,
+    device: torch.device | None = None,
+    non_blocking: bool = False,
+    *,
+    out: Any = None,
+    robust_key: bool | None = True,
+    subpath: NestedKeyLike | None = None,
+    mode: str | None = None,
+    num_threads: int = 0,
+    allow_pickle: bool | None = None,
+) -> Any:
+    """Load a save of any class: :meth:`TensorDictBase.load` as a function."""
+    return load_memmap(
+        prefix,
+        device,
+        non_blocking,
+        out=out,
+        robust_key=robust_key,
+        subpath=subpath,
+        mode=mode,
+        num_threads=num_threads,
+        allow_pickle=allow_pickle,
+    )

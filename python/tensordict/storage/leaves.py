@@ -1,0 +1,93 @@
+"""Tensors that are not plain memory, made so: what a save calls for the unusual ones."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["describe", "flat_components", "nested_from_flat", "nested_table", "prepare"]
+
+
+def prepare(
+    tensor: torch.Tensor,
+) -> tuple[torch.Tensor, str, list[int], str, bytes | None]:
+    """The values of any tensor as a tensor on the CPU without gaps.
+
+    Transposed and expanded tensors are laid out row by row, conjugated and negated views
+    resolved, tensors of other devices copied.
+
+    Returns:
+        The tensor, the name of the original's device, its shape, its dtype, and for a
+        nested tensor its table of sizes (int64, row by row), else None. A nested tensor
+        is given flat, component after component, with the shape of its table.
+
+    Raises:
+        NotImplementedError: a meta tensor, which has no values, or a jagged one.
+        RuntimeError: a sparse tensor.
+    """
+    tensor = tensor.detach()
+    device, dtype = str(tensor.device), str(tensor.dtype)
+    if tensor.is_nested:
+        table = nested_table(tensor)
+        flat = flat_components(tensor).cpu()
+        return flat, device, list(table.shape), dtype, table.numpy().tobytes()
+    if tensor.layout != torch.strided:
+        raise RuntimeError(
+            f"tensors of the layout {tensor.layout} cannot be saved as files: copy_() "
+            "between dense and sparse Tensors is not implemented. Save them dense "
+            "(to_dense), or their indices and values."
+        )
+    shape = list(tensor.shape)
+    plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    if type(plain) is not torch.Tensor:
+        plain = plain.as_subclass(torch.Tensor)
+    # One that has fewer items than it says (an expanded one of one item counts as
+    # contiguous) is laid out in full by DLPack's rules, others are byte for byte.
+    if plain.element_size() * plain.numel() and not _has_known_dtype(plain):
+        plain = plain.view(torch.uint8) if plain.ndim else plain[None].view(torch.uint8)
+    return plain, device, shape, dtype, None
+
+
+def describe(tensor: torch.Tensor) -> tuple[str, list[int], str]:
+    """The device, shape and dtype of a tensor, as the metadata has them."""
+    if tensor.is_nested:
+        raise NotImplementedError(
+            "memmap_like makes no files for nested tensors: save one with memmap."
+        )
+    return str(tensor.device), list(tensor.shape), str(tensor.dtype)
+
+
+def nested_table(tensor: torch.Tensor) -> torch.Tensor:
+    """The table of sizes of a strided nested tensor: int64 ``[N, dims]``."""
+    if tensor.layout != torch.strided:
+        raise NotImplementedError(
+            "nested tensors of the jagged layout cannot be saved as files: convert them "
+            "to the strided layout, or save their values and offsets."
+        )
+    table: torch.Tensor = tensor._nested_tensor_size()
+    return table.contiguous()
+
+
+def flat_components(tensor: torch.Tensor) -> torch.Tensor:
+    """The items of a strided nested tensor, component after component: ``[N]``."""
+    parts = [part.reshape(-1) for part in tensor.unbind()]
+    if not parts:
+        return torch.zeros(0, dtype=tensor.dtype)
+    return torch.cat(parts)
+
+
+def nested_from_flat(flat: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """A strided nested tensor over flat memory, which it shares."""
+    sizes = table.clone()
+    num_items = sizes.prod(1)
+    strides = torch.ones_like(sizes)
+    for dim in range(sizes.shape[1] - 2, -1, -1):
+        strides[:, dim] = strides[:, dim + 1] * sizes[:, dim + 1]
+    offsets = torch.zeros_like(num_items)
+    offsets[1:] = num_items.cumsum(0)[:-1]
+    plain = flat.as_subclass(torch.Tensor)
+    return torch._nested_view_from_buffer(plain, sizes, strides, offsets)
+
+
+def _has_known_dtype(tensor: torch.Tensor) -> bool:
+    """Whether DLPack knows the dtype as the engine does."""
+    return not str(tensor.dtype).startswith(("torch.float8", "torch.float4"))

@@ -1,0 +1,733 @@
+"""The tensor over a file."""
+
+from __future__ import annotations
+
+import operator
+import os
+import warnings
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from tensordict import _rust
+from tensordict.storage.anonymous import FileHandler
+from tensordict.storage.leaves import nested_from_flat, prepare
+
+__all__ = ["MemoryMappedTensor"]
+
+
+class _ParentShape:
+    """``_parent_shape`` of a tensor that is the whole of its file: its own shape.
+
+    Views have an attribute of their own, which goes before this one.
+    """
+
+    def __get__(self, tensor: torch.Tensor | None, owner: Any = None) -> Any:
+        return self if tensor is None else tensor.shape
+
+
+class MemoryMappedTensor(torch.Tensor):
+    """A tensor on the CPU whose memory is a file, or is shared without a name.
+
+    What is stored into it reaches the file, and other processes that map it. Only the
+    pages that are touched are read, so a file may be larger than the memory. Pickling,
+    and sending to another process, passes the name of the file and not the values.
+
+    It is made by a class method: :meth:`from_tensor` writes a tensor,
+    :meth:`from_filename` maps a file that exists, :meth:`empty`, :meth:`zeros`,
+    :meth:`ones` and :meth:`full` make new ones. Without ``filename`` the memory has no
+    name and is shared only with processes that it is sent to.
+
+    Plain indexing, :meth:`unbind`, :meth:`split` and :meth:`chunk` give mapped tensors
+    over the same file. All other operations give ordinary tensors.
+
+    Args:
+        source: a tensor, which is wrapped as it is, or written to ``filename``; a
+            storage, see :meth:`from_storage`; or the name of a file, see
+            :meth:`from_filename`.
+        dtype: the dtype, where ``source`` is a storage or a file.
+        shape: the shape, where ``source`` is a storage or a file.
+        index: what to take of the result.
+        device: None or the CPU.
+        handler: internal.
+        filename: where to write the tensor.
+
+    Raises:
+        ValueError: ``device`` is not the CPU.
+        TypeError: ``dtype`` is given with a tensor, or missing with a file.
+
+    Examples:
+        >>> import tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "x.memmap")
+        >>> x = MemoryMappedTensor.from_tensor(torch.arange(4.0), filename=path)
+        >>> x[0] = 10.0
+        >>> MemoryMappedTensor.from_filename(path, dtype=torch.float32, shape=(4,))
+        MemoryMappedTensor([10.,  1.,  2.,  3.])
+        >>> type(x[1:]).__name__, type(x + 1).__name__
+        ('MemoryMappedTensor', 'Tensor')
+    """
+
+    # Defaults of what an instance may have in its dictionary. A tensor that is the
+    # whole of its file has `_filename` only.
+    _filename: str | None = None
+    _handler: FileHandler | None = None
+    _mode: str | None = None
+    _index: Any = None
+    _index_chain: tuple[Any, ...] = ()
+    """How a view was made: ``()`` or ``(chain of its source, index)``."""
+    _parent_shape: Any = _ParentShape()
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __new__(
+        cls,
+        source: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        shape: Any = None,
+        index: Any = None,
+        device: Any = None,
+        handler: FileHandler | None = None,
+        filename: str | Path | None = None,
+    ) -> Self:
+        if device is not None and torch.device(device).type != "cpu":
+            raise ValueError(f"{cls} device must be cpu!")
+        if isinstance(source, str):
+            if dtype is None or shape is None:
+                raise TypeError("dtype and shape are required to map a file.")
+            return cls.from_filename(source, dtype, shape, index)
+        if isinstance(source, (torch.UntypedStorage, torch.TypedStorage)):
+            return cls.from_storage(
+                source,
+                dtype=dtype,
+                shape=shape,
+                index=index,
+                filename=filename,
+                handler=handler,
+            )
+        if filename is not None:
+            if dtype is not None:
+                raise TypeError("Cannot pass new dtype if source is provided.")
+            made = cls.from_tensor(source, filename=filename, shape=shape)
+        else:
+            if not isinstance(source, torch.Tensor):
+                source = torch.as_tensor(source)
+            made = source.as_subclass(cls)
+        return made if index is None else made[index]
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        handler: FileHandler | None = None,
+        dtype: torch.dtype | None = None,
+        shape: Any = None,
+        index: Any = None,
+        device: Any = None,
+        filename: str | Path | None = None,
+    ) -> None:
+        """Do nothing: :meth:`__new__` has done it all."""
+
+    # Making ----------------------------------------------------------------------
+
+    @classmethod
+    def from_tensor(
+        cls,
+        input: torch.Tensor,
+        *,
+        filename: str | Path | None = None,
+        existsok: bool = False,
+        copy_existing: bool = False,
+        copy_data: bool = True,
+        shape: torch.Size | torch.Tensor | None = None,
+    ) -> Self:
+        """Write a tensor to a file, or to shared memory without a name.
+
+        The file is written beside ``filename`` and renamed: it is there as a whole or
+        not at all. Peak memory: that of ``input``, and once more where it has gaps.
+
+        Args:
+            input: what to write. A tensor that is mapped from ``filename`` already is
+                returned as it is.
+            filename: where to. Default: shared memory.
+            existsok: whether a file that exists may be replaced.
+            copy_existing: whether a tensor of another file may be copied.
+            copy_data: whether the values are written. If not, the file is one of zeros,
+                or keeps its bytes where it exists.
+            shape: the shape of the result, to which ``input`` is broadcast.
+
+        Raises:
+            TypeError: ``input`` is a numpy array.
+            RuntimeError: it requires gradients; the file exists; it is a symbolic link;
+                ``input`` is mapped from another file.
+        """
+        if isinstance(input, np.ndarray):
+            raise TypeError(
+                "Convert input to torch.Tensor before calling "
+                "MemoryMappedTensor.from_tensor."
+            )
+        if input.requires_grad:
+            raise RuntimeError(
+                "MemoryMappedTensor.from_tensor is incompatible with "
+                "tensor.requires_grad."
+            )
+        if isinstance(input, MemoryMappedTensor) and filename is not None:
+            known = input._filename
+            if known is not None and known == _absolute(filename):
+                return input  # type: ignore[return-value]
+            if known is not None and not copy_existing:
+                raise RuntimeError(
+                    "A filename was provided but the tensor already has a file "
+                    f"associated ({known}). To copy the tensor onto the new location, "
+                    "pass copy_existing=True."
+                )
+        if input.is_nested:
+            return _write_nested(cls, input, filename, existsok)
+        if isinstance(shape, torch.Tensor):
+            return _make(cls, shape, input.dtype, filename, existsok)
+        size = input.shape if shape is None else torch.Size(shape)
+        if not copy_data or input.device.type == "meta" and not input.numel():
+            return _make(cls, size, input.dtype, filename, existsok)
+        if size != input.shape:
+            # By copy_, whose rules of broadcasting and whose message they are.
+            input = torch.empty(size, dtype=input.dtype).copy_(input)
+        return _write(cls, input, size, filename, existsok)
+
+    @classmethod
+    def from_storage(
+        cls,
+        storage: torch.UntypedStorage | torch.TypedStorage,
+        *,
+        shape: torch.Size | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        index: Any = None,
+        filename: str | Path | None = None,
+        handler: FileHandler | None = None,
+    ) -> Self:
+        """Wrap a storage: a view of its memory.
+
+        Args:
+            storage: the memory. Where it is mapped from a file, the result knows it.
+            shape: the shape of the tensor. Default: flat.
+            dtype: the dtype of the tensor. Default: float64.
+            device: ignored.
+            index: what to take of the result.
+            filename: the file that the memory is of, where that is known to the caller.
+            handler: internal.
+
+        Raises:
+            RuntimeError: ``filename`` is not the file of the storage.
+        """
+        if isinstance(storage, torch.TypedStorage):
+            dtype = dtype or storage.dtype
+            storage = storage.untyped()
+        found = _file_of(storage)
+        if filename is not None and found is not None:
+            if os.path.realpath(filename) != os.path.realpath(found):
+                raise RuntimeError(
+                    "Providing a storage with an associated filename that differs from "
+                    "the filename argument is not permitted unless filename=None. Got "
+                    f"filename={filename}, storage.filename={found}"
+                )
+        tensor = torch.empty(0, dtype=dtype or torch.int64).set_(storage)  # type: ignore[call-overload]
+        if isinstance(shape, torch.Tensor):
+            num_items = int(shape.prod(1).sum())
+            tensor = nested_from_flat(tensor[:num_items], shape)
+        elif shape is not None:
+            tensor = tensor.view(shape)
+        name = found if filename is None else _absolute(filename)
+        made = _wrap(cls, tensor, name, handler)
+        return made if index is None else made[index]
+
+    @classmethod
+    def from_filename(
+        cls,
+        filename: str | Path,
+        dtype: torch.dtype,
+        shape: torch.Size,
+        index: Any = None,
+        mode: str | None = None,
+    ) -> Self:
+        """Map a file that exists. Nothing is read yet, and nothing is ever written.
+
+        Args:
+            filename: the file, which holds the items row by row.
+            dtype: the dtype of the items.
+            shape: the shape of the tensor. The file may be longer.
+            index: what to take of the result.
+            mode: None to share stores with the file where it is writable, ``"r"`` to
+                keep them in this process, ``"r+"`` to require that they are shared.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            RuntimeError: the file is shorter than the tensor.
+            PermissionError: ``mode`` is ``"r+"`` and the file is not writable.
+            ValueError: ``mode`` is something else.
+        """
+        path = _absolute(filename)
+        if isinstance(shape, torch.Tensor):
+            flat = _rust.map_file(path, str(dtype), [int(shape.prod(1).sum())], mode)
+            made = _wrap(cls, nested_from_flat(flat, shape), path, None)
+            made._parent_shape = shape
+        else:
+            made = _rust.map_file(path, str(dtype), list(shape), mode)
+        return made if index is None else made[index]
+
+    @classmethod
+    def from_handler(
+        cls,
+        handler: FileHandler,
+        dtype: torch.dtype,
+        shape: torch.Size,
+        index: Any = None,
+    ) -> Self:
+        """Map shared memory without a name. Deprecated."""
+        _warn_deprecated("from_handler()")
+        return cls._from_handler(handler, dtype, shape, index)
+
+    @classmethod
+    def _from_handler(
+        cls,
+        handler: FileHandler,
+        dtype: torch.dtype,
+        shape: torch.Size,
+        index: Any = None,
+    ) -> Self:
+        if isinstance(shape, torch.Tensor):
+            flat = _over_handler(handler, dtype, [int(shape.prod(1).sum())])
+            made = _wrap(cls, nested_from_flat(flat, shape), None, handler)
+            made._parent_shape = shape
+        else:
+            made = _wrap(cls, _over_handler(handler, dtype, shape), None, handler)
+        return made if index is None else made[index]
+
+    @classmethod
+    def empty(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a tensor of zeros that takes no space until it is stored to.
+
+        Args:
+            *args: the shape, as for :func:`torch.empty`.
+            **kwargs: ``dtype``, ``filename``, ``existsok`` (a file that exists keeps its
+                bytes), ``device`` (the CPU only), ``shape``.
+
+        Raises:
+            TypeError: there is no shape.
+            RuntimeError: the file exists and ``existsok`` is not set; another device.
+        """
+        shape, dtype, filename, existsok, _ = _parse(args, kwargs)
+        return _make(cls, shape, dtype, filename, existsok)
+
+    @classmethod
+    def zeros(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a tensor of zeros. See :meth:`empty`."""
+        shape, dtype, filename, existsok, _ = _parse(args, kwargs)
+        is_new = filename is None or not os.path.exists(filename)
+        made = _make(cls, shape, dtype, filename, existsok)
+        return made if is_new else made.zero_()
+
+    @classmethod
+    def ones(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a tensor of ones. See :meth:`empty`."""
+        shape, dtype, filename, existsok, _ = _parse(args, kwargs)
+        return _fill(cls, shape, dtype, filename, existsok, 1)
+
+    @classmethod
+    def full(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a tensor of one value: the shape and the value, or ``fill_value=``.
+
+        See :meth:`empty`.
+        """
+        fill_value = kwargs.pop("fill_value", None)
+        if fill_value is None and len(args) == 2 and not isinstance(args[0], int):
+            args, fill_value = args[:1], args[1]
+        shape, dtype, filename, existsok, _ = _parse(args, kwargs)
+        if fill_value is None:
+            raise TypeError("full() needs the value to fill with: pass fill_value=.")
+        return _fill(cls, shape, dtype, filename, existsok, fill_value)
+
+    @classmethod
+    def empty_like(
+        cls, input: torch.Tensor, *, filename: str | Path | None = None
+    ) -> Self:
+        """Make a tensor of the shape and dtype of another. See :meth:`empty`."""
+        return cls.empty(input.shape, dtype=input.dtype, filename=filename)
+
+    @classmethod
+    def zeros_like(
+        cls, input: torch.Tensor, *, filename: str | Path | None = None
+    ) -> Self:
+        """Make zeros of the shape and dtype of another. See :meth:`empty`."""
+        return cls.zeros(input.shape, dtype=input.dtype, filename=filename)
+
+    @classmethod
+    def ones_like(
+        cls, input: torch.Tensor, *, filename: str | Path | None = None
+    ) -> Self:
+        """Make ones of the shape and dtype of another. See :meth:`empty`."""
+        return cls.ones(input.shape, dtype=input.dtype, filename=filename)
+
+    @classmethod
+    def full_like(
+        cls,
+        input: torch.Tensor,
+        fill_value: float,
+        *,
+        filename: str | Path | None = None,
+    ) -> Self:
+        """Make a tensor of one value, of another's shape and dtype. See :meth:`full`."""
+        shape, dtype = input.shape, input.dtype
+        return cls.full(shape, fill_value=fill_value, dtype=dtype, filename=filename)
+
+    # Reading ---------------------------------------------------------------------
+
+    @property
+    def filename(self) -> str:
+        """The absolute path of the file.
+
+        Raises:
+            RuntimeError: the memory has no name.
+        """
+        if self._filename is None:
+            raise RuntimeError("The MemoryMappedTensor has no file associated.")
+        return self._filename
+
+    @filename.setter
+    def filename(self, value: str | Path) -> None:
+        if self._filename is not None:
+            raise RuntimeError(
+                "the MemoryMappedTensor has already a filename associated."
+            )
+        self._filename = _absolute(value)
+
+    @property
+    def index(self) -> Any:
+        """The last index that gave this view. Deprecated."""
+        _warn_deprecated("index")
+        return self._index
+
+    @property
+    def parent_shape(self) -> torch.Size:
+        """The shape of the whole file. Deprecated."""
+        _warn_deprecated("parent_shape")
+        return self._parent_shape  # type: ignore[no-any-return]
+
+    def is_shared(self) -> bool:
+        """Whether other processes can see what is stored: always, where there is a file."""
+        if self._filename is not None or self._handler is not None:
+            return True
+        return super().is_shared()
+
+    def share_memory_(self) -> Self:
+        """Do nothing where the memory is mapped: it is shared already."""
+        if self._filename is not None or self._handler is not None:
+            return self
+        return super().share_memory_()  # type: ignore[return-value]
+
+    def __getitem__(self, item: Any) -> Self | torch.Tensor:  # type: ignore[override]
+        result = torch.Tensor.__getitem__(self, item)
+        # What is indexed by lists or masks is a copy, and an ordinary tensor.
+        return self._view(result, item) if result._is_view() else result
+
+    def _view(self, result: torch.Tensor, item: Any) -> Self:
+        result.__class__ = MemoryMappedTensor
+        state = result.__dict__
+        source = self.__dict__
+        for name in ("_filename", "_handler", "_mode"):
+            if name in source:
+                state[name] = source[name]
+        state["_index"] = item
+        state["_index_chain"] = (self._index_chain, item)
+        state["_parent_shape"] = self._parent_shape
+        return result  # type: ignore[return-value]
+
+    def unbind(self, dim: int) -> tuple[Self, ...]:  # type: ignore[override]
+        """As :meth:`torch.Tensor.unbind`. The parts are mapped tensors."""
+        before = (slice(None),) * (dim if dim >= 0 else dim + self.ndim)
+        parts = torch.Tensor.unbind(self, dim)
+        views = enumerate(parts)
+        return tuple(self._view(part, (*before, place)) for place, part in views)
+
+    def split(self, split_size: int | list[int], dim: int = 0) -> tuple[Self, ...]:  # type: ignore[override]
+        """As :meth:`torch.Tensor.split`. The parts are mapped tensors."""
+        return self._slices(torch.Tensor.split(self, split_size, dim), dim)
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:  # type: ignore[override]
+        """As :meth:`torch.Tensor.chunk`. The parts are mapped tensors."""
+        return self._slices(torch.Tensor.chunk(self, chunks, dim), dim)
+
+    def _slices(self, parts: tuple[torch.Tensor, ...], dim: int) -> tuple[Self, ...]:
+        before = (slice(None),) * (dim if dim >= 0 else dim + self.ndim)
+        views = []
+        start = 0
+        for part in parts:
+            stop = start + part.shape[dim]
+            views.append(self._view(part, (*before, slice(start, stop))))
+            start = stop
+        return tuple(views)
+
+    # Pickling --------------------------------------------------------------------
+
+    def _pickle_args(self) -> tuple[Any, ...]:
+        return self.dtype, self._parent_shape, _one_index(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        dtype, shape, index = self._pickle_args()
+        if self._filename is not None:
+            arguments: tuple[Any, ...] = (self._filename, dtype, shape, index)
+            if self._mode is not None:
+                arguments = (*arguments, self._mode)
+            return MemoryMappedTensor.from_filename, arguments
+        if self._handler is not None:
+            arguments = (self._handler, dtype, shape, index)
+            return MemoryMappedTensor._from_handler, arguments
+        raise RuntimeError("Could not find handler or filename.")
+
+    def __reduce__(self) -> Any:
+        return self.__reduce_ex__(2)
+
+    def __getstate__(self) -> dict[str, Any]:
+        dtype, shape, index = self._pickle_args()
+        known = {"dtype": dtype, "shape": shape, "index": index}
+        if self._filename is not None:
+            return {"filename": self._filename, **known, "mode": self._mode}
+        if self._handler is not None:
+            return {"handler": self._handler, **known}
+        raise RuntimeError("Could not find handler or filename.")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        make = self.from_filename if "filename" in state else self._from_handler
+        made = make(**state)
+        self.set_(made.untyped_storage(), made.storage_offset(), made.shape, made.stride())
+        self.__dict__.update(made.__dict__)
+
+
+MemoryMappedTensor.__module__ = "tensordict.memmap"
+
+
+def _absolute(filename: str | Path) -> str:
+    return os.path.abspath(os.fspath(filename))
+
+
+def _warn_deprecated(name: str) -> None:
+    warnings.warn(
+        f"MemoryMappedTensor.{name} is deprecated and will be removed in "
+        "TensorDict 0.17.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+
+
+def _wrap(
+    cls: type[MemoryMappedTensor],
+    tensor: torch.Tensor,
+    filename: str | None,
+    handler: FileHandler | None,
+) -> Any:
+    made = tensor.as_subclass(cls)
+    if filename is not None:
+        made._filename = filename
+    if handler is not None:
+        made._handler = handler
+    return made
+
+
+def _file_of(storage: torch.UntypedStorage) -> str | None:
+    """The file that a storage is mapped from, from its beginning."""
+    address = storage.data_ptr()
+    found = _rust.mapping_of(address) if address else None
+    if found is not None:
+        path, offset, _, _ = found
+        return os.path.abspath(path) if offset == 0 else None
+    return storage.filename
+
+
+def _check_target(filename: str | Path, existsok: bool) -> str:
+    if os.path.islink(filename):
+        raise RuntimeError(
+            f"Refusing to write memory-mapped tensor through symlink {filename}."
+        )
+    if not existsok and os.path.exists(filename):
+        raise RuntimeError(f"The file {filename} already exists.")
+    return _absolute(filename)
+
+
+def _over_handler(handler: FileHandler, dtype: torch.dtype, shape: Any) -> torch.Tensor:
+    size = torch.Size(shape)
+    num_items = size.numel()
+    if num_items == 0:
+        return torch.empty(size, dtype=dtype)
+    flat = torch.frombuffer(handler.buffer, dtype=dtype, count=num_items)
+    return flat.view(size)
+
+
+def _make(
+    cls: type[MemoryMappedTensor],
+    shape: torch.Size | torch.Tensor,
+    dtype: torch.dtype,
+    filename: str | Path | None,
+    existsok: bool,
+    reserve: bool = False,
+) -> Any:
+    """A tensor of zeros; over a file that exists, of what is there."""
+    is_nested = isinstance(shape, torch.Tensor)
+    sizes = [int(shape.prod(1).sum())] if isinstance(shape, torch.Tensor) else list(shape)
+    if filename is not None:
+        path = _check_target(filename, existsok)
+        made = _rust.create_file(path, str(dtype), sizes)
+        if is_nested:
+            made = _wrap(cls, nested_from_flat(made, shape), path, None)
+            made._parent_shape = shape
+        return made
+    size = torch.Size(sizes).numel() * dtype.itemsize
+    return cls._from_handler(FileHandler(max(1, size), reserve), dtype, shape)
+
+
+def _write(
+    cls: type[MemoryMappedTensor],
+    source: torch.Tensor,
+    size: torch.Size,
+    filename: str | Path | None,
+    existsok: bool,
+) -> Any:
+    if filename is None:
+        made = _make(cls, size, source.dtype, None, existsok, reserve=True)
+        torch.Tensor.copy_(made, source)
+        return made
+    path = _check_target(filename, existsok)
+    plain = prepare(source)[0]
+    return _rust.write_file(path, plain, str(source.dtype), list(size))
+
+
+def _write_nested(
+    cls: type[MemoryMappedTensor],
+    source: torch.Tensor,
+    filename: str | Path | None,
+    existsok: bool,
+) -> Any:
+    flat, _, _, _, _ = prepare(source)
+    table = source._nested_tensor_size()
+    if filename is not None:
+        path = _check_target(filename, existsok)
+        flat = _rust.write_file(path, flat, str(source.dtype), list(flat.shape))
+        made = _wrap(cls, nested_from_flat(flat, table), path, None)
+        made._parent_shape = table
+        return made
+    handler = FileHandler(max(1, flat.numel() * flat.element_size()), reserve=True)
+    _over_handler(handler, flat.dtype, flat.shape).copy_(flat)
+    return cls._from_handler(handler, flat.dtype, table)
+
+
+def _fill(
+    cls: type[MemoryMappedTensor],
+    shape: torch.Size,
+    dtype: torch.dtype,
+    filename: str | Path | None,
+    existsok: bool,
+    fill_value: Any,
+) -> Any:
+    if filename is None:
+        return _make(cls, shape, dtype, None, existsok, True).fill_(fill_value)
+    path = _check_target(filename, existsok)
+    # The file is written from one block, repeated, so that a full disk is an error.
+    num_items = min(torch.Size(shape).numel(), (1 << 20) // dtype.itemsize)
+    block = torch.full((num_items,), fill_value, dtype=dtype)
+    return _rust.write_file(path, block, str(dtype), list(shape))
+
+
+def _parse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The shape, dtype, file name, ``existsok`` and device of a call like torch.empty."""
+    kwargs = dict(kwargs)
+    shape = kwargs.pop("shape", None)
+    if args:
+        is_one = len(args) == 1 and not isinstance(args[0], (int, np.integer))
+        shape = args[0] if is_one else args
+    if shape is None:
+        raise TypeError("Could not find the shape argument in the arguments.")
+    if isinstance(shape, (int, np.integer)):
+        shape = (shape,)
+    if not isinstance(shape, torch.Tensor):
+        shape = torch.Size(shape)
+    device = kwargs.pop("device", None)
+    if device is not None and torch.device(device).type != "cpu":
+        raise RuntimeError("Only CPU tensors are supported.")
+    dtype = kwargs.pop("dtype", None) or torch.get_default_dtype()
+    filename = kwargs.pop("filename", None)
+    existsok = bool(kwargs.pop("existsok", False))
+    return shape, dtype, filename, existsok, device
+
+
+# One index for a chain of indices -----------------------------------------------------
+
+
+def _one_index(tensor: MemoryMappedTensor) -> Any:
+    """The index into the whole file that gives a view, however it was made."""
+    chain = tensor._index_chain
+    if not chain:
+        return None
+    source, item = chain
+    if not source:
+        # None means no index here, so the index None is given as a tuple.
+        return (None,) if item is None else item
+    items = [item]
+    while source:
+        source, item = source
+        items.append(item)
+    items.reverse()
+    return _compose(tuple(tensor._parent_shape), items)
+
+
+def _compose(shape: tuple[int, ...], items: list[Any]) -> tuple[Any, ...]:
+    """Several plain indices, one after the other, as one.
+
+    Follows each dim of the file: it is an int once it was indexed by one, a range of
+    positions otherwise; a new dim is ``None``.
+    """
+    picked: list[int | range] = [range(size) for size in shape]
+    # The dims of the view at this point: which dim of the file each is, None for new.
+    dims: list[int | None] = list(range(len(shape)))
+    for item in items:
+        parts = list(item) if isinstance(item, tuple) else [item]
+        num_taken = sum(part is not None and part is not Ellipsis for part in parts)
+        if Ellipsis in [part for part in parts if not isinstance(part, torch.Tensor)]:
+            place = next(i for i, part in enumerate(parts) if part is Ellipsis)
+            parts[place : place + 1] = [slice(None)] * (len(dims) - num_taken)
+        kept: list[int | None] = []
+        rest = iter(dims)
+        for part in parts:
+            if part is None:
+                kept.append(None)
+                continue
+            dim = next(rest)
+            if isinstance(part, slice):
+                kept.append(dim)
+                if dim is not None:
+                    picked[dim] = picked[dim][part]  # type: ignore[index]
+            elif dim is not None:
+                picked[dim] = picked[dim][operator.index(part)]  # type: ignore[index]
+        dims = [*kept, *rest]
+    return tuple(_layout(picked, dims))
+
+
+def _layout(picked: list[int | range], dims: list[int | None]) -> list[Any]:
+    """The index that picks these positions and shows the dims in this order."""
+    index: list[Any] = []
+    file_dims = iter(range(len(picked)))
+    for dim in dims:
+        if dim is None:
+            index.append(None)
+            continue
+        for passed in file_dims:
+            index.append(_as_index(picked[passed]))
+            if passed == dim:
+                break
+    index.extend(_as_index(picked[passed]) for passed in file_dims)
+    return index
+
+
+def _as_index(positions: int | range) -> int | slice:
+    if isinstance(positions, int):
+        return positions
+    return slice(positions.start, max(positions.start, positions.stop), positions.step)

@@ -1,0 +1,105 @@
+"""Which class a directory was saved from.
+
+Metadata names classes as text. A name is only ever compared with classes that are
+there: nothing is imported by a name from a file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "class_text",
+    "dense_root",
+    "find_class",
+    "known_texts",
+    "register_class",
+    "type_text",
+]
+
+_CLASSES: dict[str, type] = {}
+"""Classes by the texts that files name them with: ``_class`` and ``_type``."""
+
+_DENSE_TEXTS: list[str] = []
+"""The texts of the classes whose directories have the layout with a batch size."""
+
+
+def type_text(cls: type) -> str:
+    """The text of a class that every version writes: ``_type``."""
+    return f"<class '{cls.__module__}.{cls.__qualname__}'>"
+
+
+def class_text(cls: type) -> str:
+    """The text of a class that version 1 writes: ``_class``."""
+    public: str | None = cls.__dict__.get("_public_class_text")
+    return public or f"{cls.__module__}:{cls.__qualname__}"
+
+
+def register_class(cls: type, public_module: str, *aliases: str, dense: bool) -> None:
+    """Make a class known to the loader.
+
+    Args:
+        cls: the class.
+        public_module: the module that ``_class`` names.
+        *aliases: further texts that mean the class in older files.
+        dense: whether its directories have the layout with a batch size.
+    """
+    cls._public_class_text = f"{public_module}:{cls.__qualname__}"  # type: ignore[attr-defined]
+    texts = [class_text(cls), type_text(cls), *aliases]
+    _CLASSES.update(dict.fromkeys(texts, cls))
+    if dense:
+        _DENSE_TEXTS.extend(texts)
+
+
+def dense_root() -> type:
+    """The class of dense containers: the head of the family that programs subclass."""
+    return _CLASSES[_DENSE_TEXTS[0]]
+
+
+def known_texts() -> list[str]:
+    """The texts of all classes of the layout with a batch size."""
+    texts = list(_DENSE_TEXTS)
+    for cls in _family(dense_root()):
+        texts += (class_text(cls), type_text(cls))
+    return texts
+
+
+def find_class(
+    requested: type | None,
+    class_name: str | None,
+    type_name: str | None,
+    directory: str | Path,
+) -> Any:
+    """The class that a directory was saved from.
+
+    Raises:
+        RuntimeError: there is no class of that name here.
+    """
+    for text in (class_name, type_name):
+        if text in _CLASSES:
+            return _CLASSES[text]
+    if requested is not None and type_name == type_text(requested):
+        return requested
+    for cls in _family(dense_root()):
+        if class_name == class_text(cls) or type_name == type_text(cls):
+            return cls
+    shown = (type_name or class_name or "?").removeprefix("<class '")
+    shown = shown.removesuffix("'>")
+    name = shown.rpartition(".")[2]
+    raise RuntimeError(
+        f"Could not find the class {shown} saved in {directory}. Import the module "
+        f"that defines it, or call {name}.load_memmap() instead of "
+        "TensorDict.load_memmap()."
+    )
+
+
+def _family(root: type) -> list[type]:
+    """The subclasses that a program has made, at any distance."""
+    found: list[type] = []
+    waiting = list(root.__subclasses__())
+    while waiting:
+        cls = waiting.pop()
+        found.append(cls)
+        waiting.extend(cls.__subclasses__())
+    return found

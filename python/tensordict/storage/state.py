@@ -1,0 +1,106 @@
+"""State dicts: tensors by name, as torch modules have them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["load_state_dict", "state_dict"]
+
+
+def state_dict(
+    td: Any, destination: Any, prefix: str, keep_vars: bool, flatten: bool
+) -> Any:
+    """See :meth:`tensordict.TensorDictBase.state_dict`."""
+    out: Any = OrderedDict() if destination is None else destination
+    if getattr(out, "_metadata", None) is None:
+        out._metadata = OrderedDict()
+    if flatten:
+        _check_names(td)
+    _add(td, out, out._metadata, prefix, keep_vars, flatten)
+    return out
+
+
+def _add(
+    td: Any, out: Any, metadata: Any, prefix: str, keep_vars: bool, flatten: bool
+) -> None:
+    metadata[prefix[:-1]] = {"batch_size": td.batch_size, "device": td.device}
+    for key, value in td._entries().items():
+        if not isinstance(value, CollectionProtocol):
+            is_kept = keep_vars or not isinstance(value, torch.Tensor)
+            out[prefix + key] = value if is_kept else value.detach()
+        elif flatten:
+            _add(value, out, metadata, f"{prefix}{key}.", keep_vars, flatten)
+        else:
+            out[prefix + key] = state_dict(value, None, "", keep_vars, flatten)
+
+
+def _check_names(td: Any) -> None:
+    """Check that joining nested keys by dots gives each its own name."""
+    seen: dict[str, Any] = {}
+    for key in td.keys(include_nested=True, leaves_only=True):
+        name = key if isinstance(key, str) else ".".join(key)
+        if name in seen:
+            raise KeyError(
+                f"Flattening keys in tensordict causes keys {[seen[name], key]} to "
+                f"collide in the flat state dict key {name!r}. Use "
+                "state_dict(flatten=False) to keep them apart."
+            )
+        seen[name] = key
+
+
+def load_state_dict(
+    td: Any,
+    source: Mapping[str, Any],
+    strict: bool,
+    assign: bool,
+    from_flatten: bool | None,
+) -> Any:
+    """See :meth:`tensordict.TensorDictBase.load_state_dict`."""
+    metadata = getattr(source, "_metadata", None) or {}
+    if from_flatten is None:
+        # Only a flat one has the metadata of its nested collections.
+        from_flatten = len(metadata) > 1 and not any(
+            isinstance(value, Mapping) for value in source.values()
+        )
+    values = dict(source)
+    if from_flatten:
+        values = _nest(values)
+    if strict:
+        _check_keys(td, values)
+    root = next(iter(metadata.values()), None)
+    batch_size = None if root is None else root.get("batch_size")
+    if batch_size is not None and batch_size != td.batch_size:
+        td.batch_size = batch_size
+    td.update(values, inplace=not assign)
+    return td
+
+
+def _nest(flat: dict[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, last = name.split(".")
+        level = nested
+        for parent in parents:
+            level = level.setdefault(parent, {})
+        level[last] = value
+    return nested
+
+
+def _check_keys(td: Any, values: Mapping[str, Any]) -> None:
+    entries = td._entries() if isinstance(td, CollectionProtocol) else {}
+    extra, missing = values.keys() - entries.keys(), entries.keys() - values.keys()
+    if extra or missing:
+        raise RuntimeError(
+            "Cannot load state-dict because the key sets don't match: got state_dict "
+            f"extra keys \n{extra or set()}\n and tensordict extra keys\n"
+            f"{missing or set()}\n"
+        )
+    for key, value in values.items():
+        if isinstance(value, Mapping) and isinstance(entries[key], CollectionProtocol):
+            _check_keys(entries[key], value)

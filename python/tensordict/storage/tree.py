@@ -1,0 +1,506 @@
+"""Trees of containers to directories and back.
+
+Saving: :func:`save` lets the container add itself to a plan (``_save_plan``), has the
+engine write it, and lets the container take the tensors over its files (``_saved``).
+
+Loading: :func:`load` has the engine read a directory with all that is below it, in one
+call, and makes the containers.
+
+The functions ``*_dense`` are what dense containers do; containers of other layouts
+override the methods that call them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+from tensordict.storage import registry
+from tensordict.storage.future import in_background
+from tensordict.storage.leaves import nested_from_flat
+from tensordict.storage.mapped import MemoryMappedTensor
+
+__all__ = [
+    "LoadOptions",
+    "add_leaf_file",
+    "load",
+    "plan_dense",
+    "refresh",
+    "save",
+    "saved_dense",
+]
+
+CPU = torch.device("cpu")
+
+MSG_SHARED = "memmap and shared memory are mutually exclusive features."
+MSG_ARCHIVE = (
+    "archives (archive=True, compression=, a '.tdz' path) are not supported by this "
+    "version: save to a directory, without them."
+)
+MSG_COMPRESSION = (
+    "compression is only supported when writing a memmap archive (pass archive=True or "
+    "use a '.tdz' prefix)."
+)
+MSG_NOT_MAPPED = (
+    "Cannot refresh a TensorDict that is not memory mapped or has no path associated."
+)
+
+
+class SaveOptions(NamedTuple):
+    """The arguments of :meth:`memmap` and its kin, tidied."""
+
+    copy_existing: bool = False
+    num_threads: int = 0
+    return_early: bool = False
+    existsok: bool = True
+    robust_key: bool = True
+    atomic: bool = False
+    archive: bool | None = None
+    compression: str | int | None = None
+
+
+class LoadOptions(NamedTuple):
+    """The arguments of :meth:`load_memmap`, tidied."""
+
+    requested: type | None
+    """The class that the caller loads."""
+    robust_key: bool
+    mode: str | None
+    num_threads: int
+    device: torch.device | None
+    allow_pickle: bool | None
+
+    @property
+    def has_values(self) -> bool:
+        """Whether files are mapped: not for meta and fake tensors."""
+        return not (self.device is not None and self.device.type == "meta" or _is_fake())
+
+
+# Saving -------------------------------------------------------------------------------
+
+
+def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
+    """Write ``td`` to the directory ``prefix``: the saved container, or a future of it.
+
+    Without ``prefix``: to the directory where it was saved before, or to shared memory
+    without a name.
+    """
+    _check_options(prefix, options)
+    if td._is_shared:
+        raise RuntimeError(MSG_SHARED)
+    path = td._memmap_prefix if prefix is None else Path(prefix)
+
+    def work() -> Any:
+        if path is None:
+            leaves = iter(_anonymous(td, copy_data=True))
+            return td._saved(leaves, None, inplace)
+        target = os.path.abspath(path)
+        plan = _rust.SavePlan(target, options.robust_key, options.copy_existing, False)
+        td._save_plan(plan, 0)
+        leaves = iter(plan.write(max(0, options.num_threads), options.existsok))
+        return td._saved(leaves, _Directory(path, options.robust_key), inplace)
+
+    return _now_or_later(work, options)
+
+
+def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
+    """Make files of zeros of the shapes of ``td``, or keep those that are there."""
+    _check_options(prefix, options)
+    if td._is_shared:
+        raise RuntimeError(MSG_SHARED)
+    path = None if prefix is None else Path(prefix)
+
+    def work() -> Any:
+        if path is None:
+            return td._saved(iter(_anonymous(td, copy_data=False)), None, False)
+        target = os.path.abspath(path)
+        plan = _rust.SavePlan(target, options.robust_key, True, True)
+        td._save_plan(plan, 0)
+        leaves, grown = plan.create(options.existsok)
+        for file, before, now, leaf in grown:
+            warnings.warn(
+                f"memmap_like grew the existing file {file} from {before} to {now} bytes "
+                f"for the leaf {leaf}, so the leaf mixes the old values and zeros. "
+                "Starting with TensorDict 0.17, the default will change to raising a "
+                "RuntimeError when an existing file is smaller than the leaf. Remove "
+                "the file, or use a new prefix, to get a file filled with zeros.",
+                FutureWarning,
+                stacklevel=4,
+            )
+        directory = _Directory(path, options.robust_key)
+        return td._saved(iter(leaves), directory, False)
+
+    return _now_or_later(work, options)
+
+
+def _now_or_later(work: Callable[[], Any], options: SaveOptions) -> Any:
+    if options.return_early and options.num_threads > 1:
+        return in_background(work)
+    return work()
+
+
+def _check_options(prefix: Any, options: SaveOptions) -> None:
+    is_archive = options.archive or (
+        options.archive is None and str(prefix).endswith(".tdz")
+    )
+    if options.compression is not None and not is_archive:
+        raise ValueError(MSG_COMPRESSION)
+    if is_archive:
+        raise NotImplementedError(MSG_ARCHIVE)
+    if options.atomic:
+        if prefix is None:
+            raise ValueError("atomic=True needs a prefix to write the directory to.")
+        if options.return_early and options.num_threads > 1:
+            raise NotImplementedError(
+                "return_early is not supported with atomic=True."
+            )
+
+
+class _Directory(NamedTuple):
+    """A directory of a save, as the caller named it."""
+
+    path: Path
+    escapes_keys: bool
+
+    def child(self, key: str) -> _Directory:
+        name = _rust.escape_key(key) if self.escapes_keys else key
+        return _Directory(self.path / name, self.escapes_keys)
+
+
+def plan_dense(td: Any, plan: Any, level: int) -> None:
+    """Add a dense container to the level of a plan."""
+    for key, child_level, value in plan.add_entries(level, td._tensordict):
+        if not isinstance(value, CollectionProtocol):
+            raise TypeError(
+                f"the entry {key!r} of type {type(value)} cannot be saved to a directory."
+            )
+        value._save_plan(plan, child_level)
+    cls = type(td)
+    names = td._td_dim_names
+    if names is not None and all(name is None for name in names):
+        names = None
+    texts = registry.type_text(cls), registry.class_text(cls)
+    plan.close_level(level, list(td._batch_size), names, *texts)
+
+
+def saved_dense(
+    td: Any, leaves: Iterator[torch.Tensor], directory: _Directory | None, inplace: bool
+) -> Any:
+    """A dense container over the files of a save: ``td`` itself, or one like it."""
+    entries: dict[str, Any] = {}
+    for key, value in list(td._tensordict.items()):
+        if isinstance(value, torch.Tensor):
+            leaf = next(leaves)
+            if value.is_nested and not leaf.is_nested:
+                leaf = _as_nested(leaf, value._nested_tensor_size())
+            entries[key] = leaf
+        else:
+            child = None if directory is None else directory.child(key)
+            entries[key] = value._saved(leaves, child, inplace)
+    if inplace:
+        td._tensordict.update(entries)
+        td._device = CPU
+        saved = td
+    else:
+        names = None if td._td_dim_names is None else list(td._td_dim_names)
+        saved = _rust.new(type(td), entries, td._batch_size, CPU, names)
+    saved._is_memmap = True
+    saved._is_shared = False
+    saved._is_locked = True
+    saved._memmap_prefix = None if directory is None else directory.path
+    saved._last_op = None
+    return saved
+
+
+def _as_nested(flat: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    made = nested_from_flat(flat, table).as_subclass(MemoryMappedTensor)
+    made.__dict__.update(flat.__dict__)
+    made._parent_shape = table
+    return made
+
+
+def _anonymous(td: Any, copy_data: bool) -> list[torch.Tensor]:
+    """The leaves of ``td`` in shared memory without a name."""
+    made: list[torch.Tensor] = []
+    for leaf in _rust.leaves(td):
+        is_there = isinstance(leaf, MemoryMappedTensor) and leaf._handler is not None
+        if is_there and copy_data and not leaf._index_chain:
+            made.append(leaf)
+            continue
+        source = leaf.detach()
+        made.append(MemoryMappedTensor.from_tensor(source, copy_data=copy_data))
+    return made
+
+
+# Loading ------------------------------------------------------------------------------
+
+
+def load(
+    requested: type | None,
+    prefix: Any,
+    device: Any = None,
+    non_blocking: bool = False,
+    *,
+    out: Any = None,
+    robust_key: bool | None = True,
+    subpath: Any = None,
+    mode: str | None = None,
+    num_threads: int = 0,
+    allow_pickle: bool | None = None,
+) -> Any:
+    """Make a container from a directory; with ``out``, in the place of its entries."""
+    options = LoadOptions(
+        requested,
+        robust_key is not False,
+        mode,
+        max(0, num_threads),
+        None if device is None else torch.device(device),
+        allow_pickle,
+    )
+    path = Path(prefix)
+    if path.is_file() and zipfile.is_zipfile(path):
+        raise NotImplementedError(MSG_ARCHIVE)
+    if subpath is not None:
+        path = _descend(path, subpath, options.robust_key)
+    loaded = load_directory(path, options)
+    target = options.device
+    if target is not None and target.type not in ("meta", "cpu"):
+        loaded = loaded.to(target, non_blocking=non_blocking)
+    if out is None:
+        return loaded
+    return _load_into(out, loaded)
+
+
+def load_directory(path: Path, options: LoadOptions) -> Any:
+    """Make a container from a directory that was saved from a container of any class."""
+    tree = _rust.load_tree(
+        os.path.abspath(path),
+        registry.known_texts(),
+        options.robust_key,
+        options.mode,
+        options.num_threads,
+        options.has_values,
+    )
+    if tree.is_known:
+        return _make_dense(tree, path, options)
+    cls = registry.find_class(
+        options.requested, tree.class_text, tree.type_text, path
+    )
+    return cls._load_tree(path, options)
+
+
+def _make_dense(tree: Any, path: Path, options: LoadOptions) -> Any:
+    """The container of a level that was read, and of those below."""
+    entries = tree.entries
+    batch_size = torch.Size(tree.batch_size)
+    if not options.has_values:
+        device = options.device or CPU
+        for key, value in entries.items():
+            if type(value) is tuple:
+                shape, dtype = value
+                entries[key] = torch.empty(shape, dtype=dtype, device=device)
+    for key in tree.nested:
+        child = entries[key]
+        entries[key] = _make_dense(child, _path_of(path, child.directory), options)
+    for key in tree.special:
+        value = entries[key]
+        if isinstance(value, str):
+            entries[key] = load_directory(_path_of(path, value), options)
+        elif options.has_values:
+            entries[key] = _as_nested(*value)
+    cls = registry.find_class(
+        options.requested, tree.class_text, tree.type_text, path
+    )
+    device = CPU if tree.has_device else None
+    if options.device is not None and options.device.type == "meta":
+        device = options.device
+    loaded = _rust.new(cls, entries, batch_size, device, tree.names)
+    loaded._memmap_prefix = None if options.mode == "r" else path
+    return loaded
+
+
+def _path_of(parent: Path, directory: str) -> Path:
+    return parent / os.path.basename(directory)
+
+
+def _is_fake() -> bool:
+    key = torch._C._TorchDispatchModeKey.FAKE
+    return torch._C._get_dispatch_mode(key) is not None
+
+
+def _descend(path: Path, subpath: Any, escapes_keys: bool) -> Path:
+    """The directory of a nested key, given as a tuple or with slashes."""
+    parts = subpath.split("/") if isinstance(subpath, str) else list(subpath)
+    below = path
+    for part in parts:
+        if part:
+            below = below / (_rust.escape_key(part) if escapes_keys else part)
+    if not (below / "meta.json").exists():
+        raise ValueError(
+            f"No tensordict found under subpath {subpath!r} "
+            f"(missing meta.json in {below})."
+        )
+    return below
+
+
+def _load_into(out: Any, loaded: Any) -> Any:
+    """Give ``out`` the entries of ``loaded``, and only those."""
+    if out.is_locked:
+        raise RuntimeError(
+            "Cannot modify locked TensorDict. For in-place modification, consider "
+            "using the `set_()` method and make sure the key is present."
+        )
+    _check_fit(out, loaded)
+    _take_entries(out, loaded)
+    return out
+
+
+def _check_fit(out: Any, loaded: Any) -> None:
+    """Check, before anything changes, that the loaded entries fit."""
+    batch_size = out.batch_size
+    for key, value in loaded.items():
+        if value.shape[: len(batch_size)] != batch_size:
+            raise RuntimeError(
+                f"the {type(value).__name__} {key} has shape {value.shape} which is "
+                f"incompatible with the batch-size {batch_size}."
+            )
+        present = out._get_entry(key, None)
+        if isinstance(present, CollectionProtocol) and not isinstance(value, torch.Tensor):
+            _check_fit(present, value)
+    names, loaded_names = out._td_dim_names, loaded._td_dim_names
+    is_both = names is not None and loaded_names is not None
+    if is_both and any(
+        old not in (None, new) for old, new in zip(names, loaded_names, strict=False)
+    ):
+        raise RuntimeError(
+            f"refine_names: cannot coerce TensorDict names {loaded_names} with {names}."
+        )
+
+
+def _take_entries(out: Any, loaded: Any) -> None:
+    entries: dict[str, Any] = {}
+    for key, value in loaded.items():
+        present = out._get_entry(key, None)
+        is_pair = isinstance(present, CollectionProtocol) and isinstance(
+            value, CollectionProtocol
+        )
+        if is_pair:
+            _take_entries(present, value)
+            value = present
+        entries[key] = value
+    out._tensordict.clear()
+    out._tensordict.update(entries)
+    names = loaded._td_dim_names
+    if names is not None and len(names) == len(out.batch_size):
+        out._td_dim_names = list(names)
+    out._memmap_prefix = loaded._memmap_prefix
+
+
+# Changing a save in place -------------------------------------------------------------
+
+
+def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
+    """Load the files of a memory-mapped container again, nested ones kept."""
+    if not td._is_memmap or td._memmap_prefix is None:
+        raise RuntimeError(MSG_NOT_MAPPED)
+    loaded = load(type(td), td._memmap_prefix, allow_pickle=allow_pickle)
+    _check_fit(td, loaded)
+    _take_entries(td, loaded)
+    _mark_mapped(td)
+    return td
+
+
+def _mark_mapped(td: Any) -> None:
+    td._is_memmap = True
+    td._is_shared = False
+    td._is_locked = True
+    for value in td._tensordict.values():
+        if isinstance(value, CollectionProtocol):
+            _mark_mapped(value)
+
+
+def add_leaf_file(
+    td: Any,
+    key: tuple[str, ...],
+    shape: torch.Size,
+    make: Callable[[str | None], torch.Tensor],
+    robust_key: bool | None,
+    keeps_file: bool = False,
+) -> Any:
+    """Add a leaf to a memory-mapped container and to its directory.
+
+    Args:
+        td: the container, locked as it is.
+        key: where to.
+        shape: the shape of the leaf, which must begin with the batch size.
+        make: makes the leaf, given the file to make, None where there is no directory.
+        robust_key: whether keys are escaped to file names.
+        keeps_file: whether a file that is there is that of the leaf.
+    """
+    if not td._is_memmap:
+        raise RuntimeError(
+            "Can only make a memmap tensor within a memory-mapped tensordict."
+        )
+    first, rest = key[0], key[1:]
+    present = td._get_entry(first, None)
+    if rest:
+        if present is None:
+            present = _add_child(td, first, robust_key)
+        return add_leaf_file(present, rest, shape, make, robust_key, keeps_file)
+    if present is not None:
+        raise RuntimeError(
+            f"The key {first} already exists within the target tensordict. Delete that "
+            "entry before overwriting it."
+        )
+    batch_size = td._batch_size
+    if torch.Size(shape[: len(batch_size)]) != batch_size:
+        raise RuntimeError(
+            f"batch dimension mismatch, got self.batch_size={batch_size} and "
+            f"value.shape={torch.Size(shape)} for key {first!r}. The leading dimensions "
+            "of a value must match the batch size."
+        )
+    prefix = td._memmap_prefix
+    if prefix is None:
+        leaf = make(None)
+    else:
+        name = _rust.escape_key(first) if robust_key is not False else first
+        file = os.path.join(os.path.abspath(prefix), f"{name}.memmap")
+        is_file = os.path.lexists(file) and stat.S_ISREG(os.lstat(file).st_mode)
+        if is_file and not keeps_file:
+            # Of an entry that is no more: readers that have it mapped keep it.
+            os.unlink(file)
+        leaf = make(file)
+        if leaf._filename is not None or not leaf.numel():
+            _rust.add_metadata(
+                os.path.abspath(prefix),
+                first,
+                dtype=str(leaf.dtype),
+                shape=list(leaf.shape),
+            )
+    td._tensordict[first] = leaf
+    return leaf
+
+
+def _add_child(td: Any, key: str, robust_key: bool | None) -> Any:
+    """A nested container without entries, in ``td`` and in its directory."""
+    root = registry.dense_root()
+    names = td._td_dim_names
+    child = _rust.new(root, {}, td._batch_size, CPU, names and list(names))
+    prefix = td._memmap_prefix
+    if prefix is None:
+        child = saved_dense(child, iter(()), None, True)
+    else:
+        name = _rust.escape_key(key) if robust_key is not False else key
+        save(child, Path(prefix) / name, SaveOptions(), inplace=True)
+        _rust.add_metadata(os.path.abspath(prefix), key, class_name=root.__name__)
+    td._tensordict[key] = child
+    return child
