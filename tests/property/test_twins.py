@@ -1,0 +1,355 @@
+"""The native primitives and their Python twins give the same results on any container."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensordict import _rust
+from tensordict.interop import index_twins, twins
+from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
+
+sys.path.insert(0, str(Path(__file__).parent))
+import trees  # noqa: E402
+
+TWINS = {
+    name: getattr(module, name)
+    for module in (twins, index_twins)
+    for name in dir(module)
+    if not name.startswith("_")
+    and inspect.isfunction(getattr(module, name))
+    and getattr(module, name).__module__ == module.__name__
+}
+NATIVE = [name for name in TWINS if inspect.isbuiltin(getattr(_rust, name))]
+
+relaxed = settings(max_examples=60, deadline=None)
+
+
+def both(name: str, td, *args) -> None:
+    """Assert that the native primitive and its twin agree on ``td``."""
+    known = trees.known_objects(td)
+    expected = trees.outcome(TWINS[name], td, *args, known=known)
+    found = trees.outcome(getattr(_rust, name), td, *args, known=known)
+    assert found == expected
+
+
+def both_on_copies(name: str, td, *args) -> None:
+    """As :func:`both` for a primitive that changes the container, compared afterwards."""
+    known = trees.known_objects(td)
+    for key, value in list(known.items()):
+        if not value.startswith("storage") and isinstance(value, CollectionProtocol):
+            del known[key]
+    results = []
+    for function in (TWINS[name], getattr(_rust, name)):
+        copy = trees.copy_tree(td)
+        result = trees.outcome(function, copy, *args, known=known)
+        results.append((result, trees.describe(copy, known)))
+    assert results[1] == results[0]
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_signature_is_that_of_the_twin(name):
+    native = inspect.signature(getattr(_rust, name)).parameters.values()
+    twin = inspect.signature(TWINS[name]).parameters.values()
+    assert [p.name for p in native] == [p.name for p in twin]
+    for mine, theirs in zip(native, twin, strict=True):
+        if mine.default is not ...:
+            assert mine.default == theirs.default
+
+
+keys = st.recursive(
+    st.sampled_from([*trees.KEYS, "", "missing"]) | st.just(1) | st.just(()),
+    lambda inner: st.lists(inner, max_size=3).map(tuple),
+    max_leaves=4,
+)
+
+
+@given(key=keys)
+@relaxed
+def test_unravel(key):
+    for name in ("unravel_key", "unravel_key_to_tuple"):
+        expected = trees.outcome(TWINS[name], key, known={})
+        assert trees.outcome(getattr(_rust, name), key, known={}) == expected
+    for given_keys in ([key, "a"], (key,), key):
+        expected = trees.outcome(twins.unravel_key_list, given_keys, known={})
+        assert trees.outcome(_rust.unravel_key_list, given_keys, known={}) == expected
+
+
+@st.composite
+def map_arguments(draw, td):
+    k = len(td.batch_size)
+    op, args, tail = draw(
+        st.sampled_from(
+            [
+                ("clone", (), 0),
+                ("abs", (), 0),
+                ("no_such_method", (), 0),
+                ("unsqueeze", (0,), 0),
+                ("__getitem__", (0,), 0),
+                ("view", ((1, *td.batch_size),), 1),
+                ("reshape", (torch.Size([td.batch_size.numel()]),), 1),
+                ("reshape", ([td.batch_size.numel()],), 1),
+                ("reshape", ((),), 1),
+                ("expand", ((2, *td.batch_size),), 1),
+                ("permute", (tuple(reversed(range(k))),), 2),
+                ("permute", (tuple(range(k)),), 2),
+                (torch.add, (1,), 0),
+                (torch.reshape, (torch.Size([td.batch_size.numel()]),), 1),
+                (torch.permute, (tuple(range(k)),), 2),
+                ("sum", (), 1),
+            ]
+        )
+    )
+    prefix = draw(st.sampled_from([None, td.batch_size, torch.Size([7]), torch.Size([])]))
+    size = k if prefix is None else len(prefix)
+    names = draw(
+        st.sampled_from(
+            [
+                True,
+                None,
+                [f"x{dim}" for dim in range(size)],
+                tuple(draw(st.lists(st.integers(-1, max(k - 1, -1)), max_size=3))),
+            ]
+        )
+    )
+    return op, args, prefix, names, tail, draw(st.booleans()), draw(st.just(-1))
+
+
+@given(data=st.data(), lock=st.booleans())
+@relaxed
+def test_map_leaves(data, lock):
+    td = data.draw(trees.containers())
+    if lock:
+        twins.lock_tree(td)
+    both("map_leaves", td, *data.draw(map_arguments(td)))
+
+
+@given(data=st.data(), lock=st.booleans(), ask=st.booleans())
+@relaxed
+def test_split_leaves(data, lock, ask):
+    td = data.draw(trees.containers())
+    if lock:
+        twins.lock_tree(td)
+    length = td.batch_size[0] if td.batch_size else 2
+    op, args = data.draw(
+        st.sampled_from([("unbind", (0,)), ("split", (1,)), ("chunk", (2,)), ("item", ())])
+    )
+    names = data.draw(st.sampled_from([True, None, tuple(range(1, len(td.batch_size)))]))
+    both("split_leaves", td, op, args, [td.batch_size[1:]] * length, names, ask)
+
+
+@given(td=trees.containers(), lock=st.booleans())
+@relaxed
+def test_collecting(td, lock):
+    if lock:
+        twins.lock_tree(td)
+    for name in ("leaves", "clone_structure", "containers", "leaf_batch_dims"):
+        both(name, td)
+
+
+@given(td=trees.containers(), lock=st.booleans(), ask=st.booleans(), less=st.booleans())
+@relaxed
+def test_rebuilding(td, lock, ask, less):
+    if lock:
+        twins.lock_tree(td)
+    values = [leaf + 1 for leaf in twins.leaves(td)]
+    if less:
+        values = values[1:]
+    for names in (True, None):
+        both("rebuild", td, values, names, ask)
+    both("rebuild_as", td, values, None, None, ask)
+    both("rebuild_as", td, values, trees.TensorDict, torch.Size([]), ask)
+
+
+@given(data=st.data())
+@relaxed
+def test_align(data):
+    td = data.draw(trees.containers((2,)))
+    other = data.draw(st.just(td) | st.just(twins.clone_structure(td)) | trees.containers((2,)))
+    both("align", td, other)
+
+
+@given(
+    td=trees.containers(),
+    kind=st.integers(0, 2),
+    nested=st.booleans(),
+    leaves_only=st.booleans(),
+    is_leaf=st.sampled_from(
+        [
+            None,
+            lambda cls: issubclass(cls, CollectionProtocol),
+            lambda cls: not issubclass(cls, CollectionProtocol),
+            lambda cls: 1 / 0,
+        ]
+    ),
+)
+@relaxed
+def test_walk(td, kind, nested, leaves_only, is_leaf):
+    both("walk", td, kind, nested, leaves_only, is_leaf)
+    both("walk", td, kind, nested, leaves_only, is_leaf, ("p", "q"))
+
+
+@given(td=trees.containers(), key=keys)
+@relaxed
+def test_reading(td, key):
+    both("contains", td, key)
+    for default in ((), (None,), (5,), (NO_DEFAULT,), (NONE_IF_MISSING,)):
+        both("get", td, key, *default)
+
+
+@given(td=trees.containers(foreign=False), times=st.integers(1, 2))
+@relaxed
+def test_locking(td, times):
+    inner = next((c for c in twins.containers(td) if c is not td), td)
+    both_on_copies("lock_tree", td)
+    for _ in range(times):
+        twins.lock_tree(td)
+    both_on_copies("lock_tree", td)
+    both_on_copies("unlock_tree", td)
+    outer = twins.new(trees.TensorDict, {"x": td}, torch.Size([]), None, None)
+    twins.lock_tree(outer)
+    for member in (td, inner):
+        known = trees.known_objects(outer)
+        assert trees.outcome(_rust.unlock_tree, member, known=known)[:2] == trees.outcome(
+            twins.unlock_tree, member, known=known
+        )[:2]
+
+
+@given(
+    data=st.data(),
+    key=keys,
+    inplace=st.sampled_from([False, True, None]),
+    validated=st.booleans(),
+    ignore_lock=st.booleans(),
+    lock=st.booleans(),
+)
+@relaxed
+def test_writing(data, key, inplace, validated, ignore_lock, lock):
+    td = data.draw(trees.containers(foreign=False, names=False))
+    if lock:
+        twins.lock_tree(td)
+    values = [
+        torch.ones(*td.batch_size, 2),
+        torch.ones(5, 5, 5),
+        torch.ones(()),
+        1.5,
+        object(),
+        {"x": torch.ones(td.batch_size)},
+        twins.new(trees.TensorDict, {}, td.batch_size, None, None),
+    ]
+    value = values[data.draw(st.integers(0, len(values) - 1))]
+    if inplace is False or isinstance(value, torch.Tensor):
+        both_on_copies("validate", td, key, value)
+        both_on_copies("set_entry", td, key, value, inplace, False, validated, ignore_lock)
+
+
+index_items = st.one_of(
+    st.integers(-3, 3),
+    st.sampled_from(
+        [
+            None,
+            ...,
+            True,
+            False,
+            slice(None),
+            slice(1, None),
+            slice(None, -1),
+            slice(0, 9, 2),
+            slice(None, None, -1),
+            slice(-9, 2),
+            torch.tensor(1),
+            torch.tensor([0, 1]),
+            torch.tensor([[0], [1]]),
+            torch.tensor([0, 0, 1], dtype=torch.int32),
+            torch.tensor([True, False]),
+            torch.tensor([True, False, True]),
+            torch.tensor([[True, False, True], [False, False, True]]),
+            torch.tensor(True),
+            torch.tensor([1.5]),
+            [0, 1],
+            [True, False, False],
+            range(2),
+            1.5,
+            "a",
+            torch.tensor([0, 1]).numpy(),
+            10**30,
+            slice(10**30),
+        ]
+    ),
+)
+indices = index_items | st.lists(index_items, max_size=4).map(tuple)
+
+
+@given(index=indices, size=st.sampled_from([(), (3,), (2, 3), (2, 2, 2), (0, 3)]))
+@settings(max_examples=400, deadline=None)
+def test_index_plan(index, size):
+    size = torch.Size(size)
+    for name in ("index_plan", "index_shape"):
+        expected = trees.outcome(TWINS[name], size, index, known={})
+        assert trees.outcome(getattr(_rust, name), size, index, known={}) == expected
+
+
+@given(index=indices, size=st.sampled_from([(3,), (2, 3), (2, 2, 2), (0, 3), (1,)]))
+@settings(max_examples=400, deadline=None)
+def test_index_plan_is_what_torch_does(index, size):
+    """The planned size is that of an indexed tensor, with the index and with the plan."""
+    tensor = torch.zeros(size)
+    try:
+        expected = tensor[index].shape
+    except Exception:  # noqa: BLE001
+        return
+    try:
+        plan = _rust.index_plan(torch.Size(size), index)
+    except (IndexError, TypeError, ValueError, RuntimeError):
+        # Torch takes what the release does not.
+        return
+    if plan is None:
+        assert expected == torch.Size(size)
+    else:
+        assert plan[1] == expected
+        assert tensor[plan[0]].shape == expected
+        assert len(plan[2]) == len(expected)
+
+
+@given(data=st.data(), index=indices)
+@relaxed
+def test_index(data, index):
+    td = data.draw(trees.containers())
+    both("index", td, index)
+
+
+@given(
+    size=st.lists(st.integers(0, 4), max_size=3),
+    shape=st.lists(st.integers(-2, 6), max_size=4),
+    as_list=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_view_shape(size, shape, as_list):
+    shape = shape if as_list else tuple(shape)
+    both_on_sizes = [
+        trees.outcome(f, torch.Size(size), shape, known={})
+        for f in (index_twins.view_shape, _rust.view_shape)
+    ]
+    assert both_on_sizes[0] == both_on_sizes[1]
+
+
+@given(data=st.data(), dim=st.integers(0, 2), num=st.integers(1, 3), mix=st.booleans())
+@relaxed
+def test_joining(data, dim, num, mix):
+    td = data.draw(trees.containers((2, 3), foreign=False))
+    tds = [td] + [
+        data.draw(trees.containers((2, 3), foreign=False))
+        if mix
+        else twins.map_leaves(td, "clone")
+        for _ in range(num - 1)
+    ]
+    for name in ("stack", "cat"):
+        known = trees.known_objects(td)
+        expected = trees.outcome(TWINS[name], tds, dim, known=known)
+        assert trees.outcome(getattr(_rust, name), tds, dim, known=known) == expected
