@@ -158,17 +158,22 @@ class ModulesOps(CollectionProtocol):
             _rust.write_tree(swap_dest, swapped, False, True)
             swapped = swap_dest
         kwargs = {"inplace": True} if inplace else {}
-        return self._remember(swapped, "to_module", (module,), kwargs)
+        # Not weakly, as elsewhere: the module must get its tensors back even where
+        # nobody else holds this collection.
+        swapped._last_op = ("to_module", (module,), kwargs, lambda: self)
+        return swapped
 
-    def _undo_to_module(self, swapped: Any, module: nn.Module, inplace: bool) -> None:
-        """The end of ``with self.to_module(module) as swapped``."""
-        current, writes = _plan_swap(swapped, module, False, self)
+    def _undo_to_module(
+        self, source: Any, module: nn.Module, inplace: bool = False
+    ) -> None:
+        """The end of ``with source.to_module(module) as self``."""
+        current, writes = _plan_swap(self, module, False, source)
         if inplace:
-            _write_inplace(current, swapped, False)
+            _write_inplace(current, self, False)
             return
         for slots, key, value in writes:
             slots[key] = value
-        _take_replaced(self, current)
+        _take_replaced(source, current)
 
 
 def from_module(
@@ -272,7 +277,7 @@ def _finished(td: Any, as_module: bool, lock: bool) -> Any:
     if as_module:
         from tensordict.containers.params import TensorDictParams
 
-        return TensorDictParams(td, no_convert=True, lock=lock)
+        td = TensorDictParams(td, no_convert=True)
     if lock:
         td.lock_()
     return td
@@ -318,7 +323,8 @@ def _plan_module(
             if child is None:
                 raise KeyError(key)
             below = None if like is None else like._get_entry(key, None)
-            entries[key] = _plan_module(value, child, preserve, below, seen, writes)
+            plan = _plan_params if isinstance(child, CollectionProtocol) else _plan_module
+            entries[key] = plan(value, child, preserve, below, seen, writes)
             continue
         if key in parameters:
             slots = parameters
@@ -334,6 +340,32 @@ def _plan_module(
             value = _as_kind_of(value, old, slots is buffers)
         writes.append((slots, key, value))
     return result
+
+
+def _plan_params(
+    td: Any,
+    params: Any,
+    preserve: bool,
+    like: Any,
+    seen: dict[int, Any],
+    writes: list[tuple[dict[str, Any], str, Any]],
+) -> Any:
+    """:func:`_plan_module` for a module that is a collection of parameters itself."""
+    entries: dict[str, Any] = {}
+    slots = params._tensordict
+    for key, value in list(td._entries().items()):
+        below = None if like is None else like._get_entry(key, NO_DEFAULT)
+        if below is NO_DEFAULT:
+            continue
+        old = slots[key]
+        if isinstance(value, CollectionProtocol):
+            entries[key] = _plan_params(value, old, preserve, below, seen, writes)
+            continue
+        entries[key] = old
+        if preserve:
+            value = _as_kind_of(value, old, False)
+        writes.append((slots, key, value))
+    return params._with_entries(entries)
 
 
 def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:

@@ -1,0 +1,511 @@
+"""A collection of parameters that is a module too."""
+
+from __future__ import annotations
+
+import copy
+import html
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from tensordict import _rust
+from tensordict.collection import TensorDictBase
+from tensordict.containers.dense import TensorDict
+from tensordict.ops.display import get_printoptions
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+__all__ = ["TensorDictParams"]
+
+
+class TensorDictParams(TensorDictBase, nn.Module):
+    """A collection whose leaves are parameters and buffers: a module that can be nested.
+
+    Tensors of floating point and complex dtype become :class:`torch.nn.Parameter`,
+    others :class:`torch.nn.Buffer`. As part of another module their names are the
+    nested keys, joined by dots. Operations that make new leaves (indexing, arithmetic,
+    ``apply``, ``data``) give a plain :class:`TensorDict`; ``clone`` and ``to`` give
+    parameters again.
+
+    Args:
+        parameters: a collection, which is not copied (its leaves are replaced), or a
+            mapping. Default: the keyword arguments.
+        no_convert: true keeps tensors as they are: those that are no parameters count as
+            buffers.
+        lock: lock the collection given, so that entries change only through this one.
+        **kwargs: entries, in place of ``parameters``.
+
+    Raises:
+        ValueError: both ``parameters`` and entries are given.
+
+    Examples:
+        >>> params = TensorDictParams(weight=torch.zeros(2), n={"step": torch.tensor(3)})
+        >>> [name for name, _ in params.named_parameters()]
+        ['weight']
+        >>> [name for name, _ in params.named_buffers()]
+        ['n.step']
+    """
+
+    def __init__(
+        self,
+        parameters: TensorDictBase | Mapping[str, Any] | None = None,
+        *,
+        no_convert: bool | str = False,
+        lock: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        nn.Module.__init__(self)
+        if parameters is None:
+            parameters = TensorDict(kwargs)
+        elif kwargs:
+            msg = "Either parameters or entries as keyword arguments, not both."
+            raise ValueError(msg)
+        elif isinstance(parameters, TensorDictParams):
+            parameters = parameters._param_td
+        elif not isinstance(parameters, CollectionProtocol):
+            parameters = TensorDict(parameters)
+        self._wrap(parameters, no_convert)
+        self._lock_content = lock
+        if lock:
+            self._param_td.lock_()
+
+    def _wrap(self, inner: Any, no_convert: bool | str) -> None:
+        state = self.__dict__
+        state["no_convert"] = no_convert
+        state["_param_td"] = inner
+        state["_lock_content"] = False
+        state["_is_locked"] = False
+        state["_get_post_hook"] = []
+        if not no_convert:
+            _convert(inner)
+
+    def _like(self, inner: Any) -> Self:
+        """Another one around ``inner``, whose leaves are converted as here."""
+        return type(self)(inner, no_convert=self.no_convert)
+
+    # What it is as a module ----------------------------------------------------------
+
+    @property
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters by their dotted names, as :class:`torch.nn.Module` asks for."""
+        return {
+            name: leaf
+            for name, leaf in self._named_leaves()
+            if isinstance(leaf, nn.Parameter)
+        }
+
+    @_parameters.setter
+    def _parameters(self, value: Any) -> None:
+        """Module.__init__ and pickles set it: what it holds is in the collection."""
+
+    @property
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """All other tensors by their dotted names."""
+        return {
+            name: leaf
+            for name, leaf in self._named_leaves()
+            if not isinstance(leaf, nn.Parameter)
+        }
+
+    @_buffers.setter
+    def _buffers(self, value: Any) -> None:
+        """See ``_parameters``."""
+
+    def _named_leaves(self) -> Iterator[tuple[str, torch.Tensor]]:
+        if "_param_td" not in self.__dict__:
+            return
+        for key, leaf in _rust.walk(self._param_td, 2, True, True):
+            if isinstance(leaf, torch.Tensor):
+                yield key if isinstance(key, str) else ".".join(key), leaf
+
+    def _stand_ins(self) -> Iterator[tuple[str, dict[str, Any], nn.Module]]:
+        """Per nested collection a plain module with its direct tensors.
+
+        torch's own code moves and loads those, with all that subclasses of tensors and
+        future flags ask of it. The entries that it replaced are taken back afterwards.
+        """
+        for prefix, entries in _levels(self._param_td, ""):
+            module = nn.Module()
+            for key, leaf in entries.items():
+                if isinstance(leaf, nn.Parameter):
+                    module._parameters[key] = leaf
+                elif isinstance(leaf, torch.Tensor):
+                    module._buffers[key] = leaf
+            yield prefix, entries, module
+            for slots in (module._parameters, module._buffers):
+                for key, leaf in slots.items():
+                    if leaf is not entries[key]:
+                        entries[key] = leaf
+
+    def _apply(self, fn: Callable[[torch.Tensor], Any], recurse: bool = True) -> Self:
+        """Move or cast the tensors in place, as a module that holds this one asks."""
+        for _, _, module in self._stand_ins():
+            module._apply(fn)
+        devices = {leaf.device for _, leaf in self._named_leaves()}
+        if self._param_td.device is not None and devices != {self._param_td.device}:
+            _set_device(self._param_td, devices.pop() if len(devices) == 1 else None)
+        return self
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        for name, leaf in self._named_leaves():
+            destination[prefix + name] = leaf if keep_vars else leaf.detach()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        known = {prefix + name for name, _ in self._named_leaves()}
+        for level, _, module in self._stand_ins():
+            module._load_from_state_dict(
+                state_dict, prefix + level, local_metadata, False, missing_keys, [],
+                error_msgs,
+            )  # fmt: skip
+        if strict:
+            missing_keys += [key for key in known if key not in state_dict]
+            unexpected_keys += [
+                key
+                for key in state_dict
+                if key.startswith(prefix) and key not in known
+            ]
+        missing_keys[:] = list(OrderedDict.fromkeys(missing_keys))
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The leaves by their dotted names, as :meth:`torch.nn.Module.state_dict`."""
+        return nn.Module.state_dict(self, *args, **kwargs)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Self:
+        """Copy what :meth:`state_dict` gave into the leaves."""
+        nn.Module.load_state_dict(self, state_dict, strict=strict, assign=assign)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """An entry by its name, where no attribute is called so."""
+        inner = self.__dict__.get("_param_td")
+        if inner is not None and not name.startswith("__"):
+            value = inner._get_entry(name, NO_DEFAULT)
+            if value is not NO_DEFAULT:
+                return value
+        return nn.Module.__getattr__(self, name)
+
+    def __hash__(self) -> int:
+        """By identity, as a module; other collections have no hash."""
+        return id(self)
+
+    # Reading ---------------------------------------------------------------------------
+
+    def register_get_post_hook(self, hook: Callable[[Any, Any], Any]) -> None:
+        """Call ``hook(self, value)`` on every value that is read; its result is given."""
+        self._get_post_hook.append(hook)
+
+    def _hooked(self, value: Any) -> Any:
+        for hook in self._get_post_hook:
+            result = hook(self, value)
+            if result is not None:
+                value = result
+        return value
+
+    def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+        """The entry at ``key``, or a default (None unless given) where it is missing."""
+        value = super().get(key, *args, **kwargs)
+        return self._hooked(value) if self._get_post_hook else value
+
+    def __getitem__(self, index: Any) -> Any:
+        """The entry at a key, or a plain collection of what an index gives."""
+        value = super().__getitem__(index)
+        if self._get_post_hook and isinstance(index, (str, tuple)):
+            return self._hooked(value)
+        return value
+
+    # The protocol: all of it is that of the collection inside -------------------------
+
+    @property
+    def _tensordict(self) -> dict[str, Any]:
+        return self._param_td._tensordict
+
+    @property
+    def _batch_size(self) -> torch.Size:
+        return self._param_td.batch_size
+
+    @_batch_size.setter
+    def _batch_size(self, value: torch.Size) -> None:
+        self._param_td._batch_size = value
+
+    @property
+    def _device(self) -> torch.device | None:
+        return self._param_td.device
+
+    @_device.setter
+    def _device(self, value: torch.device | None) -> None:
+        self._param_td._device = value
+
+    @property
+    def _td_dim_names(self) -> list[str | None] | None:
+        return self._param_td._td_dim_names
+
+    @_td_dim_names.setter
+    def _td_dim_names(self, value: list[str | None] | None) -> None:
+        self._param_td._td_dim_names = value
+
+    def _entries(self) -> dict[str, Any]:
+        entries = self._param_td._entries()
+        if self._get_post_hook:
+            return {key: self._hooked(value) for key, value in entries.items()}
+        return entries
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        return self._param_td._get_entry(key, default)
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        if not self.no_convert:
+            value = _converted(value, {})
+        self._param_td._set_entry(key, value)
+
+    def _del_entry(self, key: str) -> None:
+        self._param_td._del_entry(key)
+
+    def _with_entries(self, entries: dict[str, Any]) -> Any:
+        names = self.names if self._has_names() else None
+        return _rust.new(
+            type(self._param_td), entries, self.batch_size, self.device, names
+        )
+
+    def _stack_all(self, tds: Any, dim: int) -> Any:
+        return _rust.stack([_inside(td) for td in tds], dim)
+
+    def _cat_all(self, tds: Any, dim: int) -> Any:
+        return _rust.cat([_inside(td) for td in tds], dim)
+
+    def _make_child(self) -> Any:
+        return self._param_td._make_child()
+
+    def _set_path(
+        self,
+        path: tuple[str, ...],
+        value: Any,
+        inplace: bool | None,
+        non_blocking: bool,
+        validated: bool,
+        ignore_lock: bool,
+    ) -> None:
+        with torch.no_grad():
+            super()._set_path(
+                path, value, inplace, non_blocking, validated, ignore_lock
+            )
+        self._converted_below(path)
+
+    def _converted_below(self, path: tuple[str, ...]) -> None:
+        """Convert what a write below a direct entry put there."""
+        if not self.no_convert:
+            value = self._param_td._get_entry(path[0], None)
+            if isinstance(value, CollectionProtocol):
+                _convert(value)
+
+    def update(self, *args: Any, **kwargs: Any) -> Self:
+        """Set the entries of a collection or mapping: they become parameters."""
+        with torch.no_grad():
+            super().update(*args, **kwargs)
+        if not self.no_convert:
+            _convert(self._param_td)
+        return self
+
+    def update_(self, *args: Any, **kwargs: Any) -> Self:
+        """Copy the entries of a collection or mapping into the parameters."""
+        with torch.no_grad():
+            super().update_(*args, **kwargs)
+        return self
+
+    def _map_leaves(self, *args: Any) -> Any:
+        return _rust.map_leaves(self._param_td, *args)
+
+    def _split_leaves(self, *args: Any) -> Any:
+        return _rust.split_leaves(self._param_td, *args)
+
+    def _leaves(self, out: list[Any]) -> None:
+        out.extend(_rust.leaves(self._param_td))
+
+    def _rebuild(self, values: Any, lock: bool) -> Any:
+        # ``values`` may be the iterator of a walk above: no more is taken from it than
+        # there are leaves here.
+        iterator = iter(values)
+        taken = [next(iterator) for _ in _rust.leaves(self._param_td)]
+        return _rust.rebuild(self._param_td, taken, True, lock)
+
+    def _index(self, index: Any) -> Any:
+        return self._param_td[index]
+
+    def _clone_structure(self) -> Self:
+        return self._like(_rust.clone_structure(self._param_td))
+
+    def _dense_type(self) -> type:
+        return type(self._param_td)
+
+    def _writes_through(self) -> bool:
+        return False
+
+    # Locks -----------------------------------------------------------------------------
+
+    def _lock_tree(self, parents: tuple[Any, ...]) -> None:
+        self.__dict__["_is_locked"] = True
+        if parents:
+            held = [ref for ref in self._lock_parents_weakrefs if ref() is not None]
+            held += [new for new in parents if not any(new is old for old in held)]
+            self.__dict__["_lock_parents_weakrefs"] = held
+        inner = (*parents, weakref.ref(self))
+        for value in list(self._param_td._entries().values()):
+            if isinstance(value, CollectionProtocol):
+                _rust.lock_tree(value, inner)
+
+    def unlock_(self) -> Self:
+        """Unlock this container and all that it holds; a locked content stays locked."""
+        if not self._param_td.is_locked:
+            return super().unlock_()
+        self._param_td.unlock_()
+        try:
+            return super().unlock_()
+        finally:
+            self._param_td.lock_()
+
+    # Copies ----------------------------------------------------------------------------
+
+    def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
+        """Copy this collection; its parameters become new parameters, without history."""
+        if not recurse:
+            return self._clone_structure()
+        return self._like(_rust.map_leaves(self._param_td, _clone_leaf))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """New parameters throughout; tied ones stay tied."""
+        copied = _rust.map_leaves(self._param_td, lambda leaf: copy.deepcopy(leaf, memo))
+        result = self._like(copied)
+        memo[id(self)] = result
+        result.__dict__["_get_post_hook"] = list(self._get_post_hook)
+        return result
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """As :meth:`TensorDict.to`: what is moved or cast is a new set of parameters."""
+        moved = super().to(*args, **kwargs)
+        if moved is self:
+            return self
+        moved = moved._fast_apply(_as_kind_of, self._param_td, filter_empty=False)
+        result = type(self)(moved, no_convert=True)
+        result.__dict__["no_convert"] = self.no_convert
+        return result
+
+    def zero_(self) -> Self:
+        """Fill all tensors with zeros, in place."""
+        with torch.no_grad():
+            return super().zero_()
+
+    def share_memory_(self) -> Self:
+        """Move all tensors to shared memory, in place."""
+        self._param_td.share_memory_()
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        nn.Module.__init__(self)
+        state = {
+            key: value
+            for key, value in state.items()
+            if key not in {"_parameters", "_buffers", "_locked_tensordicts"}
+        }
+        hooks = state.get("_get_post_hook")
+        state["_get_post_hook"] = list(hooks) if hooks else []
+        super().__setstate__(state)
+
+    # Printing --------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        """The collection inside, and that it is one of parameters."""
+        return f"{type(self).__name__}(params={self._param_td!r})"
+
+    def _repr_html_(self) -> str | None:
+        """A notebook shows the text, as that of any module."""
+        if not get_printoptions()["html"]:
+            return None
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+TensorDictParams.__module__ = "tensordict.nn.params"
+
+
+def _inside(td: Any) -> Any:
+    return td._param_td if isinstance(td, TensorDictParams) else td
+
+
+def _levels(td: Any, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The entries of each nested container, with the dotted name that leads to them."""
+    entries = td._entries()
+    yield prefix, entries
+    for key, value in list(entries.items()):
+        if isinstance(value, CollectionProtocol):
+            yield from _levels(value, f"{prefix}{key}.")
+
+
+def _set_device(td: Any, device: torch.device | None) -> None:
+    td._device = device
+    for value in list(td._entries().values()):
+        if isinstance(value, CollectionProtocol):
+            _set_device(value, device)
+
+
+def _convert(td: Any, seen: dict[int, Any] | None = None) -> None:
+    """Replace the leaves of a container, locked or not, by parameters and buffers."""
+    if seen is None:
+        seen = {}
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol):
+            _convert(value, seen)
+        elif isinstance(value, torch.Tensor):
+            converted = _converted(value, seen)
+            if converted is not value:
+                td._set_entry(key, converted)
+
+
+def _converted(value: Any, seen: dict[int, Any]) -> Any:
+    """A tensor as a parameter or a buffer; the same object gives the same one twice."""
+    if isinstance(value, CollectionProtocol):
+        _convert(value, seen)
+        return value
+    if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
+        return value
+    if getattr(value, "_is_buffer", False):
+        return value
+    found = seen.get(id(value))
+    if found is None:
+        if value.is_floating_point() or value.is_complex():
+            found = nn.Parameter(value.detach())
+        else:
+            found = nn.Buffer(value)
+        seen[id(value)] = found
+    return found
+
+
+def _as_kind_of(value: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """A parameter where ``old`` is one, a buffer where that is one."""
+    if isinstance(old, nn.Parameter):
+        if isinstance(value, nn.Parameter):
+            return value
+        return nn.Parameter(value.detach(), old.requires_grad)
+    if getattr(old, "_is_buffer", False) and value is not old:
+        return nn.Buffer(value)
+    return value
+
+
+def _clone_leaf(leaf: torch.Tensor) -> torch.Tensor:
+    if isinstance(leaf, nn.Parameter):
+        return nn.Parameter(leaf.data.clone(), leaf.requires_grad)
+    copied = leaf.clone()
+    return nn.Buffer(copied) if getattr(leaf, "_is_buffer", False) else copied
