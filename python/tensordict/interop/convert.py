@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensordict.protocol import CollectionProtocol
+
 __all__ = ["tensor_of", "tensor_of_sequence"]
 
 MSG_CONVERSION = (
@@ -25,7 +27,7 @@ def tensor_of(value: Any, device: torch.device | None = None) -> Any:
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         try:
             return torch.tensor(value, device=device)
-        except (RuntimeError, OverflowError) as error:
+        except (RuntimeError, OverflowError, ValueError) as error:
             raise ValueError(MSG_CONVERSION.format(type(value))) from error
     if isinstance(value, np.ndarray):
         return _tensor_of_array(value, device)
@@ -56,7 +58,7 @@ def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
     A list gives the dtypes of torch, a tuple those of numpy.
     """
     flat = list(_scalars(value))
-    if flat and any(isinstance(item, torch.Tensor) for item in flat):
+    if any(isinstance(item, (torch.Tensor, CollectionProtocol)) for item in flat):
         return _stacked(value)
     if any(
         isinstance(item, complex) or not isinstance(item, (int, float, np.generic))
@@ -67,9 +69,9 @@ def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
         if isinstance(value, tuple) and not isinstance(value, torch.Size):
             return torch.as_tensor(np.asarray(value), device=device)
         return torch.tensor(value, device=device)
-    except (RuntimeError, OverflowError) as error:
-        raise ValueError(MSG_CONVERSION.format(type(value))) from error
-    except ValueError:
+    except (RuntimeError, OverflowError, ValueError) as error:
+        if any(isinstance(item, int) and not _fits_int64(item) for item in flat):
+            raise ValueError(MSG_CONVERSION.format(type(value))) from error
         # Rows of different lengths.
         return None
 
@@ -82,12 +84,19 @@ def _scalars(value: Any) -> Any:
             yield item
 
 
+def _fits_int64(value: int) -> bool:
+    return -(2**63) <= value < 2**63
+
+
 def _stacked(value: Any) -> Any:
     """Tensors stacked as they are nested in lists; None where they do not fit."""
     parts = [
         _stacked(item) if isinstance(item, (list, tuple)) else item for item in value
     ]
-    if any(not isinstance(part, torch.Tensor) for part in parts):
+    kind: Any = torch.Tensor
+    if isinstance(parts[0], CollectionProtocol):
+        kind = CollectionProtocol
+    if any(not isinstance(part, kind) for part in parts):
         return None
     if any(part.shape != parts[0].shape for part in parts):
         return None

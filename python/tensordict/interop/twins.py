@@ -548,7 +548,14 @@ MSG_SCALAR = (
 def check_batch(td: Any, key: Any, value: torch.Tensor) -> None:
     """Raise where a tensor does not have the batch size as its leading dims."""
     batch_size = td.batch_size
-    if batch_size and value.shape[: len(batch_size)] != batch_size:
+    if not batch_size:
+        return
+    if value.is_nested and value.layout is torch.strided:
+        # A nested tensor of the old layout knows the number of its parts only.
+        if len(batch_size) == 1 and value.size(0) == batch_size[0]:
+            return
+        raise RuntimeError(MSG_BATCH_MISMATCH.format(batch_size, value.size(0), key))
+    if value.shape[: len(batch_size)] != batch_size:
         msg = MSG_BATCH_MISMATCH.format(batch_size, value.shape, key)
         if not value.shape:
             msg += MSG_SCALAR

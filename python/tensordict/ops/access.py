@@ -35,6 +35,11 @@ MSG_INSIDE_ITSELF = (
     "Cannot set a tensordict inside itself (key {!r}): tensordicts that contain "
     "themselves are not supported."
 )
+MSG_BATCH_SIZE_KEYS = (
+    "Some keys of the dest tensordict are not present in the source during update with "
+    "mismatching batch-size. batch_size of source={}, batch_size of dest={}, keys in "
+    "dest but not in source: {{{}}}."
+)
 MSG_NAMES = "refine_names: cannot coerce TensorDict names {} with {}."
 MSG_FAST_COPY = (
     "copy_at_(..., fast=True) requires the optimized tensor-only copy path, but the "
@@ -471,35 +476,29 @@ class AccessOps(CollectionProtocol):
                 return self
         if input_dict_or_td is None and not kwargs:
             return self
-        if update_batch_size and isinstance(source, CollectionProtocol):
-            self._take_batch_size(source)
-        _rust.update(
-            self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
-        )
-        return self
-
-    def _take_batch_size(self, source: CollectionProtocol) -> None:
-        """Take the batch sizes of ``source``, which has all leaves of this container."""
-        if source.batch_size == self.batch_size:
-            return
-        own = set(self.keys(True))
-        absent = own - set(source.keys(True))
-        if absent:
-            raise RuntimeError(
-                "Some keys of the dest tensordict are not present in the source during "
-                "update with mismatching batch-size. "
-                f"batch_size of source={source.batch_size}, "
-                f"batch_size of dest={self.batch_size}, "
-                f"keys in dest but not in source: {{{absent}}}."
+        if not update_batch_size or not isinstance(source, CollectionProtocol):
+            _rust.update(
+                self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
             )
-        if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
-        # All leaves come anew: without them any batch size fits.
-        for container in _rust.containers(self):
-            for key, value in list(container._entries().items()):
-                if not isinstance(value, CollectionProtocol):
+            return self
+        held = [
+            (container, dict(container._entries()), container.batch_size)
+            for container in _rust.containers(self)
+        ]
+        try:
+            _take_batch_sizes(self, source)
+            _rust.update(
+                self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
+            )
+        except BaseException:
+            for container, entries, batch_size in held:
+                container._batch_size = batch_size
+                for key in list(container._entries()):
                     container._del_entry(key)
-        self.batch_size = source.batch_size
+                for key, value in entries.items():
+                    container._set_entry(key, value)
+            raise
+        return self
 
     def update_(
         self,
@@ -812,6 +811,33 @@ class AccessOps(CollectionProtocol):
                 value = value.clone(False)
                 value.names = wanted
         return value
+
+
+def _take_batch_sizes(td: Any, source: Any) -> None:
+    """Take the batch sizes of ``source`` where they differ, and drop the leaves there."""
+    size = td.batch_size
+    common = min(len(size), len(source.batch_size))
+    if size[:common] == source.batch_size[:common]:
+        for key, value in list(source._entries().items()):
+            present = td._get_entry(key, NO_DEFAULT)
+            if isinstance(value, CollectionProtocol) and isinstance(
+                present, CollectionProtocol
+            ):
+                _take_batch_sizes(present, value)
+        return
+    absent = set(td.keys(True)) - set(source.keys(True))
+    if absent:
+        raise RuntimeError(
+            MSG_BATCH_SIZE_KEYS.format(source.batch_size, size, absent)
+        )
+    if td.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    # All leaves come anew: without them any batch size fits.
+    for container in _rust.containers(td):
+        for key, value in list(container._entries().items()):
+            if not isinstance(value, CollectionProtocol):
+                container._del_entry(key)
+    td.batch_size = source.batch_size
 
 
 def _absent(td: Any, key: Any) -> KeyError:

@@ -59,6 +59,9 @@ class LockingOps(CollectionProtocol):
             tensor([1., 1., 1.])
         """
         if self.is_locked:
+            # Nothing to undo at the end of a block.
+            if self._last_op is not None:
+                self._last_op = None
             return self
         _rust.lock_tree(self)
         return self._remember(self, "lock_", (), {})
@@ -78,9 +81,13 @@ class LockingOps(CollectionProtocol):
             >>> td.is_locked
             True
         """
-        if not self.is_locked:
-            return self
+        locked = self.is_locked
+        # What it holds may be locked on its own.
         _rust.unlock_tree(self)
+        if not locked:
+            if self._last_op is not None:
+                self._last_op = None
+            return self
         return self._remember(self, "unlock_", (), {})
 
     # Writing back ----------------------------------------------------------------
@@ -215,6 +222,12 @@ class LockingOps(CollectionProtocol):
 
     def _undo_unflatten(self, source: Any, dim: int, unflattened_size: Any) -> None:
         source._write_back(self.view(source.batch_size))
+
+    def _undo_atleast_1d(self, source: Any) -> None:
+        source._write_back(self.view(source.batch_size))
+
+    _undo_atleast_2d = _undo_atleast_1d
+    _undo_atleast_3d = _undo_atleast_1d
 
     def _undo_roll(self, source: Any, shifts: Any, dims: Any = None) -> None:
         back = (
