@@ -25,7 +25,7 @@ from tensordict.ops.joining import (
 )
 from tensordict.ops.modules import from_module, from_modules
 from tensordict.ops.packing import PackLayout
-from tensordict import _pytree, _reductions
+from tensordict import _pytree, _reductions, _td
 
 # The module comes first: the function of the same name then takes the name.
 from tensordict.memmap import MemmapTensor, MemoryMappedTensor

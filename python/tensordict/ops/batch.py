@@ -60,6 +60,8 @@ class BatchOps(CollectionProtocol):
         _collect_resized(self, size, changed)
         for td in changed:
             td._resize_batch(size)
+        if self._has_names():
+            self.names = self.names
 
     def _resize_batch(self, size: torch.Size) -> None:
         """Take a batch size that fits; names follow its length."""

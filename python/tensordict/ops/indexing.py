@@ -142,7 +142,7 @@ class IndexingOps(CollectionProtocol):
         As :meth:`torch.Tensor.where`.
 
         Args:
-            condition: bool, broadcast to the batch size from the left.
+            condition: bool, broadcast to every leaf from the left.
             other: a collection with the same entries, or a number or tensor for all
                 leaves. With a collection the result is unlocked.
             out: the collection to store the result in, and to return.
@@ -218,15 +218,18 @@ class IndexingOps(CollectionProtocol):
                 )
             )
         index = index.to(torch.int64)
-        size = index.shape
         if out is not None:
             _gather_into(self, at, index, out)
             return out
+        # An index of fewer dims stands for the dims it lacks, too: one element of
+        # `dim`, all of the others. The batch size is that of the index all the same.
+        rest = [1 if d == at else batch_size[d] for d in range(count, ndim)]
+        size = torch.Size([*index.shape, *rest])
         result = _rust.map_leaves(
-            self, _gather, (at, index), size, True, 0, False, count
+            self, _gather, (at, index), size, True, 0, False, -1
         )
         if count != ndim:
-            result._batch_size = size
+            result._batch_size = index.shape
             result._td_dim_names = None
         return self._replace_content(result) if inplace else result
 
@@ -237,14 +240,18 @@ def getitem_batch_size(batch_size: Any, index: Any) -> torch.Size:
 
 
 def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -> None:
-    """Raise where ``mask`` does not broadcast to the batch dims it stands for."""
+    """Raise where ``mask`` does not broadcast to the leading dims of a leaf."""
     ndim = mask.ndimension()
+    shapes: list[Any] = [batch_size]
     if ndim > len(batch_size):
-        raise RuntimeError(MSG_EXPAND_RIGHT.format(ndim, len(batch_size)))
-    for length, expected in zip(mask.shape, batch_size, strict=False):
-        if length not in (1, expected):
-            shape = leaves[0].shape if leaves else batch_size
-            raise RuntimeError(MSG_MASK_SHAPE.format(mask.shape, shape))
+        shapes = [leaf.shape for leaf in leaves]
+    for shape in shapes:
+        if ndim > len(shape):
+            raise RuntimeError(MSG_EXPAND_RIGHT.format(ndim, len(shape)))
+        for length, expected in zip(mask.shape, shape, strict=False):
+            if length not in (1, expected):
+                dest = leaves[0].shape if leaves else batch_size
+                raise RuntimeError(MSG_MASK_SHAPE.format(mask.shape, dest))
 
 
 def _right(mask: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
@@ -298,16 +305,17 @@ def _where_entry(
 
 
 def _gather(leaf: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
-    return torch.gather(leaf, dim, _gather_index(leaf, index))
+    return torch.gather(leaf, dim, _gather_index(leaf, dim, index))
 
 
-def _gather_index(leaf: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    features = leaf.shape[index.dim() :]
-    if not features:
+def _gather_index(leaf: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    """``index`` with the further dims of ``leaf``, but one element along ``dim``."""
+    count = index.dim()
+    rest = [1 if d == dim else leaf.shape[d] for d in range(count, leaf.dim())]
+    if not rest:
         return index
-    return index.reshape(index.shape + (1,) * len(features)).expand(
-        index.shape + features
-    )
+    shape = index.shape
+    return index.reshape(shape + (1,) * len(rest)).expand(*shape, *rest)
 
 
 def _gather_into(td: Any, dim: int, index: torch.Tensor, out: Any) -> None:
@@ -315,4 +323,4 @@ def _gather_into(td: Any, dim: int, index: torch.Tensor, out: Any) -> None:
         (value, _rust.get(out, key)) for key, value in td.items(True, True)
     ]
     for value, target in targets:
-        torch.gather(value, dim, _gather_index(value, index), out=target)
+        torch.gather(value, dim, _gather_index(value, dim, index), out=target)

@@ -137,7 +137,9 @@ def _path(key: Any) -> tuple[str, ...]:
 
 
 def _own_type(td: Any) -> type | None:
-    return None if td._is_dense else type(td)
+    from tensordict.collection import TensorDictBase
+
+    return None if isinstance(td, TensorDictBase) else type(td)
 
 
 def _nested(td: Any, ndim: int, path: tuple[str, ...] = ()) -> list[Any]:

@@ -1,0 +1,464 @@
+"""A part of another container, addressed by an index: writes go through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.collection import TensorDictBase
+from tensordict.containers.dense import TensorDict
+from tensordict.interop.index_twins import _WHOLE, _preallocated
+from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tensordict.protocol import NestedKeyLike
+
+__all__ = ["_SubTensorDict"]
+
+MSG_BATCH_SIZE = (
+    "Received a new batch size {} with an existing batch_size {} in a lazy TD. "
+    "Modifying the batch size of a lazy representation of a tensordict is not "
+    "permitted. Consider instantiating the tensordict first by calling `td = "
+    "td.to_tensordict()` before resetting the batch size."
+)
+MSG_NAMES = (
+    "Names of a subtensordict cannot be modified. Instantiate it as a TensorDict first."
+)
+MSG_LOCK = "Cannot lock a _SubTensorDict. Lock the parent tensordict instead."
+MSG_UNLOCK = "Cannot unlock a _SubTensorDict. Unlock the parent tensordict instead."
+MSG_SHAPE = "Cannot call `{}` on a _SubTensorDict. Call {}`to_tensordict()` first."
+MSG_INPLACE_KEYS = "Cannot call {} inplace on a lazy tensordict."
+MSG_INPLACE = (
+    "An operation that replaces tensors in place is not supported on _SubTensorDict; "
+    "call .to_tensordict() first or use inplace=False."
+)
+
+
+class _SubTensorDict(TensorDictBase):
+    """The part of ``source`` at ``idx``. Nothing is copied until an entry is read.
+
+    Reading gives ``source[key][idx]``, writing does ``source[key][idx] = value``: entries
+    are read and written where they are, and new ones are made in the source, zero
+    outside the index. What is computed from it is an ordinary ``TensorDict``.
+
+    It is what ``td._get_sub_tensordict(idx)`` gives.
+
+    Args:
+        source: the collection of which this is a part.
+        idx: the index, as in ``source[idx]``; a list counts as a tuple.
+        batch_size: that of the part, checked if given.
+
+    Raises:
+        IndexError: the index does not fit the batch size of ``source``.
+        RuntimeError: ``batch_size`` is not that of the part.
+
+    Examples:
+        >>> td = TensorDict({"a": torch.zeros(3, 2)}, batch_size=[3])
+        >>> part = td._get_sub_tensordict(0)
+        >>> part["a"] = torch.ones(2)
+        >>> td["a"].tolist()
+        [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+    """
+
+    _is_dense: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        source: Any,
+        idx: Any,
+        batch_size: Sequence[int] | None = None,
+    ) -> None:
+        if isinstance(idx, list):
+            idx = tuple(idx)
+        whole = source.batch_size
+        plan = _rust.index_plan(whole, idx)
+        if plan is None:
+            at: Any = (_WHOLE,) * len(whole)
+            size = whole
+        else:
+            at, size = plan[0], plan[1]
+        if batch_size is not None and torch.Size(batch_size) != size:
+            msg = "batch_size does not match self.batch_size."
+            raise RuntimeError(msg)
+        self._source = source
+        self._source_ndim = len(whole)
+        self._batch_size = size
+        self.idx = at if isinstance(at, tuple) else (at,)
+
+    @classmethod
+    def _of_child(cls, child: Any, parent: _SubTensorDict) -> _SubTensorDict:
+        """The part of a nested container that belongs to a part of its parent."""
+        view = cls.__new__(cls)
+        view._source = child
+        view._source_ndim = len(child.batch_size)
+        rest = child.batch_size[parent._source_ndim :]
+        view._batch_size = torch.Size([*parent._batch_size, *rest])
+        view.idx = parent.idx
+        return view
+
+    def get_parent_tensordict(self) -> Any:
+        """The collection of which this is a part."""
+        return self._source
+
+    # State, which is that of the source -------------------------------------------
+
+    @property
+    def _device(self) -> torch.device | None:  # type: ignore[override]
+        return self._source.device
+
+    @_device.setter
+    def _device(self, value: Any) -> None:
+        msg = "the device of a part is that of the collection it belongs to."
+        raise RuntimeError(msg)
+
+    @property
+    def _td_dim_names(self) -> list[str | None] | None:  # type: ignore[override]
+        if not self._source._has_names():
+            return None
+        names = self._source.names
+        plan = _rust.index_plan(self._source.batch_size, self.idx)
+        if plan is not None:
+            names = [None if dim < 0 else names[dim] for dim in plan[2]]
+        return names if any(name is not None for name in names) else None
+
+    @_td_dim_names.setter
+    def _td_dim_names(self, value: Any) -> None:
+        raise RuntimeError(MSG_NAMES)
+
+    @property
+    def _is_locked(self) -> bool:  # type: ignore[override]
+        return self._source.is_locked
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the collection of which this is a part is locked."""
+        return self._source.is_locked
+
+    @is_locked.setter
+    def is_locked(self, value: bool) -> None:
+        raise RuntimeError(MSG_LOCK if value else MSG_UNLOCK)
+
+    def lock_(self) -> NoReturn:
+        """Refused: the lock is that of the collection it belongs to."""
+        raise RuntimeError(MSG_LOCK)
+
+    def unlock_(self) -> NoReturn:
+        """Refused: the lock is that of the collection it belongs to."""
+        raise RuntimeError(MSG_UNLOCK)
+
+    def _lock_tree(self, parents: Any = ()) -> None:
+        raise RuntimeError(MSG_LOCK)
+
+    def _set_batch_size(self, size: torch.Size) -> None:
+        self._resize_batch(size)
+
+    def _resize_batch(self, size: torch.Size) -> None:
+        if size != self._batch_size:
+            raise RuntimeError(MSG_BATCH_SIZE.format(list(size), self._batch_size))
+
+    # Reading -----------------------------------------------------------------------
+
+    def _view_of(self, value: Any) -> Any:
+        """The part of one entry of the source."""
+        if isinstance(value, CollectionProtocol):
+            return _SubTensorDict._of_child(value, self)
+        return value[self.idx]
+
+    def _entries(self) -> dict[str, Any]:
+        return {
+            key: self._view_of(value)
+            for key, value in list(self._source._entries().items())
+        }
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        value = self._source._get_entry(key, NO_DEFAULT)
+        return default if value is NO_DEFAULT else self._view_of(value)
+
+    def _read(self, key: Any, default: Any) -> Any:
+        """What reading by key gives: nested containers as ordinary ones."""
+        value = _rust.get(self._source, key, default)
+        if value is default or value is None:
+            return value
+        if isinstance(value, CollectionProtocol):
+            return _SubTensorDict._of_child(value, self)._as_plain_part()
+        return value[self.idx]
+
+    def __getitem__(self, index: Any) -> Any:
+        """The part of an entry, or a part of this part."""
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
+        ):
+            return self._read(index, NO_DEFAULT)
+        return self._index(index)
+
+    def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
+        """The part of the entry at ``key``, or a default where it is missing."""
+        default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
+        value = self._read(key, default)
+        return None if value is NONE_IF_MISSING else value
+
+    def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
+        return self._read(key, default)
+
+    def _index(self, index: Any) -> Any:
+        if _rust.index_plan(self._batch_size, index, self) is None:
+            return self
+        return _SubTensorDict(self, (index,) if isinstance(index, list) else index)
+
+    def _get_index(self, index: Any) -> Any:
+        return self._index(index)
+
+    def _as_dense(self) -> Any:
+        """An ordinary container of the same parts; nested ones stay views."""
+        return self._with_entries(self._entries())
+
+    def _as_plain_part(self) -> Any:
+        """An ordinary container of the same parts, all the way down."""
+        entries = {
+            key: value._as_plain_part() if isinstance(value, _SubTensorDict) else value
+            for key, value in self._entries().items()
+        }
+        return self._with_entries(entries)
+
+    def _with_entries(self, entries: dict[str, Any]) -> Any:
+        return _rust.new(
+            TensorDict, entries, self._batch_size, self._device, self._td_dim_names
+        )
+
+    # Writing -----------------------------------------------------------------------
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        source = self._source
+        present = source._get_entry(key, NO_DEFAULT)
+        if present is NO_DEFAULT:
+            ndim = len(source.batch_size)
+            size = self._batch_size
+            entry = _preallocated(source, self.idx, size, ndim, value)
+            source._set_entry(key, entry)
+        elif isinstance(present, CollectionProtocol):
+            _rust.set_index(present, self.idx, value)
+        elif isinstance(value, CollectionProtocol):
+            msg = (
+                f"the entry {key!r} is a {type(present).__name__}: a "
+                f"{type(value).__name__} cannot be written into it."
+            )
+            raise TypeError(msg)
+        else:
+            present[self.idx] = value
+            if not source._is_dense:
+                # The source is a part itself, and its entry may be a copy.
+                source._set_entry(key, present)
+
+    def _hang(self, key: str, value: Any) -> None:
+        self._set_entry(key, value)
+
+    def _del_entry(self, key: str) -> None:
+        self._source._del_entry(key)
+
+    def _set_path(
+        self,
+        path: tuple[str, ...],
+        value: Any,
+        inplace: bool | None,
+        non_blocking: bool,
+        validated: bool,
+        ignore_lock: bool,
+    ) -> None:
+        # Entries that exist are written in place, which a lock allows.
+        if len(path) == 1 and inplace is False:
+            present = self._source._get_entry(path[0], NO_DEFAULT)
+            ignore_lock = ignore_lock or present is not NO_DEFAULT
+        super()._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
+
+    def _write_into(self, key: str, present: Any, value: Any, non_blocking: bool) -> None:
+        value = _rust.validate(self, key, value, non_blocking)
+        self._set_entry(key, value)
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        self._store(iter(values))
+
+    def _store(self, values: Any) -> None:
+        for key, value in list(self._source._entries().items()):
+            if isinstance(value, CollectionProtocol):
+                _SubTensorDict._of_child(value, self)._store(values)
+            else:
+                self._set_entry(key, next(values))
+
+    def _writes_through(self) -> bool:
+        return True
+
+    def _replace_content(self, result: Any) -> NoReturn:
+        raise NotImplementedError(MSG_INPLACE)
+
+    # Walking -----------------------------------------------------------------------
+
+    def _map_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefix: torch.Size | None,
+        names: Any,
+        tail: int,
+        lock: bool,
+        k: int,
+    ) -> Any:
+        plain = self._as_plain_part()
+        result = _rust.map_leaves(plain, op, args, prefix, names, tail, False, k)
+        if lock and self.is_locked:
+            _rust.lock_tree(result)
+        return result
+
+    def _split_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefixes: list[torch.Size],
+        names: Any,
+        lock: bool,
+        k: int,
+    ) -> list[Any]:
+        plain = self._as_plain_part()
+        results = _rust.split_leaves(plain, op, args, prefixes, names, False, k)
+        if lock and self.is_locked:
+            for result in results:
+                _rust.lock_tree(result)
+        return results
+
+    def _leaves(self, out: list[Any]) -> None:
+        for value in self._entries().values():
+            if isinstance(value, CollectionProtocol):
+                value._leaves(out)
+            else:
+                out.append(value)
+
+    def _rebuild(self, values: Any, lock: bool) -> Any:
+        plain = self._as_plain_part()
+        leaves = [next(values) for _ in _rust.leaves(plain)]
+        return _rust.rebuild(plain, leaves, True, False)
+
+    def _clone_structure(self) -> Self:
+        copy = type(self).__new__(type(self))
+        copy._source = self._source
+        copy._source_ndim = self._source_ndim
+        copy._batch_size = self._batch_size
+        copy.idx = self.idx
+        return copy
+
+    def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
+        return _rust.stack([_plain(td) for td in tds], dim)
+
+    def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
+        return _rust.cat([_plain(td) for td in tds], dim)
+
+    # What a part cannot do, or does differently --------------------------------------
+
+    def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
+        """Keep the elements where ``mask`` is true, as an ordinary collection."""
+        if inplace:
+            raise NotImplementedError(MSG_INPLACE)
+        mask.ndimension()
+        return _rust.index(self._as_plain_part(), mask)
+
+    def to_padded_tensor(
+        self, padding: float = 0.0, mask_key: NestedKeyLike | None = None
+    ) -> Any:
+        """The parts as an ordinary collection: none of them is ragged."""
+        return self._as_plain_part().to_padded_tensor(padding, mask_key)
+
+    def view(self, *shape: Any, **kwargs: Any) -> NoReturn:
+        """Refused: use :meth:`reshape`."""
+        raise RuntimeError(MSG_SHAPE.format("view", "`reshape` or "))
+
+    def permute(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: make an ordinary collection of it first."""
+        raise RuntimeError(MSG_SHAPE.format("permute", ""))
+
+    def transpose(self, dim0: int, dim1: int) -> NoReturn:
+        """Refused: make an ordinary collection of it first."""
+        raise RuntimeError(MSG_SHAPE.format("transpose", ""))
+
+    def _permuted(self, *args: Any) -> NoReturn:
+        raise RuntimeError(MSG_SHAPE.format("permute", ""))
+
+    def _transposed(self, *args: Any) -> NoReturn:
+        raise RuntimeError(MSG_SHAPE.format("transpose", ""))
+
+    def _squeezed(self, dim: int | None = None) -> Self:
+        if dim is not None:
+            ndim = len(self._batch_size)
+            at = dim + ndim if dim < 0 else dim
+            if 0 <= at < ndim and self._batch_size[at] != 1:
+                return self
+        raise RuntimeError(MSG_SHAPE.format("squeeze", ""))
+
+    def _unsqueezed(self, dim: int) -> NoReturn:
+        raise RuntimeError(MSG_SHAPE.format("unsqueeze", ""))
+
+    def _with_ndim(self, ndim: int) -> Self:
+        if ndim > len(self._batch_size):
+            raise RuntimeError(MSG_SHAPE.format("unsqueeze", ""))
+        return self
+
+    def select(
+        self, *keys: NestedKeyLike, inplace: bool = False, strict: bool = True
+    ) -> Any:
+        """Keep only the entries at ``keys``, in an ordinary collection."""
+        if inplace:
+            raise RuntimeError(MSG_INPLACE_KEYS.format("select"))
+        return self._as_plain_part().select(*keys, strict=strict)
+
+    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
+        """Keep all entries but those at ``keys``, in an ordinary collection."""
+        if inplace:
+            raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
+        return self._as_plain_part().exclude(*keys)
+
+    def flatten_keys(
+        self,
+        separator: str = ".",
+        inplace: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+    ) -> Any:
+        """All leaves under keys of one part, in an ordinary collection."""
+        if inplace:
+            raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
+        return super().flatten_keys(separator, is_leaf=is_leaf)
+
+    def rename_key_(
+        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
+    ) -> Self:
+        """Rename an entry of the collection of which this is a part."""
+        self._source.rename_key_(old_key, new_key, safe=safe)
+        return self
+
+    def entry_class(self, key: NestedKeyLike) -> type:
+        """The type of an entry; that of a nested collection is a part, too."""
+        value = _rust.get(self._source, key)
+        nested = isinstance(value, CollectionProtocol)
+        return _SubTensorDict if nested else type(value)
+
+    def memmap_(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: map the collection it belongs to."""
+        msg = "Converting a sub-tensordict values to memmap cannot be done."
+        raise RuntimeError(msg)
+
+    def share_memory_(self) -> NoReturn:
+        """Refused: share the collection it belongs to."""
+        msg = "Casting a sub-tensordict values to shared memory cannot be done."
+        raise RuntimeError(msg)
+
+    def detach_(self) -> NoReturn:
+        """Refused: detach the collection it belongs to."""
+        msg = "Detaching a sub-tensordict in-place cannot be done."
+        raise RuntimeError(msg)
+
+
+def _plain(td: Any) -> Any:
+    return td._as_plain_part() if isinstance(td, _SubTensorDict) else td
+
+
+_SubTensorDict.__module__ = "tensordict._td"
