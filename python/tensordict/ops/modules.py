@@ -377,6 +377,10 @@ def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:
             or torch._C._functorch.is_functorch_wrapped_tensor(value)
         ):
             return value
+        if type(value) is not torch.Tensor:
+            # A parameter is of the class that `detach` gives, which for a tensor that
+            # is mapped from a file is the plain one, over the same memory.
+            value = value.detach()
         return nn.Parameter(value, old.requires_grad)
     if is_buffer and isinstance(value, nn.Parameter):
         return value.detach()
