@@ -414,16 +414,29 @@ class TensorDictParams(TensorDictBase, nn.Module):
         self._param_td.share_memory_()
         return self
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        nn.Module.__init__(self)
-        state = {
-            key: value
-            for key, value in state.items()
-            if key not in {"_parameters", "_buffers", "_locked_tensordicts"}
+    def __getstate__(self) -> dict[str, Any]:
+        """The state, with what the published release and torch expect of a module."""
+        return {
+            **super().__getstate__(),
+            "_parameters": self._parameters,
+            "_buffers": self._buffers,
+            "_locked_tensordicts": [],
         }
-        hooks = state.get("_get_post_hook")
-        state["_get_post_hook"] = list(hooks) if hooks else []
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle, ours or the published release's."""
+        state = dict(state)
+        for name in ("_parameters", "_buffers", "_locked_tensordicts"):
+            state.pop(name, None)
+        locked = state.pop("_is_locked", False)
+        nn.Module.__init__(self)
+        state["_get_post_hook"] = list(state.get("_get_post_hook") or [])
         super().__setstate__(state)
+        # The release locks what is inside together with this; here only what is below.
+        if self._param_td.is_locked and not self._lock_content:
+            self._param_td.unlock_()
+        if locked:
+            self.lock_()
 
     # Printing --------------------------------------------------------------------------
 
