@@ -437,7 +437,7 @@ class _SubTensorDict(TensorDictBase):
 
     def entry_class(self, key: NestedKeyLike) -> type:
         """The type of an entry; that of a nested collection is a part, too."""
-        value = _rust.get(self._source, key)
+        value = _rust.get(self._source, key, None)
         nested = isinstance(value, CollectionProtocol)
         return _SubTensorDict if nested else type(value)
 

@@ -565,8 +565,17 @@ def _pair(
 
 def fill(td: Any, value: Any) -> None:
     """Fill every leaf with a number or a tensor of one element."""
-    for leaf in leaves(td):
-        leaf.fill_(value)
+    if not td._is_dense:
+        values = leaves(td)
+        for leaf in values:
+            leaf.fill_(value)
+        td._store_leaves(values)
+        return
+    for entry in list(td._tensordict.values()):
+        if isinstance(entry, CollectionProtocol):
+            fill(entry, value)
+        else:
+            entry.fill_(value)
 
 
 def replace_all(td: Any, other: Any) -> None:
