@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensordict.containers.dense import TensorDict
-from tensordict.interop import collate, pickling, pytree, vmap
+from tensordict.interop import collate, compile, pickling, pytree, vmap
 from tensordict.storage.registry import register_class
 
 __all__ = ["install"]
@@ -15,5 +15,6 @@ def install() -> None:
     pytree.register_collection(TensorDict)
     collate.install()
     vmap.install()
+    compile.install()
     old_text = "<class 'tensordict.tensordict.TensorDict'>"
     register_class(TensorDict, "tensordict", old_text, dense=True)
