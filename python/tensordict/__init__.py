@@ -12,9 +12,30 @@ for _module in (_twins, _index_twins, _key_twins):
             setattr(_rust, _name, getattr(_module, _name))
 del _module, _name
 
+from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
 from tensordict.base import TensorCollection, TensorDictBase
+from tensordict.checks import (
+    default_is_leaf,
+    is_bool,
+    is_floating,
+    is_inexact,
+    is_integer,
+    is_leaf_nontensor,
+    is_non_tensor,
+    is_tensor_collection,
+    is_tensorclass,
+)
 from tensordict.closeness import assert_allclose_td, assert_close
 from tensordict.containers.dense import TensorDict
+from tensordict.factories import (
+    from_any,
+    from_dict,
+    from_namedtuple,
+    from_pytree,
+    from_struct_array,
+    from_tuple,
+    fromkeys,
+)
 from tensordict.interop import hooks as _hooks
 from tensordict.ops.display import get_printoptions, set_printoptions
 from tensordict.ops.joining import (
@@ -25,7 +46,27 @@ from tensordict.ops.joining import (
 )
 from tensordict.ops.modules import from_module, from_modules
 from tensordict.ops.packing import PackLayout
-from tensordict import _pytree, _reductions, _td
+from tensordict._options import (
+    capture_non_tensor_stack,
+    get_defaults_to_none,
+    lazy_legacy,
+    list_to_stack,
+    set_capture_non_tensor_stack,
+    set_get_defaults_to_none,
+    set_lazy_legacy,
+    set_list_to_stack,
+)
+from tensordict.functional import (
+    collate,
+    group_by,
+    make_tensordict,
+    merge_tensordicts,
+    pad,
+    pad_sequence,
+    unpad_sequence,
+)
+from tensordict.utils import isin, parse_tensor_dict_string
+from tensordict import _deprecated_utils, _deprecation, _pytree, _reductions, _td
 
 # The module comes first: the function of the same name then takes the name.
 from tensordict.memmap import MemmapTensor, MemoryMappedTensor
@@ -33,10 +74,37 @@ from tensordict.storage.functions import load, load_memmap, memmap, save
 from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
 
 _hooks.install()
+__getattr__ = _deprecation.deprecated_names(__name__, _deprecated_utils.TOP)
 
 __version__ = "0.15.3+rs.0.1.0"
 
 __all__ = [
+    "parse_tensor_dict_string",
+    "isin",
+    "unpad_sequence",
+    "pad_sequence",
+    "pad",
+    "merge_tensordicts",
+    "make_tensordict",
+    "group_by",
+    "collate",
+    "set_list_to_stack",
+    "set_lazy_legacy",
+    "set_get_defaults_to_none",
+    "set_capture_non_tensor_stack",
+    "list_to_stack",
+    "lazy_legacy",
+    "get_defaults_to_none",
+    "capture_non_tensor_stack",
+    "fromkeys",
+    "from_tuple",
+    "from_struct_array",
+    "from_pytree",
+    "from_namedtuple",
+    "from_dict",
+    "from_any",
+    "NestedKey",
+    "KEY_SEPARATOR",
     "MemmapTensor",
     "MemoryMappedTensor",
     "PackLayout",
@@ -55,7 +123,16 @@ __all__ = [
     "save",
     "set_printoptions",
     "cat",
+    "default_is_leaf",
     "dense_stack_tds",
+    "is_bool",
+    "is_floating",
+    "is_inexact",
+    "is_integer",
+    "is_leaf_nontensor",
+    "is_non_tensor",
+    "is_tensor_collection",
+    "is_tensorclass",
     "maybe_dense_stack",
     "stack",
     "unravel_key",

@@ -1,0 +1,316 @@
+"""Small helpers that were public once: what the deprecated names of modules give.
+
+Nothing here is used by the package. The table :data:`UTILS` and its neighbours name,
+for each module, its deprecated names, what they give, and what to use instead.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import importlib
+import json
+import math
+import random
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensordict._deprecation import strtobool
+
+__all__ = ["TENSORDICT", "TOP", "UTILS"]
+
+USE_NESTED_KEY = (
+    "isinstance(key, tensordict.NestedKey) (which rejects lists and accepts nested tuples)"
+)
+USE_NESTED_KEYS = (
+    "isinstance(key, tensordict.NestedKey) on each key (which rejects lists and accepts "
+    "nested tuples)"
+)
+MSG_LOCKED = (
+    "Cannot modify locked TensorDict. For in-place modification, consider using the "
+    "`set_()` method and make sure the key is present."
+)
+NESTED_TENSOR_ERROR = (
+    "The PyTorch version isn't compatible with nested tensors. Please upgrade to a more "
+    "recent version."
+)
+
+_NUMPY_DTYPES = {
+    np.dtype(name): getattr(torch, name)
+    for name in (
+        "bool",
+        "complex128",
+        "complex64",
+        "float16",
+        "float32",
+        "float64",
+        "int16",
+        "int32",
+        "int64",
+        "int8",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+    )
+}
+
+
+class _KeyDependentDefaultDict(collections.defaultdict[Any, Any]):
+    """A dictionary whose missing values are made from their key."""
+
+    def __init__(self, fun: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.fun = fun
+
+    def __missing__(self, key: Any) -> Any:
+        self[key] = value = self.fun(key)
+        return value
+
+
+def _is_nested_key(key: Any) -> bool:
+    """Whether a key is a string, or a non-empty sequence of strings."""
+    if isinstance(key, str):
+        return True
+    if not key or not isinstance(key, (tuple, list)):
+        return False
+    return all(isinstance(part, str) for part in key)
+
+
+def _is_seq_of_nested_key(seq: Any) -> bool:
+    """Whether all items of a sequence are nested keys."""
+    return isinstance(seq, Sequence) and all(map(_is_nested_key, seq))
+
+
+def _unravel_keys(*keys: Any) -> Any:
+    """The flat form of a key, or of each of several."""
+    from tensordict._rust import unravel_key
+
+    if len(keys) == 1:
+        return unravel_key(keys[0])
+    return tuple(unravel_key(key) for key in keys)
+
+
+def _int_generator(seed: int) -> int:
+    """A number from 0 to 9,999, always the same for a seed."""
+    return random.Random(seed).randrange(10_000)  # noqa: S311  # no secret
+
+
+def _infer_size_impl(shape: list[int], numel: int) -> list[int]:
+    """``shape`` with its -1 replaced by what makes ``numel`` elements."""
+    found = None
+    known = 1
+    for position, length in enumerate(shape):
+        if length == -1:
+            if found is not None:
+                msg = "only one dimension can be inferred"
+                raise RuntimeError(msg)
+            found = position
+        elif length < 0:
+            msg = (
+                f"invalid shape dimensions in {list(shape)}: sizes must be non-negative "
+                "or -1"
+            )
+            raise RuntimeError(msg)
+        else:
+            known *= length
+    out = list(shape)
+    if found is not None and known and numel % known == 0:
+        out[found] = numel // known
+    elif found is not None or known != numel:
+        msg = f"invalid shape {list(shape)} for a batch of {numel} elements"
+        raise RuntimeError(msg)
+    return out
+
+
+def _convert_ellipsis_to_idx(idx: Any, batch_size: Sequence[int]) -> Any:
+    """The index with its ellipsis written out as full slices."""
+    if idx is Ellipsis:
+        idx = (...,)
+    if not isinstance(idx, tuple) or not any(part is Ellipsis for part in idx):
+        return idx
+    if sum(part is Ellipsis for part in idx) > 1:
+        msg = "An index can only have one ellipsis at most."
+        raise RuntimeError(msg)
+    used = 0
+    for part in idx:
+        if part is None or part is Ellipsis:
+            continue
+        masked = getattr(part, "dtype", None) in (torch.bool, np.dtype("bool"))
+        used += part.ndim if masked else 1
+    missing = len(batch_size) - used
+    if missing < 0:
+        msg = "Not enough dimensions in TensorDict for index provided."
+        raise RuntimeError(msg)
+    at = next(number for number, part in enumerate(idx) if part is Ellipsis)
+    return (*idx[:at], *[slice(None)] * missing, *idx[at + 1 :])
+
+
+def _cache(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a method of a container whose answer holds while it is locked."""
+
+    @functools.wraps(fun)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _ = self.is_locked
+        return fun(self, *args, **kwargs)
+
+    return method
+
+
+def _erase_cache(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a method of a container after which nothing kept holds."""
+
+    @functools.wraps(fun)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return fun(self, *args, **kwargs)
+
+    return method
+
+
+def _lock_blocked(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method of a container refuse a locked one."""
+
+    @functools.wraps(func)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        return func(self, *args, **kwargs)
+
+    return method
+
+
+class _Backend:
+    """The module that :func:`_json_dumps` uses."""
+
+    module: Any = json
+
+
+def _get_json_backend() -> Any:
+    """The module that writes JSON."""
+    return _Backend.module
+
+
+def _set_json_backend(backend: str) -> None:
+    """Choose the module that writes JSON, ``"json"`` or ``"orjson"``."""
+    if backend not in ("json", "orjson"):
+        msg = "Backend must be either 'json' or 'orjson'"
+        raise ValueError(msg)
+    _Backend.module = importlib.import_module(backend)
+
+
+def _json_dumps(data: Any, **kwargs: Any) -> str:
+    """``data`` as JSON text."""
+    text = _Backend.module.dumps(data, **kwargs)
+    return text.decode() if isinstance(text, bytes) else str(text)
+
+
+class _BufferLegacy(torch.nn.Buffer):
+    """A buffer, as :class:`torch.nn.Buffer` is one today."""
+
+
+def _construct(name: str) -> Callable[[], Any]:
+    def value() -> Any:
+        return getattr(importlib.import_module("tensordict.ops.construct"), name)
+
+    return value
+
+
+def _of(module: str, name: str) -> Callable[[], Any]:
+    """The attribute of a module that is imported when the name is used."""
+
+    def value() -> Any:
+        return getattr(importlib.import_module(module), name)
+
+    return value
+
+
+def _is(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+Table = dict[str, tuple[Callable[[], Any], str | None]]
+
+UTILS: Table = {
+    "BufferLegacy": (_is(_BufferLegacy), None),
+    "KeyDependentDefaultDict": (_is(_KeyDependentDefaultDict), None),
+    "NESTED_TENSOR_ERR": (_is(NESTED_TENSOR_ERROR), None),
+    "NUMPY_TO_TORCH_DTYPE_DICT": (_is(_NUMPY_DTYPES), None),
+    "TORCH_TO_NUMPY_DTYPE_DICT": (
+        _is({value: key for key, value in _NUMPY_DTYPES.items()}),
+        None,
+    ),
+    "cache": (_is(_cache), None),
+    "convert_ellipsis_to_idx": (_is(_convert_ellipsis_to_idx), None),
+    "erase_cache": (_is(_erase_cache), None),
+    "get_json_backend": (_is(_get_json_backend), None),
+    "implement_for": (_of("pyvers", "implement_for"), "pyvers.implement_for"),
+    "infer_size_impl": (_is(_infer_size_impl), None),
+    "int_generator": (_is(_int_generator), None),
+    "is_namedtuple": (_construct("is_namedtuple"), None),
+    "is_namedtuple_class": (_construct("is_namedtuple_class"), None),
+    "is_nested_key": (_is(_is_nested_key), USE_NESTED_KEY),
+    "is_seq_of_nested_key": (_is(_is_seq_of_nested_key), USE_NESTED_KEYS),
+    "json_dumps": (_is(_json_dumps), "json.dumps or orjson.dumps"),
+    "lock_blocked": (_is(_lock_blocked), None),
+    "prod": (_is(math.prod), "math.prod"),
+    "set_json_backend": (_is(_set_json_backend), None),
+    "strtobool": (_is(strtobool), None),
+    "unravel_keys": (_is(_unravel_keys), "unravel_key or unravel_key_list"),
+}
+"""Of ``tensordict.utils``."""
+
+TENSORDICT: Table = {
+    name: UTILS[name]
+    for name in (
+        "cache",
+        "convert_ellipsis_to_idx",
+        "erase_cache",
+        "implement_for",
+        "infer_size_impl",
+        "int_generator",
+        "is_nested_key",
+        "is_seq_of_nested_key",
+        "lock_blocked",
+    )
+}
+"""Of ``tensordict.tensordict``."""
+
+_PYTREE = "torch.utils._pytree"
+_MODULES = "tensordict.nn.functional_modules"
+TOP: Table = {
+    "Any": (_is(Any), "typing.Any"),
+    "Context": (_of(_PYTREE, "Context"), "torch.utils._pytree.Context"),
+    "Dict": (_is(typing.Dict), "typing.Dict"),  # noqa: UP006
+    "List": (_is(typing.List), "typing.List"),  # noqa: UP006
+    "MappingKey": (_of(_PYTREE, "MappingKey"), "torch.utils._pytree.MappingKey"),
+    "PYTREE_REGISTERED_LAZY_TDS": (
+        _of("tensordict._pytree", "PYTREE_REGISTERED_LAZY_TDS"),
+        f"{_MODULES}.PYTREE_REGISTERED_LAZY_TDS",
+    ),
+    "PYTREE_REGISTERED_TDS": (
+        _of("tensordict._pytree", "PYTREE_REGISTERED_TDS"),
+        f"{_MODULES}.PYTREE_REGISTERED_TDS",
+    ),
+    "Tuple": (_is(typing.Tuple), "typing.Tuple"),  # noqa: UP006
+    "cls": (
+        _of("tensordict", "LazyStackedTensorDict"),
+        "tensordict.LazyStackedTensorDict",
+    ),
+    "defaultdict": (_is(collections.defaultdict), "collections.defaultdict"),
+    "implement_for": UTILS["implement_for"],
+    "is_batchedtensor": (
+        _of("torch._C._functorch", "is_batchedtensor"),
+        "torch._C._functorch.is_batchedtensor",
+    ),
+    "is_compiling": (_of("torch.compiler", "is_compiling"), "torch.compiler.is_compiling"),
+    "register_pytree_node": (
+        _of(_PYTREE, "register_pytree_node"),
+        "torch.utils._pytree.register_pytree_node",
+    ),
+    "torch": (_is(torch), "torch"),
+}
+"""Of ``tensordict``."""

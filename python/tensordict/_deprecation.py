@@ -1,0 +1,94 @@
+"""How names and settings on their way out say so."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = [
+    "deprecated_names",
+    "environment_flag",
+    "warn_deprecated",
+]
+
+REMOVAL = "TensorDict 0.17"
+
+TRUE_WORDS = frozenset({"y", "yes", "t", "true", "on", "1"})
+FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
+
+
+def deprecation_message(name: str, advice: str | None = None) -> str:
+    """What is said about a deprecated name; ``advice`` is what to use instead."""
+    message = f"{name} is deprecated and will be removed in {REMOVAL}."
+    return message if advice is None else f"{message} Use {advice} instead."
+
+
+def warn_deprecated(
+    name: str,
+    advice: str | None = None,
+    *,
+    category: type[Warning] = DeprecationWarning,
+    stacklevel: int = 2,
+) -> None:
+    """Warn the caller of the function that calls this one."""
+    warnings.warn(
+        deprecation_message(name, advice), category, stacklevel=stacklevel + 1
+    )
+
+
+def deprecated_names(
+    module: str, table: Mapping[str, tuple[Callable[[], Any], str | None]]
+) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module whose deprecated names are in ``table``.
+
+    Each name has a function that gives its value, so that nothing is imported before
+    the name is used, and what to use instead.
+    """
+
+    def __getattr__(name: str) -> Any:  # noqa: N807  # it becomes the module's own
+        if name not in table:
+            msg = f"module {module!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        value, advice = table[name]
+        warn_deprecated(f"{module}.{name}", advice)
+        return value()
+
+    return __getattr__
+
+
+def strtobool(value: str) -> bool:
+    """The truth of a word such as ``"yes"`` or ``"0"``.
+
+    Raises:
+        ValueError: the word is none of them.
+    """
+    word = value.lower()
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    msg = f"invalid truth value {value!r}"
+    raise ValueError(msg)
+
+
+def environment_flag(
+    name: str, *, deprecated: bool | None = None, advice: str | None = None
+) -> bool | None:
+    """The truth of an environment variable; None where it is not set.
+
+    Args:
+        name: the variable.
+        deprecated: the value that warns, if any.
+        advice: what to do instead.
+    """
+    text = os.environ.get(name)
+    if not text:
+        return None
+    value = strtobool(text)
+    if value is deprecated:
+        warn_deprecated(
+            f"{name}={text}", advice, category=FutureWarning, stacklevel=3
+        )
+    return value

@@ -1,0 +1,30 @@
+"""The type of keys: a string, or a non-empty tuple of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["KEY_SEPARATOR", "NestedKey"]
+
+KEY_SEPARATOR = "."
+"""Joins the parts of a nested key where :meth:`flatten_keys` is given no other."""
+
+
+class _NestedKeyMeta(type):
+    """Makes ``isinstance(key, NestedKey)`` look at the value."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, str) or (
+            isinstance(instance, tuple)
+            and bool(instance)
+            and all(isinstance(part, cls) for part in instance)
+        )
+
+
+class NestedKey(metaclass=_NestedKeyMeta):
+    """A key of an entry: a string, or a tuple of keys that leads to a nested entry.
+
+    Examples:
+        >>> isinstance(("obs", "pixels"), NestedKey), isinstance(("obs", 3), NestedKey)
+        (True, False)
+    """

@@ -1,0 +1,187 @@
+"""The classmethods that make a :class:`TensorDict`, as functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensordict.containers.dense import TensorDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
+    import torch
+
+    from tensordict._nestedkey import NestedKey
+
+__all__ = [
+    "from_any",
+    "from_dict",
+    "from_namedtuple",
+    "from_pytree",
+    "from_struct_array",
+    "from_tuple",
+    "fromkeys",
+]
+
+
+def from_dict(
+    d: Mapping[NestedKey, Any],
+    *,
+    auto_batch_size: bool | None = None,
+    batch_dims: int | None = None,
+    device: torch.device | None = None,
+    batch_size: Sequence[int] | None = None,
+    names: Sequence[str | None] | None = None,
+) -> TensorDict:
+    """Make a :class:`TensorDict` of a mapping: :meth:`TensorDict.from_dict`.
+
+    Examples:
+        >>> from_dict({"a": torch.zeros(3)}, auto_batch_size=True).batch_size
+        torch.Size([3])
+    """
+    return TensorDict.from_dict(
+        d,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+        names=names,
+    )
+
+
+def from_any(
+    obj: Any,
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | None = None,
+    batch_size: Sequence[int] | None = None,
+) -> Any:
+    """Make a :class:`TensorDict` of what can be one: :meth:`TensorDict.from_any`.
+
+    Examples:
+        >>> from_any({"a": 1})["a"]
+        tensor(1)
+    """
+    return TensorDict.from_any(
+        obj,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+    )
+
+
+def from_tuple(
+    obj: Iterable[Any],
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | None = None,
+    batch_size: Sequence[int] | None = None,
+) -> TensorDict:
+    """Make a :class:`TensorDict` of a tuple: :meth:`TensorDict.from_tuple`.
+
+    Examples:
+        >>> from_tuple((torch.zeros(2), 3))["1"]
+        tensor(3)
+    """
+    made: TensorDict = TensorDict.from_tuple(
+        obj,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+    )
+    return made
+
+
+def from_namedtuple(
+    named_tuple: Any,
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | None = None,
+    batch_size: Sequence[int] | None = None,
+) -> TensorDict:
+    """Make a :class:`TensorDict` of a named tuple: :meth:`TensorDict.from_namedtuple`.
+
+    Examples:
+        >>> from collections import namedtuple
+        >>> from_namedtuple(namedtuple("pair", "a b")(1, 2))["b"]
+        tensor(2)
+    """
+    made: TensorDict = TensorDict.from_namedtuple(
+        named_tuple,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+    )
+    return made
+
+
+def from_struct_array(
+    struct_array: np.ndarray[Any, Any],
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | None = None,
+    batch_size: Sequence[int] | None = None,
+) -> TensorDict:
+    """Make a :class:`TensorDict` of a structured array.
+
+    See :meth:`TensorDict.from_struct_array`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from_struct_array(np.zeros(2, dtype=[("a", "f4")])).batch_size
+        torch.Size([2])
+    """
+    return TensorDict.from_struct_array(
+        struct_array,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+    )
+
+
+def from_pytree(
+    pytree: Any,
+    *,
+    batch_size: Sequence[int] | None = None,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+) -> Any:
+    """Make a :class:`TensorDict` of nested dictionaries, lists and tuples.
+
+    See :meth:`TensorDict.from_pytree`.
+
+    Examples:
+        >>> from_pytree(3)
+        tensor(3)
+    """
+    return TensorDict.from_pytree(
+        pytree,
+        batch_size=batch_size,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+    )
+
+
+def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> TensorDict:
+    """Make a :class:`TensorDict` with the same value under each key.
+
+    Examples:
+        >>> fromkeys(["a", "b"], 1)["b"]
+        tensor(1)
+    """
+    made: TensorDict = TensorDict.fromkeys(keys, value)
+    return made
+
+
+for _function in (from_dict, from_any, from_tuple, from_namedtuple, from_struct_array):
+    _function.__module__ = "tensordict.base"
+from_pytree.__module__ = fromkeys.__module__ = "tensordict._td"

@@ -1,0 +1,659 @@
+"""Functions of several collections: padding, merging, grouping, collating."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from tensordict import _rust
+from tensordict._nestedkey import NestedKey
+from tensordict.checks import is_non_tensor
+from tensordict.containers.dense import TensorDict
+from tensordict.ops.joining import dense_stack_tds
+from tensordict.protocol import CollectionProtocol
+
+__all__ = [
+    "collate",
+    "dense_stack_tds",
+    "group_by",
+    "make_tensordict",
+    "merge_tensordicts",
+    "pad",
+    "pad_sequence",
+    "unpad_sequence",
+]
+
+MSG_LOCKED = (
+    "Cannot modify locked TensorDict. For in-place modification, consider using the "
+    "`set_()` method and make sure the key is present."
+)
+MSG_ODD_PADS = "pad_size must have an even number of dimensions"
+MSG_MANY_PADS = (
+    "The length of pad_size must be <= 2 * the number of batch dimensions"
+)
+MSG_NEGATIVE = (
+    "Pad {} on dim {} of leaf {!r} (size {}) would produce a negative output size."
+)
+MSG_SIDE = "padding_side must be 'left' or 'right', got {!r}."
+MSG_PAD_KEYS = (
+    "padding_value has keys {} that name no entry of the tensordicts, whose entries are "
+    "{}."
+)
+MSG_FAILED = "pad_sequence failed for key {}"
+MSG_NO_MASK = (
+    "unpad_sequence needs a mask: pass mask=..., or pad with pad_sequence(..., "
+    "return_mask=True)."
+)
+MSG_VIEW = (
+    "Calling `{}.set(key, value, inplace=False)` is prohibited for existing tensors: a "
+    "container of another's values cannot be resized. Consider cloning it first."
+)
+
+
+# Padding -----------------------------------------------------------------------------
+
+
+def pad(
+    tensordict: Any,
+    pad_size: Sequence[int],
+    value: float = 0.0,
+    inplace: bool = False,
+    safe: bool = True,
+) -> Any:
+    """Pad all entries along the batch dims.
+
+    Args:
+        tensordict: the collection, of batch size ``[*B]``.
+        pad_size: how many items are added before and after each batch dim, from the
+            first on: ``[before_0, after_0, before_1, after_1, ...]``. A negative number
+            removes items.
+        value: what is added.
+        inplace: whether the padded entries replace those of ``tensordict``.
+        safe: accepted for compatibility: a call that fails changes nothing either way.
+
+    Returns:
+        A new :class:`TensorDict` whose leaves are new; with ``inplace`` the given one.
+
+    Raises:
+        RuntimeError: there is an odd number of sizes, or more than batch dims, or a dim
+            would become negative; with ``inplace`` also where the collection is locked.
+
+    Examples:
+        >>> td = TensorDict(a=torch.ones(2, 2), batch_size=[2])
+        >>> pad(td, [0, 1])["a"]
+        tensor([[1., 1.],
+                [1., 1.],
+                [0., 0.]])
+    """
+    if len(pad_size) % 2:
+        raise RuntimeError(MSG_ODD_PADS)
+    if len(pad_size) > 2 * tensordict.batch_dims:
+        raise RuntimeError(MSG_MANY_PADS)
+    pairs = [
+        (pad_size[number], pad_size[number + 1])
+        for number in range(0, len(pad_size), 2)
+    ]
+    padded = _pad(tensordict, pairs, value)
+    if not inplace:
+        return padded
+    if tensordict.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    for container in _rust.containers(tensordict):
+        if not container._is_dense:
+            raise RuntimeError(MSG_VIEW.format(type(container).__name__))
+    # All that may fail has been done: now the entries and the batch sizes move over.
+    _take(tensordict, padded)
+    return tensordict
+
+
+def _take(td: Any, resized: Any) -> None:
+    """Give a container the leaves and the batch size of another of its structure."""
+    for key, value in list(resized.items()):
+        if isinstance(value, CollectionProtocol):
+            _take(td._get_entry(key, None), value)
+        else:
+            td._set_entry(key, value)
+    td._batch_size = resized.batch_size
+
+
+def _pad(td: Any, pairs: list[tuple[int, int]], value: Any) -> Any:
+    entries: dict[str, Any] = {}
+    for key, item in list(td.items()):
+        if isinstance(item, CollectionProtocol):
+            entries[key] = _pad(item, pairs, value)
+        else:
+            for dim, (before, after) in enumerate(pairs):
+                if item.shape[dim] + before + after < 0:
+                    raise RuntimeError(
+                        MSG_NEGATIVE.format((before, after), dim, key, item.shape[dim])
+                    )
+            if not pairs:
+                entries[key] = item.clone()
+                continue
+            flat = [0, 0] * (item.ndim - len(pairs))
+            for before, after in reversed(pairs):
+                flat += [before, after]
+            entries[key] = torch.nn.functional.pad(item, flat, value=value)
+    size = list(td.batch_size)
+    for dim, (before, after) in enumerate(pairs):
+        size[dim] = max(size[dim] + before + after, 0)
+    names = td._td_dim_names
+    return _rust.new(
+        TensorDict,
+        entries,
+        torch.Size(size),
+        td.device,
+        None if names is None else list(names),
+    )
+
+
+def pad_sequence(
+    list_of_tensordicts: Sequence[Any],
+    pad_dim: int = 0,
+    padding_value: float | Mapping[NestedKey, float] = 0.0,
+    out: Any = None,
+    return_mask: bool | NestedKey = False,
+    padding_side: str = "right",
+) -> Any:
+    """Pad the entries of several collections to the same length, and stack them.
+
+    Args:
+        list_of_tensordicts: collections whose leaves differ along ``pad_dim`` alone.
+        pad_dim: the dim of each leaf that is padded to the longest.
+        padding_value: what is added, for all entries or by key.
+        out: a collection that the results are written into.
+        return_mask: whether the result holds a bool mask per leaf, under ``"masks"`` or
+            under this key: true where the value is not padding. Its shape is
+            ``[N, *B]``; where ``pad_dim`` is no batch dim, the padded dim follows.
+        padding_side: ``"left"`` or ``"right"``.
+
+    Returns:
+        A collection of batch size ``[N, *B]``. Entries that not all collections have
+        are left out, and names are.
+
+    Raises:
+        RuntimeError: the list is empty, a leaf has no dim to pad, or leaves differ
+            along another dim.
+        IndexError: a leaf has no dim ``pad_dim``.
+        KeyError: ``padding_value`` names an entry that does not exist.
+
+    Examples:
+        >>> one = TensorDict(a=torch.ones(1), batch_size=[1])
+        >>> two = TensorDict(a=torch.ones(2), batch_size=[2])
+        >>> pad_sequence([one, two], return_mask=True)["masks", "a"]
+        tensor([[ True, False],
+                [ True,  True]])
+    """
+    if padding_side not in ("left", "right"):
+        raise ValueError(MSG_SIDE.format(padding_side))
+    tds = list(list_of_tensordicts)
+    if not tds:
+        msg = "list_of_tensordicts cannot be empty"
+        raise RuntimeError(msg)
+    mask_key = _mask_key(return_mask)
+    keys = _shared_leaves(tds)
+    values: dict[Any, Any] = {}
+    if isinstance(padding_value, Mapping):
+        values = {_rust.unravel_key(key): item for key, item in padding_value.items()}
+        unknown = [key for key in values if key not in keys]
+        if unknown:
+            raise KeyError(MSG_PAD_KEYS.format(unknown, list(keys)))
+    size = _stacked_size(tds, pad_dim)
+    target = out
+    if out is None:
+        target = _shared_structure(tds, size)
+    masks: list[tuple[Any, torch.Tensor]] = []
+    ndim = len(size) - 1
+    for key in keys:
+        leaves = [_rust.get(td, key) for td in tds]
+        value = values.get(key, 0.0) if values else padding_value
+        if isinstance(padding_value, Mapping) and key not in values:
+            value = 0.0
+        if any(leaf.ndim == 0 for leaf in leaves):
+            msg = "Cannot pad scalars"
+            raise RuntimeError(msg)
+        try:
+            padded, mask = _pad_leaves(
+                leaves, pad_dim, value, padding_side == "left", ndim, mask_key
+            )
+            _store(target, key, padded, given=out is not None)
+        except IndexError:
+            raise
+        except Exception as error:
+            raise RuntimeError(MSG_FAILED.format(key)) from error
+        if mask is not None:
+            masks.append((key, mask))
+    for key, mask in masks:
+        where = _rust.unravel_key((mask_key, key))
+        try:
+            _store(target, where, mask, given=out is not None)
+        except Exception as error:
+            raise RuntimeError(MSG_FAILED.format(where)) from error
+    return target
+
+
+def _mask_key(return_mask: Any) -> Any:
+    """The key of the masks; None where none are asked for."""
+    if return_mask is False:
+        return None
+    return "masks" if return_mask is True else _rust.unravel_key(return_mask)
+
+
+def _shared_leaves(tds: Sequence[Any]) -> list[Any]:
+    """The keys of the leaves that all collections have, in the order of the first."""
+    others = [set(td.keys(True, True)) for td in tds[1:]]
+    return [
+        key for key in tds[0].keys(True, True) if all(key in other for other in others)
+    ]
+
+
+def _shared_structure(tds: Sequence[Any], size: torch.Size) -> Any:
+    """The nested collections that all have, empty, stacked to a batch size."""
+    first = tds[0]
+    result = first.empty(batch_size=size, names=None)
+    for key, value in list(first.items()):
+        if isinstance(value, CollectionProtocol):
+            others = [td._get_entry(key, None) for td in tds]
+            if all(isinstance(other, CollectionProtocol) for other in others):
+                inner = torch.Size(
+                    [size[0], *_longest(others)] if len(size) else _longest(others)
+                )
+                result._set_entry(key, _shared_structure(others, inner))
+    return result
+
+
+def _longest(tds: Sequence[Any]) -> list[int]:
+    """The longest of each batch dim, as many as the first collection has."""
+    first = tds[0].batch_size
+    sizes = [td.batch_size for td in tds]
+    dims = zip_longest(*sizes, fillvalue=0)
+    return [max(dim) for dim in list(dims)[: len(first)]]
+
+
+def _stacked_size(tds: Sequence[Any], pad_dim: int) -> torch.Size:
+    first = tds[0].batch_size
+    if pad_dim >= 0 and any(pad_dim >= td.ndim > 0 for td in tds):
+        # A leaf without the dim is found below; the batch size is not padded.
+        return torch.Size([len(tds), *first])
+    return torch.Size([len(tds), *_longest(tds)])
+
+
+def _pad_leaves(
+    leaves: list[torch.Tensor],
+    pad_dim: int,
+    value: Any,
+    left: bool,
+    ndim: int,
+    mask_key: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The stack of leaves padded to one length, and its mask if there is a mask key."""
+    first = leaves[0]
+    shape = list(first.shape)
+    dim = pad_dim + len(shape) if pad_dim < 0 else pad_dim
+    if not 0 <= dim < len(shape):
+        msg = "tuple index out of range"
+        raise IndexError(msg)
+    lengths = [leaf.shape[dim] for leaf in leaves]
+    longest = max(lengths)
+    shape[dim] = longest
+    for leaf in leaves:
+        other = list(leaf.shape)
+        if len(other) == len(shape):
+            other[dim] = longest
+        if other != shape:
+            msg = f"the shapes {leaf.shape} and {first.shape} differ beside dim {dim}"
+            raise RuntimeError(msg)
+    same = all(leaf.dtype == first.dtype for leaf in leaves)
+    if same and all(length == longest for length in lengths):
+        stacked = torch.stack(leaves)
+    else:
+        stacked = first.new_full((len(leaves), *shape), value)
+        for row, leaf, length in zip(stacked, leaves, lengths, strict=True):
+            row.narrow(dim, longest - length if left else 0, length).copy_(leaf)
+    if mask_key is None:
+        return stacked, None
+    mask_shape = shape[:ndim] if dim < ndim else [*shape[:ndim], longest]
+    mask_dim = min(dim, ndim)
+    mask = first.new_zeros((len(leaves), *mask_shape), dtype=torch.bool)
+    for row, length in zip(mask, lengths, strict=True):
+        row.narrow(mask_dim, longest - length if left else 0, length).fill_(True)
+    return stacked, mask
+
+
+def _store(target: Any, key: Any, value: torch.Tensor, *, given: bool) -> None:
+    """Write a result: into the storage of an entry of a given collection if it has it."""
+    present = _rust.get(target, key, None) if given else None
+    if present is not None:
+        _rust.set_entry(target, key, value, True)
+        return
+    path = _rust.unravel_key_to_tuple(key)
+    parent = target
+    for part in path[:-1]:
+        child = parent._get_entry(part, None)
+        if child is None:
+            child = parent.empty()
+            _rust.set_entry(parent, part, child)
+            child = parent._get_entry(part, None)
+        parent = child
+    _rust.set_entry(parent, path[-1], value)
+
+
+def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
+    """The collections that :func:`pad_sequence` was given, as a lazy stack.
+
+    Args:
+        padded: the padded collection, of batch size ``[N, *B]``.
+        mask: bool masks: a collection with one per leaf, or one tensor ``[N, L]`` for
+            all. Default: what ``pad_sequence(return_mask=True)`` stored.
+        pad_dim: the dim that was padded.
+
+    Returns:
+        A lazy stack of ``N`` collections along the first dim.
+
+    Raises:
+        ValueError: there is no mask, or a tensor mask has another shape.
+        KeyError: the masks lack a leaf.
+    """
+    if mask is None:
+        mask = _rust.get(padded, "masks", None)
+        if not isinstance(mask, CollectionProtocol):
+            raise ValueError(MSG_NO_MASK)
+        padded = padded.exclude("masks")
+    count = padded.batch_size[0]
+    if isinstance(mask, torch.Tensor) and (mask.ndim != 2 or mask.shape[0] != count):  # noqa: PLR2004
+        msg = (
+            "A tensor mask must have shape [len(padded), max_len], got "
+            f"{tuple(mask.shape)}."
+        )
+        raise ValueError(msg)
+    ndim = padded.batch_dims - 1
+    members = [_unpad(padded, mask, number, pad_dim, ndim, ()) for number in range(count)]
+    return type(padded).lazy_stack(members, 0)
+
+
+def _unpad(
+    td: Any, mask: Any, number: int, pad_dim: int, ndim: int, path: tuple[str, ...]
+) -> Any:
+    """The member ``number`` without its padding."""
+    entries: dict[str, Any] = {}
+    kept = None
+    for key, value in list(td.items()):
+        if isinstance(value, CollectionProtocol):
+            entries[key] = _unpad(value, mask, number, pad_dim, ndim, (*path, key))
+            continue
+        leaf = value[number]
+        dim = pad_dim + leaf.ndim if pad_dim < 0 else pad_dim
+        if isinstance(mask, torch.Tensor):
+            valid = mask[number].bool()
+        else:
+            where = _rust.unravel_key((*path, key))
+            found = _rust.get(mask, where, None)
+            if found is None:
+                msg = f"The mask has no entry for key {where!r} of padded."
+                raise KeyError(msg)
+            valid = found[number].bool()
+            along = min(dim, valid.ndim - 1)
+            others = [other for other in range(valid.ndim) if other != along]
+            valid = valid.any(others) if others else valid
+        entries[key] = leaf.index_select(dim, valid.nonzero().squeeze(-1))
+        if dim < ndim:
+            kept = entries[key].shape[dim]
+    size = list(td.batch_size[1:])
+    if kept is not None:
+        size[pad_dim] = kept
+    return _rust.new(td._dense_type(), entries, torch.Size(size), td.device, None)
+
+
+# Merging and stacking ----------------------------------------------------------------
+
+
+def merge_tensordicts(
+    *tensordicts: Any,
+    callback_exist: Callable[..., Any]
+    | Mapping[NestedKey, Callable[..., Any]]
+    | None = None,
+) -> Any:
+    """A collection with the entries of all: of the first that has each.
+
+    Args:
+        *tensordicts: two collections or more. The result has the type, batch size,
+            device and names of the first, and shares the leaves.
+        callback_exist: what makes one value of those of an entry that all have, as
+            ``callback_exist(*values)``; one for all entries, or by key.
+
+    Raises:
+        RuntimeError: there are fewer than two, or an entry does not fit the batch size.
+
+    Examples:
+        >>> one = TensorDict(a=torch.zeros(2), batch_size=[2])
+        >>> two = TensorDict(a=torch.ones(2), b=torch.ones(2), batch_size=[2])
+        >>> merged = merge_tensordicts(one, two)
+        >>> merged["a"] is one["a"], merged["b"] is two["b"]
+        (True, True)
+        >>> merge_tensordicts(one, two, callback_exist=lambda x, y: y)["a"] is two["a"]
+        True
+    """
+    if len(tensordicts) < 2:  # noqa: PLR2004
+        msg = f"at least 2 tensordicts must be provided, got {len(tensordicts)}"
+        raise RuntimeError(msg)
+    callbacks: Any = callback_exist
+    if isinstance(callback_exist, Mapping):
+        table = {_rust.unravel_key(key): item for key, item in callback_exist.items()}
+        callbacks = table.get
+    elif callback_exist is not None:
+        callbacks = _always(callback_exist)
+    # The nested collections of the first come first, as `empty(recurse=True)` has them.
+    result = tensordicts[0].empty(recurse=True)
+    done: set[Any] = set()
+    for td in tensordicts:
+        for key, value in td.items(True, True):
+            if key in done:
+                continue
+            done.add(key)
+            merged = value
+            callback = callbacks(key) if callbacks is not None else None
+            if callback is not None:
+                values = [_rust.get(other, key, None) for other in tensordicts]
+                if all(item is not None for item in values):
+                    merged = callback(*values)
+            _merge_entry(result, key, merged)
+    return result
+
+
+def _always(callback: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
+    return lambda _key: callback
+
+
+def _merge_entry(result: Any, key: Any, value: Any) -> None:
+    """Set an entry; the collections on the way are of the type of the one around."""
+    path = _rust.unravel_key_to_tuple(key)
+    for part in path[:-1]:
+        child = result._get_entry(part, None)
+        if child is None:
+            child = result.empty()
+            result._set_entry(part, child)
+        elif not isinstance(child, CollectionProtocol):
+            msg = f"{type(child).__name__!r} object under {part!r} has no entries"
+            raise AttributeError(msg)
+        result = child
+    if isinstance(result._get_entry(path[-1], None), CollectionProtocol):
+        msg = f"{path[-1]!r} is a leaf in one collection and a nested one in another"
+        raise AttributeError(msg)
+    _rust.set_entry(result, path[-1], value)
+
+
+# Groups and batches ------------------------------------------------------------------
+
+
+def group_by(tensordict: Any, key: NestedKey) -> tuple[Any, tuple[Any, ...]]:
+    """Split a collection by the values of an entry, along the first batch dim.
+
+    Args:
+        tensordict: a collection with at least one batch dim.
+        key: the entry whose slices are compared.
+
+    Returns:
+        The different values, sorted, and a collection of the rows of each, which keep
+        their order. A row with NaN is a group of its own.
+
+    Raises:
+        ValueError: there is no batch dim.
+        KeyError: there is no such entry.
+        TypeError: the entry is a collection.
+
+    Examples:
+        >>> td = TensorDict(a=torch.tensor([1, 0, 1]), batch_size=[3])
+        >>> values, groups = group_by(td, "a")
+        >>> values, [group.batch_size[0] for group in groups]
+        (tensor([0, 1]), [1, 2])
+    """
+    if tensordict.batch_dims < 1:
+        msg = (
+            "group_by groups the rows along the first batch dimension of the "
+            "tensordict, which has none."
+        )
+        raise ValueError(msg)
+    column = _rust.get(tensordict, key, None)
+    if column is None:
+        msg = f"group_by: the tensordict has no entry {key!r}."
+        raise KeyError(msg)
+    if isinstance(column, torch.Tensor):
+        values, places = torch.unique(column, dim=0, return_inverse=True)
+        count = values.shape[0]
+    elif is_non_tensor(column):
+        listed = column.tolist()
+        values = sorted(set(listed))
+        numbers = {value: number for number, value in enumerate(values)}
+        places = torch.tensor([numbers[value] for value in listed])
+        count = len(values)
+    else:
+        msg = (
+            f"group_by needs a tensor or non-tensor entry, but {key!r} holds a "
+            f"{type(column).__name__}."
+        )
+        raise TypeError(msg)
+    order = torch.argsort(places, stable=True)
+    counts = torch.bincount(places, minlength=count).tolist() if count else []
+    return values, tuple(tensordict[rows] for rows in order.split(counts) if counts)
+
+
+def collate(
+    batch: Any,
+    *,
+    pad_keys: Mapping[NestedKey, float] | None = None,
+    nested_keys: Sequence[NestedKey] | None = None,
+    mask_key: NestedKey | None = None,
+) -> Any:
+    """Make a batch of samples, for :class:`torch.utils.data.DataLoader`.
+
+    Collections are stacked, anything else is given to torch's default.
+
+    Args:
+        batch: the samples. What is no list is given back.
+        pad_keys: entries whose first dim differs between samples, with what they are
+            padded with to the longest.
+        nested_keys: entries whose first dim differs, to become nested tensors.
+        mask_key: where bool masks of the entries in ``pad_keys`` are stored.
+
+    Raises:
+        KeyError: a sample lacks an entry that is named.
+        ValueError: a key is in both lists, there is a mask but nothing to pad, the
+            mask is an entry of a sample, or samples to be padded have batch dims.
+
+    Examples:
+        >>> samples = [TensorDict(a=torch.ones(1)), TensorDict(a=torch.ones(2))]
+        >>> collate(samples, pad_keys={"a": 0.0})["a"]
+        tensor([[1., 0.],
+                [1., 1.]])
+    """
+    if not isinstance(batch, list) or not batch:
+        return batch
+    if not isinstance(batch[0], CollectionProtocol):
+        return torch.utils.data.default_collate(batch)
+    padded, nested = _checked_keys(batch, pad_keys, nested_keys, mask_key)
+    if not padded and not nested:
+        return dense_stack_tds(batch, 0)
+    rest = [sample.exclude(*padded, *nested) for sample in batch]
+    result = dense_stack_tds(rest, 0)
+    if nested and not result._is_dense:
+        msg = (
+            f"collate got nested_keys={list(nested)}, but the other entries of the "
+            "samples differ in shape, so they stack lazily and the nested tensors could "
+            "not be read back. Name the entries that vary in length in pad_keys or "
+            "nested_keys."
+        )
+        raise ValueError(msg)
+    if padded:
+        chosen = [sample.select(*padded) for sample in batch]
+        mask: Any = False if mask_key is None else mask_key
+        result.update(pad_sequence(chosen, 0, padded, return_mask=mask))
+    for key in nested:
+        leaves = [_rust.get(sample, key) for sample in batch]
+        result.set(key, torch.nested.as_nested_tensor(leaves, layout=torch.jagged))
+    return result
+
+
+def _checked_keys(
+    batch: list[Any], pad_keys: Any, nested_keys: Any, mask_key: Any
+) -> tuple[dict[Any, float], list[Any]]:
+    """The keys of :func:`collate` in their simplest form, known to be in all samples."""
+    padded = {
+        _rust.unravel_key(key): value for key, value in dict(pad_keys or {}).items()
+    }
+    nested = [_rust.unravel_key(key) for key in nested_keys or ()]
+    both = [key for key in nested if key in padded]
+    if both:
+        msg = f"collate got the keys {both} in both pad_keys and nested_keys."
+        raise ValueError(msg)
+    if mask_key is not None and not padded:
+        msg = "collate got a mask_key but no pad_keys to mask."
+        raise ValueError(msg)
+    for key in (*padded, *nested):
+        if any(_rust.get(sample, key, None) is None for sample in batch):
+            msg = f"collate got the key {key!r}, which a sample lacks."
+            raise KeyError(msg)
+    if mask_key is not None and any(
+        _rust.get(sample, mask_key, None) is not None for sample in batch
+    ):
+        msg = f"collate got mask_key={mask_key!r}, which is an entry of a sample."
+        raise ValueError(msg)
+    if padded and batch[0].batch_dims:
+        msg = (
+            "collate(pad_keys=...) pads the first dim of each entry, which is a batch dim "
+            f"of these samples (batch_size={batch[0].batch_size}). Give the samples an "
+            "empty batch size, or call pad_sequence."
+        )
+        raise ValueError(msg)
+    return padded, nested
+
+
+def make_tensordict(
+    input_dict: Mapping[NestedKey, Any] | None = None,
+    batch_size: Sequence[int] | None = None,
+    device: torch.device | str | int | None = None,
+    auto_batch_size: bool | None = None,
+    **kwargs: Any,
+) -> TensorDict:
+    """Make a :class:`TensorDict` of a mapping or of keyword arguments.
+
+    Args:
+        input_dict: the entries. They come after those given by name.
+        batch_size: the batch size. Default: ``[]``.
+        device: where all entries are moved.
+        auto_batch_size: whether the batch size is the leading dims that all entries
+            share.
+        **kwargs: entries by name.
+
+    Examples:
+        >>> make_tensordict(a=torch.zeros(3), auto_batch_size=True).batch_size
+        torch.Size([3])
+    """
+    entries: dict[Any, Any] = dict(kwargs)
+    if input_dict is not None:
+        entries.update(input_dict.items())
+    return TensorDict.from_dict(
+        entries, batch_size=batch_size, device=device, auto_batch_size=auto_batch_size
+    )

@@ -1,0 +1,443 @@
+"""Helpers around collections: keys, shapes, duplicates, settings, timing.
+
+Most names are defined where they belong and are offered here under their established
+import path.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, List, NamedTuple, Self, Tuple, Union
+
+import torch
+from torch.nn.parameter import Buffer
+
+from tensordict import _rust
+from tensordict._deprecated_utils import UTILS
+from tensordict._deprecation import deprecated_names
+from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
+from tensordict._options import (
+    capture_non_tensor_stack,
+    lazy_legacy,
+    list_to_stack,
+    set_capture_non_tensor_stack,
+    set_lazy_legacy,
+    set_list_to_stack,
+)
+from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
+from tensordict.checks import (
+    _is_non_tensor,
+    _is_tensorclass,
+    is_bool,
+    is_floating,
+    is_inexact,
+    is_integer,
+    is_non_tensor,
+    is_tensorclass,
+)
+from tensordict.ops.display import get_printoptions, set_printoptions
+from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from tensordict.collection import TensorCollection
+
+__all__ = [
+    "KEY_SEPARATOR",
+    "Buffer",
+    "DeviceType",
+    "IndexType",
+    "NestedKey",
+    "capture_non_tensor_stack",
+    "expand_as_right",
+    "expand_right",
+    "get_printoptions",
+    "is_bool",
+    "is_floating",
+    "is_inexact",
+    "is_integer",
+    "is_non_tensor",
+    "is_tensorclass",
+    "isin",
+    "lazy_legacy",
+    "list_to_stack",
+    "logger",
+    "parse_tensor_dict_string",
+    "print_directory_tree",
+    "remove_duplicates",
+    "set_capture_non_tensor_stack",
+    "set_lazy_legacy",
+    "set_list_to_stack",
+    "set_printoptions",
+    "timeit",
+    "unravel_key",
+    "unravel_key_list",
+    "unravel_key_to_tuple",
+]
+
+# The unions of the typing module, as users compare them and read their arguments.
+DeviceType = Union[torch.device, str, int]  # noqa: UP007
+IndexType = Union[  # noqa: UP007
+    None, int, slice, str, torch.Tensor, List[Any], Tuple[Any, ...]  # noqa: UP006
+]
+
+_unravel_key_to_tuple = unravel_key_to_tuple
+
+LOGGING_LEVEL = os.environ.get("TD_LOGGING_LEVEL", "INFO")
+logger = logging.getLogger("tensordict")
+"""The logger of the package; ``TD_LOGGING_LEVEL`` sets its level."""
+logger.setLevel(LOGGING_LEVEL.upper())
+logger.propagate = False
+if not logger.handlers:
+    _handler = logging.StreamHandler(stream=sys.stderr)
+    _handler.setFormatter(
+        logging.Formatter("%(asctime)s [%(name)s][%(levelname)s] %(message)s")
+    )
+    logger.addHandler(_handler)
+
+MSG_EXPAND_DIMS = (
+    "expand_as_right requires the destination tensor to have at least as many "
+    "dimensions as the input tensor, got tensor.ndimension()={} and "
+    "dest.ndimension()={}"
+)
+MSG_EXPAND_SHAPE = (
+    "tensor shape is incompatible with dest shape, got: tensor.shape={}, dest={}"
+)
+MSG_BAD_DIM = (
+    "The specified dimension '{}' is invalid for {} with batch size '{}'."
+)
+MSG_NDIM = (
+    "The number of dimensions in the batch size of the input and reference must be the "
+    "same."
+)
+
+__getattr__ = deprecated_names(__name__, UTILS)
+
+
+# Shapes ------------------------------------------------------------------------------
+
+
+def expand_as_right(tensor: Any, dest: Any) -> Any:
+    """Expand a tensor by new dims on its right, to the shape of another.
+
+    Args:
+        tensor: a tensor or a collection of shape ``[*S]``.
+        dest: a tensor or a collection of shape ``[*S, *F]``.
+
+    Returns:
+        A view of shape ``[*S, *F]``.
+
+    Raises:
+        RuntimeError: the shape of ``dest`` does not begin with that of ``tensor``.
+
+    Examples:
+        >>> expand_as_right(torch.arange(2), torch.zeros(2, 3))
+        tensor([[0, 0, 0],
+                [1, 1, 1]])
+    """
+    if dest.ndimension() < tensor.ndimension():
+        raise RuntimeError(
+            MSG_EXPAND_DIMS.format(tensor.ndimension(), dest.ndimension())
+        )
+    if tensor.shape != dest.shape[: tensor.ndimension()]:
+        raise RuntimeError(MSG_EXPAND_SHAPE.format(tensor.shape, dest.shape))
+    return expand_right(tensor, dest.shape)
+
+
+def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
+    """Expand a tensor by new dims on its right, to a shape.
+
+    Args:
+        tensor: a tensor or a collection of shape ``[*S]``, where a dim may be 1.
+        shape: the shape ``[*S, *F]``.
+
+    Returns:
+        A view of shape ``[*S, *F]``.
+
+    Examples:
+        >>> expand_right(torch.arange(2), [2, 3]).shape
+        torch.Size([2, 3])
+    """
+    missing = len(shape) - tensor.ndimension()
+    for _ in range(missing):
+        tensor = tensor.unsqueeze(-1)
+    return tensor.expand(*shape)
+
+
+def _shape(tensor: Any, nested_shape: bool = False) -> Any:
+    """The shape of a tensor; a nested tensor's dims that differ are -1."""
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_nested:
+        return tensor.shape
+    if nested_shape:
+        return tensor._nested_tensor_size()
+    if tensor.layout is torch.jagged:
+        return tensor.shape
+    lengths = []
+    for dim in range(tensor.ndim):
+        try:
+            lengths.append(tensor.size(dim))
+        except RuntimeError:
+            lengths.append(-1)
+    return torch.Size(lengths)
+
+
+def _maybe_correct_neg_dim(
+    dim: int, shape: torch.Size | None, ndim: int | None = None
+) -> int:
+    """A dim counted from the front, checked."""
+    given = ndim
+    if ndim is None:
+        ndim = len(shape)  # type: ignore[arg-type]
+    out = dim + ndim if dim < 0 else dim
+    if not 0 <= out < ndim:
+        where = f"batch dims {ndim}" if given is not None else f"shape {shape}"
+        msg = f"Incompatible dim {out} for tensordict with {where}."
+        raise IndexError(msg)
+    return out
+
+
+def _getitem_batch_size(batch_size: Any, index: Any) -> Any:
+    """The batch size that an index gives."""
+    size = _rust.index_shape(torch.Size(batch_size), index)
+    return size if isinstance(batch_size, torch.Size) else type(batch_size)(size)
+
+
+def _zip_strict(*iterables: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """:func:`zip` of iterables of one length."""
+    return zip(*iterables, strict=True)
+
+
+# Rows --------------------------------------------------------------------------------
+
+
+def isin(
+    input: TensorCollection,
+    reference: TensorCollection,
+    key: NestedKey,
+    dim: int = 0,
+) -> torch.Tensor:
+    """Which slices of an entry occur in the same entry of another collection.
+
+    Args:
+        input: a collection with an entry ``key`` of shape ``[*B, *F]``.
+        reference: a collection with as many batch dims.
+        key: the entry that is compared.
+        dim: the batch dim along which the slices are taken.
+
+    Returns:
+        A bool tensor of shape ``[N]``, where ``N`` is the length of ``dim``.
+
+    Raises:
+        KeyError: an entry is missing or is no tensor.
+        ValueError: ``dim`` is no batch dim, or the numbers of batch dims differ.
+
+    Examples:
+        >>> td = TensorDict(a=torch.tensor([1, 2, 3]), batch_size=[3])
+        >>> seen = TensorDict(a=torch.tensor([3, 1]), batch_size=[2])
+        >>> isin(td, seen, "a")
+        tensor([ True, False,  True])
+    """
+    tensors = []
+    for name, td in (("input", input), ("reference", reference)):
+        tensor = td.get(key)
+        if not isinstance(tensor, torch.Tensor):
+            msg = f"Key '{key}' not found in {name} or not a tensor."
+            raise KeyError(msg)
+        tensors.append(tensor)
+    ndim = len(input.batch_size)
+    if len(reference.batch_size) != ndim:
+        raise ValueError(MSG_NDIM)
+    if not -ndim <= dim < ndim:
+        raise ValueError(MSG_BAD_DIM.format(dim, "an input TensorDict", input.batch_size))
+    dim = dim % ndim
+    first, second = tensors
+    joined = torch.cat([second, first], dim)
+    _, inverse = torch.unique(joined, dim=dim, return_inverse=True)
+    count = second.shape[dim]
+    return torch.isin(inverse[count:], inverse[:count])
+
+
+def remove_duplicates(
+    input: TensorCollection,
+    key: NestedKey,
+    dim: int = 0,
+    *,
+    return_indices: bool = False,
+) -> Any:
+    """Keep one of the slices whose entry is the same, in the order of the entry.
+
+    Args:
+        input: a collection with an entry ``key``.
+        key: the entry that is compared.
+        dim: the batch dim along which the slices are taken.
+        return_indices: whether the place of each slice in the result is returned too.
+
+    Returns:
+        A collection of the first slice of each kind, sorted by the entry; with
+        ``return_indices`` also an int64 tensor of shape ``[N]``.
+
+    Raises:
+        KeyError: the entry is missing or is no tensor.
+        ValueError: ``dim`` is no batch dim.
+
+    Examples:
+        >>> td = TensorDict(a=torch.tensor([3, 1, 3]), batch_size=[3])
+        >>> remove_duplicates(td, "a")["a"]
+        tensor([1, 3])
+    """
+    tensor = input.get(key)
+    if tensor is None:
+        msg = f"The key '{key}' does not exist in the TensorDict."
+        raise KeyError(msg)
+    if not isinstance(tensor, torch.Tensor):
+        msg = f"The key '{key}' does not point to a tensor in the TensorDict."
+        raise KeyError(msg)
+    ndim = len(input.batch_size)
+    if not -ndim <= dim < ndim:
+        raise ValueError(MSG_BAD_DIM.format(dim, "a TensorDict", input.batch_size))
+    dim = dim % ndim
+    values, places = torch.unique(tensor, dim=dim, return_inverse=True)
+    count = values.shape[dim]
+    # The first slice of each kind: the smallest number that is written last wins.
+    numbers = torch.arange(tensor.shape[dim], device=tensor.device)
+    first = numbers.new_full((count,), tensor.shape[dim])
+    first = first.scatter_reduce(0, places, numbers, "amin")
+    result = input[(slice(None),) * dim + (first,)]  # type: ignore[index]
+    return (result, places) if return_indices else result
+
+
+# Text --------------------------------------------------------------------------------
+
+
+def parse_tensor_dict_string(s: str) -> Any:
+    """A collection of zeros of the structure that the ``repr`` of one shows.
+
+    Both forms of the ``repr`` are understood.
+
+    Raises:
+        ValueError: the text is not the ``repr`` of a collection.
+
+    Examples:
+        >>> td = TensorDict(a=torch.ones(2, 3), n={"b": torch.ones(2)}, batch_size=[2])
+        >>> bool((parse_tensor_dict_string(repr(td)) == td * 0).all())
+        True
+    """
+    from tensordict._parsing import parse
+
+    return parse(s)
+
+
+def print_directory_tree(
+    path: str | Path, indent: str = "", display_metadata: bool = True
+) -> str:
+    """Log the tree of a directory, and return it as text.
+
+    Args:
+        path: the directory.
+        indent: what each line begins with.
+        display_metadata: whether the size of the directory is logged first.
+    """
+    root = Path(path)
+    if display_metadata:
+        total: float = sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
+        for unit in ("B", "KB", "MB", "GB"):  # noqa: B007
+            if total < 1024:  # noqa: PLR2004
+                break
+            total /= 1024
+        logger.info("Directory size: %.2f %s", total, unit)
+    lines = list(_tree(root, indent))
+    for line in lines:
+        logger.info("%s", line)
+    return "\n".join(lines)
+
+
+def _tree(path: Path, indent: str) -> Iterator[str]:
+    if not path.is_dir():
+        yield f"{indent}{path.name}"
+        return
+    yield f"{indent}{path.name}/"
+    for child in sorted(path.iterdir()):
+        yield from _tree(child, indent + "    ")
+
+
+# Time --------------------------------------------------------------------------------
+
+
+class timeit:  # noqa: N801 - a public name
+    """Measure how long a block or a function takes, summed by name.
+
+    Examples:
+        >>> with timeit("block"):
+        ...     pass
+        >>> timeit._REG["block"][2]
+        1
+        >>> timeit.erase()
+    """
+
+    _REG: ClassVar[dict[str, list[Any]]] = {}
+    """By name: the mean time of a call in seconds, the total, and the calls."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Measure every call of a function."""
+
+        @wraps(fn)
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            with type(self)(self.name):
+                return fn(*args, **kwargs)
+
+        return measured
+
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        elapsed_s = time.perf_counter() - self._began
+        _, total, calls = self._REG.setdefault(self.name, [0.0, 0.0, 0])
+        self._REG[self.name][:] = [
+            (total + elapsed_s) / (calls + 1),
+            total + elapsed_s,
+            calls + 1,
+        ]
+
+    @staticmethod
+    def print(prefix: str | None = None) -> None:
+        """Log the times of all names, longest total first."""
+        order = sorted(timeit._REG, key=lambda name: timeit._REG[name][1])
+        for name in order:
+            mean, total, _ = timeit._REG[name]
+            head = f"{prefix} -- " if prefix else ""
+            logger.info(
+                "%s%s took %s msec (total = %s sec)",
+                head,
+                name,
+                f"{mean * 1000: 4.4}",
+                total,
+            )
+
+    @staticmethod
+    def erase() -> None:
+        """Set all times to zero."""
+        for name in timeit._REG:
+            timeit._REG[name] = [0.0, 0.0, 0]
+
+
+# Named inside pickles ------------------------------------------------------------------
+
+
+class _LockedSchema(NamedTuple):
+    """The keys of a container whose set of entries is fixed."""
+
+    keys: tuple[str, ...]
+
+
+_StringOnlyDict = dict
+
