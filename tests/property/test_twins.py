@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensordict import _rust
-from tensordict.interop import index_twins, twins
+from tensordict.interop import index_twins, key_twins, twins
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,7 +20,7 @@ import trees  # noqa: E402
 
 TWINS = {
     name: getattr(module, name)
-    for module in (twins, index_twins)
+    for module in (twins, index_twins, key_twins)
     for name in dir(module)
     if not name.startswith("_")
     and inspect.isfunction(getattr(module, name))
@@ -353,3 +353,95 @@ def test_joining(data, dim, num, mix):
         known = trees.known_objects(td)
         expected = trees.outcome(TWINS[name], tds, dim, known=known)
         assert trees.outcome(getattr(_rust, name), tds, dim, known=known) == expected
+
+
+paths = st.lists(keys, max_size=4).map(tuple)
+
+
+@given(td=trees.containers(), chosen=paths, strict=st.booleans(), lock=st.booleans())
+@relaxed
+def test_choosing(td, chosen, strict, lock):
+    if lock:
+        twins.lock_tree(td)
+    both("select", td, chosen, False, strict)
+    both("exclude", td, chosen, False)
+    if not any(isinstance(c, trees.Wrapped) for c in twins.containers(td)):
+        both_on_copies("select", td, chosen, True, strict)
+        both_on_copies("exclude", td, chosen, True)
+
+
+@given(td=trees.containers(foreign=False), separator=st.sampled_from([".", "a", "", "--"]))
+@relaxed
+def test_regrouping(td, separator):
+    both("flatten_keys", td, separator, False)
+    both("flatten_keys", td, separator, False, lambda cls: issubclass(cls, torch.Tensor))
+    both_on_copies("flatten_keys", td, separator, True)
+    for source in (td, key_twins.flatten_keys(td, ".", False)):
+        both("unflatten_keys", source, separator, False)
+    dotted = key_twins.flatten_keys(td, ".", False)
+    dotted._tensordict["x.y.z"] = dotted._tensordict["x.y.w"] = torch.ones(td.batch_size)
+    dotted._tensordict["n"] = twins.new(trees.TensorDict, {}, td.batch_size, None, None)
+    both("unflatten_keys", dotted, ".", False)
+    both_on_copies("unflatten_keys", dotted, ".", True)
+
+
+@given(
+    data=st.data(),
+    clone=st.booleans(),
+    inplace=st.booleans(),
+    ignore_lock=st.booleans(),
+    lock=st.booleans(),
+    as_dict=st.booleans(),
+)
+@relaxed
+def test_update(data, clone, inplace, ignore_lock, lock, as_dict):
+    td = data.draw(trees.containers((3,), foreign=False, names=False))
+    source = data.draw(trees.containers((3,), foreign=False))
+    if as_dict:
+        source = dict(source._tensordict)
+        if data.draw(st.booleans()):
+            source["n", "deep"] = torch.ones(3)
+            source["n"] = {"a": torch.ones(3), "b": 1.0}
+    if lock:
+        twins.lock_tree(td)
+    if inplace:
+        # The leaves are shared by the copies: each copy gets its own.
+        results = []
+        for function in (key_twins.update, _rust.update):
+            copy = twins.map_leaves(td, torch.clone, (), None, True, 0, True)
+            options = (source, clone, inplace, False, None, ignore_lock)
+            result = trees.outcome(function, copy, *options, known={})
+            results.append((result, trees.describe(copy, {})))
+        assert results[1] == results[0]
+    else:
+        both_on_copies("update", td, source, clone, inplace, False, None, ignore_lock)
+
+
+@given(
+    data=st.data(),
+    batch_size=st.sampled_from(
+        [None, [3], (3,), torch.Size([3]), 3, [2], [3, 1], "x", torch.tensor([3]), 1.5]
+    ),
+    device=st.sampled_from([None, "cpu", torch.device("cpu"), "nonsense"]),
+    names=st.sampled_from([None, ["x"], ["x", "y"]]),
+    how=st.integers(0, 3),
+)
+@relaxed
+def test_init(data, batch_size, device, names, how):
+    td = data.draw(trees.containers((3,), foreign=False))
+    entries = dict(td._tensordict)
+    if how == 1:
+        entries["n", "deep"] = torch.ones(3)
+    elif how == 2:
+        entries["n"] = {"a": torch.ones(3), ("b", "c"): 1.0, "d": {"e": torch.ones(3)}}
+    source = td if how == 0 else entries if how < 3 else [1]
+    known = trees.known_objects(td)
+    results = []
+    for function in (twins.init, _rust.init):
+        new = trees.TensorDict.__new__(trees.TensorDict)
+        result = trees.outcome(
+            function, new, source, batch_size, device, names, False, known=known
+        )
+        described = trees.describe(new, known) if result[0] == "gave" else None
+        results.append((result, described))
+    assert results[1] == results[0]

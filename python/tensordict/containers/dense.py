@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
 import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
+from tensordict.interop.twins import as_size
 from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["TensorDict"]
 
-MSG_SOURCE = (
-    "A TensorDict source is expected to be a TensorDictBase sub-type or a Mapping, "
-    "found type(source)={}."
-)
-MSG_BATCH_SIZE = (
-    "batch size was not specified when creating the TensorDict instance and it could "
-    "not be retrieved from source."
-)
 MSG_TWO_SOURCES = (
     "Either a dictionary or a sequence of kwargs must be provided, not both."
-)
-MSG_SCALAR = (
-    " Python scalars are stored as 0-dim tensors: to store a scalar in a tensordict "
-    "with a non-empty batch size, expand it to the batch size or wrap it in "
-    "NonTensorData (in a tensorclass, the nocast option stores scalars as they are)."
 )
 
 
@@ -74,16 +63,7 @@ class TensorDict(TensorDictBase):
             source = kwargs
         elif kwargs:
             raise ValueError(MSG_TWO_SOURCES)
-        elif not isinstance(source, (Mapping, CollectionProtocol)):
-            raise ValueError(MSG_SOURCE.format(type(source)))
-        self._tensordict = {}
-        self._device = None if device is None else torch.device(device)
-        self._batch_size = _as_size(batch_size, source)
-        self._td_dim_names = None
-        if names is not None:
-            self.names = names
-        for key, value in source.items():
-            _rust.set_entry(self, key, value, False, bool(non_blocking))
+        _rust.init(self, source, batch_size, device, names, bool(non_blocking))
         if lock:
             self.lock_()
 
@@ -103,7 +83,7 @@ class TensorDict(TensorDictBase):
     ) -> Self:
         """Make a container from entries that are known to fit: nothing is checked."""
         entries = dict(source if source is not None else kwargs)
-        size = _as_size(batch_size, entries)
+        size = as_size(batch_size, entries)
         device = None if device is None else torch.device(device)
         td = _rust.new(cls, entries, size, device, None)
         if names is not None:
@@ -133,20 +113,6 @@ class TensorDict(TensorDictBase):
 
     def _del_entry(self, key: str) -> None:
         del self._tensordict[key]
-
-
-def _as_size(batch_size: Any, source: Any) -> torch.Size:
-    """The batch size that an argument names; that of ``source`` where it is None."""
-    if batch_size is None:
-        found = getattr(source, "batch_size", None)
-        return found if isinstance(found, torch.Size) else torch.Size([])
-    if isinstance(batch_size, torch.Size):
-        return batch_size
-    if isinstance(batch_size, (int, np.integer, torch.SymInt)):
-        return torch.Size([int(batch_size)])
-    if isinstance(batch_size, (tuple, list, torch.Tensor)):
-        return torch.Size(batch_size)
-    raise ValueError(MSG_BATCH_SIZE)
 
 
 TensorDict.__module__ = "tensordict._td"

@@ -14,8 +14,10 @@ walk that turns the root's batch size into ``prefix`` turns a nested one into
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
@@ -100,6 +102,50 @@ def new(
     td._device = device
     td._td_dim_names = names
     return td
+
+
+MSG_SOURCE = (
+    "A TensorDict source is expected to be a TensorDictBase sub-type or a Mapping, "
+    "found type(source)={}."
+)
+MSG_BATCH_SIZE = (
+    "batch size was not specified when creating the TensorDict instance and it could "
+    "not be retrieved from source."
+)
+
+
+def init(
+    td: Any, source: Any, batch_size: Any, device: Any, names: Any, non_blocking: bool
+) -> None:
+    """Set up the state of the new dense container ``td``, and store what it is made of.
+
+    Raises:
+        ValueError: ``source`` is no mapping, or ``batch_size`` no size.
+    """
+    if not isinstance(source, (Mapping, CollectionProtocol)):
+        raise ValueError(MSG_SOURCE.format(type(source)))
+    td._tensordict = {}
+    td._batch_size = as_size(batch_size, source)
+    td._device = None if device is None else torch.device(device)
+    td._td_dim_names = None
+    if names is not None:
+        td.names = names
+    for key, value in list(source.items()):
+        set_entry(td, key, value, False, non_blocking)
+
+
+def as_size(batch_size: Any, source: Any) -> torch.Size:
+    """The batch size that an argument names; that of ``source`` where it is None."""
+    if batch_size is None:
+        found = getattr(source, "batch_size", None)
+        return found if isinstance(found, torch.Size) else torch.Size([])
+    if isinstance(batch_size, torch.Size):
+        return batch_size
+    if isinstance(batch_size, (int, np.integer, torch.SymInt)):
+        return torch.Size([int(batch_size)])
+    if isinstance(batch_size, (tuple, list, torch.Tensor)):
+        return torch.Size(batch_size)
+    raise ValueError(MSG_BATCH_SIZE)
 
 
 def _spliced_size(old: torch.Size, prefix: torch.Size | None, k: int) -> torch.Size:

@@ -4,7 +4,7 @@
 //! name the same entry. The plans here say which entries go where; they hold positions
 //! and names and never an entry, so that the bindings can carry them out on any container.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use smallvec::SmallVec;
@@ -50,29 +50,41 @@ impl<K: Clone> NestedKey<K> {
 /// # Errors
 /// [`Error::DuplicateKey`] where two entries would have the same name.
 pub fn flatten_plan<S: AsRef<str>>(paths: &[Path<S>], separator: &str) -> Result<Vec<String>> {
-    let mut seen = HashMap::with_capacity(paths.len());
-    let mut names = Vec::with_capacity(paths.len());
-    for path in paths {
-        let parts: SmallVec<[&str; 4]> = path.iter().map(AsRef::as_ref).collect();
-        let name = parts.join(separator);
-        if seen.insert(name.clone(), ()).is_some() {
-            return Err(Error::DuplicateKey { key: name });
-        }
-        names.push(name);
+    let names: Vec<String> = paths.iter().map(|path| joined(path, separator)).collect();
+    let mut seen = HashSet::with_capacity(names.len());
+    match names.iter().find(|name| !seen.insert(name.as_str())) {
+        Some(twice) => Err(Error::DuplicateKey { key: twice.clone() }),
+        None => Ok(names),
     }
-    Ok(names)
 }
 
-/// The entries of a container by name, in order: what a plan builds.
-pub type Branch<K> = Vec<(K, Node<K>)>;
+fn joined<S: AsRef<str>>(path: &[S], separator: &str) -> String {
+    let mut name = String::new();
+    for (position, part) in path.iter().enumerate() {
+        if position > 0 {
+            name.push_str(separator);
+        }
+        name.push_str(part.as_ref());
+    }
+    name
+}
+
+/// The entries of a container that a plan builds, by name and in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Branch<'k> {
+    /// The entries.
+    pub entries: Vec<(&'k str, Node<'k>)>,
+    // Where each name stands.
+    places: HashMap<&'k str, usize>,
+}
 
 /// One entry of the container that a plan builds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Node<K> {
+pub enum Node<'k> {
     /// The entry at this position of the list that was planned.
     Entry(usize),
     /// A nested container with these entries.
-    Branch(Branch<K>),
+    Branch(Branch<'k>),
 }
 
 /// The nested containers that entries with the flat `names` form when each name is taken
@@ -80,96 +92,65 @@ pub enum Node<K> {
 ///
 /// # Errors
 /// [`Error::KeyIsPrefix`] where one name runs through the entry of another, and
-/// [`Error::DuplicateKey`] where two are the same.
-pub fn unflatten_plan<'k>(names: &[&'k str], separator: &str) -> Result<Branch<&'k str>> {
-    let mut root = Vec::new();
+/// [`Error::DuplicateKey`] where two are the same, or one names another's container.
+pub fn unflatten_plan<'k>(names: &[&'k str], separator: &str) -> Result<Branch<'k>> {
+    let mut root = Branch::default();
     for (position, name) in names.iter().enumerate() {
         let parts: Path<&str> = if separator.is_empty() {
             SmallVec::from_slice(&[*name])
         } else {
             name.split(separator).collect()
         };
-        insert(&mut root, &parts, position, name)?;
+        root.insert(&parts, position, name)?;
     }
     Ok(root)
 }
 
-fn insert<'k>(
-    branch: &mut Branch<&'k str>,
-    parts: &[&'k str],
-    position: usize,
-    name: &str,
-) -> Result<()> {
-    let (head, rest) = (parts[0], &parts[1..]);
-    // Containers have few entries, and most names share the container of the last one.
-    let place = branch.iter().rposition(|(key, _)| *key == head);
-    match (place, rest.is_empty()) {
-        (None, true) => branch.push((head, Node::Entry(position))),
-        (None, false) => {
-            let mut inner = Vec::new();
-            insert(&mut inner, rest, position, name)?;
-            branch.push((head, Node::Branch(inner)));
+impl<'k> Branch<'k> {
+    fn insert(&mut self, parts: &[&'k str], position: usize, name: &str) -> Result<()> {
+        let (head, rest) = (parts[0], &parts[1..]);
+        let Some(&place) = self.places.get(head) else {
+            let node = if rest.is_empty() {
+                Node::Entry(position)
+            } else {
+                let mut inner = Self::default();
+                inner.insert(rest, position, name)?;
+                Node::Branch(inner)
+            };
+            self.places.insert(head, self.entries.len());
+            self.entries.push((head, node));
+            return Ok(());
+        };
+        match &mut self.entries[place].1 {
+            _ if rest.is_empty() => Err(Error::DuplicateKey { key: name.into() }),
+            Node::Branch(inner) => inner.insert(rest, position, name),
+            Node::Entry(_) => Err(Error::KeyIsPrefix {
+                key: name.into(),
+                leaf: head.into(),
+            }),
         }
-        (Some(_), true) => return Err(Error::DuplicateKey { key: name.into() }),
-        (Some(place), false) => match &mut branch[place].1 {
-            Node::Branch(inner) => insert(inner, rest, position, name)?,
-            Node::Entry(_) => {
-                return Err(Error::KeyIsPrefix {
-                    key: name.into(),
-                    leaf: head.into(),
-                });
-            }
-        },
     }
-    Ok(())
 }
 
-/// Which entries of a container a selection keeps, in the order given.
-pub type Selection<K> = Vec<(K, Chosen<K>)>;
+/// What a selection or exclusion says of one entry: its key, and what is left of the paths
+/// that begin with it. An empty rest means the entry itself.
+pub type Group<'p, K> = (&'p K, SmallVec<[&'p [K]; 2]>);
 
-/// How much of one entry a selection keeps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Chosen<K> {
-    /// All of it, a nested container too.
-    All,
-    /// Of a nested container these entries.
-    Some(Selection<K>),
-}
-
-/// Groups `paths` by their first part, keeping the order given: the plan of a nested
-/// selection. A path that ends at a container chooses all of it, whatever else is named.
+/// Groups `paths` by their first part, keeping the order in which those come first: one
+/// level of a nested selection. Empty paths are left out.
 #[must_use]
-pub fn selection_plan<K: Clone + Eq + Hash>(paths: &[Path<K>]) -> Selection<K> {
-    let mut borrowed: Vec<&[K]> = Vec::with_capacity(paths.len());
-    borrowed.extend(paths.iter().map(SmallVec::as_slice));
-    select(&borrowed)
-}
-
-fn select<K: Clone + Eq + Hash>(paths: &[&[K]]) -> Selection<K> {
-    let mut order: Vec<&K> = Vec::new();
-    let mut groups: HashMap<&K, Vec<&[K]>> = HashMap::new();
+pub fn group_by_head<'p, K: Eq + Hash>(paths: &[&'p [K]]) -> Vec<Group<'p, K>> {
+    let mut groups: Vec<Group<'p, K>> = Vec::with_capacity(paths.len());
+    let mut places = HashMap::with_capacity(paths.len());
     for path in paths {
         let Some((head, rest)) = path.split_first() else {
             continue;
         };
-        groups
-            .entry(head)
-            .or_insert_with(|| {
-                order.push(head);
-                Vec::new()
-            })
-            .push(rest);
+        let place = *places.entry(head).or_insert_with(|| {
+            groups.push((head, SmallVec::new()));
+            groups.len() - 1
+        });
+        groups[place].1.push(rest);
     }
-    order
-        .into_iter()
-        .map(|head| {
-            let rests = &groups[head];
-            let chosen = if rests.iter().any(|rest| rest.is_empty()) {
-                Chosen::All
-            } else {
-                Chosen::Some(select(rests))
-            };
-            (head.clone(), chosen)
-        })
-        .collect()
+    groups
 }

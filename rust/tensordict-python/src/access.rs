@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PySlice, PyString, PyTuple};
 
 use crate::container::{self, Kind, kind};
+use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, TWINS, imports, twins_attribute};
 use crate::keys;
 
@@ -185,7 +186,10 @@ pub(crate) fn batch_size_of<'py>(
 }
 
 /// Whether `shape` begins with `batch_size`; both are tuples of numbers.
-fn has_leading_dims(shape: &Bound<'_, PyAny>, batch_size: &Bound<'_, PyAny>) -> PyResult<bool> {
+pub(crate) fn has_leading_dims(
+    shape: &Bound<'_, PyAny>,
+    batch_size: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
     let (Ok(shape), Ok(batch_size)) = (shape.cast::<PyTuple>(), batch_size.cast::<PyTuple>())
     else {
         let num_dims = isize::try_from(batch_size.len()?)?;
@@ -224,18 +228,97 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Inplace {
     }
 }
 
+/// A value that may be stored, and what it is.
+pub(crate) type Fitted<'py> = (Bound<'py, PyAny>, Kind);
+
+/// Whether `td` is of the plain dense class itself, whose methods are known.
+pub(crate) fn is_plain(imports: &Imports, td: &Bound<'_, PyAny>) -> bool {
+    imports
+        .plain_type(td.py())
+        .is_some_and(|class| td.get_type().is(class))
+}
+
+/// Whether `other` is `td` or lies somewhere in it; both are dense.
+fn holds<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    other: &Bound<'py, PyAny>,
+) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    if td.is(other) {
+        return Ok(true);
+    }
+    for value in ffi::dict_values(&container::entries(imports, td)?) {
+        let inside = match kind(imports, &value)? {
+            Kind::Leaf => false,
+            Kind::Dense => holds(imports, &value, other)?,
+            // What it holds is its own affair: let it be asked.
+            Kind::Foreign => true,
+        };
+        if inside {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether `_fit_collection` of the plain container `td` gives the dense `value` back as
+/// it is: a container that has the batch size and device, and meets no names.
+fn fits_as_it_is<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<bool> {
+    let device = container::device(imports, td)?;
+    Ok(container::dim_names(imports, td)?.is_none()
+        && has_leading_dims(
+            container::batch_size(imports, value)?.as_any(),
+            container::batch_size(imports, td)?.as_any(),
+        )?
+        && (device.is_none() || container::device(imports, value)?.eq(&device)?)
+        && !holds(imports, value, td)?)
+}
+
+/// What `_convert_value` of the plain container `td` makes of a dictionary.
+fn converted_dict<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    entries: &Bound<'py, PyDict>,
+    non_blocking: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let _guard = RecursionGuard::enter(py)?;
+    let child = container::new(
+        imports,
+        &td.get_type(),
+        PyDict::new(py).as_any(),
+        container::batch_size(imports, td)?.as_any(),
+        &container::device(imports, td)?,
+        &container::copied_names(&container::dim_names(imports, td)?)?,
+    )?;
+    for (key, value) in ffi::dict_pairs(entries) {
+        store(imports, &child, &key, &value, non_blocking)?;
+    }
+    Ok(child)
+}
+
 /// The form of `value` that may be stored in `td`, of the given kind.
-fn validated<'py>(
+pub(crate) fn validated<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     td_kind: Kind,
     key: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,
     non_blocking: &Bound<'py, PyAny>,
-) -> PyResult<(Bound<'py, PyAny>, Kind)> {
+) -> PyResult<Fitted<'py>> {
     let py = td.py();
     let names = &imports.names;
-    if kind(imports, value)? != Kind::Leaf {
+    let value_kind = kind(imports, value)?;
+    if value_kind != Kind::Leaf {
+        if value_kind == Kind::Dense && is_plain(imports, td) && fits_as_it_is(imports, td, value)?
+        {
+            return Ok((value.clone(), value_kind));
+        }
         let fitted = td.call_method1(
             names.method_fit_collection.bind(py),
             (key, value, non_blocking),
@@ -244,6 +327,14 @@ fn validated<'py>(
     }
     let mut value = value.clone();
     if !value.get_type().is(&imports.tensor) && !value.is_instance(imports.tensor.bind(py))? {
+        if let Ok(entries) = value.cast_exact::<PyDict>()
+            && is_plain(imports, td)
+        {
+            return Ok((
+                converted_dict(imports, td, entries, non_blocking)?,
+                Kind::Dense,
+            ));
+        }
         value = td.call_method1(
             names.method_convert_value.bind(py),
             (key, value, non_blocking),
@@ -253,11 +344,16 @@ fn validated<'py>(
         }
     }
     let batch_size = batch_size_of(imports, td, td_kind)?;
-    if batch_size.len()? != 0
-        && !has_leading_dims(&value.getattr(names.shape.bind(py))?, &batch_size)?
-    {
-        let failed = from_twin(py, "validate", (td, key, &value, non_blocking))?;
-        return Ok((failed, Kind::Leaf));
+    if batch_size.len()? != 0 {
+        let fits = match value.getattr(names.shape.bind(py)) {
+            Ok(shape) => has_leading_dims(&shape, &batch_size)?,
+            // A nested tensor of the old layout has no shape: the twin knows them.
+            Err(_) => false,
+        };
+        if !fits {
+            let fitted = from_twin(py, "validate", (td, key, &value, non_blocking))?;
+            return Ok((fitted, Kind::Leaf));
+        }
     }
     let device = td.getattr(match td_kind {
         Kind::Dense => names.device.bind(py),
@@ -269,6 +365,90 @@ fn validated<'py>(
         value = value.call_method(names.to.bind(py), (device,), Some(&kwargs))?;
     }
     Ok((value, Kind::Leaf))
+}
+
+/// Stores a value that fits, of the given kind, under a direct key of the dense `td`.
+pub(crate) fn put<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: Bound<'py, PyAny>,
+    value_kind: Kind,
+) -> PyResult<()> {
+    let is_simple = match value_kind {
+        Kind::Leaf => true,
+        // Names of a container may become those of `td`.
+        Kind::Dense => is_plain(imports, td) && container::dim_names(imports, &value)?.is_none(),
+        Kind::Foreign => false,
+    };
+    if is_simple {
+        return container::entries(imports, td)?.set_item(key, value);
+    }
+    td.call_method1(imports.names.method_hang.bind(td.py()), (key, value))?;
+    Ok(())
+}
+
+/// `set_entry(td, key, value, False, non_blocking)`.
+pub(crate) fn store<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    non_blocking: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let path = keys::required_path_of(key)?;
+    let inplace = Inplace::Replace;
+    store_at(
+        imports,
+        td,
+        path,
+        value,
+        inplace,
+        non_blocking,
+        false,
+        false,
+    )
+}
+
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn store_at<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    path: keys::Path<'py>,
+    value: &Bound<'py, PyAny>,
+    inplace: Inplace,
+    non_blocking: &Bound<'py, PyAny>,
+    validated: bool,
+    ignore_lock: bool,
+) -> PyResult<()> {
+    let py = td.py();
+    if matches!(inplace, Inplace::Replace)
+        // Containers at nested keys are hung in by the general way.
+        && (path.len() == 1 || value.get_type().is(&imports.tensor))
+        && container::is_dense(imports, td)?
+        && let Some(parent) = dense_parent(imports, td, &path)?
+    {
+        let key = &path[path.len() - 1];
+        if !ignore_lock && container::is_locked(imports, &parent)? {
+            return Err(locked(py));
+        }
+        if validated {
+            return container::entries(imports, &parent)?.set_item(key, value);
+        }
+        let (value, value_kind) =
+            self::validated(imports, &parent, Kind::Dense, key, value, non_blocking)?;
+        return put(imports, &parent, key, value, value_kind);
+    }
+    let path = PyTuple::new(py, path)?;
+    let inplace = match inplace {
+        Inplace::Replace => PyBool::new(py, false).to_owned().into_any(),
+        Inplace::Write(inplace) => inplace.into_bound(py),
+    };
+    td.call_method1(
+        imports.names.method_set_path.bind(py),
+        (path, value, inplace, non_blocking, validated, ignore_lock),
+    )?;
+    Ok(())
 }
 
 /// The form of `value` that may be stored in `td`, or an error.
@@ -295,7 +475,10 @@ fn validate<'py>(
 }
 
 /// An argument as it was passed, or `False`.
-fn or_false<'py>(py: Python<'py>, argument: Option<Bound<'py, PyAny>>) -> Bound<'py, PyAny> {
+pub(crate) fn or_false<'py>(
+    py: Python<'py>,
+    argument: Option<Bound<'py, PyAny>>,
+) -> Bound<'py, PyAny> {
     argument.unwrap_or_else(|| PyBool::new(py, false).to_owned().into_any())
 }
 
@@ -337,38 +520,16 @@ fn set_entry<'py>(
     let imports = imports(py)?;
     let non_blocking = or_false(py, non_blocking);
     let path = keys::required_path_of(key)?;
-    if matches!(inplace, Inplace::Replace)
-        // Containers at nested keys are hung in by the general way.
-        && (path.len() == 1 || value.get_type().is(&imports.tensor))
-        && container::is_dense(imports, td)?
-        && let Some(parent) = dense_parent(imports, td, &path)?
-    {
-        let key = &path[path.len() - 1];
-        if !ignore_lock && container::is_locked(imports, &parent)? {
-            return Err(locked(py));
-        }
-        let mut value = value.clone();
-        if !validated {
-            let value_kind;
-            (value, value_kind) =
-                self::validated(imports, &parent, Kind::Dense, key, &value, &non_blocking)?;
-            if value_kind != Kind::Leaf {
-                parent.call_method1(imports.names.method_hang.bind(py), (key, value))?;
-                return Ok(());
-            }
-        }
-        return container::entries(imports, &parent)?.set_item(key, value);
-    }
-    let path = PyTuple::new(py, path)?;
-    let inplace = match inplace {
-        Inplace::Replace => PyBool::new(py, false).to_owned().into_any(),
-        Inplace::Write(inplace) => inplace.into_bound(py),
-    };
-    td.call_method1(
-        imports.names.method_set_path.bind(py),
-        (path, value, inplace, non_blocking, validated, ignore_lock),
-    )?;
-    Ok(())
+    store_at(
+        imports,
+        td,
+        path,
+        value,
+        inplace,
+        &non_blocking,
+        validated,
+        ignore_lock,
+    )
 }
 
 #[cold]

@@ -48,7 +48,11 @@ names! {
     method_set_path = "_set_path",
     property_batch_size = "batch_size",
     property_device = "device",
+    property_names = "names",
     non_blocking = "non_blocking",
+    clone = "clone",
+    copy_ = "copy_",
+    method_set_entry = "_set_entry",
     to = "to",
     items = "items",
     method_index = "_index",
@@ -71,6 +75,7 @@ pub(crate) struct Imports {
     pub(crate) tensor: Py<PyType>,
     pub(crate) parameter: Py<PyType>,
     pub(crate) size: Py<PyType>,
+    pub(crate) device: Py<PyType>,
     pub(crate) int64: Py<PyAny>,
     pub(crate) bool: Py<PyAny>,
     pub(crate) stack: Py<PyAny>,
@@ -91,6 +96,7 @@ impl Imports {
             tensor: class(&torch, "Tensor")?,
             parameter: class(&py.import("torch.nn")?, "Parameter")?,
             size: class(&torch, "Size")?,
+            device: class(&torch, "device")?,
             int64: torch.getattr("int64")?.unbind(),
             bool: torch.getattr("bool")?.unbind(),
             stack: torch.getattr("stack")?.unbind(),
@@ -100,6 +106,20 @@ impl Imports {
             none_if_missing: protocol.getattr("NONE_IF_MISSING")?.unbind(),
             names: Names::intern(py),
         })
+    }
+}
+
+static PLAIN_TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+impl Imports {
+    /// The plain dense container's class; None while the package is being imported.
+    pub(crate) fn plain_type(&self, py: Python<'_>) -> Option<&'static Py<PyType>> {
+        if let Some(class) = PLAIN_TYPE.get(py) {
+            return Some(class);
+        }
+        let class = self.protocol.bind(py).getattr("_plain_type").ok()?;
+        drop(PLAIN_TYPE.set(py, class.cast_into::<PyType>().ok()?.unbind()));
+        PLAIN_TYPE.get(py)
     }
 }
 

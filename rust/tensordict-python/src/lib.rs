@@ -15,6 +15,8 @@ mod index;
 mod joining;
 mod keys;
 mod locking;
+mod merging;
+mod regrouping;
 mod storage;
 mod walks;
 
@@ -30,6 +32,8 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     index::register(module)?;
     joining::register(module)?;
     access::register(module)?;
+    merging::register(module)?;
+    regrouping::register(module)?;
     aligning::register(module)?;
     storage::register(module)?;
     Ok(())

@@ -577,7 +577,7 @@ fn rebuild<'py>(
     Ok(result)
 }
 
-fn copy_containers<'py>(
+pub(crate) fn copy_containers<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {

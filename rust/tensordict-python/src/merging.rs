@@ -1,0 +1,343 @@
+//! Writing many entries at once: into a new container, or merged into one that is there.
+//!
+//! A merge is staged first and carried out when all of it fits. What is not plain (tuple
+//! keys, containers that are not dense, an `is_leaf`) and every failure is the twin's:
+//! while an update is staged nothing has been changed.
+
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
+
+use crate::access::{self, from_twin, from_twin_of, has_leading_dims, is_plain, or_false};
+use crate::container::{self, Kind, kind};
+use crate::ffi::{self, RecursionGuard};
+use crate::imports::{Imports, imports};
+
+const TWINS: &str = "tensordict.interop.key_twins";
+
+// A new container ---------------------------------------------------------------------
+
+/// The batch size that an argument names; None where the twin must look.
+fn plain_size<'py>(
+    imports: &Imports,
+    batch_size: &Bound<'py, PyAny>,
+    source: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = batch_size.py();
+    let size = imports.size.bind(py);
+    if batch_size.get_type().is(size) {
+        return Ok(Some(batch_size.clone()));
+    }
+    if batch_size.is_exact_instance_of::<PyList>() || batch_size.is_exact_instance_of::<PyTuple>() {
+        return size.call1((batch_size,)).map(Some);
+    }
+    if batch_size.is_exact_instance_of::<PyInt>() {
+        return size.call1(((batch_size,),)).map(Some);
+    }
+    if batch_size.is_none() {
+        return Ok(Some(if source.is_exact_instance_of::<PyDict>() {
+            size.call0()?
+        } else {
+            container::batch_size(imports, source)?.into_any()
+        }));
+    }
+    Ok(None)
+}
+
+/// Set up the state of the new container `td`, and store the entries of `source`.
+#[pyfunction]
+fn init<'py>(
+    td: &Bound<'py, PyAny>,
+    source: &Bound<'py, PyAny>,
+    batch_size: &Bound<'py, PyAny>,
+    device: &Bound<'py, PyAny>,
+    names: &Bound<'py, PyAny>,
+    non_blocking: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let twin = || {
+        from_twin(
+            py,
+            "init",
+            (td, source, batch_size, device, names, non_blocking),
+        )
+        .map(drop)
+    };
+    let is_plain_source =
+        source.is_exact_instance_of::<PyDict>() || kind(imports, source)? == Kind::Dense;
+    if !is_plain_source || !container::is_dense(imports, td)? {
+        return twin();
+    }
+    let Some(size) = plain_size(imports, batch_size, source)? else {
+        return twin();
+    };
+    let device = if device.is_none() || device.get_type().is(&imports.device) {
+        device.clone()
+    } else {
+        imports.device.bind(py).call1((device,))?
+    };
+    let attributes = &imports.names;
+    td.setattr(attributes.entries.bind(py), PyDict::new(py))?;
+    td.setattr(attributes.batch_size.bind(py), size)?;
+    td.setattr(attributes.device.bind(py), device)?;
+    td.setattr(attributes.dim_names.bind(py), py.None())?;
+    if !names.is_none() {
+        td.setattr(attributes.property_names.bind(py), names)?;
+    }
+    let pairs = match source.cast_exact::<PyDict>() {
+        Ok(source) => ffi::dict_pairs(source),
+        Err(_) => ffi::dict_pairs(&container::entries(imports, source)?),
+    };
+    for (key, value) in pairs {
+        access::store(imports, td, &key, &value, non_blocking)?;
+    }
+    Ok(())
+}
+
+// Merging -----------------------------------------------------------------------------
+
+/// A container that an update will write into, and what it will get.
+struct Branch<'py> {
+    target: Bound<'py, PyAny>,
+    staged: Vec<(Bound<'py, PyAny>, Staged<'py>)>,
+}
+
+enum Staged<'py> {
+    Value(Bound<'py, PyAny>, Kind),
+    Branch(Branch<'py>),
+}
+
+struct Update<'a, 'py> {
+    imports: &'static Imports,
+    clone: bool,
+    inplace: bool,
+    ignore_lock: bool,
+    non_blocking: &'a Bound<'py, PyAny>,
+    // The entries to be written into, with the values for them.
+    copies: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+}
+
+impl<'py> Update<'_, 'py> {
+    /// Stages `source` for the dense `td`; None where the twin must take over.
+    fn stage(
+        &mut self,
+        td: &Bound<'py, PyAny>,
+        source: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Branch<'py>>> {
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(td.py())?;
+        let pairs = if let Ok(source) = source.cast::<PyDict>() {
+            if !source.is_exact_instance_of::<PyDict>() {
+                return Ok(None);
+            }
+            ffi::dict_pairs(source)
+        } else {
+            if kind(imports, source)? != Kind::Dense {
+                return Ok(None);
+            }
+            let size = container::batch_size(imports, td)?.into_any();
+            let source_size = container::batch_size(imports, source)?.into_any();
+            if !has_leading_dims(&size, &source_size)? && !has_leading_dims(&source_size, &size)? {
+                return Ok(None);
+            }
+            ffi::dict_pairs(&container::entries(imports, source)?)
+        };
+        let is_locked = !self.ignore_lock && container::is_locked(imports, td)?;
+        if is_locked && !self.inplace {
+            return Ok(None);
+        }
+        let held = container::entries(imports, td)?;
+        let mut branch = Branch {
+            target: td.clone(),
+            staged: Vec::with_capacity(pairs.len()),
+        };
+        for (key, value) in pairs {
+            if !key.is_instance_of::<PyString>() {
+                return Ok(None);
+            }
+            let present = held.get_item(&key)?;
+            let Some(staged) = self.stage_entry(td, &key, &value, present, is_locked)? else {
+                return Ok(None);
+            };
+            if let Some(staged) = staged {
+                branch.staged.push((key, staged));
+            }
+        }
+        Ok(Some(branch))
+    }
+
+    /// Stages one entry: `Some(None)` where it is only written into.
+    #[expect(clippy::option_option, reason = "the outer one means: not here")]
+    fn stage_entry(
+        &mut self,
+        td: &Bound<'py, PyAny>,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        present: Option<Bound<'py, PyAny>>,
+        is_locked: bool,
+    ) -> PyResult<Option<Option<Staged<'py>>>> {
+        let py = td.py();
+        let imports = self.imports;
+        let value_kind = kind(imports, value)?;
+        let is_collection = value_kind != Kind::Leaf || value.is_instance_of::<PyDict>();
+        if let Some(present) = present {
+            let present_kind = kind(imports, &present)?;
+            if is_collection && present_kind != Kind::Leaf {
+                if present_kind != Kind::Dense || value_kind == Kind::Foreign {
+                    return Ok(None);
+                }
+                let Some(inner) = self.stage(&present, value)? else {
+                    return Ok(None);
+                };
+                return Ok(Some(Some(Staged::Branch(inner))));
+            }
+            if self.inplace {
+                if is_collection || present_kind != Kind::Leaf {
+                    return Ok(None);
+                }
+                let value = self.fitted_inplace(td, key, value, &present)?;
+                self.copies.push((present, value));
+                return Ok(Some(None));
+            }
+        }
+        if is_locked {
+            return Ok(None);
+        }
+        let (mut stored, stored_kind) =
+            access::validated(imports, td, Kind::Dense, key, value, self.non_blocking)?;
+        if self.clone {
+            stored = stored.call_method0(imports.names.clone.bind(py))?;
+        }
+        Ok(Some(Some(Staged::Value(stored, stored_kind))))
+    }
+
+    /// The tensor made of `value` that can be copied into the entry `present`.
+    fn fitted_inplace(
+        &self,
+        td: &Bound<'py, PyAny>,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        present: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let shape = self.imports.names.shape.bind(py);
+        let tensor = &self.imports.tensor;
+        if value.get_type().is(tensor)
+            && present.get_type().is(tensor)
+            && let (Ok(own), Ok(wanted)) = (value.getattr(shape), present.getattr(shape))
+            && own.eq(wanted)?
+        {
+            return Ok(value.clone());
+        }
+        from_twin_of(py, TWINS, "fit_inplace", (td, key, value, present))
+    }
+
+    fn commit(&self, branch: Branch<'py>) -> PyResult<()> {
+        let py = branch.target.py();
+        let imports = self.imports;
+        let td = &branch.target;
+        for (key, staged) in branch.staged {
+            match staged {
+                Staged::Branch(inner) => {
+                    let value = inner.target.clone();
+                    self.commit(inner)?;
+                    let held = container::entries(imports, td)?.get_item(&key)?;
+                    if !held.is_some_and(|held| held.is(&value)) {
+                        self.hang(td, &key, value)?;
+                    }
+                }
+                Staged::Value(value, Kind::Leaf) if is_plain(imports, td) => {
+                    container::entries(imports, td)?.set_item(key, value)?;
+                }
+                Staged::Value(value, Kind::Leaf) => {
+                    td.call_method1(imports.names.method_set_entry.bind(py), (key, value))?;
+                }
+                Staged::Value(value, _) => self.hang(td, &key, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn hang(
+        &self,
+        td: &Bound<'py, PyAny>,
+        key: &Bound<'py, PyAny>,
+        value: Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let imports = self.imports;
+        if is_plain(imports, td)
+            && kind(imports, &value)? == Kind::Dense
+            && container::dim_names(imports, &value)?.is_none()
+        {
+            return container::entries(imports, td)?.set_item(key, value);
+        }
+        from_twin_of(td.py(), TWINS, "hang", (td, key, value)).map(drop)
+    }
+}
+
+/// Merge the entries of a container or mapping into `td`: all of them, or none.
+#[pyfunction]
+#[pyo3(
+    signature = (
+        td, source, clone = None, inplace = None, non_blocking = None, is_leaf = None,
+        ignore_lock = None
+    ),
+    text_signature = "(td, source, clone=False, inplace=False, non_blocking=False, is_leaf=None, ignore_lock=False)"
+)]
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn update<'py>(
+    td: &Bound<'py, PyAny>,
+    source: &Bound<'py, PyAny>,
+    clone: Option<Bound<'py, PyAny>>,
+    inplace: Option<Bound<'py, PyAny>>,
+    non_blocking: Option<Bound<'py, PyAny>>,
+    is_leaf: Option<Bound<'py, PyAny>>,
+    ignore_lock: Option<Bound<'py, PyAny>>,
+) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let [clone, inplace, non_blocking, ignore_lock] =
+        [clone, inplace, non_blocking, ignore_lock].map(|flag| or_false(py, flag));
+    if is_leaf.is_none() && container::is_dense(imports, td)? {
+        let mut update = Update {
+            imports,
+            clone: clone.is_truthy()?,
+            inplace: inplace.is_truthy()?,
+            ignore_lock: ignore_lock.is_truthy()?,
+            non_blocking: &non_blocking,
+            copies: Vec::new(),
+        };
+        let staged = match update.stage(td, source) {
+            Ok(staged) => staged,
+            // The twin fails, too, and has the right order of the checks.
+            Err(error) if error.is_instance_of::<PyException>(py) => None,
+            Err(error) => return Err(error),
+        };
+        if let Some(branch) = staged {
+            let kwargs = PyDict::new(py);
+            kwargs.set_item(imports.names.non_blocking.bind(py), &non_blocking)?;
+            for (target, value) in &update.copies {
+                target.call_method(imports.names.copy_.bind(py), (value,), Some(&kwargs))?;
+            }
+            return update.commit(branch);
+        }
+    }
+    let is_leaf = is_leaf.unwrap_or_else(|| py.None().into_bound(py));
+    let args = (
+        td,
+        source,
+        clone,
+        inplace,
+        non_blocking,
+        is_leaf,
+        ignore_lock,
+    );
+    from_twin_of(py, TWINS, "update", args).map(drop)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(init, module)?)?;
+    module.add_function(wrap_pyfunction!(update, module)?)?;
+    Ok(())
+}
