@@ -184,6 +184,8 @@ class _SubTensorDict(TensorDictBase):
         if value is default or value is None:
             return value
         if isinstance(value, CollectionProtocol):
+            if value._is_dense:
+                return _rust.index(value, self.idx)
             return _SubTensorDict._of_child(value, self)._as_plain_part()
         return value[self.idx]
 

@@ -81,8 +81,9 @@ class IndexingOps(CollectionProtocol):
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Self:
         """Keep the elements where ``mask`` is true.
 
-        As ``self[mask]``. Leaves go from ``[*B, *F]`` to ``[N, *F]`` for a mask of
-        shape ``[*B]``, where ``N`` is the number of true elements. Leaves are copies.
+        As ``self[mask]``, but the result of a subclass is a plain ``TensorDict``.
+        Leaves go from ``[*B, *F]`` to ``[N, *F]`` for a mask of shape ``[*B]``, where
+        ``N`` is the number of true elements. Leaves are copies.
 
         Args:
             mask: bool, the first batch dims or all of them.
@@ -98,7 +99,9 @@ class IndexingOps(CollectionProtocol):
         """
         mask.ndimension()
         result = _rust.index(self, mask)
-        return self._replace_content(result) if inplace else result
+        if inplace:
+            return self._replace_content(result)
+        return _as_plain(result) if result._is_dense else result
 
     def masked_fill_(self, mask: torch.Tensor, value: float | bool) -> Self:
         """Write ``value`` into every leaf where ``mask`` is true, in place.
@@ -237,6 +240,16 @@ class IndexingOps(CollectionProtocol):
 def getitem_batch_size(batch_size: Any, index: Any) -> torch.Size:
     """The batch size of ``td[index]`` for a ``td`` of ``batch_size``."""
     return _rust.index_shape(torch.Size(batch_size), index)
+
+
+def _as_plain(td: Any) -> Any:
+    """``td`` as the plain type; nested containers keep theirs."""
+    if type(td) is td._plain_type:
+        return td
+    names = td._td_dim_names
+    return _rust.new(
+        td._plain_type, td._tensordict, td._batch_size, td._device, names
+    )
 
 
 def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -> None:

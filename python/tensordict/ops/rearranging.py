@@ -354,7 +354,9 @@ class RearrangingOps(CollectionProtocol):
         inplace: bool = False,
         safe: bool = True,
     ) -> Self:
-        """Add elements before and after along batch dims. The result is unlocked.
+        """Add elements before and after along batch dims.
+
+        The result is unlocked, and of the plain type also for a subclass.
 
         Args:
             pad_size: how many before and after each batch dim, in the order of the
@@ -392,7 +394,7 @@ class RearrangingOps(CollectionProtocol):
         result = _rust.map_leaves(
             self, _pad_leaf, (pads, value), torch.Size(sizes), True, 0, False, -1
         )
-        return self._replace_content(result) if inplace else result
+        return self._replace_content(result) if inplace else _all_plain(result)
 
     # Layout ----------------------------------------------------------------------
 
@@ -476,6 +478,20 @@ class RearrangingOps(CollectionProtocol):
             [2.0, 2.0]
         """
         return pack_leaves(self, dim, layout)
+
+
+def _all_plain(td: Any) -> Any:
+    """``td`` with every container of the plain type, in place of subclasses."""
+    if not td._is_dense:
+        return td
+    entries = td._tensordict
+    for key, value in list(entries.items()):
+        if isinstance(value, CollectionProtocol):
+            entries[key] = _all_plain(value)
+    if type(td) is td._plain_type:
+        return td
+    names = td._td_dim_names
+    return _rust.new(td._plain_type, entries, td._batch_size, td._device, names)
 
 
 def _dim_in_range(dim: int, ndim: int) -> int:
