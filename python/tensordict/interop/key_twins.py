@@ -455,6 +455,8 @@ def hang(td: Any, key: str, value: Any) -> None:
 
 def _expands(shape: torch.Size, target: torch.Size) -> bool:
     """Whether a value of ``shape`` can be copied into an entry of shape ``target``."""
+    if not shape.numel() and not target.numel():
+        return True
     offset = len(target) - len(shape)
     if offset < 0:
         return False

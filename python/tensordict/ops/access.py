@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 
 from tensordict import _rust
@@ -31,6 +32,7 @@ MSG_ITERATION = (
 )
 MSG_ONE_DEFAULT = "Only one arg is allowed in TD.get."
 MSG_NO_INDEX = "index argument missing from get_at"
+MSG_KEY_LIST = "Expected a list or a tuple of keys, got {}."
 MSG_INSIDE_ITSELF = (
     "Cannot set a tensordict inside itself (key {!r}): tensordicts that contain "
     "themselves are not supported."
@@ -461,21 +463,17 @@ class AccessOps(CollectionProtocol):
             >>> td.update({"n": {"b": torch.ones(3)}}, c=torch.ones(3))["n"].keys()
             _StringKeys(dict_keys(['a', 'b']))
         """
-        source = kwargs if input_dict_or_td is None else input_dict_or_td
-        if source is self:
-            return self
-        if kwargs and source is not kwargs:
-            source = {**dict(source.items()), **kwargs}
-        if keys_to_update is not None:
-            keys = [
-                _rust.unravel_key_to_tuple(key)
-                for key in _rust.unravel_key_list(keys_to_update)
-            ]
-            source = _restricted(source, keys)
-            if not source:
+        if self.is_locked and not inplace and not ignore_lock:
+            raise RuntimeError(MSG_LOCKED)
+        source: Any = kwargs
+        if input_dict_or_td is not None:
+            if input_dict_or_td is self:
                 return self
-        if input_dict_or_td is None and not kwargs:
-            return self
+            source = input_dict_or_td
+            if kwargs:
+                source = {**dict(source.items()), **kwargs}
+        if keys_to_update is not None:
+            source = _restricted(source, _paths(keys_to_update))
         if not update_batch_size or not isinstance(source, CollectionProtocol):
             _rust.update(
                 self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
@@ -537,10 +535,7 @@ class AccessOps(CollectionProtocol):
             source = {**dict(source.items()), **kwargs}
         keys = None
         if keys_to_update is not None:
-            keys = [
-                _rust.unravel_key_to_tuple(key)
-                for key in _rust.unravel_key_list(keys_to_update)
-            ]
+            keys = _paths(keys_to_update)
         _rust.copy_into(self, source, keys, non_blocking)
         return self
 
@@ -632,11 +627,7 @@ class AccessOps(CollectionProtocol):
         """
         source: Any = input_dict_or_td
         if keys_to_update is not None:
-            keys = [
-                _rust.unravel_key_to_tuple(key)
-                for key in _rust.unravel_key_list(keys_to_update)
-            ]
-            source = _restricted(source, keys)
+            source = _restricted(source, _paths(keys_to_update))
         writes: list[tuple[torch.Tensor, Any]] = []
         _collect_writes(self, source, idx, writes)
         for target, value in writes:
@@ -662,15 +653,8 @@ class AccessOps(CollectionProtocol):
         Raises:
             RuntimeError: ``fast`` is set, and the leaves or the index do not fit.
         """
-        if fast:
-            parts = idx if isinstance(idx, tuple) else (idx,)
-            fits = isinstance(tensordict, CollectionProtocol) and all(
-                isinstance(part, (int, slice)) for part in parts
-            )
-            if not fits or set(tensordict.keys(True, True)) != set(
-                self.keys(True, True)
-            ):
-                raise RuntimeError(MSG_FAST_COPY)
+        if fast and not _copies_plainly(self, tensordict, idx):
+            raise RuntimeError(MSG_FAST_COPY)
         return self.update_at_(tensordict, idx, non_blocking=non_blocking)
 
     # Filling ---------------------------------------------------------------------
@@ -686,11 +670,6 @@ class AccessOps(CollectionProtocol):
             _rust.fill(target, value)
         else:
             target.fill_(value)
-        return self
-
-    def zero_(self) -> Self:
-        """Fill all leaves with zeros."""
-        _rust.fill(self, 0)
         return self
 
     # How values come in ----------------------------------------------------------
@@ -749,6 +728,7 @@ class AccessOps(CollectionProtocol):
         """Copy ``value`` into the storage of an entry that exists."""
         if not isinstance(present, CollectionProtocol):
             if isinstance(value, (CollectionProtocol, dict)):
+                _rust.validate(self, key, value, non_blocking)
                 raise _InplaceWriteError(_rust.MSG_INPLACE.format(key, self))
             value = _rust.fit_inplace(self, key, value, present)
             present.copy_(value, non_blocking=non_blocking)
@@ -845,6 +825,16 @@ def _absent(td: Any, key: Any) -> KeyError:
     return KeyError(f'key "{key}" not found in {type(td).__name__} with keys {keys}')
 
 
+def _paths(keys: Any) -> list[tuple[str, ...]]:
+    """The flat paths of a list or tuple of nested keys."""
+    if not isinstance(keys, (list, tuple)):
+        raise TypeError(MSG_KEY_LIST.format(type(keys)))
+    paths = [_rust.unravel_key_to_tuple(key) for key in keys]
+    if not all(paths):
+        raise RuntimeError(_rust.MSG_NO_KEYS)
+    return paths
+
+
 def _restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
     """The part of a container or mapping at ``keys``, flat paths, as a mapping."""
     kept: dict[Any, Any] = {}
@@ -877,6 +867,34 @@ def _collect_writes(
         _check_write(target, value, index, writes)
 
 
+def _copies_plainly(td: Any, source: Any, index: Any) -> bool:
+    """Whether each leaf of ``source`` has the shape that it has at ``index`` of ``td``."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not isinstance(source, CollectionProtocol) or any(
+        isinstance(part, bool) or not _is_plain_index(part) for part in parts
+    ):
+        return False
+    for key, value in source.items(True, leaves_only=True):
+        if not _rust.contains(td, key):
+            return False
+        target = _rust.get(td, key)
+        if not isinstance(target, torch.Tensor):
+            return False
+        try:
+            shape = target[index].shape
+        except IndexError:
+            return False
+        if value.shape != shape:
+            return False
+    return True
+
+
+def _is_plain_index(part: Any) -> bool:
+    if isinstance(part, torch.Tensor):
+        return not part.shape and part.dtype is not torch.bool
+    return isinstance(part, (int, slice, np.integer))
+
+
 def _check_write(
     target: torch.Tensor,
     value: Any,
@@ -888,6 +906,9 @@ def _check_write(
     if isinstance(value, torch.Tensor):
         # Raises what the write would raise, before anything is written.
         shape = target[index].shape
-        if value.shape != shape:
+        if value.shape != shape and shape.numel():
+            spare = value.dim() - len(shape)
+            if spare > 0 and set(value.shape[:spare]) == {1}:
+                value = value.reshape(value.shape[spare:])
             value.expand(shape)
     writes.append((target, value))

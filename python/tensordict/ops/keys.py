@@ -235,6 +235,18 @@ class KeysOps(CollectionProtocol):
         """
         return type(self.get(key))
 
+    def is_non_tensor(self, key: NestedKeyLike) -> bool:
+        """Whether the entry at a nested key is no tensor and no container of tensors.
+
+        Raises:
+            KeyError: there is no such entry.
+            RuntimeError: ``key`` is no nested key.
+        """
+        if not _rust.unravel_key_to_tuple(key):
+            raise RuntimeError(_rust.MSG_NO_KEYS)
+        value = _rust.get(self, key)
+        return isinstance(value, CollectionProtocol) and value._is_non_tensor
+
     def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
         """The pairs of key and value of the non-tensor entries."""
         return tuple(
@@ -407,24 +419,21 @@ class KeysOps(CollectionProtocol):
             >>> [list(part.keys()) for part in td.split_keys(["a"])]
             [['a'], ['b']]
         """
-        sets = [[*key_set] for key_set in key_sets]
+        sets = [dict.fromkeys(_path_of(key) for key in keys) for keys in key_sets]
         if inplace and any(sets) and self.is_locked:
             raise RuntimeError(MSG_LOCKED)
         rest = _rust.clone_structure(self)
         parts: list[Any] = []
-        emptied: set[tuple[str, ...]] = set()
-        for key_set in sets:
+        for paths in sets:
             part = self.empty(recurse=reproduce_struct)
-            for key in key_set:
-                value = rest.pop(key, NO_DEFAULT if strict else ...)
+            for path in paths:
+                value = rest.pop(path, NO_DEFAULT if strict else ...)
                 if value is ...:
-                    if default is not NO_DEFAULT:
-                        part.set(key, default)
-                    continue
-                part.set(key, value)
-                emptied.add(_rust.unravel_key_to_tuple(key)[:-1])
+                    value = default
+                if value is not NO_DEFAULT:
+                    part.set(path, value)
             parts.append(part)
-        _drop_emptied(rest, emptied)
+        rest.filter_empty_()
         if inplace:
             _rust.replace_all(self, rest)
             rest = self
@@ -455,22 +464,27 @@ class KeysOps(CollectionProtocol):
             (['a'], ['b'])
         """
         paths = [_path_of(key) for key in keys]
-        absent = [path for path in paths if not _rust.contains(self, path)]
-        if absent and strict and default is NO_DEFAULT:
-            _rust.get(self, absent[0])
-        found = [path for path in paths if path not in absent]
-        for path in found:
-            parent = _rust.get(self, path[:-1]) if len(path) > 1 else self
-            if parent.is_locked:
+        if not strict and default is NO_DEFAULT:
+            default = None
+        rest = _rust.clone_structure(self)
+        result = self.empty()
+        for path in paths:
+            parent = _rust.get(self, path[:-1], None) if len(path) > 1 else self
+            if parent is not None and parent.is_locked:
                 raise RuntimeError(MSG_LOCKED)
-        result = _rust.select(self, tuple(found), False, True)
-        if absent:
-            for path in absent:
-                result.set(path, None if default is NO_DEFAULT else default)
-            result = result.select(*dict.fromkeys(path[0] for path in paths))
-        _rust.exclude(self, tuple(found), True)
+            value = rest.pop(path, default)
+            inner, source = result, self
+            for part in path[:-1]:
+                source = source if source is None else source.get(part)
+                found = inner._get_entry(part, NO_DEFAULT)
+                if found is NO_DEFAULT:
+                    found = inner._make_child() if source is None else source.empty()
+                    inner._set_entry(part, found)
+                inner = found
+            inner.set(path[-1], value)
         if filter_empty:
-            _drop_emptied(self, {path[:-1] for path in found})
+            rest.filter_empty_()
+        _rust.replace_all(self, rest)
         return result
 
     # Renaming --------------------------------------------------------------------
@@ -622,13 +636,3 @@ def _collect_empty(
     drops.extend(below)
     return empty
 
-
-def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
-    """Drop the containers at ``paths`` that have no leaf, and their empty parents."""
-    for path in sorted(paths, key=len, reverse=True):
-        while path:
-            found = _rust.get(td, path, None)
-            if found is None or not found.is_empty():
-                break
-            td.del_(path)
-            path = path[:-1]

@@ -90,6 +90,18 @@ class LockingOps(CollectionProtocol):
             return self
         return self._remember(self, "unlock_", (), {})
 
+    def clear_refs_for_compile_(self) -> Self:
+        """Forget what this container was made of and by what it is locked.
+
+        Compiled code cannot return weak references.
+        """
+        for container in _rust.containers(self):
+            state = container.__dict__
+            for name in ("_last_op", "_lock_parents_weakrefs"):
+                if name in state:
+                    del state[name]
+        return self
+
     # Writing back ----------------------------------------------------------------
 
     def _remember(
