@@ -1,7 +1,42 @@
 """Established import path: the base classes and what belongs to them."""
 
+import torch
+
+from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
+from tensordict._options import get_defaults_to_none, set_get_defaults_to_none
+from tensordict.checks import (
+    _NESTED_TENSORS_AS_LISTS,
+    default_is_leaf,
+    is_leaf_nontensor,
+    is_tensor_collection,
+)
 from tensordict.collection import TensorCollection, TensorDictBase
+from tensordict.factories import (
+    from_any,
+    from_dict,
+    from_namedtuple,
+    from_struct_array,
+    from_tuple,
+)
 from tensordict.interop.twins import _InplaceWriteError, _KeyThroughLeafError
 from tensordict.protocol import NO_DEFAULT, _NoDefault
+from tensordict.utils import DeviceType, IndexType
 
-__all__ = ["NO_DEFAULT", "TensorCollection", "TensorDictBase"]
+__all__ = [
+    "NO_DEFAULT",
+    "TensorCollection",
+    "TensorDictBase",
+    "from_any",
+    "from_dict",
+    "from_namedtuple",
+    "from_struct_array",
+    "from_tuple",
+    "get_defaults_to_none",
+    "is_tensor_collection",
+    "set_get_defaults_to_none",
+]
+
+CompatibleType = torch.Tensor | TensorCollection
+_ACCEPTED_CLASSES = (torch.Tensor, TensorCollection)
+_is_leaf_nontensor = is_leaf_nontensor
+_default_is_leaf = default_is_leaf

@@ -150,3 +150,11 @@ for _function in (
     is_bool,
 ):
     _function.__module__ = "tensordict.utils"
+
+
+def _NESTED_TENSORS_AS_LISTS(val: type) -> bool:  # noqa: N802 - an established name
+    """Whether a class is one of leaves; given as ``is_leaf``, lazy stacks are entered.
+
+    The containers of a lazy stack are then walked one by one, under their numbers.
+    """
+    return default_is_leaf(val)

@@ -1,0 +1,14 @@
+"""Deprecated import path: the functions of keys, once those of a native module."""
+
+from tensordict._deprecated_utils import _unravel_keys as unravel_keys
+from tensordict._deprecation import warn_deprecated
+from tensordict._rust import unravel_key, unravel_key_list
+from tensordict._rust import unravel_key_to_tuple as _unravel_key_to_tuple
+
+__all__ = ["_unravel_key_to_tuple", "unravel_key", "unravel_key_list", "unravel_keys"]
+
+warn_deprecated(
+    "tensordict._C",
+    "tensordict.unravel_key (also for unravel_keys), tensordict.unravel_key_list and "
+    "tensordict.unravel_key_to_tuple (for _unravel_key_to_tuple)",
+)

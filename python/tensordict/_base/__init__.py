@@ -1,0 +1,1 @@
+"""Established import path: parts of the base class, by topic."""

@@ -1,0 +1,20 @@
+"""Established import path: functions that make, join and save collections."""
+
+from tensordict.factories import from_pytree, fromkeys
+from tensordict.ops.joining import cat, maybe_dense_stack, stack
+from tensordict.ops.modules import from_module, from_modules
+from tensordict.storage.functions import load, load_memmap, memmap, save
+
+__all__ = [
+    "cat",
+    "from_module",
+    "from_modules",
+    "from_pytree",
+    "fromkeys",
+    "load",
+    "load_memmap",
+    "maybe_dense_stack",
+    "memmap",
+    "save",
+    "stack",
+]

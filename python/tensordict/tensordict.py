@@ -1,0 +1,39 @@
+"""Established import path: what ``tensordict.tensordict`` has offered from the start."""
+
+from tensordict._deprecated_utils import TENSORDICT
+from tensordict._deprecation import deprecated_names
+from tensordict._nestedkey import NestedKey
+from tensordict.checks import is_tensor_collection, is_tensorclass
+from tensordict.closeness import assert_allclose_td
+from tensordict.collection import TensorDictBase
+from tensordict.containers.dense import TensorDict
+from tensordict.functional import (
+    dense_stack_tds,
+    make_tensordict,
+    merge_tensordicts,
+    pad,
+    pad_sequence,
+)
+from tensordict.memmap import MemoryMappedTensor
+from tensordict.protocol import NO_DEFAULT
+from tensordict.utils import expand_as_right, expand_right
+
+__all__ = [
+    "NO_DEFAULT",
+    "MemoryMappedTensor",
+    "NestedKey",
+    "TensorDict",
+    "TensorDictBase",
+    "assert_allclose_td",
+    "dense_stack_tds",
+    "expand_as_right",
+    "expand_right",
+    "is_tensor_collection",
+    "is_tensorclass",
+    "make_tensordict",
+    "merge_tensordicts",
+    "pad",
+    "pad_sequence",
+]
+
+__getattr__ = deprecated_names(__name__, TENSORDICT)

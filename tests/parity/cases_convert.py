@@ -1,0 +1,83 @@
+"""Turning a collection into plain Python objects and numpy arrays."""
+
+from frame import EVERY, cases
+
+CASES = [
+    *cases(
+        "to_dict",
+        """
+        td.to_dict()
+        td.to_dict(retain_none=False)
+        td.to_dict(convert_tensors=True)
+        td.to_dict(convert_tensors='numpy')
+        td.to_dict(tolist_first=True)
+        td.to_dict(tolist_first=True, convert_tensors=True)
+        """,
+        on=EVERY + " empty_nested one mixed",
+    ),
+    *cases("to_dict", "td.to_dict(convert_tensors='numpy')", on="grad meta"),
+    *cases(
+        "tolist",
+        """
+        td.tolist()
+        td.tolist(convert_tensors=True)
+        td.tolist(convert_tensors='numpy')
+        td.tolist(convert_nodes=False)
+        td.tolist(tolist_first=True)
+        td.tolist(as_linked_list=True)
+        """,
+        on=EVERY + " one",
+    ),
+    *cases("numpy", "td.numpy()", on=EVERY + " grad meta mixed empty_nested"),
+    *cases("numpy", "TensorDict(a=T([2]).bfloat16()).numpy()", on="none"),
+    *cases("numpy", "td.numpy()['a'][:] = 5", on="flat"),
+    *cases(
+        "to_namedtuple",
+        """
+        td.to_namedtuple()
+        type(td.to_namedtuple()).__name__
+        td.select('a').to_namedtuple(collections.namedtuple('One', 'a'))
+        td.to_namedtuple(Pair)
+        td.to_namedtuple(dest_cls=Pair)
+        """,
+        on=EVERY + " dotted",
+    ),
+    *cases(
+        "to_namedtuple",
+        "TensorDict({'a': TensorDict({'a': 1, 'b': 2}), 'b': 3}).to_namedtuple(Pair)",
+        on="none",
+    ),
+    *cases(
+        "to_struct_array",
+        """
+        td.to_struct_array()
+        td.to_struct_array().dtype.names
+        str(td.to_struct_array().dtype)
+        td.to_struct_array()['a'][...] = 5
+        """,
+        on=EVERY + " mixed one grad",
+    ),
+    *cases("to_pytree", "td.to_pytree()", on="flat nested sub"),
+    *cases(
+        "to_tensordict",
+        """
+        td.to_tensordict()
+        td.to_tensordict(retain_none=True)
+        """,
+        on=EVERY + " nested_subclass grad half_named empty_nested",
+    ),
+    *cases(
+        "to_tensordict",
+        "[v.is_leaf for v in td.to_tensordict().values(True, True)]",
+        on="grad",
+    ),
+    *cases(
+        "dict",
+        """
+        dict(td)
+        dict(td.items())
+        {**td}
+        """,
+        on="flat nested sub",
+    ),
+]
