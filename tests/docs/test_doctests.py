@@ -1,7 +1,7 @@
 """Every example runs: those of the docstrings, of README.md and of docs/*.md.
 
-An example may use ``torch`` and the public names of ``tensordict`` without importing
-them. It runs in an empty folder. None is skipped: a module that cannot be imported and
+An example may use ``torch``, the public names of ``tensordict`` and those of its own
+module without importing them. It runs in an empty folder. None is skipped: a module that cannot be imported and
 an example marked ``+SKIP`` are failures.
 """
 
@@ -11,6 +11,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,9 @@ def find_modules():
         if found.name.endswith("__main__"):
             continue
         try:
-            imported.append(importlib.import_module(found.name))
+            # A module of deprecated names says so when it is imported.
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+                imported.append(importlib.import_module(found.name))
         except Exception as error:  # noqa: BLE001 (whatever it is, it is reported)
             broken.append(f"{found.name}: {error!r}")
     return imported, broken
@@ -76,7 +79,20 @@ def docstrings():
             name = value.__name__
             if not inspect.ismodule(value):
                 name = f"{value.__module__}.{value.__qualname__}"
-            yield pytest.param([text], name, id=name)
+            yield pytest.param([text], name, names_around(value), id=name)
+
+
+def names_around(value):
+    """The names of the module that ``value`` is defined in.
+
+    ``__module__`` is no help: some classes carry the name that pickles know them by.
+    """
+    if inspect.ismodule(value):
+        return vars(value)
+    if inspect.isclass(value):
+        methods = [m for m in vars(value).values() if inspect.isfunction(m)]
+        return methods[0].__globals__ if methods else {}
+    return value.__globals__
 
 
 def documents():
@@ -84,13 +100,14 @@ def documents():
         blocks = FENCE.findall(path.read_text(encoding="utf-8"))
         blocks = [block for block in blocks if ">>>" in block]
         if blocks:
-            yield pytest.param(blocks, path.name, id=str(path.relative_to(ROOT)))
+            yield pytest.param(blocks, path.name, {}, id=str(path.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize(("texts", "name"), [*docstrings(), *documents()])
-def test_examples_of(texts, name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("texts", "name", "around"), [*docstrings(), *documents()])
+def test_examples_of(texts, name, around, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {public: getattr(tensordict, public) for public in tensordict.__all__}
+    names = dict(around)
+    names |= {public: getattr(tensordict, public) for public in tensordict.__all__}
     names |= {"torch": torch, "tensordict": tensordict, "__name__": "__main__"}
     report = []
     for text in texts:
@@ -110,10 +127,10 @@ def test_every_module_can_be_imported():
 
 def test_a_wrong_example_fails(tmp_path, monkeypatch):
     with pytest.raises(pytest.fail.Exception, match="Expected:"):
-        test_examples_of([">>> 1 + 1\n3\n"], "wrong", tmp_path, monkeypatch)
+        test_examples_of([">>> 1 + 1\n3\n"], "wrong", {}, tmp_path, monkeypatch)
 
 
 def test_a_skipped_example_fails(tmp_path, monkeypatch):
     text = ">>> 1 / 0  # doctest: +SKIP\n"
     with pytest.raises(AssertionError, match="is skipped"):
-        test_examples_of([text], "skipped", tmp_path, monkeypatch)
+        test_examples_of([text], "skipped", {}, tmp_path, monkeypatch)

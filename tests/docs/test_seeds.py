@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import nn, vmap
 from torch.utils._pytree import tree_map
 
 import tensordict
@@ -259,6 +259,24 @@ def test_001_14_parameters_and_a_functional_call():
     # an ensemble of models: we stack params along the first dimension...
     params_stack = torch.stack([params, params], 0)
     assert params_stack.shape == torch.Size([2])
+
+
+def test_001_15_vmap_over_stacked_parameters():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4))
+    params = TensorDict.from_module(model)
+    x = torch.randn(10, 3)
+    params_stack = torch.stack([params, params * 2], 0)
+
+    # ... and use it as an input we'd like to pass through the model
+    def func(x, params):
+        with params.to_module(model):
+            return model(x)
+
+    y = vmap(func, (None, 0))(x, params_stack)
+    assert y.shape == torch.Size([2, 10, 4])
+    torch.testing.assert_close(y[0], model(x))
+    with (params * 2).to_module(model):
+        torch.testing.assert_close(y[1], model(x))
 
 
 def test_001_16_parameter_serialization(tmp_path):
