@@ -36,24 +36,36 @@ def prepare(
             "between dense and sparse Tensors is not implemented. Save them dense "
             "(to_dense), or their indices and values."
         )
+    if tensor.is_quantized:
+        raise NotImplementedError(
+            f"tensors of {dtype} cannot be saved as files, which have no room for scale "
+            "and zero point: save dequantize() or int_repr()."
+        )
     shape = list(tensor.shape)
     plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
     if type(plain) is not torch.Tensor:
         plain = plain.as_subclass(torch.Tensor)
-    # One that has fewer items than it says (an expanded one of one item counts as
-    # contiguous) is laid out in full by DLPack's rules, others are byte for byte.
+    # Of the dtypes that DLPack does not know as the engine does, the bytes are given.
     if plain.element_size() * plain.numel() and not _has_known_dtype(plain):
         plain = plain.view(torch.uint8) if plain.ndim else plain[None].view(torch.uint8)
     return plain, device, shape, dtype, None
 
 
-def describe(tensor: torch.Tensor) -> tuple[str, list[int], str]:
-    """The device, shape and dtype of a tensor, as the metadata has them."""
-    if tensor.is_nested:
-        raise NotImplementedError(
-            "memmap_like makes no files for nested tensors: save one with memmap."
-        )
-    return str(tensor.device), list(tensor.shape), str(tensor.dtype)
+def describe(
+    tensor: torch.Tensor,
+) -> tuple[str, list[int], str, int, bytes | None]:
+    """What the metadata has of a tensor, whose values are not read.
+
+    Returns:
+        The device, shape, dtype, number of items, and for a nested tensor its table of
+        sizes, whose shape is then given.
+    """
+    device, dtype = str(tensor.device), str(tensor.dtype)
+    if not tensor.is_nested:
+        return device, list(tensor.shape), dtype, tensor.numel(), None
+    table = nested_table(tensor)
+    num_items = int(table.prod(1).sum())
+    return device, list(table.shape), dtype, num_items, table.numpy().tobytes()
 
 
 def nested_table(tensor: torch.Tensor) -> torch.Tensor:

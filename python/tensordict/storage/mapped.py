@@ -415,10 +415,8 @@ class MemoryMappedTensor(torch.Tensor):
         return self._parent_shape  # type: ignore[no-any-return]
 
     def is_shared(self) -> bool:
-        """Whether other processes can see what is stored: always, where there is a file."""
-        if self._filename is not None or self._handler is not None:
-            return True
-        return super().is_shared()
+        """Whether the memory is that of a named file, or shared by torch."""
+        return self._filename is not None or super().is_shared()
 
     def share_memory_(self) -> Self:
         """Do nothing where the memory is mapped: it is shared already."""

@@ -68,7 +68,7 @@ def load_state_dict(
         from_flatten = len(metadata) > 1 and not any(
             isinstance(value, Mapping) for value in source.values()
         )
-    values = dict(source)
+    values = {key: source[key] for key in source.keys()}  # noqa: SIM118
     if from_flatten:
         values = _nest(values)
     if strict:

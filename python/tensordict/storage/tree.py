@@ -101,8 +101,7 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
 
     def work() -> Any:
         if path is None:
-            leaves = iter(_anonymous(td, copy_data=True))
-            return td._saved(leaves, None, inplace)
+            return _save_anonymous(td, True, inplace)
         target = os.path.abspath(path)
         plan = _rust.SavePlan(target, options.robust_key, options.copy_existing, False)
         td._save_plan(plan, 0)
@@ -121,7 +120,7 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
 
     def work() -> Any:
         if path is None:
-            return td._saved(iter(_anonymous(td, copy_data=False)), None, False)
+            return _save_anonymous(td, False, False)
         target = os.path.abspath(path)
         plan = _rust.SavePlan(target, options.robust_key, True, True)
         td._save_plan(plan, 0)
@@ -140,6 +139,12 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
         return td._saved(iter(leaves), directory, False)
 
     return _now_or_later(work, options)
+
+
+def _save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
+    plan = _AnonymousPlan(copy_data)
+    td._save_plan(plan, 0)
+    return td._saved(iter(plan.leaves), None, inplace)
 
 
 def _now_or_later(work: Callable[[], Any], options: SaveOptions) -> Any:
@@ -196,14 +201,16 @@ def saved_dense(
     td: Any, leaves: Iterator[torch.Tensor], directory: _Directory | None, inplace: bool
 ) -> Any:
     """A dense container over the files of a save: ``td`` itself, or one like it."""
-    entries: dict[str, Any] = {}
-    for key, value in list(td._tensordict.items()):
+    entries: dict[str, Any] = dict(td._tensordict)
+    # In the order of the plan: all leaves of a level, then what is below.
+    for key, value in entries.items():
         if isinstance(value, torch.Tensor):
             leaf = next(leaves)
             if value.is_nested and not leaf.is_nested:
                 leaf = _as_nested(leaf, value._nested_tensor_size())
             entries[key] = leaf
-        else:
+    for key, value in entries.items():
+        if not isinstance(value, torch.Tensor):
             child = None if directory is None else directory.child(key)
             entries[key] = value._saved(leaves, child, inplace)
     if inplace:
@@ -228,17 +235,37 @@ def _as_nested(flat: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _anonymous(td: Any, copy_data: bool) -> list[torch.Tensor]:
-    """The leaves of ``td`` in shared memory without a name."""
-    made: list[torch.Tensor] = []
-    for leaf in _rust.leaves(td):
+class _AnonymousPlan:
+    """What takes the place of a plan where there are no files to plan."""
+
+    def __init__(self, copy_data: bool) -> None:
+        self.copy_data = copy_data
+        self.leaves: list[torch.Tensor] = []
+
+    def add_entries(
+        self, level: int, entries: dict[str, Any]
+    ) -> list[tuple[str, int, Any]]:
+        others = []
+        for key, value in list(entries.items()):
+            if isinstance(value, torch.Tensor):
+                self.leaves.append(self._shared(value))
+            else:
+                others.append((key, level, value))
+        return others
+
+    def add_file(self, level: int, name: str, content: bytes) -> None:
+        """Do nothing: there is no directory."""
+
+    def close_level(self, level: int, *fields: Any) -> None:
+        """Do nothing: there is no metadata."""
+
+    def _shared(self, leaf: torch.Tensor) -> torch.Tensor:
+        """The leaf in shared memory without a name; itself where it is there already."""
         is_there = isinstance(leaf, MemoryMappedTensor) and leaf._handler is not None
-        if is_there and copy_data and not leaf._index_chain:
-            made.append(leaf)
-            continue
+        if is_there and self.copy_data and not leaf._index_chain:
+            return leaf
         source = leaf.detach()
-        made.append(MemoryMappedTensor.from_tensor(source, copy_data=copy_data))
-    return made
+        return MemoryMappedTensor.from_tensor(source, copy_data=self.copy_data)
 
 
 # Loading ------------------------------------------------------------------------------

@@ -154,6 +154,37 @@ fn find(dtype: &str) -> Option<DataType> {
         .map(|(_, found)| *found)
 }
 
+/// The shape of a tensor, and whether it is on the CPU.
+pub(crate) struct Layout {
+    pub(crate) shape: SmallVec<[i64; 6]>,
+    pub(crate) is_on_cpu: bool,
+}
+
+/// The layout of a tensor, cheaper than its attributes by the two objects that those make.
+/// None where it is meta, sparse, fake, symbolic, transformed or of an uncommon dtype:
+/// then the attributes know.
+pub(crate) fn layout_of(tensor: &Bound<'_, PyAny>) -> Option<Layout> {
+    let py = tensor.py();
+    let fill = table(py).ok()?.tensor_from_object?;
+    let mut filled = MaybeUninit::<DLTensor>::uninit();
+    // SAFETY: the GIL is held, the object is alive, and there is room for the struct.
+    if unsafe { fill(tensor.as_ptr().cast(), filled.as_mut_ptr()) } != 0 {
+        // A refusal comes with an exception, which is only a detour here.
+        drop(PyErr::take(py));
+        return None;
+    }
+    // SAFETY: the call returned 0, so the struct is filled.
+    let filled = unsafe { filled.assume_init() };
+    let ndim = usize::try_from(filled.ndim).ok()?;
+    // SAFETY: the shape, if it is not null, is that of the tensor, `ndim` long, and lives
+    // while the tensor does; it is copied before this function returns.
+    let shape = unsafe { ints(filled.shape, ndim) };
+    (shape.len() == ndim).then(|| Layout {
+        shape: SmallVec::from_slice(shape),
+        is_on_cpu: filled.device.kind == CPU,
+    })
+}
+
 /// The memory of a tensor on the CPU without gaps.
 pub(crate) struct Memory {
     pub(crate) pointer: *const u8,

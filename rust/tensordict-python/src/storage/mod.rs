@@ -4,7 +4,7 @@
 //! entries to Python containers. Memory goes to and from torch by [`dlpack`]; [`mapped`] makes the
 //! tensors over files. The GIL is released while files are written, opened or mapped.
 
-mod dlpack;
+pub(crate) mod dlpack;
 mod errors;
 mod load;
 mod mapped;

@@ -305,20 +305,24 @@ impl SavePlan {
         }
         if self.is_sparse {
             let described = imports(py)?.describe.bind(py).call1((value,))?;
-            let (device, shape, dtype): (String, Vec<i64>, String) = described.extract()?;
-            let num_bytes = num_bytes(&dtype, &shape)?;
-            let meta = LeafMeta {
-                device,
-                shape: shape.clone(),
-                dtype,
-                is_nested: false,
+            let (device, shape, dtype, num_items, table): Described = described.extract()?;
+            let is_nested = table.is_some();
+            let mapped_shape = if is_nested {
+                vec![num_items]
+            } else {
+                shape.clone()
             };
             return Ok(NewLeaf {
-                meta,
+                num_bytes: num_bytes(&dtype, &mapped_shape)?,
+                meta: LeafMeta {
+                    device,
+                    shape,
+                    dtype,
+                    is_nested,
+                },
                 source: None,
-                num_bytes,
-                table: None,
-                mapped_shape: shape,
+                table,
+                mapped_shape,
             });
         }
         // Everything that is not plain memory: torch makes it so.
@@ -404,6 +408,9 @@ impl SavePlan {
         Ok(tensors)
     }
 }
+
+/// `(device, shape, dtype, number of items, table of sizes)` of `leaves.describe`.
+type Described = (String, Vec<i64>, String, i64, Option<Vec<u8>>);
 
 /// `(tensor without gaps, device, shape, dtype, table of sizes)` of `leaves.prepare`.
 type Prepared<'py> = (Bound<'py, PyAny>, String, Vec<i64>, String, Option<Vec<u8>>);
