@@ -38,6 +38,10 @@ MSG_INPLACE = (
 )
 
 
+REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
+"""Operations whose result could not write through."""
+
+
 class _SubTensorDict(TensorDictBase):
     """The part of ``source`` at ``idx``. Nothing is copied until an entry is read.
 
@@ -65,6 +69,7 @@ class _SubTensorDict(TensorDictBase):
     """
 
     _is_dense: ClassVar[bool] = False
+    _printed_nested_as = "TensorDict"
 
     def __init__(
         self,
@@ -127,7 +132,8 @@ class _SubTensorDict(TensorDictBase):
 
     @_td_dim_names.setter
     def _td_dim_names(self, value: Any) -> None:
-        raise RuntimeError(MSG_NAMES)
+        if value is not None or self._source._has_names():
+            raise RuntimeError(MSG_NAMES)
 
     @property
     def _is_locked(self) -> bool:  # type: ignore[override]
@@ -142,23 +148,34 @@ class _SubTensorDict(TensorDictBase):
     def is_locked(self, value: bool) -> None:
         raise RuntimeError(MSG_LOCK if value else MSG_UNLOCK)
 
-    def lock_(self) -> NoReturn:
-        """Refused: the lock is that of the collection it belongs to."""
+    def lock_(self) -> Self:
+        """Refused unless it is locked: the lock is that of the parent."""
+        if self.is_locked:
+            return self
         raise RuntimeError(MSG_LOCK)
 
-    def unlock_(self) -> NoReturn:
-        """Refused: the lock is that of the collection it belongs to."""
+    def unlock_(self) -> Self:
+        """Refused if it is locked: the lock is that of the parent."""
+        if not self.is_locked:
+            return self
         raise RuntimeError(MSG_UNLOCK)
 
     def _lock_tree(self, parents: Any = ()) -> None:
         raise RuntimeError(MSG_LOCK)
 
-    def _set_batch_size(self, size: torch.Size) -> None:
-        self._resize_batch(size)
+    @property
+    def batch_size(self) -> torch.Size:
+        """The batch size of the part. It cannot be changed."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: Any) -> None:
+        if not isinstance(value, (list, tuple)) or torch.Size(value) != self._batch_size:
+            raise RuntimeError(MSG_BATCH_SIZE.format(value, self._batch_size))
 
     def _resize_batch(self, size: torch.Size) -> None:
         if size != self._batch_size:
-            raise RuntimeError(MSG_BATCH_SIZE.format(list(size), self._batch_size))
+            raise RuntimeError(MSG_BATCH_SIZE.format(size, self._batch_size))
 
     # Reading -----------------------------------------------------------------------
 
@@ -205,6 +222,10 @@ class _SubTensorDict(TensorDictBase):
 
     def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
         return self._read(key, default)
+
+    def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
+        """The shape of the part of the entry at ``key``."""
+        return self._read(key, NO_DEFAULT).shape
 
     def _index(self, index: Any) -> Any:
         if _rust.index_plan(self._batch_size, index, self) is None:
@@ -308,6 +329,9 @@ class _SubTensorDict(TensorDictBase):
         lock: bool,
         k: int,
     ) -> Any:
+        if op in REFUSED:
+            hint = "`reshape` or " if op == "view" else ""
+            raise RuntimeError(MSG_SHAPE.format(op, hint))
         plain = self._as_plain_part()
         result = _rust.map_leaves(plain, op, args, prefix, names, tail, False, k)
         if lock and self.is_locked:
@@ -371,34 +395,9 @@ class _SubTensorDict(TensorDictBase):
         """The parts as an ordinary collection: none of them is ragged."""
         return self._as_plain_part().to_padded_tensor(padding, mask_key)
 
-    def view(self, *shape: Any, **kwargs: Any) -> NoReturn:
-        """Refused: use :meth:`reshape`."""
-        raise RuntimeError(MSG_SHAPE.format("view", "`reshape` or "))
-
     def permute(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: make an ordinary collection of it first."""
         raise RuntimeError(MSG_SHAPE.format("permute", ""))
-
-    def transpose(self, dim0: int, dim1: int) -> NoReturn:
-        """Refused: make an ordinary collection of it first."""
-        raise RuntimeError(MSG_SHAPE.format("transpose", ""))
-
-    def _permuted(self, *args: Any) -> NoReturn:
-        raise RuntimeError(MSG_SHAPE.format("permute", ""))
-
-    def _transposed(self, *args: Any) -> NoReturn:
-        raise RuntimeError(MSG_SHAPE.format("transpose", ""))
-
-    def _squeezed(self, dim: int | None = None) -> Self:
-        if dim is not None:
-            ndim = len(self._batch_size)
-            at = dim + ndim if dim < 0 else dim
-            if 0 <= at < ndim and self._batch_size[at] != 1:
-                return self
-        raise RuntimeError(MSG_SHAPE.format("squeeze", ""))
-
-    def _unsqueezed(self, dim: int) -> NoReturn:
-        raise RuntimeError(MSG_SHAPE.format("unsqueeze", ""))
 
     def _with_ndim(self, ndim: int) -> Self:
         if ndim > len(self._batch_size):

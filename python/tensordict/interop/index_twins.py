@@ -425,6 +425,8 @@ def _plan_index(
             fresh.append((td, key, _preallocated(td, at, size, k, item)))
         elif isinstance(entry, CollectionProtocol):
             if isinstance(item, CollectionProtocol) and entry._is_dense:
+                own = torch.Size([*size, *entry._batch_size[k:]])
+                item = _fit_source(entry._batch_size, at, own, item)
                 _plan_index(entry, at, size, k, item, writes, fresh)
             else:
                 writes.append((entry, item))

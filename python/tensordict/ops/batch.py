@@ -160,7 +160,9 @@ class BatchOps(CollectionProtocol):
             torch.Size([3])
         """
         sizes: list[tuple[Any, torch.Size]] = []
-        _common_size(self, batch_dims, keep_compliant_size, sizes)
+        size = _common_size(self, batch_dims, keep_compliant_size, sizes)
+        if size is None and batch_dims is not None:
+            sizes.append((self, self.batch_size[: max(batch_dims, 0)]))
         for td, size in sizes:
             td._resize_batch(size)
         return self
@@ -226,6 +228,7 @@ class BatchOps(CollectionProtocol):
         refined = list(names)
         if Ellipsis in refined:
             at = refined.index(Ellipsis)
+            _check_refined(current, refined[:at], names)
             after = len(refined) - at - 1
             stop = len(current) - after
             if stop < at:
@@ -234,10 +237,7 @@ class BatchOps(CollectionProtocol):
             rest = refined[at + 1 :]
             refined = [*refined[:at], *current[at:stop], *rest]
             refined = [None if name is Ellipsis else name for name in refined]
-        if len(refined) == len(current):
-            for old, name in zip(current, refined, strict=True):
-                if old is not None and old != name:
-                    raise RuntimeError(MSG_REFINE.format(current, list(names)))
+        _check_refined(current, refined, names)
         self.names = refined
         return self
 
@@ -277,6 +277,12 @@ class BatchOps(CollectionProtocol):
         else:
             self.names = None if len(names) == 1 and names[0] is None else names
         return self
+
+
+def _check_refined(current: list[Any], refined: list[Any], names: Any) -> None:
+    for old, name in zip(current, refined, strict=False):
+        if old is not None and old != name:
+            raise RuntimeError(MSG_REFINE.format(current, list(names)))
 
 
 def _has_any(names: list[Any]) -> bool:
@@ -339,7 +345,9 @@ def _common_size(
     if common is None:
         return None
     size = torch.Size(common if limit is None else common[: max(limit, 0)])
-    sizes += [(value, size) for value in empty]
+    sizes += [
+        (value, size) for value in empty if value.batch_size[: len(size)] != size
+    ]
     sizes.append((td, size))
     return size
 

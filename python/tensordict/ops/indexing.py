@@ -282,8 +282,9 @@ def _where(leaf: torch.Tensor, condition: torch.Tensor, other: Any) -> torch.Ten
 
 
 def _where_tree(td: Any, condition: torch.Tensor, other: Any, pad: Any) -> Any:
-    result = _rust.clone_structure(td)
-    entries, others = td._entries(), other._entries()
+    # A part of another collection must not be written: the result is a plain one.
+    result = _rust.clone_structure(td) if td._is_dense else td._as_dense()
+    entries, others = dict(td._entries()), other._entries()
     for key, value in list(entries.items()):
         item = others.get(key, NO_DEFAULT)
         result._set_entry(key, _where_entry(key, condition, value, item, pad))

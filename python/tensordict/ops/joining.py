@@ -131,8 +131,6 @@ class JoiningOps(CollectionProtocol):
     def _join_entries(
         self, join: Any, keys: Any, out_key: Any, dim: int, keep_entries: bool
     ) -> Self:
-        if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
         values = []
         seen: list[Any] = []
         for key in keys:
@@ -142,6 +140,8 @@ class JoiningOps(CollectionProtocol):
             seen.append(path)
             values.append(_rust.get(self, key))
         joined = join(values, dim=dim)
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
         # The new entry comes after all others, also where it takes a key of theirs.
         joined = _rust.validate(self, out_key, joined)
         if not keep_entries:

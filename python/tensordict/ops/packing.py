@@ -126,7 +126,13 @@ def pack_leaves(
         if leaf.dtype != leaves[0].dtype:
             raise TypeError(MSG_DTYPES.format(leaves[0].dtype, leaf.dtype, key))
     if leaves:
-        flat = torch.cat([leaf.reshape(*batch_size, -1) for leaf in leaves], -1)
+        flat = torch.cat(
+            [
+                leaf.reshape(*batch_size, shape.numel())
+                for leaf, shape in zip(leaves, layout.shapes, strict=True)
+            ],
+            -1,
+        )
     else:
         flat = torch.zeros((*batch_size, 0), device=td.device)
     return flat.movedim(-1, layout.dim), layout

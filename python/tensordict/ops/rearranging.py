@@ -407,7 +407,8 @@ class RearrangingOps(CollectionProtocol):
             inplace: store the new leaves in this collection, and return it.
 
         Raises:
-            RuntimeError: ``inplace`` is true and the collection is locked.
+            RuntimeError: ``inplace`` is true, the collection is locked, and a leaf is
+                not contiguous.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4).T}, batch_size=[4])
@@ -415,8 +416,8 @@ class RearrangingOps(CollectionProtocol):
             True
         """
         op = _canonical if canonical else "contiguous"
-        if inplace and self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+        if inplace and self.is_locked and not canonical and self.is_contiguous():
+            return self
         result = _rust.map_leaves(self, op, (), None, True, 0, False, -1)
         return self._replace_content(result) if inplace else result
 

@@ -121,7 +121,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return self._remember(result, "view", shape, kwargs)
 
     def _view_dtype(self, dtype: torch.dtype) -> Self:
-        result = _rust.map_leaves(self, "view", (dtype,), None, True, NO_TAIL, True, -1)
+        result = _rust.map_leaves(self, "view", (dtype,), None, True, NO_TAIL, False, -1)
         _check_leading(result)
         return self._remember(result, "view", (dtype,), {})
 
@@ -421,7 +421,6 @@ class ShapeOps(SplittingOps, RearrangingOps):
             other,
             batch_size=other.batch_size,
             names=None,
-            propagate_lock=True,
         )
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
@@ -491,6 +490,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
         start = start_dim + ndim if start_dim < 0 else start_dim
         end = end_dim + ndim if end_dim < 0 else end_dim
         if not ndim:
+            if end_dim < start_dim and end_dim >= 0:
+                raise ValueError(MSG_FLATTEN_ORDER)
             if not (-1 <= start_dim <= 0 and -1 <= end_dim <= 0):
                 raise IndexError(
                     MSG_RANGE.format(1, 0, start_dim if start_dim else end_dim)
