@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NoReturn, Self
 
 import torch
 
 from tensordict import _rust
 from tensordict.ops.families import (
+    NUMBERS,
     combine,
     combine_inplace,
     elementwise_scaled,
@@ -262,7 +264,7 @@ class ArithmeticOps(CollectionProtocol):
             RuntimeError: the result does not fit in a leaf's shape or dtype.
         """
 
-    @leafwise(torch.remainder)
+    @leafwise(operator.mod)
     def mod(self, other: Any) -> Self:
         """Take the remainder of every leaf by ``other``, with the divisor's sign."""
 
@@ -343,6 +345,8 @@ class ArithmeticOps(CollectionProtocol):
             result = self.clamp_max(max)
         elif max is None:
             result = self.clamp_min(min)
+        elif isinstance(min, NUMBERS) and isinstance(max, NUMBERS):
+            result = _rust.map_leaves(self, "clamp", (min, max))
         else:
             nested = isinstance(min, CollectionProtocol)
             if nested is not isinstance(max, CollectionProtocol):
@@ -511,15 +515,15 @@ class ArithmeticOps(CollectionProtocol):
     def __ipow__(self, other: Any) -> Self:
         """Return :meth:`pow_`."""
 
-    @leafwise(torch.remainder)
+    @leafwise(operator.mod)
     def __mod__(self, other: Any) -> Self:
         """Return :meth:`mod`."""
 
-    @leafwise(torch.bitwise_and)
+    @leafwise(operator.and_)
     def __and__(self, other: Any) -> Self:
         """Return :meth:`bitwise_and`."""
 
-    @leafwise(torch.bitwise_and)
+    @leafwise(operator.and_)
     def __rand__(self, other: Any) -> Self:
         """Return :meth:`bitwise_and`."""
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.ops.families import cast_leaves
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["DeviceOps", "normalize_device"]
@@ -124,9 +125,16 @@ class DeviceOps(CollectionProtocol):
             >>> td.to("cpu").to("cpu").device
             device(type='cpu')
         """
-        if len(args) == 1 and not kwargs and isinstance(args[0], torch.dtype):
-            result = _rust.map_leaves(self, "to", args, None, True, 0, True)
-            return self._remember(result, "to", args, kwargs)
+        if len(args) == 1 and not kwargs:
+            target = args[0]
+            if isinstance(target, torch.dtype):
+                return self._remember(cast_leaves(self, target), "to", args, kwargs)
+            if isinstance(target, (str, torch.device)):
+                device = normalize_device(target)
+                if device == self.device:
+                    return self._remember(self, "to", args, kwargs)
+                result = _transfer(self, device, None, None)
+                return self._remember(result, "to", args, kwargs)
         return self._remember(self._to(*args, **kwargs), "to", args, kwargs)
 
     def _to(
@@ -161,6 +169,8 @@ class DeviceOps(CollectionProtocol):
             if batch_size is not None:
                 self.batch_size = batch_size  # type: ignore[attr-defined]
             return self
+        if not (inplace or non_blocking_pin or batch_size) and memory_format is None:
+            return _transfer(self, device, dtype, non_blocking)
         if inplace and self.is_locked:  # type: ignore[attr-defined]
             raise RuntimeError(MSG_LOCKED)
         values = _rust.leaves(self)
@@ -264,10 +274,7 @@ class DeviceOps(CollectionProtocol):
 
     def _sync_all(self) -> None:
         """Wait for the copies that this process has started."""
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-        elif _has_mps():
-            torch.mps.synchronize()
+        _wait_for(torch.device("cpu"))
 
     # Sizes, and plain tensors ------------------------------------------------------------
 
@@ -291,10 +298,6 @@ class DeviceOps(CollectionProtocol):
         return _rust.map_leaves(self, _as_tensor, (), None, True, 0, True)
 
 
-def _has_mps() -> bool:
-    return torch.backends.mps.is_available()
-
-
 def _pinned(leaf: torch.Tensor) -> torch.Tensor:
     return leaf.pin_memory()
 
@@ -302,6 +305,49 @@ def _pinned(leaf: torch.Tensor) -> torch.Tensor:
 def _as_tensor(leaf: torch.Tensor) -> torch.Tensor:
     convert = getattr(leaf, "as_tensor", None)
     return leaf if convert is None else convert()
+
+
+def _transfer(
+    td: Any,
+    device: torch.device | None,
+    dtype: torch.dtype | None,
+    non_blocking: bool | None,  # noqa: FBT001
+) -> Any:
+    """A copy of ``td`` whose leaves are on ``device``, in ``dtype``; either may be None."""
+    if device is None:
+        return cast_leaves(td, dtype)  # type: ignore[arg-type]
+    wait = non_blocking is None and _crosses(_rust.leaves(td), device)
+    if wait or non_blocking:
+        args: tuple[Any, ...] = (device, dtype, True)
+    else:
+        args = (device,) if dtype is None else (device, dtype)
+    result = _rust.map_leaves(td, "to", args)
+    _set_device(result, device)
+    if wait:
+        _wait_for(device)
+    if td.is_locked:
+        _rust.lock_tree(result)
+    return result
+
+
+def _crosses(leaves: list[torch.Tensor], device: torch.device) -> bool:
+    """Whether a copy of a leaf runs between host and accelerator, and so may overlap."""
+    if device.type == "meta":
+        return False
+    if device.type == "cpu":
+        return not all([leaf.is_cpu or leaf.is_meta for leaf in leaves])
+    return any([leaf.is_cpu for leaf in leaves])
+
+
+def _wait_for(device: torch.device) -> None:
+    """Wait for the copies to or from ``device``."""
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize(device)
+        return
+    for name in ("cuda", "xpu", "mps"):
+        module = getattr(torch, name)
+        if getattr(module, "is_initialized", module.is_available)():
+            module.synchronize()
 
 
 def _moved(
@@ -319,11 +365,8 @@ def _moved(
     """
     if pin:
         leaves = [leaf.pin_memory() for leaf in leaves]
-    overlap = (
-        non_blocking is None and device is not None and device.type != "meta"
-    )
-    crosses = overlap and any(leaf.device.type != device.type for leaf in leaves)  # type: ignore[union-attr]
-    options: dict[str, Any] = {"non_blocking": bool(non_blocking) or crosses}
+    wait = non_blocking is None and device is not None and _crosses(leaves, device)
+    options: dict[str, Any] = {"non_blocking": bool(non_blocking) or wait}
     if device is not None:
         options["device"] = device
     if dtype is not None:
@@ -336,11 +379,8 @@ def _moved(
             out.append(leaf.to(**options, memory_format=memory_format))
         else:
             out.append(leaf.to(**options))
-    if crosses:
-        for type_ in {device.type, *(leaf.device.type for leaf in leaves)}:  # type: ignore[union-attr]
-            module = getattr(torch, type_, None)
-            if type_ != "cpu" and module is not None and hasattr(module, "synchronize"):
-                module.synchronize()
+    if wait and device is not None:
+        _wait_for(device)
     return out
 
 

@@ -390,7 +390,7 @@ class PointwiseOps(ArithmeticOps, ComparisonOps):
     def isreal(self) -> Self:
         """Say for every element whether it is real (has no imaginary part)."""
 
-    # Along a dim, and filling ------------------------------------------------------
+    # Along a dim, and zeros --------------------------------------------------------
 
     def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Self:
         """Apply a softmax to every leaf along one batch dim.
@@ -416,26 +416,3 @@ class PointwiseOps(ArithmeticOps, ComparisonOps):
     @elementwise_inplace(torch._foreach_zero_)
     def zero_(self) -> Self:
         """Fill every leaf with zeros, in place."""
-
-    def fill_(self, key: Any, value: float | bool) -> Self:
-        """Fill one entry, and all that it holds, with a number, in place.
-
-        Args:
-            key: the entry, such as ``"obs"`` or ``("obs", "pixels")``.
-            value: the number; it is cast to each leaf's dtype.
-
-        Raises:
-            KeyError: the entry is missing.
-
-        Examples:
-            >>> td = TensorDict(a=torch.zeros(2), b=torch.zeros(2), batch_size=[2])
-            >>> td.fill_("a", 3)["a"]
-            tensor([3., 3.])
-        """
-        entry = _rust.get(self, key)
-        nested = isinstance(entry, CollectionProtocol)
-        for leaf in _rust.leaves(entry) if nested else (entry,):
-            leaf.fill_(value)
-        if not self._is_dense:
-            self.set_(key, entry)  # a view may have given copies
-        return self

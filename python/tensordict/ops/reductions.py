@@ -553,6 +553,8 @@ def _reduce(
     ``op(leaf)`` reduces everything, ``op(leaf, dims, keepdim)`` some dims. ``first``
     are dims that it puts before all others.
     """
+    if type(dim) is int and not reduce and not first and key_transform is None:
+        return _reduce_one(td, op, options, dim, keepdim is True)
     keep = keepdim is not NO_DEFAULT and bool(keepdim)
     everything = dim is NO_DEFAULT or dim is None or (type(dim) is tuple and not dim)
     if options:
@@ -594,6 +596,36 @@ def _reduce(
             op = functools.partial(op, keepdim=True)
         result = _rust.map_leaves(td, op, (dims,), prefix, names)
     return result if key_transform is None else _rekeyed(result, key_transform)
+
+
+def _reduce_one(
+    td: Any,
+    op: Callable[..., torch.Tensor],
+    options: dict[str, Any],
+    dim: int,
+    keepdim: bool,  # noqa: FBT001
+) -> Any:
+    """Reduce one batch dim: the common case, with as little as possible per leaf."""
+    size = td.batch_size
+    ndim = len(size)
+    if not -ndim <= dim < ndim:
+        raise IndexError(MSG_DIM.format(dim, ndim))
+    if dim < 0:
+        dim += ndim
+    if keepdim:
+        prefix, names = torch.Size([*size[:dim], 1, *size[dim + 1 :]]), True
+    else:
+        prefix = size[:dim] + size[dim + 1 :]
+        names = (*range(dim), *range(dim + 1, ndim))  # type: ignore[assignment]
+    if not options or options == {"correction": 1}:
+        # The method takes the dim alone; std and var correct by 1 unless told otherwise.
+        args: tuple[Any, ...] = (dim,)
+        if keepdim:
+            args = (dim, True, True) if options else (dim, True)
+        return _rust.map_leaves(td, _NAMES[op], args, prefix, names)
+    if keepdim:
+        options = {**options, "keepdim": True}
+    return _rust.map_leaves(td, functools.partial(op, **options), (dim,), prefix, names)
 
 
 def _name_of(op: Any) -> str:
@@ -678,6 +710,16 @@ def _quantile(
     if dim is None:
         return torch.quantile(leaf, q, interpolation=interpolation)
     return torch.quantile(leaf, q, dim, keepdim=keepdim, interpolation=interpolation)
+
+
+_NAMES: dict[Any, str] = {
+    _prod: "prod",
+    **{
+        getattr(torch, name): name
+        for name in ("sum", "mean", "nansum", "nanmean", "std", "var", "amax", "amin")
+    },
+}
+"""The name of each reduction's method."""
 
 
 def _one_dim(td: Any, dim: Any, name: str) -> int:

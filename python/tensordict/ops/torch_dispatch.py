@@ -36,8 +36,11 @@ class TorchDispatchOps(CollectionProtocol):
             torch turns into a TypeError) where the table has none.
         """
         handler = TD_HANDLED_FUNCTIONS.get(func)
-        if handler is None or not all(
-            issubclass(each, (torch.Tensor, CollectionProtocol)) for each in types
-        ):
+        if handler is None:
             return NotImplemented
+        for each in types:
+            if each is not cls and not issubclass(
+                each, (torch.Tensor, CollectionProtocol)
+            ):
+                return NotImplemented
         return handler(*args, **(kwargs or {}))
