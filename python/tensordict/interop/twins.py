@@ -70,10 +70,17 @@ def unravel_key_to_tuple(key: Any) -> tuple[str, ...]:
 
 
 def unravel_key(key: Any) -> str | tuple[str, ...]:
-    """The simplest form of a nested key: a string, or a tuple of two or more."""
+    """The simplest form of a nested key: a string, or a tuple of two or more.
+
+    A tuple that is no nested key gives an empty one, as in the published release.
+
+    Raises:
+        RuntimeError: the key is neither a string nor a tuple.
+    """
+    if not isinstance(key, (str, tuple)):
+        msg = "key should be a Sequence<NestedKey>"
+        raise RuntimeError(msg)
     flat = unravel_key_to_tuple(key)
-    if not flat:
-        raise KeyError(MSG_BAD_KEY.format(key))
     return flat[0] if len(flat) == 1 else flat
 
 
@@ -89,7 +96,7 @@ def unravel_key_list(keys: Any) -> list[str | tuple[str, ...]]:
 
 
 def new(
-    cls: type,
+    cls: Any,
     entries: dict[str, Any],
     batch_size: torch.Size,
     device: torch.device | None,

@@ -1,6 +1,6 @@
 //! Nested keys as Python passes them: a string, or tuples of strings in any nesting.
 
-use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 use smallvec::SmallVec;
@@ -67,12 +67,19 @@ fn unravel_key_to_tuple<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyT
 }
 
 /// The simplest form of a nested key: a string, or a tuple of two or more.
+///
+/// A tuple that is no nested key gives an empty one, as in the published release.
 #[pyfunction]
 fn unravel_key<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if key.is_instance_of::<PyString>() {
         return Ok(key.clone());
     }
-    let mut path = required_path_of(key)?;
+    if !key.is_instance_of::<PyTuple>() {
+        return Err(PyRuntimeError::new_err(
+            "key should be a Sequence<NestedKey>",
+        ));
+    }
+    let mut path = path_of(key)?;
     if path.len() == 1 {
         return Ok(path.remove(0));
     }
