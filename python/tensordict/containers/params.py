@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import html
 import weakref
@@ -174,20 +175,37 @@ class TensorDictParams(TensorDictBase, nn.Module):
         if strict:
             missing_keys += [key for key in known if key not in state_dict]
             unexpected_keys += [
-                key
-                for key in state_dict
-                if key.startswith(prefix) and key not in known
+                key for key in state_dict if key.startswith(prefix) and key not in known
             ]
         missing_keys[:] = list(OrderedDict.fromkeys(missing_keys))
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The leaves by their dotted names, as :meth:`torch.nn.Module.state_dict`."""
+    def state_dict(
+        self, *args: Any, flatten: bool = True, **kwargs: Any
+    ) -> dict[str, Any]:
+        """The leaves by their dotted names, as :meth:`torch.nn.Module.state_dict`.
+
+        Args:
+            *args: those of :meth:`torch.nn.Module.state_dict`.
+            flatten: accepted for other collections' sake: it is always flat.
+            **kwargs: those of :meth:`torch.nn.Module.state_dict`.
+        """
         return nn.Module.state_dict(self, *args, **kwargs)
 
     def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,
+        assign: bool = False,
+        from_flatten: bool = True,
     ) -> Self:
-        """Copy what :meth:`state_dict` gave into the leaves."""
+        """Copy what :meth:`state_dict` gave into the leaves.
+
+        Args:
+            state_dict: tensors by their dotted names.
+            strict: whether a missing or unknown name is an error.
+            assign: take the tensors themselves in place of copying their values.
+            from_flatten: accepted for other collections' sake: it is always flat.
+        """
         nn.Module.load_state_dict(self, state_dict, strict=strict, assign=assign)
         return self
 
@@ -300,7 +318,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         validated: bool,
         ignore_lock: bool,
     ) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), self._opened():
             super()._set_path(
                 path, value, inplace, non_blocking, validated, ignore_lock
             )
@@ -313,9 +331,27 @@ class TensorDictParams(TensorDictBase, nn.Module):
             if isinstance(value, CollectionProtocol):
                 _convert(value)
 
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[None]:
+        """A locked content is open to what goes through this container."""
+        inner = self._param_td
+        if not inner.is_locked or self._is_locked:
+            yield
+            return
+        inner.unlock_()
+        try:
+            yield
+        finally:
+            inner.lock_()
+
+    def del_(self, key: Any) -> Self:
+        """Remove the entry at a nested key."""
+        with self._opened():
+            return super().del_(key)
+
     def update(self, *args: Any, **kwargs: Any) -> Self:
         """Set the entries of a collection or mapping: they become parameters."""
-        with torch.no_grad():
+        with torch.no_grad(), self._opened():
             super().update(*args, **kwargs)
         if not self.no_convert:
             _convert(self._param_td)
@@ -344,6 +380,8 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return _rust.rebuild(self._param_td, taken, True, lock)
 
     def _index(self, index: Any) -> Any:
+        if index is Ellipsis or (isinstance(index, tuple) and not index):
+            return self
         return self._param_td[index]
 
     def _clone_structure(self) -> Self:
@@ -388,7 +426,9 @@ class TensorDictParams(TensorDictBase, nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """New parameters throughout; tied ones stay tied."""
-        copied = _rust.map_leaves(self._param_td, lambda leaf: copy.deepcopy(leaf, memo))
+        copied = _rust.map_leaves(
+            self._param_td, lambda leaf: copy.deepcopy(leaf, memo)
+        )
         result = self._like(copied)
         memo[id(self)] = result
         result.__dict__["_get_post_hook"] = list(self._get_post_hook)

@@ -140,6 +140,9 @@ get_printoptions.__module__ = set_printoptions.__module__ = "tensordict.utils"
 class DisplayOps(CollectionProtocol):
     """How a collection prints."""
 
+    _printed_nested_as: str | None = None
+    """The class named where a collection of this kind is nested, in the long form."""
+
     def __repr__(self) -> str:
         """Its class, entries, batch size and device; see :class:`set_printoptions`.
 
@@ -223,7 +226,10 @@ def _indented(text: str, width: int) -> str:
 
 def _describe(value: Any, options: types.MappingProxyType[str, Any]) -> str:
     """One entry of the long form: a nested collection, or what is known of a leaf."""
-    if isinstance(value, CollectionProtocol) or not isinstance(value, torch.Tensor):
+    if isinstance(value, CollectionProtocol):
+        text, name = repr(value), value._printed_nested_as
+        return text if name is None else name + text.removeprefix(type(value).__name__)
+    if not isinstance(value, torch.Tensor):
         return repr(value)
     parts = []
     if options["show_shape"]:

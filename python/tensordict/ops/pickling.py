@@ -1,9 +1,10 @@
-"""What of a collection goes into a pickle."""
+"""What of a collection goes into a pickle, and what belongs to this process."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
+from tensordict import _rust
 from tensordict.interop import pickling
 from tensordict.protocol import CollectionProtocol
 
@@ -25,3 +26,17 @@ class PicklingOps(CollectionProtocol):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle, ours or the published release's; lock it again."""
         pickling.restore(self, state)
+
+    def clear_refs_for_compile_(self) -> Self:
+        """Forget which operation this collection came from, for a ``with`` block.
+
+        Compiled code can then return it without holding the source.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3), batch_size=[3]).unsqueeze(0)
+            >>> td.clear_refs_for_compile_() is td
+            True
+        """
+        for container in _rust.containers(self):
+            container.__dict__.pop("_last_op", None)
+        return self
