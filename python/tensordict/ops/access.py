@@ -539,9 +539,7 @@ class AccessOps(CollectionProtocol):
         _rust.copy_into(self, source, keys, non_blocking)
         return self
 
-    def copy_(
-        self, tensordict: CollectionProtocol, non_blocking: bool = False
-    ) -> Self:
+    def copy_(self, tensordict: CollectionProtocol, non_blocking: bool = False) -> Self:
         """Copy the values of another container into the entries of this one.
 
         As :meth:`update_`.
@@ -731,7 +729,12 @@ class AccessOps(CollectionProtocol):
                 _rust.validate(self, key, value, non_blocking)
                 raise _InplaceWriteError(_rust.MSG_INPLACE.format(key, self))
             value = _rust.fit_inplace(self, key, value, present)
-            present.copy_(value, non_blocking=non_blocking)
+            try:
+                present.copy_(value, non_blocking=non_blocking)
+            except RuntimeError as error:
+                # A leaf that requires grad, for one.
+                message = _rust.MSG_INPLACE.format(key, self)
+                raise _InplaceWriteError(message) from error
             return
         if not isinstance(value, (CollectionProtocol, dict)):
             raise _InplaceWriteError(_rust.MSG_INPLACE.format(key, self))
@@ -751,9 +754,7 @@ class AccessOps(CollectionProtocol):
         """A tensor or a container made of a value that is neither."""
         if isinstance(value, dict):
             names = list(self.names) if self._has_names() else None
-            child = _rust.new(
-                self._plain_type, {}, self.batch_size, self.device, names
-            )
+            child = _rust.new(self._plain_type, {}, self.batch_size, self.device, names)
             for name, item in value.items():
                 _rust.set_entry(child, name, item, False, non_blocking)
             return child
@@ -807,9 +808,7 @@ def _take_batch_sizes(td: Any, source: Any) -> None:
         return
     absent = set(td.keys(True)) - set(source.keys(True))
     if absent:
-        raise RuntimeError(
-            MSG_BATCH_SIZE_KEYS.format(source.batch_size, size, absent)
-        )
+        raise RuntimeError(MSG_BATCH_SIZE_KEYS.format(source.batch_size, size, absent))
     if td.is_locked:
         raise RuntimeError(MSG_LOCKED)
     # All leaves come anew: without them any batch size fits.
