@@ -9,7 +9,8 @@ import torch
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
-from tensordict.interop.index_twins import _WHOLE, _preallocated
+from tensordict.interop.index_twins import _WHOLE, _fit_source, _preallocated
+from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -112,16 +113,17 @@ class _SubTensorDict(TensorDictBase):
     # State, which is that of the source -------------------------------------------
 
     @property
-    def _device(self) -> torch.device | None:  # type: ignore[override]
+    def _device(self) -> torch.device | None:
         return self._source.device
 
     @_device.setter
     def _device(self, value: Any) -> None:
-        msg = "the device of a part is that of the collection it belongs to."
-        raise RuntimeError(msg)
+        if value != self._source.device:
+            msg = "the device of a part is that of the collection it belongs to."
+            raise RuntimeError(msg)
 
     @property
-    def _td_dim_names(self) -> list[str | None] | None:  # type: ignore[override]
+    def _td_dim_names(self) -> list[str | None] | None:
         if not self._source._has_names():
             return None
         names = self._source.names
@@ -130,9 +132,16 @@ class _SubTensorDict(TensorDictBase):
             names = [None if dim < 0 else names[dim] for dim in plan[2]]
         return names if any(name is not None for name in names) else None
 
-    @_td_dim_names.setter
-    def _td_dim_names(self, value: Any) -> None:
-        if value is not None or self._source._has_names():
+    @property
+    def names(self) -> list[str | None]:
+        """A name or None per batch dim. They cannot be changed."""
+        found = self._td_dim_names
+        return [None] * len(self._batch_size) if found is None else found
+
+    @names.setter
+    def names(self, value: Any) -> None:
+        wanted = [None] * len(self._batch_size) if value is None else list(value)
+        if wanted != self.names:
             raise RuntimeError(MSG_NAMES)
 
     @property
@@ -170,7 +179,10 @@ class _SubTensorDict(TensorDictBase):
 
     @batch_size.setter
     def batch_size(self, value: Any) -> None:
-        if not isinstance(value, (list, tuple)) or torch.Size(value) != self._batch_size:
+        if (
+            not isinstance(value, (list, tuple))
+            or torch.Size(value) != self._batch_size
+        ):
             raise RuntimeError(MSG_BATCH_SIZE.format(value, self._batch_size))
 
     def _resize_batch(self, size: torch.Size) -> None:
@@ -228,7 +240,7 @@ class _SubTensorDict(TensorDictBase):
         return self._read(key, NO_DEFAULT).shape
 
     def _index(self, index: Any) -> Any:
-        if _rust.index_plan(self._batch_size, index, self) is None:
+        if _rust.index_plan(self._batch_size, index) is None:
             return self
         return _SubTensorDict(self, (index,) if isinstance(index, list) else index)
 
@@ -276,6 +288,22 @@ class _SubTensorDict(TensorDictBase):
                 # The source is a part itself, and its entry may be a copy.
                 source._set_entry(key, present)
 
+    def _write_index(self, index: Any, value: Any) -> None:
+        """Write into a part of this part: entries may be copies, so one by one."""
+        size = _rust.index_shape(self._batch_size, index)
+        part = _SubTensorDict(self, (index,) if isinstance(index, list) else index)
+        if isinstance(value, CollectionProtocol):
+            value = _fit_source(self._batch_size, index, size, value)
+            items = list(value._entries().items())
+            if self.is_locked and any(
+                self._get_entry(key, NO_DEFAULT) is NO_DEFAULT for key, _ in items
+            ):
+                raise RuntimeError(MSG_LOCKED)
+        else:
+            items = [(key, value) for key in list(self._source._entries())]
+        for key, item in items:
+            part._set_entry(key, item)
+
     def _hang(self, key: str, value: Any) -> None:
         self._set_entry(key, value)
 
@@ -297,7 +325,9 @@ class _SubTensorDict(TensorDictBase):
             ignore_lock = ignore_lock or present is not NO_DEFAULT
         super()._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
 
-    def _write_into(self, key: str, present: Any, value: Any, non_blocking: bool) -> None:
+    def _write_into(
+        self, key: str, present: Any, value: Any, non_blocking: bool
+    ) -> None:
         value = _rust.validate(self, key, value, non_blocking)
         self._set_entry(key, value)
 
@@ -394,6 +424,17 @@ class _SubTensorDict(TensorDictBase):
     ) -> Any:
         """The parts as an ordinary collection: none of them is ragged."""
         return self._as_plain_part().to_padded_tensor(padding, mask_key)
+
+    def view(self, *shape: Any, **kwargs: Any) -> Self:
+        """Refused, but for the shape that it has: use :meth:`reshape`."""
+        if -1 in shape:
+            raise RuntimeError(MSG_SHAPE.format("view", "`reshape` or "))
+        return super().view(*shape, **kwargs)
+
+    def _squeezed(self, dim: int | None = None) -> Self:
+        if dim is None:
+            raise RuntimeError(MSG_SHAPE.format("squeeze", ""))
+        return super()._squeezed(dim)
 
     def permute(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: make an ordinary collection of it first."""
