@@ -31,12 +31,11 @@ MSG_LOCKED = (
     "`set_()` method and make sure the key is present."
 )
 MSG_ODD_PADS = "pad_size must have an even number of dimensions"
-MSG_MANY_PADS = (
-    "The length of pad_size must be <= 2 * the number of batch dimensions"
-)
+MSG_MANY_PADS = "The length of pad_size must be <= 2 * the number of batch dimensions"
 MSG_NEGATIVE = (
     "Pad {} on dim {} of leaf {!r} (size {}) would produce a negative output size."
 )
+MSG_NEGATIVE_SIZE = "Pad {} on dim {} would produce a negative batch size."
 MSG_SIDE = "padding_side must be 'left' or 'right', got {!r}."
 MSG_PAD_KEYS = (
     "padding_value has keys {} that name no entry of the tensordicts, whose entries are "
@@ -88,10 +87,10 @@ def pad(
                 [1., 1.],
                 [0., 0.]])
     """
-    if len(pad_size) % 2:
-        raise RuntimeError(MSG_ODD_PADS)
     if len(pad_size) > 2 * tensordict.batch_dims:
         raise RuntimeError(MSG_MANY_PADS)
+    if len(pad_size) % 2:
+        raise RuntimeError(MSG_ODD_PADS)
     pairs = [
         (pad_size[number], pad_size[number + 1])
         for number in range(0, len(pad_size), 2)
@@ -139,7 +138,9 @@ def _pad(td: Any, pairs: list[tuple[int, int]], value: Any) -> Any:
             entries[key] = torch.nn.functional.pad(item, flat, value=value)
     size = list(td.batch_size)
     for dim, (before, after) in enumerate(pairs):
-        size[dim] = max(size[dim] + before + after, 0)
+        size[dim] += before + after
+        if size[dim] < 0:
+            raise RuntimeError(MSG_NEGATIVE_SIZE.format((before, after), dim))
     names = td._td_dim_names
     return _rust.new(
         TensorDict,
@@ -370,7 +371,9 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
         )
         raise ValueError(msg)
     ndim = padded.batch_dims - 1
-    members = [_unpad(padded, mask, number, pad_dim, ndim, ()) for number in range(count)]
+    members = [
+        _unpad(padded, mask, number, pad_dim, ndim, ()) for number in range(count)
+    ]
     return type(padded).lazy_stack(members, 0)
 
 
@@ -521,7 +524,9 @@ def group_by(tensordict: Any, key: NestedKey) -> tuple[Any, tuple[Any, ...]]:
         msg = f"group_by: the tensordict has no entry {key!r}."
         raise KeyError(msg)
     if isinstance(column, torch.Tensor):
-        values, places = torch.unique(column, dim=0, return_inverse=True)
+        # Without a dim, NaN is sorted to the end.
+        dim = 0 if column.ndim > 1 else None
+        values, places = torch.unique(column, dim=dim, return_inverse=True)
         count = values.shape[0]
     elif is_non_tensor(column):
         listed = column.tolist()
@@ -571,13 +576,19 @@ def collate(
     """
     if not isinstance(batch, list) or not batch:
         return batch
-    if not isinstance(batch[0], CollectionProtocol):
-        return torch.utils.data.default_collate(batch)
+    first = batch[0]
+    if not isinstance(first, CollectionProtocol):
+        options = {
+            "pad_keys": pad_keys,
+            "nested_keys": nested_keys,
+            "mask_key": mask_key,
+        }
+        return _collate_parts(batch, options)
     padded, nested = _checked_keys(batch, pad_keys, nested_keys, mask_key)
     if not padded and not nested:
-        return dense_stack_tds(batch, 0)
+        return type(first).maybe_dense_stack(batch, 0)
     rest = [sample.exclude(*padded, *nested) for sample in batch]
-    result = dense_stack_tds(rest, 0)
+    result = type(first).maybe_dense_stack(rest, 0)
     if nested and not result._is_dense:
         msg = (
             f"collate got nested_keys={list(nested)}, but the other entries of the "
@@ -594,6 +605,24 @@ def collate(
         leaves = [_rust.get(sample, key) for sample in batch]
         result.set(key, torch.nested.as_nested_tensor(leaves, layout=torch.jagged))
     return result
+
+
+def _collate_parts(batch: list[Any], options: dict[str, Any]) -> Any:
+    """:func:`collate` of dictionaries and tuples part by part; torch's of all else."""
+    first = batch[0]
+    if isinstance(first, Mapping):
+        return {
+            key: collate([sample[key] for sample in batch], **options) for key in first
+        }
+    if isinstance(first, (tuple, list)):
+        if any(len(sample) != len(first) for sample in batch):
+            msg = "each element in list of batch should be of equal size"
+            raise RuntimeError(msg)
+        parts = [collate(list(part), **options) for part in zip(*batch, strict=True)]
+        if isinstance(first, list):
+            return parts
+        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+    return torch.utils.data.default_collate(batch)
 
 
 def _checked_keys(

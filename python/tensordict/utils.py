@@ -108,9 +108,7 @@ MSG_EXPAND_DIMS = (
 MSG_EXPAND_SHAPE = (
     "tensor shape is incompatible with dest shape, got: tensor.shape={}, dest={}"
 )
-MSG_BAD_DIM = (
-    "The specified dimension '{}' is invalid for {} with batch size '{}'."
-)
+MSG_BAD_DIM = "The specified dimension '{}' is invalid for {} with batch size '{}'."
 MSG_NDIM = (
     "The number of dimensions in the batch size of the input and reference must be the "
     "same."
@@ -253,7 +251,9 @@ def isin(
     if len(reference.batch_size) != ndim:
         raise ValueError(MSG_NDIM)
     if not -ndim <= dim < ndim:
-        raise ValueError(MSG_BAD_DIM.format(dim, "an input TensorDict", input.batch_size))
+        raise ValueError(
+            MSG_BAD_DIM.format(dim, "an input TensorDict", input.batch_size)
+        )
     dim = dim % ndim
     first, second = tensors
     joined = torch.cat([second, first], dim)
@@ -307,7 +307,7 @@ def remove_duplicates(
     numbers = torch.arange(tensor.shape[dim], device=tensor.device)
     first = numbers.new_full((count,), tensor.shape[dim])
     first = first.scatter_reduce(0, places, numbers, "amin")
-    result = input[(slice(None),) * dim + (first,)]  # type: ignore[index]
+    result = input[(slice(None),) * dim + (first,)]
     return (result, places) if return_indices else result
 
 
@@ -440,4 +440,3 @@ class _LockedSchema(NamedTuple):
 
 
 _StringOnlyDict = dict
-

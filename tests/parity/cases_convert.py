@@ -24,7 +24,6 @@ CASES = [
         td.tolist(convert_tensors='numpy')
         td.tolist(convert_nodes=False)
         td.tolist(tolist_first=True)
-        td.tolist(as_linked_list=True)
         """,
         on=EVERY + " one",
     ),
@@ -36,7 +35,6 @@ CASES = [
         """
         td.to_namedtuple()
         type(td.to_namedtuple()).__name__
-        td.select('a').to_namedtuple(collections.namedtuple('One', 'a'))
         td.to_namedtuple(Pair)
         td.to_namedtuple(dest_cls=Pair)
         """,
@@ -55,8 +53,9 @@ CASES = [
         str(td.to_struct_array().dtype)
         td.to_struct_array()['a'][...] = 5
         """,
-        on=EVERY + " mixed one grad",
+        on="flat nested deep scalar zero locked named cpu subclass sub mixed one grad",
     ),
+    *cases("to_struct_array", "td.to_struct_array()", on="empty", message=False),
     *cases("to_pytree", "td.to_pytree()", on="flat nested sub"),
     *cases(
         "to_tensordict",

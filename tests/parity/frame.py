@@ -131,6 +131,8 @@ class Case:
         message: whether the text of an error is compared. Default: for the classes that
             libraries raise on purpose, so not for TypeError and AttributeError.
         warned: whether warnings are compared.
+        ordered: whether the order of entries is compared (not where the release collects
+            keys in a set).
         reason: why our answer is not the release's.
         ours: an expression over ``result``, ``error``, ``td`` and ``o`` that is true of
             our answer, compared in place of the recorded one.
@@ -142,6 +144,7 @@ class Case:
     values: bool = True
     message: bool | None = None
     warned: bool = False
+    ordered: bool = True
     reason: str = ""
     ours: str = ""
 
@@ -257,6 +260,18 @@ def run(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         ]
     namespace.update(result=result, error=error)
     return answer, namespace
+
+
+def without_order(answer: Any) -> Any:
+    """A description with the entries of every container sorted by key."""
+    if isinstance(answer, dict):
+        answer = {key: without_order(value) for key, value in answer.items()}
+        if "container" in answer and "entries" in answer:
+            answer["entries"] = sorted(answer["entries"], key=lambda entry: entry[0])
+        return answer
+    if isinstance(answer, list):
+        return [without_order(item) for item in answer]
+    return answer
 
 
 def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:

@@ -65,7 +65,8 @@ class ConstructOps(CopyingOps):
         are stored as they are.
 
         Args:
-            input_dict: the entries; nested keys are allowed.
+            input_dict: the entries; nested keys are allowed, and come after the others.
+                A collection is given back as it is.
             auto_batch_size: whether the batch size is the leading dims that all entries
                 share. A ``batch_size`` goes before it.
             batch_size: the batch size. Default: ``[]``.
@@ -86,18 +87,18 @@ class ConstructOps(CopyingOps):
         """
         if batch_size is not None and batch_dims is not None:
             raise ValueError(MSG_TWO_SIZES)
-        if not isinstance(input_dict, (Mapping, CollectionProtocol)):
+        if isinstance(input_dict, CollectionProtocol):
+            return input_dict  # type: ignore[return-value]
+        if not isinstance(input_dict, Mapping):
             input_dict = dict(input_dict)
         given = batch_size is not None
-        if not given and isinstance(input_dict, CollectionProtocol):
-            batch_size = input_dict.batch_size
-        size = torch.Size(() if batch_size is None else batch_size)  # type: ignore[arg-type]
+        size = torch.Size(() if batch_size is None else batch_size)
         td = _rust.new(
             cls, {}, size, None if device is None else torch.device(device), None
         )
         if names is not None and len(names) == len(size):
             td.names = names
-        for key, value in list(input_dict.items()):
+        for key, value in _shallow_first(input_dict):
             _rust.set_entry(
                 td, key, convert(value, device=device, batch_size=batch_size)
             )
@@ -144,7 +145,7 @@ class ConstructOps(CopyingOps):
                         value, batch_size=batch_size, device=device
                     )
             made[key] = value
-        return self._dense_type().from_dict(  # type: ignore[attr-defined,no-any-return]
+        return self._dense_type().from_dict(
             made,
             auto_batch_size=auto_batch_size,
             batch_size=batch_size,
@@ -343,9 +344,7 @@ class ConstructOps(CopyingOps):
         sizes = _sizes(auto_batch_size, batch_dims, batch_size)
         if not sizes.get("auto_batch_size") and batch_size is None:
             sizes["batch_size"] = struct_array.shape
-        fields = {
-            name: _field(struct_array[name]) for name in struct_array.dtype.names
-        }
+        fields = {name: _field(struct_array[name]) for name in struct_array.dtype.names}
         return _dense().from_dict(fields, **sizes, device=device)
 
     @classmethod
@@ -421,7 +420,7 @@ class ConstructOps(CopyingOps):
                     FutureWarning,
                     stacklevel=2,
                 )
-        return result  # type: ignore[no-any-return]
+        return result
 
     @classmethod
     def fromkeys(cls, keys: Iterable[NestedKeyLike], value: Any = 0) -> Any:
@@ -572,6 +571,21 @@ def convert(
     if isinstance(obj, list) and _is_uniform(obj) is not None:
         return torch.tensor(obj, device=device)
     return obj
+
+
+def _shallow_first(entries: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    """The pairs of a mapping, those of nested keys after the others.
+
+    So ``{("a", "b"): 1, "a": {"c": 2}}`` gives both entries, in any order.
+
+    Raises:
+        KeyError: a nested key begins with an entry that is a leaf.
+    """
+    pairs = list(entries.items())
+    if not any(isinstance(key, tuple) for key, _ in pairs):
+        return pairs
+    first = [pair for pair in pairs if not isinstance(pair[0], tuple)]
+    return first + [pair for pair in pairs if isinstance(pair[0], tuple)]
 
 
 def is_namedtuple(value: Any) -> bool:

@@ -103,7 +103,7 @@ class ConvertOps(CollectionProtocol):
                 tolist_first=tolist_first,
                 as_linked_list=as_linked_list,
             )
-            for item in self.unbind(0)  # type: ignore[attr-defined]
+            for item in self.unbind(0)
         ]
 
     def numpy(self) -> Any:
@@ -171,7 +171,7 @@ class ConvertOps(CollectionProtocol):
         }
         if dest_cls is not None:
             return dest_cls(**fields)
-        return collections.namedtuple("GenericDict", list(fields))(**fields)  # type: ignore[misc]  # noqa: PYI024
+        return collections.namedtuple("GenericDict", list(fields))(**fields)  # noqa: PYI024
 
     def to_struct_array(self) -> np.ndarray[Any, Any]:
         """A structured numpy array of the shape of the batch size, a field per entry.
@@ -188,7 +188,9 @@ class ConvertOps(CollectionProtocol):
             dtype([('a', '<f4'), ('b', '<f4', (3,))])
         """
         arrays = _arrays(self)
-        result = np.empty(tuple(self.batch_size), dtype=_struct(arrays, self.batch_dims))
+        result = np.empty(
+            tuple(self.batch_size), dtype=_struct(arrays, self.batch_dims)
+        )
         _fill(result, arrays)
         return result
 
@@ -229,7 +231,7 @@ def _arrays(td: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for key, value in list(td.items()):
         if isinstance(value, CollectionProtocol):
-            arrays[key] = (value.batch_size, _arrays(value))  # type: ignore[attr-defined]
+            arrays[key] = (value.batch_size, _arrays(value))
         elif isinstance(value, torch.Tensor):
             arrays[key] = value.detach().cpu().numpy()
         else:

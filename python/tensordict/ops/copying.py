@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict.interop.twins import MSG_BAD_KEY
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class CopyingOps(CollectionProtocol):
             device = self.device
         elif device is not None:
             device = torch.device(device)
-        result = _rust.new(self._dense_type(), {}, size, device, new_names)
+        result: Any = _rust.new(self._dense_type(), {}, size, device, new_names)
         if not recurse:
             return result
         for key, value in list(self.items()):
@@ -451,7 +452,7 @@ class CopyingOps(CollectionProtocol):
         """
         path = _rust.unravel_key_to_tuple(key)
         if not path:
-            raise IndexError(_rust.MSG_BAD_KEY.format(key))
+            raise IndexError(MSG_BAD_KEY.format(key))
         parent: Any = self
         depth = 0
         for part in path[:-1]:

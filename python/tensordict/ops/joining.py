@@ -32,7 +32,9 @@ MSG_LOCKED = (
     "`set_()` method and make sure the key is present."
 )
 MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
-MSG_CAT_DIM = "dim must be in the range 0 <= dim < len(batch_size), got dim={} and batch_size={}"
+MSG_CAT_DIM = (
+    "dim must be in the range 0 <= dim < len(batch_size), got dim={} and batch_size={}"
+)
 MSG_OUT_SIZE = (
     "out.batch_size and {} batch size must match, got out.batch_size={} and "
     "batch_size={}"
@@ -213,7 +215,7 @@ def stack(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         torch.Size([2, 3])
     """
     if not isinstance(input[0], CollectionProtocol):
-        return torch.stack(input, dim, out=out)  # type: ignore[arg-type, return-value]
+        return torch.stack(input, dim, out=out)
     return stack_collections(input, dim, out)
 
 
@@ -241,7 +243,7 @@ def cat(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         torch.Size([4])
     """
     if not isinstance(input[0], CollectionProtocol):
-        return torch.cat(input, dim, out=out)  # type: ignore[arg-type, return-value]
+        return torch.cat(input, dim, out=out)
     return cat_collections(input, dim, out)
 
 
@@ -262,8 +264,8 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     """Stack collections along a new batch dim, as one tensor per entry.
 
     Args:
-        td_list: the collections.
-        dim: the new dim. It must be given.
+        td_list: the collections; a stack of them is made dense along its own dim.
+        dim: the new dim. It must be given for a list.
 
     Raises:
         ValueError: ``dim`` is not given.
@@ -273,6 +275,8 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
         >>> dense_stack_tds([td, td], dim=0).batch_size
         torch.Size([2, 3])
     """
+    if isinstance(td_list, CollectionProtocol):
+        return td_list if td_list._is_dense else td_list.contiguous()
     if dim is None:
         raise ValueError(MSG_NO_STACK_DIM)
     return stack_collections(td_list, dim, None)
