@@ -94,9 +94,7 @@ def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
     return result
 
 
-def _select(
-    td: Any, keys: Any, inplace: bool, strict: bool, changes: list[Any]
-) -> Any:
+def _select(td: Any, keys: Any, inplace: bool, strict: bool, changes: list[Any]) -> Any:
     if inplace and td.is_locked:
         raise RuntimeError(MSG_LOCKED)
     entries: dict[str, Any] = {}
@@ -218,9 +216,11 @@ def _flatten(
             leaf = is_leaf(type(value))
         if leaf:
             out = nested if prefix else direct
-            name = separator.join(path)
+            name = separator.join(path) if prefix else key
             if name in out:
                 raise KeyError(MSG_COLLIDE.format([name]))
+            if collection and not inplace and value.is_locked:
+                value = clone_structure(value)
             out[name] = value
         elif collection:
             if inplace and value.is_locked:
@@ -251,7 +251,8 @@ def unflatten_keys(td: Any, separator: str, inplace: bool) -> Any:
     branches: dict[tuple[str, ...], Any] = {}
     waiting: dict[tuple[str, ...], dict[str, Any]] = {}
     for path, value in paths:
-        parent, parent_path = None, ()
+        parent: Any = None
+        parent_path: tuple[str, ...] = ()
         for part in path[:-1]:
             parent_path = (*parent_path, part)
             branch = branches.get(parent_path)
@@ -499,6 +500,9 @@ def copy_into(
         KeyError: ``td`` has none of them.
         RuntimeError: a leaf does not fit its entry; then nothing is copied.
     """
+    if not td._is_dense:
+        td._copy_into(source, keys, non_blocking)
+        return
     targets: list[Any] = []
     values: list[Any] = []
     absent: list[Any] = []

@@ -652,14 +652,14 @@ def set_entry(
     """
     if isinstance(key, str):
         if inplace is False and td._is_dense:
-            if td._is_locked and not ignore_lock:
-                raise RuntimeError(MSG_LOCKED)
             if not validated:
                 value = validate(td, key, value, non_blocking)
-                if isinstance(value, CollectionProtocol):
-                    td._hang(key, value)
-                    return
-            td._tensordict[key] = value
+            if td._is_locked and not ignore_lock:
+                raise RuntimeError(MSG_LOCKED)
+            if not validated and isinstance(value, CollectionProtocol):
+                td._hang(key, value)
+            else:
+                td._tensordict[key] = value
             return
         path: tuple[str, ...] = (key,)
     else:

@@ -10,6 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.interop.convert import tensor_of, tensor_of_sequence
+from tensordict.interop.key_twins import MSG_INPLACE, MSG_NO_KEYS, MSG_PRESENT
 from tensordict.interop.twins import (
     MSG_BAD_KEY,
     MSG_LOCKED,
@@ -159,7 +160,7 @@ class AccessOps(CollectionProtocol):
     def get_non_tensor(self, key: NestedKeyLike, default: Any = NO_DEFAULT) -> Any:
         """The entry at a nested key; of a non-tensor entry the value that it holds."""
         if not _rust.unravel_key_to_tuple(key):
-            raise RuntimeError(_rust.MSG_NO_KEYS)
+            raise RuntimeError(MSG_NO_KEYS)
         return _rust.get(self, key, default)
 
     def set_non_tensor(self, key: NestedKeyLike, value: Any) -> Self:
@@ -350,6 +351,8 @@ class AccessOps(CollectionProtocol):
             >>> list(td.del_("a").keys())
             ['b']
         """
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             raise KeyError(MSG_BAD_KEY.format(key))
@@ -577,6 +580,8 @@ class AccessOps(CollectionProtocol):
             return
         if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
             value = tensor_of(value, target.device)
+        if isinstance(value, torch.Tensor):
+            value = value.to(target.dtype)
         target[index] = value
 
     def _set_at_str(
@@ -699,7 +704,7 @@ class AccessOps(CollectionProtocol):
                     rest, value, inplace, non_blocking, validated, ignore_lock
                 )
             else:
-                raise KeyError(_rust.MSG_PRESENT.format(key, self))
+                raise KeyError(MSG_PRESENT.format(key, self))
             return
         if present is NO_DEFAULT:
             if inplace is None:
@@ -727,23 +732,23 @@ class AccessOps(CollectionProtocol):
         if not isinstance(present, CollectionProtocol):
             if isinstance(value, (CollectionProtocol, dict)):
                 _rust.validate(self, key, value, non_blocking)
-                raise _InplaceWriteError(_rust.MSG_INPLACE.format(key, self))
+                raise _InplaceWriteError(MSG_INPLACE.format(key, self))
             value = _rust.fit_inplace(self, key, value, present)
             try:
                 present.copy_(value, non_blocking=non_blocking)
             except RuntimeError as error:
                 # A leaf that requires grad, for one.
-                message = _rust.MSG_INPLACE.format(key, self)
+                message = MSG_INPLACE.format(key, self)
                 raise _InplaceWriteError(message) from error
             return
         if not isinstance(value, (CollectionProtocol, dict)):
-            raise _InplaceWriteError(_rust.MSG_INPLACE.format(key, self))
+            raise _InplaceWriteError(MSG_INPLACE.format(key, self))
         try:
             _rust.update(present, value, False, True, non_blocking)
         except _InplaceWriteError:
             raise
         except RuntimeError as error:
-            raise _InplaceWriteError(_rust.MSG_INPLACE.format(key, self)) from error
+            raise _InplaceWriteError(MSG_INPLACE.format(key, self)) from error
 
     def _make_child(self) -> Any:
         kind = type(self) if self._is_dense else self._plain_type
@@ -830,7 +835,7 @@ def _paths(keys: Any) -> list[tuple[str, ...]]:
         raise TypeError(MSG_KEY_LIST.format(type(keys)))
     paths = [_rust.unravel_key_to_tuple(key) for key in keys]
     if not all(paths):
-        raise RuntimeError(_rust.MSG_NO_KEYS)
+        raise RuntimeError(MSG_NO_KEYS)
     return paths
 
 
@@ -910,4 +915,5 @@ def _check_write(
             if spare > 0 and set(value.shape[:spare]) == {1}:
                 value = value.reshape(value.shape[spare:])
             value.expand(shape)
+        value = value.to(target.dtype)
     writes.append((target, value))

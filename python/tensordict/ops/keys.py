@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.interop.twins import MSG_LOCKED
+from tensordict.interop.key_twins import MSG_NO_KEYS
+from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -16,9 +17,7 @@ __all__ = ["KeysOps"]
 
 MSG_KEY_TYPE = "Expected {} to be a string or a tuple of strings but found {}"
 MSG_TAKEN = "key {} already present in TensorDict."
-MSG_DESTINATION_TAKEN = (
-    "The destination {} is already present and is not renamed away."
-)
+MSG_DESTINATION_TAKEN = "The destination {} is already present and is not renamed away."
 MSG_DESTINATION_TWICE = "The key {} is a destination more than once."
 MSG_SOURCES_NESTED = (
     "The sources {} and {} lie inside one another, so the result would depend on the "
@@ -43,7 +42,7 @@ class _StringKeys(KeysView[str]):
             return key in self._mapping
         path = _rust.unravel_key_to_tuple(key)
         if not path:
-            raise TypeError(_rust.MSG_MEMBERSHIP)
+            raise TypeError(MSG_MEMBERSHIP)
         return len(path) == 1 and path[0] in self._mapping
 
     def __repr__(self) -> str:
@@ -243,7 +242,7 @@ class KeysOps(CollectionProtocol):
             RuntimeError: ``key`` is no nested key.
         """
         if not _rust.unravel_key_to_tuple(key):
-            raise RuntimeError(_rust.MSG_NO_KEYS)
+            raise RuntimeError(MSG_NO_KEYS)
         value = _rust.get(self, key)
         return isinstance(value, CollectionProtocol) and value._is_non_tensor
 
@@ -467,21 +466,21 @@ class KeysOps(CollectionProtocol):
         if not strict and default is NO_DEFAULT:
             default = None
         rest = _rust.clone_structure(self)
-        result = self.empty()
+        result = self.empty(recurse=True)
+        taken: list[tuple[str, ...]] = []
         for path in paths:
             parent = _rust.get(self, path[:-1], None) if len(path) > 1 else self
             if parent is not None and parent.is_locked:
                 raise RuntimeError(MSG_LOCKED)
             value = rest.pop(path, default)
-            inner, source = result, self
-            for part in path[:-1]:
-                source = source if source is None else source.get(part)
-                found = inner._get_entry(part, NO_DEFAULT)
-                if found is NO_DEFAULT:
-                    found = inner._make_child() if source is None else source.empty()
-                    inner._set_entry(part, found)
-                inner = found
-            inner.set(path[-1], value)
+            if isinstance(value, CollectionProtocol) and not any(
+                other[: len(path)] == path for other in taken
+            ):
+                # Nothing was taken out of it: it is given away as it is.
+                value = _rust.get(self, path, value)
+            taken.append(path)
+            result.set(path, value)
+        result.filter_empty_()
         if filter_empty:
             rest.filter_empty_()
         _rust.replace_all(self, rest)
@@ -509,14 +508,14 @@ class KeysOps(CollectionProtocol):
             >>> list(td.rename_key_("a", ("n", "c")).keys(True, True))
             ['b', ('n', 'c')]
         """
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
         old = _rust.unravel_key_to_tuple(old_key)
         if not old:
             raise TypeError(MSG_KEY_TYPE.format("old_name", type(old_key)))
         new = _rust.unravel_key_to_tuple(new_key)
         if not new:
             raise TypeError(MSG_KEY_TYPE.format("new_name", type(new_key)))
-        if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
         value = _rust.get(self, old)
         if old == new:
             return self
@@ -562,7 +561,7 @@ class KeysOps(CollectionProtocol):
             tensor([1., 1., 1.])
         """
         moves = {_key_path(old): _key_path(new) for old, new in mapping.items()}
-        result = _rust.clone_structure(self)
+        _check_sources(moves)
         present = {}
         for old, new in moves.items():
             if _rust.contains(self, old):
@@ -573,35 +572,41 @@ class KeysOps(CollectionProtocol):
                 raise KeyError(
                     f'key "{name}" not found in {type(self).__name__} with keys {keys}'
                 )
-        _check_moves(self, present)
+        _check_destinations(self, present)
+        result = _rust.clone_structure(self)
+        present = {old: new for old, new in present.items() if old != new}
         values = {old: result.pop(old) for old in present}
         for old, new in present.items():
             result.set(new, values[old])
+        _drop_emptied(result, {old[:-1] for old in present})
         return result
 
 
 def _path_of(key: NestedKeyLike) -> tuple[str, ...]:
     path = _rust.unravel_key_to_tuple(key)
     if not path:
-        raise KeyError(_rust.MSG_BAD_KEY.format(key))
+        raise KeyError(MSG_BAD_KEY.format(key))
     return path
 
 
 def _key_path(key: NestedKeyLike) -> tuple[str, ...]:
-    path = _rust.unravel_key_to_tuple(key)
-    if not path:
+    if not isinstance(key, (str, tuple)):
         raise TypeError(MSG_KEY_TYPE.format("a key", type(key)))
-    return path
+    return _path_of(key)
 
 
-def _check_moves(
-    td: CollectionProtocol, moves: dict[tuple[str, ...], tuple[str, ...]]
-) -> None:
-    """Refuse moves of which the result would depend on their order or lose an entry."""
+def _check_sources(moves: Iterable[tuple[str, ...]]) -> None:
+    """Refuse moves out of an entry that is moved itself."""
     for outer in moves:
         for inner in moves:
             if inner != outer and inner[: len(outer)] == outer:
                 raise ValueError(MSG_SOURCES_NESTED.format(outer, inner))
+
+
+def _check_destinations(
+    td: CollectionProtocol, moves: dict[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    """Refuse moves that would lose an entry."""
     seen = set()
     for new in moves.values():
         if new in seen:
@@ -636,3 +641,13 @@ def _collect_empty(
     drops.extend(below)
     return empty
 
+
+def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
+    """Drop the containers at ``paths`` that have no leaf, and their empty parents."""
+    for path in sorted(paths, key=len, reverse=True):
+        while path:
+            found = _rust.get(td, path, None)
+            if not isinstance(found, CollectionProtocol) or not found.is_empty():
+                break
+            td.del_(path)
+            path = path[:-1]

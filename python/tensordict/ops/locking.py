@@ -41,7 +41,7 @@ class LockingOps(CollectionProtocol):
     def is_locked(self, value: bool) -> None:
         if value:
             self.lock_()
-        else:
+        elif any(container.is_locked for container in _rust.containers(self)):
             self.unlock_()
 
     def lock_(self) -> Self:
@@ -198,8 +198,8 @@ class LockingOps(CollectionProtocol):
         if len(dims) == 1 and not isinstance(dims[0], int):
             dims = tuple(dims[0])
         ndim = self.batch_dims
-        dims = [dim % ndim for dim in dims]
-        source._write_back(self.permute(*[dims.index(dim) for dim in range(ndim)]))
+        order = [dim % ndim for dim in dims]
+        source._write_back(self.permute(*[order.index(dim) for dim in range(ndim)]))
 
     def _undo_transpose(self, source: Any, *args: Any, **kwargs: Any) -> None:
         source._write_back(self.transpose(*args, **kwargs))
@@ -269,6 +269,4 @@ class LockingOps(CollectionProtocol):
             own = held.get(key)
             return leaf if own is None else leaf.to(own.device, own.dtype)
 
-        source.update(
-            self.named_apply(back, nested_keys=True, device=source.device)
-        )
+        source.update(self.named_apply(back, nested_keys=True, device=source.device))
