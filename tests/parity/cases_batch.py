@@ -19,7 +19,6 @@ CASES = [
         "batch_size",
         """
         td.batch_size = [7]
-        td.batch_size = [2, 3, 9]
         td.batch_size = 2
         td.batch_size = 'a'
         td.batch_size = None
@@ -31,7 +30,6 @@ CASES = [
         """
         td['n'].batch_size = [2, 3, 4]
         td['n'].batch_size = [2]
-        td['n'].batch_size = []; td.view(6)
         td.batch_size = [2]; td.batch_size = [2, 3]
         """,
         on="nested named locked deep",
@@ -59,7 +57,12 @@ CASES = [
         td.auto_batch_size_(5)
         td.auto_batch_size_(1, keep_compliant_size=True)
         """,
-        on="flat nested deep empty scalar zero locked named empty_nested",
+        on="flat nested deep scalar zero locked named",
+    ),
+    *cases(
+        "auto_batch_size_",
+        "td.auto_batch_size_()",
+        on="empty empty_nested",
     ),
     *cases(
         "names",
@@ -68,18 +71,23 @@ CASES = [
         td.names = None
         td.names = ['u', 'v'][:td.ndim]
         td.names = [None, 'v'][:td.ndim]
+        """,
+        on=EVERY + " half_named",
+    ),
+    *cases(
+        "names",
+        """
         td.names = ['u', 'u']
         td.names = ['u']
         td.names = ['u', 'v', 'w']
         """,
-        on=EVERY + " half_named",
+        on="flat nested deep empty locked named half_named",
     ),
     *cases(
         "rename",
         """
         td.rename('u', 'v')
         td.rename(None)
-        td.rename('u')
         td.rename(x='u')
         td.rename(x='y', y='x')
         td.rename(x='y')
@@ -94,13 +102,20 @@ CASES = [
         on="flat nested named half_named locked sub",
     ),
     *cases(
+        "rename",
+        """
+        td.rename('u')
+        td.refine_names('u')
+        """,
+        on="flat nested named half_named locked",
+    ),
+    *cases(
         "refine_names",
         """
         td.refine_names('u', 'v')
         td.refine_names(..., 'v')
         td.refine_names('x', ...)
         td.refine_names('x', 'y')
-        td.refine_names('u')
         td.refine_names(...)
         td.refine_names('u', ..., 'v', 'w')
         """,

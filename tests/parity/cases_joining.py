@@ -16,7 +16,6 @@ CASES = [
         tensordict.stack([td, td])
         TensorDict.maybe_dense_stack([td, td])
         torch.stack([td])
-        torch.stack([td, td], 5)
         torch.stack([td, td[:1]])
         torch.stack([td, td.empty()])
         torch.stack([td.empty(), td])
@@ -29,6 +28,7 @@ CASES = [
     *cases(
         "stack",
         """
+        torch.stack([td, td], 5)
         torch.stack([td, td.apply(lambda x: x.double())])
         torch.stack([td, td.select('n', 'a')])
         torch.stack([td, td], 0, out=torch.stack([td, td]) * 0)
@@ -66,13 +66,11 @@ CASES = [
         """
         torch.cat([td, td])
         torch.cat([td, td.clone()], 1)
-        torch.cat((td, td), dim=-1)
         TensorDict.cat([td, td])
         tensordict.cat([td, td])
         torch.cat([td])
         torch.cat([td, td], 5)
         torch.cat([td, td[:1]])
-        torch.cat([td, td[:, :1]])
         torch.cat([td, td[:, :1]], 1)
         torch.cat([td, td.empty()])
         torch.cat([td.empty(), td])
@@ -84,6 +82,8 @@ CASES = [
     *cases(
         "cat",
         """
+        torch.cat((td, td), dim=-1)
+        torch.cat([td, td[:, :1]])
         torch.cat([td, td.apply(lambda x: x.double())])
         torch.cat([td, td.select('n', 'a')])
         torch.cat([td, td], 0, out=torch.cat([td, td]) * 0)
@@ -97,10 +97,10 @@ CASES = [
     *cases(
         "stack_tensors",
         """
-        td.stack_tensors('a', 'a', out_key='q', keep_entries=True, dim=1)
-        td.stack_tensors('a', out_key='q', dim=1)
+        td.stack_tensors('a', 'a', out_key='q', keep_entries=True, dim=2)
+        td.stack_tensors('a', out_key='q', dim=2)
         td.stack_tensors('a', out_key='a', dim=-1)
-        td.stack_tensors('a', out_key=('z', 'q'), dim=1, keep_entries=True)
+        td.stack_tensors('a', out_key=('z', 'q'), dim=2, keep_entries=True)
         td.stack_tensors('a', 'zz', out_key='q')
         td.stack_tensors('a', out_key='q', dim=9)
         td.stack_tensors(out_key='q')

@@ -331,6 +331,11 @@ class _SubTensorDict(TensorDictBase):
         value = _rust.validate(self, key, value, non_blocking)
         self._set_entry(key, value)
 
+    def _copy_into(self, source: Any, keys: Any, non_blocking: bool) -> None:
+        plain = self._as_plain_part()
+        _rust.copy_into(plain, source, keys, non_blocking)
+        self._store(iter(_rust.leaves(plain)))
+
     def _store_leaves(self, values: list[Any]) -> None:
         self._store(iter(values))
 

@@ -329,6 +329,9 @@ def set_index(td: Any, index: Any, value: Any) -> None:
     Raises:
         RuntimeError: sizes do not fit, or an entry must be made in a locked container.
     """
+    if not td._is_dense:
+        td._write_index(index, value)
+        return
     batch_size = td.batch_size
     plan = index_plan(batch_size, index)
     if plan is None:

@@ -122,6 +122,8 @@ class IndexingOps(CollectionProtocol):
         _check_mask(mask, self.batch_size, leaves)
         for leaf in leaves:
             leaf.masked_fill_(_right(mask, leaf), value)
+        if not self._is_dense:
+            self._store_leaves(leaves)
         return self
 
     def masked_fill(self, mask: torch.Tensor, value: float | bool) -> Self:
@@ -216,9 +218,7 @@ class IndexingOps(CollectionProtocol):
         count = index.dim()
         if count > ndim:
             raise RuntimeError(
-                MSG_GATHER_NDIM.format(
-                    list(index.shape), list(batch_size), ndim, count
-                )
+                MSG_GATHER_NDIM.format(list(index.shape), list(batch_size), ndim, count)
             )
         index = index.to(torch.int64)
         if out is not None:
@@ -228,9 +228,7 @@ class IndexingOps(CollectionProtocol):
         # `dim`, all of the others. The batch size is that of the index all the same.
         rest = [1 if d == at else batch_size[d] for d in range(count, ndim)]
         size = torch.Size([*index.shape, *rest])
-        result = _rust.map_leaves(
-            self, _gather, (at, index), size, True, 0, False, -1
-        )
+        result = _rust.map_leaves(self, _gather, (at, index), size, True, 0, False, -1)
         if count != ndim:
             result._batch_size = index.shape
             result._td_dim_names = None
@@ -247,9 +245,7 @@ def _as_plain(td: Any) -> Any:
     if type(td) is td._plain_type:
         return td
     names = td._td_dim_names
-    return _rust.new(
-        td._plain_type, td._tensordict, td._batch_size, td._device, names
-    )
+    return _rust.new(td._plain_type, td._tensordict, td._batch_size, td._device, names)
 
 
 def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -> None:
@@ -333,8 +329,6 @@ def _gather_index(leaf: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Te
 
 
 def _gather_into(td: Any, dim: int, index: torch.Tensor, out: Any) -> None:
-    targets = [
-        (value, _rust.get(out, key)) for key, value in td.items(True, True)
-    ]
+    targets = [(value, _rust.get(out, key)) for key, value in td.items(True, True)]
     for value, target in targets:
         torch.gather(value, dim, _gather_index(value, dim, index), out=target)
