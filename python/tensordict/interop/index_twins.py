@@ -329,7 +329,7 @@ def set_index(td: Any, index: Any, value: Any) -> None:
     Raises:
         RuntimeError: sizes do not fit, or an entry must be made in a locked container.
     """
-    if not td._is_dense:
+    if not td._is_dense and td._writes_through():
         td._write_index(index, value)
         return
     batch_size = td.batch_size

@@ -500,7 +500,7 @@ def copy_into(
         KeyError: ``td`` has none of them.
         RuntimeError: a leaf does not fit its entry; then nothing is copied.
     """
-    if not td._is_dense:
+    if not td._is_dense and td._writes_through():
         td._copy_into(source, keys, non_blocking)
         return
     targets: list[Any] = []
