@@ -23,9 +23,7 @@ from tensordict._deprecation import strtobool
 
 __all__ = ["TENSORDICT", "TOP", "UTILS"]
 
-USE_NESTED_KEY = (
-    "isinstance(key, tensordict.NestedKey) (which rejects lists and accepts nested tuples)"
-)
+USE_NESTED_KEY = "isinstance(key, tensordict.NestedKey) (which rejects lists and accepts nested tuples)"
 USE_NESTED_KEYS = (
     "isinstance(key, tensordict.NestedKey) on each key (which rejects lists and accepts "
     "nested tuples)"
@@ -306,7 +304,10 @@ TOP: Table = {
         _of("torch._C._functorch", "is_batchedtensor"),
         "torch._C._functorch.is_batchedtensor",
     ),
-    "is_compiling": (_of("torch.compiler", "is_compiling"), "torch.compiler.is_compiling"),
+    "is_compiling": (
+        _of("torch.compiler", "is_compiling"),
+        "torch.compiler.is_compiling",
+    ),
     "register_pytree_node": (
         _of(_PYTREE, "register_pytree_node"),
         "torch.utils._pytree.register_pytree_node",

@@ -88,7 +88,5 @@ def environment_flag(
         return None
     value = strtobool(text)
     if value is deprecated:
-        warn_deprecated(
-            f"{name}={text}", advice, category=FutureWarning, stacklevel=3
-        )
+        warn_deprecated(f"{name}={text}", advice, category=FutureWarning, stacklevel=3)
     return value

@@ -41,9 +41,7 @@ __all__ = [
 ]
 
 USE_NON_TENSOR = "td.set_non_tensor(key, value) to store a list as one value"
-USE_DATA = (
-    "NonTensorStack.data to get the single value of a stack of identical values"
-)
+USE_DATA = "NonTensorStack.data to get the single value of a stack of identical values"
 USE_INDEXING = "td[key] to raise a KeyError for a missing key"
 MSG_LAZY_LEGACY = (
     "The legacy lazy mode, turned on with set_lazy_legacy(True) or LAZY_LEGACY_OP=1, is "
@@ -98,7 +96,8 @@ class _Mode(_DecoratorContextManager):
 
 def _remade(mode: Any) -> Any:
     """A copy that does not warn again."""
-    made = type(mode).__new__(type(mode))
+    cls: Any = type(mode)
+    made = cls.__new__(cls)
     made.mode = mode.mode
     return made
 

@@ -1,7 +1,8 @@
 """Established import path: the containers that are nodes of a pytree."""
 
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.view import _SubTensorDict
 
 __all__ = ["PYTREE_REGISTERED_TDS"]
 
-PYTREE_REGISTERED_TDS: tuple[type, ...] = (TensorDict,)
+PYTREE_REGISTERED_TDS: tuple[type, ...] = (_SubTensorDict, TensorDict)

@@ -72,9 +72,7 @@ def assert_close(
         if isinstance(value, CollectionProtocol) or isinstance(
             other, CollectionProtocol
         ):
-            assert_close(
-                value, other, rtol, atol, equal_nan, intersection, msg, path
-            )
+            assert_close(value, other, rtol, atol, equal_nan, intersection, msg, path)
             continue
         try:
             text = MSG_MISMATCH.format(path, _mean_squared_difference(value, other))

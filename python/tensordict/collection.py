@@ -62,8 +62,12 @@ class TensorCollection(
     """A group of tensors that share their leading dimensions: all containers' base."""
 
 
-class TensorDictBase(TensorCollection, MutableMapping[str, Any]):
+class TensorDictBase(  # type: ignore[misc]
+    TensorCollection, MutableMapping[str, Any]
+):
     """A collection that is also a mutable mapping from nested keys to values."""
+
+    # Not one to annotations: `update` and its like give the container, as published.
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -39,7 +39,10 @@ def pairs() -> list[tuple[Any, Any]]:
     found = []
     for module in (twins, index_twins, key_twins):
         for name, twin in vars(module).items():
-            if name.startswith("_") or getattr(twin, "__module__", "") != module.__name__:
+            if (
+                name.startswith("_")
+                or getattr(twin, "__module__", "") != module.__name__
+            ):
                 continue
             native = getattr(_rust, name, twin)
             if native is not twin and callable(native):
@@ -113,7 +116,7 @@ class _Loader(importlib.abc.Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         # From here on the module is as if we had never been there: it reads its own

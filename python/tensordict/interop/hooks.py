@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.view import _SubTensorDict
 from tensordict.interop import collate, compile, pickling, pytree, vmap
 from tensordict.storage.registry import register_class
 
@@ -13,6 +14,7 @@ def install() -> None:
     """Register the containers; calling it again changes nothing."""
     pickling.install(TensorDict)
     pytree.register_collection(TensorDict)
+    pytree.register_collection(_SubTensorDict, rebuilt_as=TensorDict)
     collate.install()
     vmap.install()
     compile.install()

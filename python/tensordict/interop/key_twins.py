@@ -15,6 +15,7 @@ from tensordict.interop.twins import (
     MSG_LOCKED,
     _InplaceWriteError,
     _missing,
+    align,
     check_batch,
     clone_structure,
     leaves,
@@ -503,15 +504,25 @@ def copy_into(
     if not td._is_dense and td._writes_through():
         td._copy_into(source, keys, non_blocking)
         return
-    targets: list[Any] = []
-    values: list[Any] = []
-    absent: list[Any] = []
-    _pair(td, source, keys, (), targets, values, absent)
-    if absent and not targets:
-        path = absent[0]
-        raise KeyError(
-            MSG_NOT_IN_DESTINATION.format(path[0] if len(path) == 1 else path)
-        )
+    values = None
+    if keys is None and isinstance(source, CollectionProtocol):
+        # The usual case: the same keys on both sides, and the same shapes.
+        values = align(td, source)
+        targets = leaves(td)
+        if values is not None and any(
+            value.shape != target.shape
+            for value, target in zip(values, targets, strict=True)
+        ):
+            values = None
+    if values is None:
+        targets, values = [], []
+        absent: list[Any] = []
+        _pair(td, source, keys, (), targets, values, absent)
+        if absent and not targets:
+            path = absent[0]
+            raise KeyError(
+                MSG_NOT_IN_DESTINATION.format(path[0] if len(path) == 1 else path)
+            )
     if targets:
         torch._foreach_copy_(targets, values, non_blocking)
 
@@ -531,7 +542,7 @@ def _pair(
     else:
         pairs = source.items()
     for key, value in list(pairs):
-        path = unravel_key_to_tuple(key)
+        path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
         if not path:
             raise KeyError(MSG_BAD_KEY.format(key))
         rests = None

@@ -61,7 +61,7 @@ def restore(td: Any, state: dict[str, Any]) -> None:
         td.lock_()
 
 
-def _make_td(cls: type, state: dict[str, Any]) -> Any:
+def _make_td(cls: Any, state: dict[str, Any]) -> Any:
     """A container of type ``cls`` from a pickle's state."""
     td = cls.__new__(cls)
     td.__setstate__(state)
@@ -83,7 +83,7 @@ def install(*classes: type) -> None:
     themselves, and may override both.
     """
     for cls in classes:
-        copyreg.pickle(cls, _reduce_td)  # type: ignore[arg-type]
+        copyreg.pickle(cls, _reduce_td)
         ForkingPickler.register(cls, _reduce_td)
     torch.serialization.add_safe_globals(
         [*classes, _make_td, _LockedSchema, (dict, "tensordict.utils._StringOnlyDict")]

@@ -25,7 +25,7 @@ _registered: dict[type, type] = {}
 """Each class that is a node, and the class of what is rebuilt from it."""
 
 
-class _BatchSize(tuple):  # noqa: SLOT001 - a handful of instances
+class _BatchSize(tuple[int, ...]):  # noqa: SLOT001 - a handful of instances
     """A batch size in a tree spec, where only the number of dims counts.
 
     Two specs are equal where trees have the same structure. A function that turns
@@ -79,8 +79,8 @@ def _flatten(td: Any) -> tuple[list[Any], dict[str, Any]]:
 
 def _flatten_with_keys(td: Any) -> tuple[list[Any], dict[str, Any]]:
     values, context = _flatten(td)
-    keys = map(_pytree.MappingKey, context["keys"])
-    return [((key), value) for key, value in zip(keys, values, strict=True)], context
+    keys = [_pytree.MappingKey(key) for key in context["keys"]]
+    return list(zip(keys, values, strict=True)), context
 
 
 def _unflatten(values: Any, context: dict[str, Any]) -> Any:
@@ -91,7 +91,9 @@ def _unflatten(values: Any, context: dict[str, Any]) -> Any:
         return None
     entries = dict(zip(context["keys"], values, strict=True))
     old = torch.Size(context["batch_size"])
-    tensors = [v for v in values if isinstance(v, (torch.Tensor, CollectionProtocol))]
+    tensors: list[Any] = [
+        v for v in values if isinstance(v, (torch.Tensor, CollectionProtocol))
+    ]
     batch_size = _new_batch_size(old, [tensor.shape for tensor in tensors])
     device = context["device"]
     if device is not None and any(tensor.device != device for tensor in tensors):
@@ -99,9 +101,7 @@ def _unflatten(values: Any, context: dict[str, Any]) -> Any:
     names = context["names"] if batch_size == old else None
     if names is not None:
         names = list(names) if any(name is not None for name in names) else None
-    return _rust.new(
-        _registered[context["cls"]], entries, batch_size, device, names
-    )
+    return _rust.new(_registered[context["cls"]], entries, batch_size, device, names)
 
 
 def _new_batch_size(old: torch.Size, shapes: list[torch.Size]) -> torch.Size:

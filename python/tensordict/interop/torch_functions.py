@@ -204,8 +204,7 @@ def _only(value: Any, what: str) -> Any:
         value = value[0]
     if not isinstance(value, CollectionProtocol):
         msg = (
-            "torch.autograd.grad for TensorDict only supports TensorDictBase as "
-            f"{what}"
+            f"torch.autograd.grad for TensorDict only supports TensorDictBase as {what}"
         )
         raise ValueError(msg)  # noqa: TRY004 - the established class
     return value

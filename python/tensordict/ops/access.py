@@ -278,6 +278,11 @@ class AccessOps(CollectionProtocol):
             >>> td.set_("a", torch.ones(3))["a"]
             tensor([1., 1., 1.])
         """
+        if self._is_dense and isinstance(item, torch.Tensor):
+            present = self._tensordict.get(key) if isinstance(key, str) else None
+            if isinstance(present, torch.Tensor) and present.shape == item.shape:
+                present.copy_(item, non_blocking=non_blocking)
+                return self
         _rust.set_entry(self, key, item, None, non_blocking)
         return self
 

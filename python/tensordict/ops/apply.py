@@ -37,7 +37,7 @@ class ApplyOps(CollectionProtocol):
         fn: Callable[..., Any],
         *others: Any,
         batch_size: Sequence[int] | None = None,
-        device: torch.device | str | int | None = NO_DEFAULT,  # type: ignore[assignment]
+        device: torch.device | str | int | None = NO_DEFAULT,
         names: Sequence[str | None] | None = NO_DEFAULT,  # type: ignore[assignment]
         inplace: bool = False,
         default: Any = NO_DEFAULT,
@@ -115,7 +115,7 @@ class ApplyOps(CollectionProtocol):
         *others: Any,
         nested_keys: bool = False,
         batch_size: Sequence[int] | None = None,
-        device: torch.device | str | int | None = NO_DEFAULT,  # type: ignore[assignment]
+        device: torch.device | str | int | None = NO_DEFAULT,
         names: Sequence[str | None] | None = NO_DEFAULT,  # type: ignore[assignment]
         inplace: bool = False,
         default: Any = NO_DEFAULT,
@@ -191,7 +191,8 @@ class ApplyOps(CollectionProtocol):
             >>> leaf
             tensor([2., 2., 2.])
         """
-        return self.apply(fn, *others, inplace=True, **kwargs)
+        self.apply(fn, *others, inplace=True, **kwargs)
+        return self
 
     def attrs(
         self,
@@ -224,7 +225,7 @@ class ApplyOps(CollectionProtocol):
         fn: Callable[..., Any],
         *others: Any,
         batch_size: Sequence[int] | None = None,
-        device: torch.device | str | int | None = NO_DEFAULT,  # type: ignore[assignment]
+        device: torch.device | str | int | None = NO_DEFAULT,
         names: Sequence[str | None] | None = NO_DEFAULT,  # type: ignore[assignment]
         inplace: bool = False,
         call_on_nested: bool = False,
@@ -262,7 +263,7 @@ class ApplyOps(CollectionProtocol):
         fn: Callable[..., Any],
         *others: Any,
         batch_size: Sequence[int] | None = None,
-        device: torch.device | str | int | None = NO_DEFAULT,  # type: ignore[assignment]
+        device: torch.device | str | int | None = NO_DEFAULT,
         names: Sequence[str | None] | None = NO_DEFAULT,  # type: ignore[assignment]
         inplace: bool = False,
         checked: bool = False,

@@ -49,10 +49,12 @@ def _subtract_scaled(
     if isinstance(operand, torch.Tensor) and not operand.requires_grad:
         # One number for all leaves, as in the foreach forms: it does not promote.
         operand = operand.item()
+    if isinstance(operand, bool):
+        operand = int(operand)  # torch subtracts from a number, not from a truth value
     return [torch.rsub(value, operand, alpha=alpha) for value in values]
 
 
-def _divide_into(values: list[torch.Tensor], operand: Any) -> list[torch.Tensor]:
+def _divide_into(values: list[torch.Tensor], operand: Any) -> Any:
     """``operand / value``, computed as torch does it."""
     return torch._foreach_mul(torch._foreach_reciprocal(values), operand)
 
@@ -379,7 +381,7 @@ class ArithmeticOps(CollectionProtocol):
         """Interpolate linearly, in place. See :meth:`lerp`."""
         return combine_inplace(_interpolate_, self, end, weight)
 
-    def addcmul(self, other1: Any, other2: Any, *, value: float | None = 1) -> Self:
+    def addcmul(self, other1: Any, other2: Any, *, value: Any = 1) -> Self:
         """Add ``value * other1 * other2`` to every leaf.
 
         Args:
@@ -393,7 +395,7 @@ class ArithmeticOps(CollectionProtocol):
 
         return combine(op, self, other1, other2)
 
-    def addcmul_(self, other1: Any, other2: Any, *, value: float | None = 1) -> Self:
+    def addcmul_(self, other1: Any, other2: Any, *, value: Any = 1) -> Self:
         """Add ``value * other1 * other2`` to every leaf, in place."""
 
         def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
@@ -401,7 +403,7 @@ class ArithmeticOps(CollectionProtocol):
 
         return combine_inplace(op, self, other1, other2)
 
-    def addcdiv(self, other1: Any, other2: Any, value: float | None = 1) -> Self:
+    def addcdiv(self, other1: Any, other2: Any, value: Any = 1) -> Self:
         """Add ``value * other1 / other2`` to every leaf.
 
         Args:
@@ -418,7 +420,7 @@ class ArithmeticOps(CollectionProtocol):
 
         return combine(op, self, other1, other2)
 
-    def addcdiv_(self, other1: Any, other2: Any, *, value: float | None = 1) -> Self:
+    def addcdiv_(self, other1: Any, other2: Any, *, value: Any = 1) -> Self:
         """Add ``value * other1 / other2`` to every leaf, in place."""
 
         def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:

@@ -278,4 +278,3 @@ def _assign_data(td: Any, source: Any) -> None:
         raise KeyError(MSG_DATA_KEYS.format(extra))
     for key, value in theirs.items():
         mine[key].data = value.data
-

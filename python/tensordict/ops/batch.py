@@ -128,11 +128,7 @@ class BatchOps(CollectionProtocol):
             2
         """
         return max(
-            (
-                len(key) - 1
-                for key in self.keys(True, True)
-                if not isinstance(key, str)
-            ),
+            (len(key) - 1 for key in self.keys(True, True) if not isinstance(key, str)),
             default=0,
         )
 
@@ -345,9 +341,7 @@ def _common_size(
     if common is None:
         return None
     size = torch.Size(common if limit is None else common[: max(limit, 0)])
-    sizes += [
-        (value, size) for value in empty if value.batch_size[: len(size)] != size
-    ]
+    sizes += [(value, size) for value in empty if value.batch_size[: len(size)] != size]
     sizes.append((td, size))
     return size
 

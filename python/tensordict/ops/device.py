@@ -167,11 +167,11 @@ class DeviceOps(CollectionProtocol):
         moves = device is not None and device != self.device
         if not moves and dtype is None and memory_format is None:
             if batch_size is not None:
-                self.batch_size = batch_size  # type: ignore[attr-defined]
+                self.batch_size = batch_size
             return self
         if not (inplace or non_blocking_pin or batch_size) and memory_format is None:
             return _transfer(self, device, dtype, non_blocking)
-        if inplace and self.is_locked:  # type: ignore[attr-defined]
+        if inplace and self.is_locked:
             raise RuntimeError(MSG_LOCKED)
         values = _rust.leaves(self)
         moved = _moved(
@@ -189,7 +189,7 @@ class DeviceOps(CollectionProtocol):
             for container in _rust.containers(result):
                 container.names = None
                 container.batch_size = batch_size
-        if not inplace and self.is_locked and not result.is_locked:  # type: ignore[attr-defined]
+        if not inplace and self.is_locked and not result.is_locked:
             _rust.lock_tree(result)
         return result
 
@@ -252,7 +252,7 @@ class DeviceOps(CollectionProtocol):
         """
         if not inplace:
             return _rust.map_leaves(self, _pinned, (), None, True, 0, True)
-        if self.is_locked:  # type: ignore[attr-defined]
+        if self.is_locked:
             raise RuntimeError(MSG_LOCKED)
         _put(self, iter([_pinned(leaf) for leaf in _rust.leaves(self)]), None)
         return self

@@ -111,7 +111,9 @@ class set_printoptions(_DecoratorContextManager):  # noqa: N801 - a public name
         if unknown:
             msg = f"Unknown printoptions: {unknown}. Valid options: {sorted(_options)}"
             raise TypeError(msg)
-        self._kwargs = kwargs if verbose else {**dict.fromkeys(_VERBOSE, False), **kwargs}
+        self._kwargs = (
+            kwargs if verbose else {**dict.fromkeys(_VERBOSE, False), **kwargs}
+        )
         if "compact" not in kwargs and not _ONLY_LONG.isdisjoint(kwargs):
             self._kwargs = {**self._kwargs, "compact": False}
         self._before: list[types.MappingProxyType[str, Any]] = []
@@ -212,7 +214,9 @@ class DisplayOps(CollectionProtocol):
 
 
 def _fields_part(
-    label: str, entries: list[tuple[str, Any]], options: types.MappingProxyType[str, Any]
+    label: str,
+    entries: list[tuple[str, Any]],
+    options: types.MappingProxyType[str, Any],
 ) -> str:
     fields = ",\n".join(
         _indented(f"{key}: {_describe(value, options)}", 8) for key, value in entries
@@ -275,7 +279,9 @@ def _storage_bytes(value: torch.Tensor) -> int:
 
 def _size(value: torch.Tensor) -> str:
     """The shape, with -1 for the ragged dims of a nested tensor."""
-    return f"torch.Size({_ragged_shape(value)})" if value.is_nested else str(value.shape)
+    return (
+        f"torch.Size({_ragged_shape(value)})" if value.is_nested else str(value.shape)
+    )
 
 
 def _ragged_shape(value: torch.Tensor) -> list[Any]:
@@ -369,7 +375,9 @@ def _flat(child: Any) -> str:
     return f"{child[0]}{', '.join(map(_flat, child[1]))}}}"
 
 
-def _layout(opening: str, children: list[Any], closing: str, indent: int, tail: int) -> str:
+def _layout(
+    opening: str, children: list[Any], closing: str, indent: int, tail: int
+) -> str:
     """On one line where that line, with ``tail`` more characters, is not too wide."""
     line = f"{opening}{', '.join(map(_flat, children))}{closing}"
     if not children or indent + len(line) + tail <= LINE_WIDTH:
@@ -408,6 +416,5 @@ def _html_list(td: Any, options: types.MappingProxyType[str, Any]) -> str:
             leaf = html.escape(_compact_leaf(value, td, options))
             items.append(f"<li>{key}: {_dim(leaf)}</li>")
     return (
-        '<ul style="list-style:none;margin:0;padding-left:1.5em">'
-        f"{''.join(items)}</ul>"
+        f'<ul style="list-style:none;margin:0;padding-left:1.5em">{"".join(items)}</ul>'
     )

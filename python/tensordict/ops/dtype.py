@@ -176,5 +176,7 @@ class DtypeOps(CollectionProtocol):
 
     def quint4x2(self, *, cast_filter: CastFilter | None = None) -> Self:
         """Cast to ``torch.quint4x2``. Deprecated: it never worked without a scale."""
-        warnings.warn(MSG_QUANTIZED.format("quint4x2"), DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            MSG_QUANTIZED.format("quint4x2"), DeprecationWarning, stacklevel=2
+        )
         return self.type(torch.quint4x2, cast_filter=cast_filter)

@@ -105,7 +105,7 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
     def fill(stub: F) -> F:
         def method(self: Any, other: Any, default: Any = None) -> Any:
             if isinstance(other, CollectionProtocol):
-                if self.batch_size == other.batch_size:  # type: ignore[attr-defined]
+                if self.batch_size == other.batch_size:
                     operands = _rust.align(self, other)
                     if operands:
                         values = op(_rust.leaves(self), operands)
@@ -119,7 +119,7 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
 
         def by_keyword(self: Any, other: Any, *, default: Any = None) -> Any:
             if isinstance(other, CollectionProtocol):
-                if self.batch_size == other.batch_size:  # type: ignore[attr-defined]
+                if self.batch_size == other.batch_size:
                     operands = _rust.align(self, other)
                     if operands:
                         values = op(_rust.leaves(self), operands)
@@ -133,7 +133,7 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
 
         def plain(self: Any, other: Any) -> Any:
             if isinstance(other, CollectionProtocol):
-                if self.batch_size == other.batch_size:  # type: ignore[attr-defined]
+                if self.batch_size == other.batch_size:
                     operands = _rust.align(self, other)
                     if operands:
                         values = op(_rust.leaves(self), operands)
@@ -194,7 +194,9 @@ def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
 
     def fill(stub: F) -> F:
         def apply(self: Any, other: Any, alpha: Any) -> Any:
-            each = op if alpha is None else _scaled(op, torch._foreach_add_, sign, alpha)
+            each = (
+                op if alpha is None else _scaled(op, torch._foreach_add_, sign, alpha)
+            )
             return combine_inplace(each, self, other)
 
         def method(self: Any, other: Any, alpha: Any = None) -> Any:
@@ -313,7 +315,7 @@ def comparing(
         def method(self: Any, other: Any) -> Any:
             if not isinstance(other, NUMBERS):
                 if isinstance(other, CollectionProtocol):
-                    if self.batch_size == other.batch_size:  # type: ignore[attr-defined]
+                    if self.batch_size == other.batch_size:
                         operands = _rust.align(self, other)
                         if operands:
                             values = list(map(op, _rust.leaves(self), operands))
@@ -472,7 +474,7 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
     for operand in operands:
         own = None
         if isinstance(operand, CollectionProtocol):
-            own = operand.batch_size or None  # type: ignore[attr-defined]
+            own = operand.batch_size or None
         elif isinstance(operand, torch.Tensor) and operand.dim():
             own = operand.shape
         sizes.append(own)
@@ -503,7 +505,7 @@ def _quick_lists(td: Any, operands: Sequence[Any]) -> list[Any] | None:
     lists: list[Any] = []
     for operand in operands:
         if isinstance(operand, CollectionProtocol):
-            if operand.batch_size != size:  # type: ignore[attr-defined]
+            if operand.batch_size != size:
                 return None
             found = _rust.align(td, operand)
             if not found:
@@ -562,9 +564,7 @@ def compare_collections(
     return _rust.rebuild_as(td, values, td._plain_type)
 
 
-def _compare_entries(
-    operator: Callable[[Any, Any], Any], td: Any, other: Any
-) -> Any:
+def _compare_entries(operator: Callable[[Any, Any], Any], td: Any, other: Any) -> Any:
     """Compare where a tensor may meet a collection.
 
     Raises:

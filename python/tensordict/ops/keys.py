@@ -28,8 +28,10 @@ MSG_SOURCES_NESTED = (
 class _StringKeys(KeysView[str]):
     """The direct keys of a container: a live view, as that of a dictionary."""
 
-    def __init__(self, keys: Any) -> None:
-        self._mapping = keys
+    __slots__ = ()
+
+    def __init__(self, entries: Any) -> None:
+        self._mapping = entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._mapping)
@@ -85,7 +87,15 @@ class _TensorDictKeysView:
         return iter(self._list())
 
     def __len__(self) -> int:
-        return len(self._list())
+        # list(view) asks for it, too, so it is worth not making the keys.
+        values = _rust.walk(
+            self.tensordict,
+            1,
+            bool(self.include_nested),
+            bool(self.leaves_only),
+            self.is_leaf,
+        )
+        return len(values)
 
     def __contains__(self, key: Any) -> bool:
         if not self.include_nested:
@@ -147,7 +157,7 @@ class KeysOps(CollectionProtocol):
         if not include_nested and not leaves_only and is_leaf is None:
             if sort:
                 return sorted(self._entries())
-            return _StringKeys(self._entries().keys())
+            return _StringKeys(self._entries())
         return _TensorDictKeysView(self, include_nested, leaves_only, is_leaf, sort)
 
     def values(

@@ -247,7 +247,7 @@ def _from_module(cls: type, module: nn.Module, filter_empty: bool) -> Any:
 
 
 def _from_state_dict(cls: type, module: nn.Module) -> Any:
-    td = _rust.new(cls, {}, torch.Size([]), None, None)
+    td: Any = _rust.new(cls, {}, torch.Size([]), None, None)
     for key, value in module.state_dict().items():
         _rust.set_entry(td, tuple(key.split(".")), value)
     return td
@@ -323,7 +323,9 @@ def _plan_module(
             if child is None:
                 raise KeyError(key)
             below = None if like is None else like._get_entry(key, None)
-            plan = _plan_params if isinstance(child, CollectionProtocol) else _plan_module
+            plan = (
+                _plan_params if isinstance(child, CollectionProtocol) else _plan_module
+            )
             entries[key] = plan(value, child, preserve, below, seen, writes)
             continue
         if key in parameters:
@@ -405,7 +407,7 @@ def _take_replaced(td: Any, current: Any) -> None:
         if isinstance(value, CollectionProtocol):
             _take_replaced(own, value)
         elif value is not own and not (
-            isinstance(value, torch.Tensor) and torch._C._is_alias_of(value, own)
+            isinstance(value, torch.Tensor) and torch._C._is_alias_of(value, own)  # type: ignore[attr-defined]
         ):
             # The lock guards the structure, which stays.
             td._set_entry(key, value)

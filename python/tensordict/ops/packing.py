@@ -117,9 +117,7 @@ def pack_leaves(
         )
     elif set(found) != set(layout.keys):
         raise KeyError(
-            MSG_KEYS.format(
-                sorted(found, key=_path), sorted(layout.keys, key=_path)
-            )
+            MSG_KEYS.format(sorted(found, key=_path), sorted(layout.keys, key=_path))
         )
     leaves = [found[key] for key in layout.keys]
     for key, leaf in zip(layout.keys, leaves, strict=True):

@@ -78,7 +78,7 @@ class ReductionsOps(CollectionProtocol):
 
     def sum(
         self,
-        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        dim: Dims = NO_DEFAULT,
         keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
         *,
         dtype: torch.dtype | None = None,
@@ -103,7 +103,7 @@ class ReductionsOps(CollectionProtocol):
 
     def mean(
         self,
-        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        dim: Dims = NO_DEFAULT,
         keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
         *,
         dtype: torch.dtype | None = None,
@@ -124,7 +124,7 @@ class ReductionsOps(CollectionProtocol):
 
     def nansum(
         self,
-        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        dim: Dims = NO_DEFAULT,
         keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
         *,
         dtype: torch.dtype | None = None,
@@ -143,7 +143,7 @@ class ReductionsOps(CollectionProtocol):
 
     def nanmean(
         self,
-        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        dim: Dims = NO_DEFAULT,
         keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
         *,
         dtype: torch.dtype | None = None,
@@ -162,7 +162,7 @@ class ReductionsOps(CollectionProtocol):
 
     def prod(
         self,
-        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        dim: Dims = NO_DEFAULT,
         keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
         *,
         dtype: torch.dtype | None = None,
@@ -181,7 +181,7 @@ class ReductionsOps(CollectionProtocol):
 
     def std(
         self,
-        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        dim: Dims = NO_DEFAULT,
         keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
         *,
         correction: int = 1,
@@ -202,7 +202,7 @@ class ReductionsOps(CollectionProtocol):
 
     def var(
         self,
-        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        dim: Dims = NO_DEFAULT,
         keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
         *,
         correction: int = 1,
@@ -224,7 +224,7 @@ class ReductionsOps(CollectionProtocol):
     def quantile(
         self,
         q: float | torch.Tensor,
-        dim: Dims = NO_DEFAULT,  # type: ignore[assignment]
+        dim: Dims = NO_DEFAULT,
         keepdim: bool = NO_DEFAULT,  # type: ignore[assignment]
         *,
         interpolation: str = "linear",

@@ -454,9 +454,7 @@ class SavingOps(CollectionProtocol):
             if file is None:
                 return made
             if made._filename is None:
-                warnings.warn(
-                    MSG_NO_FILE.format(path[-1]), FutureWarning, stacklevel=4
-                )
+                warnings.warn(MSG_NO_FILE.format(path[-1]), FutureWarning, stacklevel=4)
                 return made
             return MemoryMappedTensor.from_storage(
                 storage, shape=shape, dtype=dtype, filename=file
@@ -487,7 +485,7 @@ class SavingOps(CollectionProtocol):
             AttributeError: it is not memory-mapped.
         """
         if self._is_memmap:
-            return self._memmap_prefix  # type: ignore[no-any-return]
+            return self._memmap_prefix
         raise AttributeError(
             f"The tensordict has no saved path (memmap={self._is_memmap}, "
             f"path={self._memmap_prefix})."

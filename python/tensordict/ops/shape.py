@@ -121,7 +121,9 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return self._remember(result, "view", shape, kwargs)
 
     def _view_dtype(self, dtype: torch.dtype) -> Self:
-        result = _rust.map_leaves(self, "view", (dtype,), None, True, NO_TAIL, False, -1)
+        result = _rust.map_leaves(
+            self, "view", (dtype,), None, True, NO_TAIL, False, -1
+        )
         _check_leading(result)
         return self._remember(result, "view", (dtype,), {})
 

@@ -33,9 +33,7 @@ MSG_TENSOR_SPLIT = (
 class SplittingOps(CollectionProtocol):
     """One collection as several, and pieces of one. All leaves are views."""
 
-    def split(
-        self, split_size: int | list[int], dim: int = 0
-    ) -> tuple[Self, ...]:
+    def split(self, split_size: int | list[int], dim: int = 0) -> tuple[Self, ...]:
         """Split into pieces along a batch dim. As :func:`torch.split`.
 
         Args:
@@ -210,7 +208,9 @@ class SplittingOps(CollectionProtocol):
             raise IndexError(msg)
         begin = start + whole if start < 0 else start
         if begin + length > whole:
-            msg = f"start ({begin}) + length ({length}) exceeds dimension size ({whole})."
+            msg = (
+                f"start ({begin}) + length ({length}) exceeds dimension size ({whole})."
+            )
             raise RuntimeError(msg)
         size = torch.Size([*batch_size[:at], length, *batch_size[at + 1 :]])
         return _rust.map_leaves(

@@ -6,7 +6,7 @@ import operator
 import os
 import warnings
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -223,7 +223,7 @@ class MemoryMappedTensor(torch.Tensor):
         """
         if isinstance(storage, torch.TypedStorage):
             dtype = dtype or storage.dtype
-            storage = storage.untyped()
+            storage = cast("torch.UntypedStorage", storage.untyped())
         found = _file_of(storage)
         if filename is not None and found is not None:
             if os.path.realpath(filename) != os.path.realpath(found):
@@ -232,7 +232,7 @@ class MemoryMappedTensor(torch.Tensor):
                     "the filename argument is not permitted unless filename=None. Got "
                     f"filename={filename}, storage.filename={found}"
                 )
-        tensor = torch.empty(0, dtype=dtype or torch.int64).set_(storage)  # type: ignore[call-overload]
+        tensor = torch.empty(0, dtype=dtype or torch.int64).set_(storage)
         if isinstance(shape, torch.Tensor):
             num_items = int(shape.prod(1).sum())
             tensor = nested_from_flat(tensor[:num_items], shape)
@@ -412,7 +412,7 @@ class MemoryMappedTensor(torch.Tensor):
     def parent_shape(self) -> torch.Size:
         """The shape of the whole file. Deprecated."""
         _warn_deprecated("parent_shape")
-        return self._parent_shape  # type: ignore[no-any-return]
+        return self._parent_shape
 
     def is_shared(self) -> bool:
         """Whether the memory is that of a named file, or shared by torch."""
@@ -422,9 +422,9 @@ class MemoryMappedTensor(torch.Tensor):
         """Do nothing where the memory is mapped: it is shared already."""
         if self._filename is not None or self._handler is not None:
             return self
-        return super().share_memory_()  # type: ignore[return-value]
+        return super().share_memory_()
 
-    def __getitem__(self, item: Any) -> Self | torch.Tensor:  # type: ignore[override]
+    def __getitem__(self, item: Any) -> Self | torch.Tensor:
         result = torch.Tensor.__getitem__(self, item)
         # What is indexed by lists or masks is a copy, and an ordinary tensor.
         return self._view(result, item) if result._is_view() else result
@@ -452,7 +452,7 @@ class MemoryMappedTensor(torch.Tensor):
         """As :meth:`torch.Tensor.split`. The parts are mapped tensors."""
         return self._slices(torch.Tensor.split(self, split_size, dim), dim)
 
-    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:  # type: ignore[override]
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """As :meth:`torch.Tensor.chunk`. The parts are mapped tensors."""
         return self._slices(torch.Tensor.chunk(self, chunks, dim), dim)
 
@@ -498,7 +498,9 @@ class MemoryMappedTensor(torch.Tensor):
     def __setstate__(self, state: dict[str, Any]) -> None:
         make = self.from_filename if "filename" in state else self._from_handler
         made = make(**state)
-        self.set_(made.untyped_storage(), made.storage_offset(), made.shape, made.stride())
+        self.set_(
+            made.untyped_storage(), made.storage_offset(), made.shape, made.stride()
+        )
         self.__dict__.update(made.__dict__)
 
 
@@ -571,7 +573,9 @@ def _make(
 ) -> Any:
     """A tensor of zeros; over a file that exists, of what is there."""
     is_nested = isinstance(shape, torch.Tensor)
-    sizes = [int(shape.prod(1).sum())] if isinstance(shape, torch.Tensor) else list(shape)
+    sizes = (
+        [int(shape.prod(1).sum())] if isinstance(shape, torch.Tensor) else list(shape)
+    )
     if filename is not None:
         path = _check_target(filename, existsok)
         made = _rust.create_file(path, str(dtype), sizes)

@@ -97,7 +97,7 @@ def find_class(
 def _family(root: type) -> list[type]:
     """The subclasses that a program has made, at any distance."""
     found: list[type] = []
-    waiting = list(root.__subclasses__())
+    waiting: list[type] = list(root.__subclasses__())
     while waiting:
         cls = waiting.pop()
         found.append(cls)

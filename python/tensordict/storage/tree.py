@@ -82,7 +82,9 @@ class LoadOptions(NamedTuple):
     @property
     def has_values(self) -> bool:
         """Whether files are mapped: not for meta and fake tensors."""
-        return not (self.device is not None and self.device.type == "meta" or _is_fake())
+        return not (
+            self.device is not None and self.device.type == "meta" or _is_fake()
+        )
 
 
 # Saving -------------------------------------------------------------------------------
@@ -165,9 +167,7 @@ def _check_options(prefix: Any, options: SaveOptions) -> None:
         if prefix is None:
             raise ValueError("atomic=True needs a prefix to write the directory to.")
         if options.return_early and options.num_threads > 1:
-            raise NotImplementedError(
-                "return_early is not supported with atomic=True."
-            )
+            raise NotImplementedError("return_early is not supported with atomic=True.")
 
 
 class _Directory(NamedTuple):
@@ -261,8 +261,12 @@ class _AnonymousPlan:
 
     def _shared(self, leaf: torch.Tensor) -> torch.Tensor:
         """The leaf in shared memory without a name; itself where it is there already."""
-        is_there = isinstance(leaf, MemoryMappedTensor) and leaf._handler is not None
-        if is_there and self.copy_data and not leaf._index_chain:
+        if (
+            isinstance(leaf, MemoryMappedTensor)
+            and leaf._handler is not None
+            and self.copy_data
+            and not leaf._index_chain
+        ):
             return leaf
         source = leaf.detach()
         return MemoryMappedTensor.from_tensor(source, copy_data=self.copy_data)
@@ -319,9 +323,7 @@ def load_directory(path: Path, options: LoadOptions) -> Any:
     )
     if tree.is_known:
         return _make_dense(tree, path, options)
-    cls = registry.find_class(
-        options.requested, tree.class_text, tree.type_text, path
-    )
+    cls = registry.find_class(options.requested, tree.class_text, tree.type_text, path)
     return cls._load_tree(path, options)
 
 
@@ -344,10 +346,8 @@ def _make_dense(tree: Any, path: Path, options: LoadOptions) -> Any:
             entries[key] = load_directory(_path_of(path, value), options)
         elif options.has_values:
             entries[key] = _as_nested(*value)
-    cls = registry.find_class(
-        options.requested, tree.class_text, tree.type_text, path
-    )
-    device = CPU if tree.has_device else None
+    cls = registry.find_class(options.requested, tree.class_text, tree.type_text, path)
+    device: torch.device | None = CPU if tree.has_device else None
     if options.device is not None and options.device.type == "meta":
         device = options.device
     loaded = _rust.new(cls, entries, batch_size, device, tree.names)
@@ -401,7 +401,9 @@ def _check_fit(out: Any, loaded: Any) -> None:
                 f"incompatible with the batch-size {batch_size}."
             )
         present = out._get_entry(key, None)
-        if isinstance(present, CollectionProtocol) and not isinstance(value, torch.Tensor):
+        if isinstance(present, CollectionProtocol) and not isinstance(
+            value, torch.Tensor
+        ):
             _check_fit(present, value)
     names, loaded_names = out._td_dim_names, loaded._td_dim_names
     is_both = names is not None and loaded_names is not None
@@ -521,7 +523,7 @@ def _add_child(td: Any, key: str, robust_key: bool | None) -> Any:
     """A nested container without entries, in ``td`` and in its directory."""
     root = registry.dense_root()
     names = td._td_dim_names
-    child = _rust.new(root, {}, td._batch_size, CPU, names and list(names))
+    child: Any = _rust.new(root, {}, td._batch_size, CPU, names and list(names))
     prefix = td._memmap_prefix
     if prefix is None:
         child = saved_dense(child, iter(()), None, True)
