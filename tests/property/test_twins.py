@@ -445,3 +445,68 @@ def test_init(data, batch_size, device, names, how):
         described = trees.describe(new, known) if result[0] == "gave" else None
         results.append((result, described))
     assert results[1] == results[0]
+
+
+def _first(*args):
+    return args[0] if isinstance(args[0], torch.Tensor) else args[1]
+
+
+def _none_for_a(key, *args):
+    return None if key[-1] == "a" else args[0]
+
+
+FUNCTIONS = [
+    (lambda x, *_: x + 1, False),
+    (_first, True),
+    (_none_for_a, True),
+    (lambda *_: None, False),
+    (lambda *args: torch.ones(2) if len(args) > 1 else args[0], False),
+    (lambda *_: 1 / 0, False),
+]
+
+
+@given(
+    data=st.data(),
+    function=st.sampled_from(FUNCTIONS),
+    num_others=st.integers(0, 2),
+    batch_size=st.sampled_from([None, torch.Size([]), torch.Size([5])]),
+    device=st.sampled_from([NO_DEFAULT, None, torch.device("cpu")]),
+    default=st.sampled_from([NO_DEFAULT, None, 7]),
+    nested_keys=st.booleans(),
+    filter_empty=st.sampled_from([None, True, False]),
+    is_leaf=st.sampled_from(
+        [
+            None,
+            True,
+            lambda cls: not issubclass(cls, CollectionProtocol),
+            lambda cls: issubclass(cls, torch.nn.Parameter),
+        ]
+    ),
+    checked=st.booleans(),
+    lock=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_apply_nest(
+    data,
+    function,
+    num_others,
+    batch_size,
+    device,
+    default,
+    nested_keys,
+    filter_empty,
+    is_leaf,
+    checked,
+    lock,
+):
+    td = data.draw(trees.containers((3,), foreign=False))
+    others = [
+        data.draw(st.just(td) | trees.containers((3,), foreign=False))
+        for _ in range(num_others)
+    ]
+    if lock:
+        twins.lock_tree(td)
+    fn, named = function
+    names = data.draw(st.sampled_from([NO_DEFAULT, None, ["x"]]))
+    options = (batch_size, device, names, default, named, nested_keys)
+    both("apply_nest", td, fn, tuple(others), *options, filter_empty, is_leaf, checked)

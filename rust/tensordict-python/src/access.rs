@@ -4,10 +4,14 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PySlice, PyString, PyTuple};
 
+use tensordict_core::batch::Dims;
+
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, TWINS, imports, twins_attribute};
+use crate::index::plain_dims;
 use crate::keys;
+use crate::storage::dlpack;
 
 /// The `default` of a lookup: what a missing entry gives, or an error where none is passed.
 struct Fallback<'py>(Option<Bound<'py, PyAny>>);
@@ -281,7 +285,7 @@ fn fits_as_it_is<'py>(
 
 /// What `_convert_value` of the plain container `td` makes of a dictionary.
 fn converted_dict<'py>(
-    imports: &Imports,
+    imports: &'static Imports,
     td: &Bound<'py, PyAny>,
     entries: &Bound<'py, PyDict>,
     non_blocking: &Bound<'py, PyAny>,
@@ -296,75 +300,182 @@ fn converted_dict<'py>(
         &container::device(imports, td)?,
         &container::copied_names(&container::dim_names(imports, td)?)?,
     )?;
-    for (key, value) in ffi::dict_pairs(entries) {
-        store(imports, &child, &key, &value, non_blocking)?;
-    }
+    store_all(imports, &child, entries, non_blocking)?;
     Ok(child)
 }
 
-/// The form of `value` that may be stored in `td`, of the given kind.
-pub(crate) fn validated<'py>(
-    imports: &Imports,
+/// A container that values are fitted to, with what each of them is compared with: read
+/// once for all that a call stores in it.
+pub(crate) struct Target<'py> {
+    imports: &'static Imports,
+    pub(crate) td: Bound<'py, PyAny>,
+    batch_size: Bound<'py, PyAny>,
+    // The same as numbers; None where one is symbolic.
+    batch_dims: Option<Dims>,
+    device: Bound<'py, PyAny>,
+    // Whether a tensor on the CPU is where it belongs.
+    takes_cpu: bool,
+}
+
+impl<'py> Target<'py> {
+    pub(crate) fn new(
+        imports: &'static Imports,
+        td: &Bound<'py, PyAny>,
+        td_kind: Kind,
+    ) -> PyResult<Self> {
+        let py = td.py();
+        let batch_size = batch_size_of(imports, td, td_kind)?;
+        let device = td.getattr(match td_kind {
+            Kind::Dense => imports.names.device.bind(py),
+            _ => imports.names.property_device.bind(py),
+        })?;
+        Ok(Self {
+            imports,
+            td: td.clone(),
+            batch_dims: batch_size.cast::<PyTuple>().ok().and_then(plain_dims),
+            batch_size,
+            takes_cpu: device.is_none() || device.eq(imports.cpu.bind(py))?,
+            device,
+        })
+    }
+
+    /// The form of `value` that may be stored under `key`.
+    pub(crate) fn fit(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        non_blocking: &Bound<'py, PyAny>,
+    ) -> PyResult<Fitted<'py>> {
+        if value.get_type().is(&self.imports.tensor)
+            && let Some(dims) = &self.batch_dims
+            && let Some(layout) = dlpack::layout_of(value)
+            && layout.shape.starts_with(dims)
+            && (self.device.is_none() || (self.takes_cpu && layout.is_on_cpu))
+        {
+            return Ok((value.clone(), Kind::Leaf));
+        }
+        self.fit_any(key, value, non_blocking)
+    }
+
+    fn fit_any(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        non_blocking: &Bound<'py, PyAny>,
+    ) -> PyResult<Fitted<'py>> {
+        let (imports, td) = (self.imports, &self.td);
+        let py = td.py();
+        let names = &imports.names;
+        let value_kind = kind(imports, value)?;
+        if value_kind != Kind::Leaf {
+            if value_kind == Kind::Dense
+                && is_plain(imports, td)
+                && fits_as_it_is(imports, td, value)?
+            {
+                return Ok((value.clone(), value_kind));
+            }
+            let fitted = td.call_method1(
+                names.method_fit_collection.bind(py),
+                (key, value, non_blocking),
+            )?;
+            return Ok((fitted, Kind::Foreign));
+        }
+        let mut value = value.clone();
+        if !value.is_instance(imports.tensor.bind(py))? {
+            if let Ok(entries) = value.cast_exact::<PyDict>()
+                && is_plain(imports, td)
+            {
+                let child = converted_dict(imports, td, entries, non_blocking)?;
+                return Ok((child, Kind::Dense));
+            }
+            value = td.call_method1(
+                names.method_convert_value.bind(py),
+                (key, value, non_blocking),
+            )?;
+            if kind(imports, &value)? != Kind::Leaf {
+                return Ok((value, Kind::Foreign));
+            }
+        }
+        if self.batch_size.len()? != 0 {
+            let fits = match value.getattr(names.shape.bind(py)) {
+                Ok(shape) => has_leading_dims(&shape, &self.batch_size)?,
+                // A nested tensor of the old layout has no shape: the twin knows them.
+                Err(_) => false,
+            };
+            if !fits {
+                let fitted = from_twin(py, "validate", (td, key, &value, non_blocking))?;
+                return Ok((fitted, Kind::Leaf));
+            }
+        }
+        if !self.device.is_none()
+            && value
+                .getattr(names.property_device.bind(py))?
+                .ne(&self.device)?
+        {
+            let kwargs = PyDict::new(py);
+            kwargs.set_item(names.non_blocking.bind(py), non_blocking)?;
+            value = value.call_method(names.to.bind(py), (&self.device,), Some(&kwargs))?;
+        }
+        Ok((value, Kind::Leaf))
+    }
+
+    /// Stores `value` under a direct key of this container, which is dense and not locked.
+    pub(crate) fn store(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        non_blocking: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let (value, value_kind) = self.fit(key, value, non_blocking)?;
+        put(self.imports, &self.td, key, value, value_kind)
+    }
+}
+
+/// Stores every entry of `source` in the new, empty dense container `td`, as `set_entry`
+/// does.
+pub(crate) fn store_all<'py>(
+    imports: &'static Imports,
     td: &Bound<'py, PyAny>,
-    td_kind: Kind,
-    key: &Bound<'py, PyAny>,
-    value: &Bound<'py, PyAny>,
+    source: &Bound<'py, PyDict>,
     non_blocking: &Bound<'py, PyAny>,
-) -> PyResult<Fitted<'py>> {
-    let py = td.py();
-    let names = &imports.names;
-    let value_kind = kind(imports, value)?;
-    if value_kind != Kind::Leaf {
-        if value_kind == Kind::Dense && is_plain(imports, td) && fits_as_it_is(imports, td, value)?
-        {
-            return Ok((value.clone(), value_kind));
-        }
-        let fitted = td.call_method1(
-            names.method_fit_collection.bind(py),
-            (key, value, non_blocking),
-        )?;
-        return Ok((fitted, Kind::Foreign));
+) -> PyResult<()> {
+    let target = Target::new(imports, td, Kind::Dense)?;
+    // Most entries are stored as they are, under the keys that they have: in a copy of
+    // the source they stand already.
+    let entries = ffi::copy_dict(source)?;
+    if is_plain(imports, td) && has_plain_entries(imports, &entries) {
+        td.setattr(imports.names.entries.bind(td.py()), &entries)?;
+        return ffi::replace_entries(&entries, |key, value| {
+            let (fitted, _) = target.fit(key, value, non_blocking)?;
+            Ok((!fitted.is(value)).then_some(fitted))
+        });
     }
-    let mut value = value.clone();
-    if !value.get_type().is(&imports.tensor) && !value.is_instance(imports.tensor.bind(py))? {
-        if let Ok(entries) = value.cast_exact::<PyDict>()
-            && is_plain(imports, td)
-        {
-            return Ok((
-                converted_dict(imports, td, entries, non_blocking)?,
-                Kind::Dense,
-            ));
-        }
-        value = td.call_method1(
-            names.method_convert_value.bind(py),
-            (key, value, non_blocking),
-        )?;
-        if kind(imports, &value)? != Kind::Leaf {
-            return Ok((value, Kind::Foreign));
+    for (key, value) in ffi::dict_pairs(source) {
+        if key.is_instance_of::<PyString>() {
+            target.store(&key, &value, non_blocking)?;
+        } else {
+            let path = keys::required_path_of(&key)?;
+            let inplace = Inplace::Replace;
+            store_at(
+                imports,
+                td,
+                path,
+                &value,
+                inplace,
+                non_blocking,
+                false,
+                false,
+            )?;
         }
     }
-    let batch_size = batch_size_of(imports, td, td_kind)?;
-    if batch_size.len()? != 0 {
-        let fits = match value.getattr(names.shape.bind(py)) {
-            Ok(shape) => has_leading_dims(&shape, &batch_size)?,
-            // A nested tensor of the old layout has no shape: the twin knows them.
-            Err(_) => false,
-        };
-        if !fits {
-            let fitted = from_twin(py, "validate", (td, key, &value, non_blocking))?;
-            return Ok((fitted, Kind::Leaf));
-        }
-    }
-    let device = td.getattr(match td_kind {
-        Kind::Dense => names.device.bind(py),
-        _ => names.property_device.bind(py),
-    })?;
-    if !device.is_none() && value.getattr(names.property_device.bind(py))?.ne(&device)? {
-        let kwargs = PyDict::new(py);
-        kwargs.set_item(names.non_blocking.bind(py), non_blocking)?;
-        value = value.call_method(names.to.bind(py), (device,), Some(&kwargs))?;
-    }
-    Ok((value, Kind::Leaf))
+    Ok(())
+}
+
+/// Whether all keys are strings and all values plain tensors.
+fn has_plain_entries(imports: &Imports, entries: &Bound<'_, PyDict>) -> bool {
+    entries.iter().all(|(key, value)| {
+        key.is_exact_instance_of::<PyString>() && value.get_type().is(&imports.tensor)
+    })
 }
 
 /// Stores a value that fits, of the given kind, under a direct key of the dense `td`.
@@ -388,31 +499,9 @@ pub(crate) fn put<'py>(
     Ok(())
 }
 
-/// `set_entry(td, key, value, False, non_blocking)`.
-pub(crate) fn store<'py>(
-    imports: &Imports,
-    td: &Bound<'py, PyAny>,
-    key: &Bound<'py, PyAny>,
-    value: &Bound<'py, PyAny>,
-    non_blocking: &Bound<'py, PyAny>,
-) -> PyResult<()> {
-    let path = keys::required_path_of(key)?;
-    let inplace = Inplace::Replace;
-    store_at(
-        imports,
-        td,
-        path,
-        value,
-        inplace,
-        non_blocking,
-        false,
-        false,
-    )
-}
-
 #[expect(clippy::too_many_arguments, reason = "those of the twin")]
 fn store_at<'py>(
-    imports: &Imports,
+    imports: &'static Imports,
     td: &Bound<'py, PyAny>,
     path: keys::Path<'py>,
     value: &Bound<'py, PyAny>,
@@ -435,9 +524,7 @@ fn store_at<'py>(
         if validated {
             return container::entries(imports, &parent)?.set_item(key, value);
         }
-        let (value, value_kind) =
-            self::validated(imports, &parent, Kind::Dense, key, value, non_blocking)?;
-        return put(imports, &parent, key, value, value_kind);
+        return Target::new(imports, &parent, Kind::Dense)?.store(key, value, non_blocking);
     }
     let path = PyTuple::new(py, path)?;
     let inplace = match inplace {
@@ -471,7 +558,9 @@ fn validate<'py>(
         Kind::Foreign
     };
     let non_blocking = or_false(py, non_blocking);
-    Ok(validated(imports, td, td_kind, key, value, &non_blocking)?.0)
+    Ok(Target::new(imports, td, td_kind)?
+        .fit(key, value, &non_blocking)?
+        .0)
 }
 
 /// An argument as it was passed, or `False`.

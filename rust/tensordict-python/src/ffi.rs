@@ -72,6 +72,17 @@ pub(crate) fn replace_values<'py>(
     dict: &Bound<'py, PyDict>,
     mut replace: impl FnMut(&Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>>,
 ) -> PyResult<()> {
+    replace_entries(dict, |_, value| replace(value))
+}
+
+/// As [`replace_values`] for what needs the key, too.
+pub(crate) fn replace_entries<'py>(
+    dict: &Bound<'py, PyDict>,
+    mut replace: impl FnMut(
+        &Bound<'py, PyAny>,
+        &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>>,
+) -> PyResult<()> {
     let mut position = 0;
     let mut key = std::ptr::null_mut();
     let mut value = std::ptr::null_mut();
@@ -88,7 +99,7 @@ pub(crate) fn replace_values<'py>(
         {
             let value = Bound::from_borrowed_ptr(dict.py(), value);
             let key = Bound::from_borrowed_ptr(dict.py(), key);
-            if let Some(replacement) = replace(&value)? {
+            if let Some(replacement) = replace(&key, &value)? {
                 dict.set_item(key, replacement)?;
             }
         }
@@ -185,21 +196,15 @@ impl<'a, 'py> RepeatedCall<'a, 'py> {
         self.call_slots()
     }
 
-    /// Calls `op(leaf, *arguments, *further[from:])`.
+    /// Calls `op(leaf, *arguments, *further)`.
     pub(crate) fn call_with_further(
         &mut self,
         leaf: &Bound<'py, PyAny>,
-        further: &Bound<'py, PyTuple>,
-        from: usize,
+        further: &[Bound<'py, PyAny>],
     ) -> PyResult<Bound<'py, PyAny>> {
         self.slots[1] = leaf.as_ptr();
         self.slots.truncate(FIRST + self.arguments.len());
-        self.slots.extend(
-            further
-                .iter_borrowed()
-                .skip(from)
-                .map(|argument| argument.as_ptr()),
-        );
+        self.slots.extend(further.iter().map(Bound::as_ptr));
         self.call_slots()
     }
 
@@ -227,6 +232,25 @@ impl<'a, 'py> RepeatedCall<'a, 'py> {
             };
             Bound::from_owned_ptr_or_err(self.arguments.py(), result)
         }
+    }
+}
+
+/// `function(*arguments)`.
+pub(crate) fn call<'py>(
+    function: &Bound<'py, PyAny>,
+    arguments: &[Bound<'py, PyAny>],
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut slots: SmallVec<[*mut ffi::PyObject; 8]> = SmallVec::new();
+    slots.push(std::ptr::null_mut());
+    slots.extend(arguments.iter().map(Bound::as_ptr));
+    let nargsf = arguments.len() | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
+    // SAFETY: the slots from 1 on are objects that `arguments` keeps alive for the call;
+    // slot 0 is the scratch slot that the offset flag promises.
+    unsafe {
+        let first = slots.as_mut_ptr().add(1).cast_const();
+        let result =
+            ffi::PyObject_Vectorcall(function.as_ptr(), first, nargsf, std::ptr::null_mut());
+        Bound::from_owned_ptr_or_err(function.py(), result)
     }
 }
 

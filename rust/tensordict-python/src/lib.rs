@@ -6,6 +6,7 @@
 
 mod access;
 mod aligning;
+mod applying;
 mod build;
 mod container;
 mod error;
@@ -32,6 +33,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     index::register(module)?;
     joining::register(module)?;
     access::register(module)?;
+    applying::register(module)?;
     merging::register(module)?;
     regrouping::register(module)?;
     aligning::register(module)?;

@@ -8,10 +8,11 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 
-use crate::access::{self, from_twin, from_twin_of, has_leading_dims, is_plain, or_false};
+use crate::access::{self, Target, from_twin, from_twin_of, has_leading_dims, is_plain, or_false};
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
+use crate::storage::dlpack::layout_of;
 
 const TWINS: &str = "tensordict.interop.key_twins";
 
@@ -85,14 +86,11 @@ fn init<'py>(
     if !names.is_none() {
         td.setattr(attributes.property_names.bind(py), names)?;
     }
-    let pairs = match source.cast_exact::<PyDict>() {
-        Ok(source) => ffi::dict_pairs(source),
-        Err(_) => ffi::dict_pairs(&container::entries(imports, source)?),
+    let entries = match source.cast_exact::<PyDict>() {
+        Ok(source) => source.clone(),
+        Err(_) => container::entries(imports, source)?,
     };
-    for (key, value) in pairs {
-        access::store(imports, td, &key, &value, non_blocking)?;
-    }
-    Ok(())
+    access::store_all(imports, td, &entries, non_blocking)
 }
 
 // Merging -----------------------------------------------------------------------------
@@ -148,6 +146,7 @@ impl<'py> Update<'_, 'py> {
             return Ok(None);
         }
         let held = container::entries(imports, td)?;
+        let target = Target::new(imports, td, Kind::Dense)?;
         let mut branch = Branch {
             target: td.clone(),
             staged: Vec::with_capacity(pairs.len()),
@@ -157,7 +156,7 @@ impl<'py> Update<'_, 'py> {
                 return Ok(None);
             }
             let present = held.get_item(&key)?;
-            let Some(staged) = self.stage_entry(td, &key, &value, present, is_locked)? else {
+            let Some(staged) = self.stage_entry(&target, &key, &value, present, is_locked)? else {
                 return Ok(None);
             };
             if let Some(staged) = staged {
@@ -171,13 +170,12 @@ impl<'py> Update<'_, 'py> {
     #[expect(clippy::option_option, reason = "the outer one means: not here")]
     fn stage_entry(
         &mut self,
-        td: &Bound<'py, PyAny>,
+        target: &Target<'py>,
         key: &Bound<'py, PyAny>,
         value: &Bound<'py, PyAny>,
         present: Option<Bound<'py, PyAny>>,
         is_locked: bool,
     ) -> PyResult<Option<Option<Staged<'py>>>> {
-        let py = td.py();
         let imports = self.imports;
         let value_kind = kind(imports, value)?;
         let is_collection = value_kind != Kind::Leaf || value.is_instance_of::<PyDict>();
@@ -196,7 +194,7 @@ impl<'py> Update<'_, 'py> {
                 if is_collection || present_kind != Kind::Leaf {
                     return Ok(None);
                 }
-                let value = self.fitted_inplace(td, key, value, &present)?;
+                let value = self.fitted_inplace(&target.td, key, value, &present)?;
                 self.copies.push((present, value));
                 return Ok(Some(None));
             }
@@ -204,10 +202,9 @@ impl<'py> Update<'_, 'py> {
         if is_locked {
             return Ok(None);
         }
-        let (mut stored, stored_kind) =
-            access::validated(imports, td, Kind::Dense, key, value, self.non_blocking)?;
+        let (mut stored, stored_kind) = target.fit(key, value, self.non_blocking)?;
         if self.clone {
-            stored = stored.call_method0(imports.names.clone.bind(py))?;
+            stored = stored.call_method0(imports.names.clone.bind(value.py()))?;
         }
         Ok(Some(Some(Staged::Value(stored, stored_kind))))
     }
@@ -220,23 +217,24 @@ impl<'py> Update<'_, 'py> {
         value: &Bound<'py, PyAny>,
         present: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = td.py();
-        let shape = self.imports.names.shape.bind(py);
         let tensor = &self.imports.tensor;
         if value.get_type().is(tensor)
             && present.get_type().is(tensor)
-            && let (Ok(own), Ok(wanted)) = (value.getattr(shape), present.getattr(shape))
-            && own.eq(wanted)?
+            && let (Some(own), Some(wanted)) = (layout_of(value), layout_of(present))
+            && own.shape == wanted.shape
         {
             return Ok(value.clone());
         }
-        from_twin_of(py, TWINS, "fit_inplace", (td, key, value, present))
+        from_twin_of(td.py(), TWINS, "fit_inplace", (td, key, value, present))
     }
 
     fn commit(&self, branch: Branch<'py>) -> PyResult<()> {
         let py = branch.target.py();
         let imports = self.imports;
         let td = &branch.target;
+        let plain = is_plain(imports, td)
+            .then(|| container::entries(imports, td))
+            .transpose()?;
         for (key, staged) in branch.staged {
             match staged {
                 Staged::Branch(inner) => {
@@ -247,12 +245,12 @@ impl<'py> Update<'_, 'py> {
                         self.hang(td, &key, value)?;
                     }
                 }
-                Staged::Value(value, Kind::Leaf) if is_plain(imports, td) => {
-                    container::entries(imports, td)?.set_item(key, value)?;
-                }
-                Staged::Value(value, Kind::Leaf) => {
-                    td.call_method1(imports.names.method_set_entry.bind(py), (key, value))?;
-                }
+                Staged::Value(value, Kind::Leaf) => match &plain {
+                    Some(entries) => entries.set_item(key, value)?,
+                    None => {
+                        td.call_method1(imports.names.method_set_entry.bind(py), (key, value))?;
+                    }
+                },
                 Staged::Value(value, _) => self.hang(td, &key, value)?,
             }
         }

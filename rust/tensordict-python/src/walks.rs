@@ -12,6 +12,7 @@ use crate::container::{self, Kind, Names, Splice, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, imports};
 use crate::locking;
+use crate::storage::dlpack::layout_of;
 
 /// What is appended to the first argument of a call on a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,19 +112,26 @@ impl<'a, 'py> LeafCall<'a, 'py> {
     }
 
     fn call_spread(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let (further, from) = match self.tail {
-            Tail::Nothing => (PyTuple::empty(leaf.py()), 0),
-            Tail::Shape => (self.shape_tail(leaf)?, self.k),
-            Tail::Dims => (self.dims_tail(leaf)?, 0),
+        let py = leaf.py();
+        let further = match self.tail {
+            Tail::Nothing => ffi::Values::new(),
+            Tail::Shape => match layout_of(leaf) {
+                Some(layout) => layout
+                    .shape
+                    .iter()
+                    .skip(self.k)
+                    .map(|length| Ok(length.into_pyobject(py)?.into_any()))
+                    .collect::<PyResult<_>>()?,
+                None => self.shape_tail(leaf)?.iter().skip(self.k).collect(),
+            },
+            Tail::Dims => self.dims_tail(leaf)?.iter().collect(),
         };
         match &mut self.spread {
             // An empty list cannot be spread: no arguments mean something else.
-            Some(spread) if spread.num_arguments() > 0 || further.len() > from => {
-                spread.call_with_further(leaf, &further, from)
+            Some(spread) if spread.num_arguments() + further.len() > 0 => {
+                spread.call_with_further(leaf, &further)
             }
-            _ => self
-                .call
-                .call_with_first(leaf, PyTuple::empty(leaf.py()).as_any()),
+            _ => self.call.call_with_first(leaf, PyTuple::empty(py).as_any()),
         }
     }
 
@@ -146,9 +154,17 @@ impl<'a, 'py> LeafCall<'a, 'py> {
     /// The numbers of the leaf's dims from `k` on.
     fn dims_tail(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
         let py = leaf.py();
-        let num_dims = leaf
-            .call_method0(self.imports.names.dim.bind(py))?
-            .extract::<usize>()?;
+        let layout = leaf
+            .get_type()
+            .is(&self.imports.tensor)
+            .then(|| layout_of(leaf))
+            .flatten();
+        let num_dims = match layout {
+            Some(layout) => layout.shape.len(),
+            None => leaf
+                .call_method0(self.imports.names.dim.bind(py))?
+                .extract::<usize>()?,
+        };
         if let Some((known, dims)) = &self.last_dims
             && *known == num_dims
         {
