@@ -92,9 +92,10 @@ class AccessOps(CollectionProtocol):
             >>> ("n", "b") in td, "b" in td
             (True, False)
         """
-        if not isinstance(key, str) and not _rust.unravel_key_to_tuple(key):
-            raise RuntimeError(MSG_NO_KEY)
-        return _rust.contains(self, key)
+        try:
+            return _rust.contains(self, key)
+        except TypeError:
+            raise RuntimeError(MSG_NO_KEY) from None
 
     def __len__(self) -> int:
         """The first dim of the batch size; 0 where there is none."""
@@ -118,7 +119,12 @@ class AccessOps(CollectionProtocol):
             >>> TensorDict({"n": {}}).is_empty()
             True
         """
-        return not _rust.leaves(self)
+        for value in list(self._entries().values()):
+            if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
+                return False
+            if not value.is_empty():
+                return False
+        return True
 
     def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
         """The entry at a nested key, or ``default`` where there is none.

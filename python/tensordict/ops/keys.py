@@ -534,18 +534,19 @@ class KeysOps(CollectionProtocol):
         parent = _rust.get(self, old[:-1]) if len(old) > 1 else self
         if parent.is_locked:
             raise RuntimeError(MSG_LOCKED)
+        if new[: len(old)] != old:
+            _rust.set_entry(self, new, value)
+            if old[: len(new)] != new:
+                parent._del_entry(old[-1])
+            return self
+        # The entry moves below its own key, which must be free first.
         before = dict(parent._entries())
-        inside = new[: len(old)] == old
-        if inside:
-            parent._del_entry(old[-1])
+        parent._del_entry(old[-1])
         try:
             _rust.set_entry(self, new, value)
         except BaseException:
-            if inside:
-                _restore(parent, before)
+            _restore(parent, before)
             raise
-        if not inside and old[: len(new)] != new:
-            parent._del_entry(old[-1])
         return self
 
     def rename_keys(
