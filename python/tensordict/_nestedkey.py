@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __all__ = ["KEY_SEPARATOR", "NestedKey"]
 
@@ -21,10 +21,15 @@ class _NestedKeyMeta(type):
         )
 
 
-class NestedKey(metaclass=_NestedKeyMeta):
-    """A key of an entry: a string, or a tuple of keys that leads to a nested entry.
+if TYPE_CHECKING:
+    # In annotations the name stands for the keys themselves.
+    NestedKey = str | tuple[Any, ...]
+else:
 
-    Examples:
-        >>> isinstance(("obs", "pixels"), NestedKey), isinstance(("obs", 3), NestedKey)
-        (True, False)
-    """
+    class NestedKey(metaclass=_NestedKeyMeta):
+        """A key of an entry: a string, or a tuple of keys that leads to a nested entry.
+
+        Examples:
+            >>> isinstance(("obs", "pixels"), NestedKey), isinstance(("obs", 3), NestedKey)
+            (True, False)
+        """

@@ -81,7 +81,7 @@ class _Mode(_DecoratorContextManager):
         """Another one of the same mode, as the decorator needs one per call."""
         return _remade(self)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Self:  # type: ignore[override]
         self._before: Any = globals()[self._variable]
         self.set()
         return self
@@ -224,6 +224,7 @@ def set_get_defaults_to_none(set_to_none: bool = True) -> None:
     access.DEFAULT_OF_GET = NONE_IF_MISSING if set_to_none else NO_DEFAULT
 
 
+_function: Any
 for _function in (
     set_list_to_stack,
     set_lazy_legacy,

@@ -26,16 +26,6 @@ __all__ = [
     "unpad_sequence",
 ]
 
-MSG_LOCKED = (
-    "Cannot modify locked TensorDict. For in-place modification, consider using the "
-    "`set_()` method and make sure the key is present."
-)
-MSG_ODD_PADS = "pad_size must have an even number of dimensions"
-MSG_MANY_PADS = "The length of pad_size must be <= 2 * the number of batch dimensions"
-MSG_NEGATIVE = (
-    "Pad {} on dim {} of leaf {!r} (size {}) would produce a negative output size."
-)
-MSG_NEGATIVE_SIZE = "Pad {} on dim {} would produce a negative batch size."
 MSG_SIDE = "padding_side must be 'left' or 'right', got {!r}."
 MSG_PAD_KEYS = (
     "padding_value has keys {} that name no entry of the tensordicts, whose entries are "
@@ -45,10 +35,6 @@ MSG_FAILED = "pad_sequence failed for key {}"
 MSG_NO_MASK = (
     "unpad_sequence needs a mask: pass mask=..., or pad with pad_sequence(..., "
     "return_mask=True)."
-)
-MSG_VIEW = (
-    "Calling `{}.set(key, value, inplace=False)` is prohibited for existing tensors: a "
-    "container of another's values cannot be resized. Consider cloning it first."
 )
 
 
@@ -87,68 +73,7 @@ def pad(
                 [1., 1.],
                 [0., 0.]])
     """
-    if len(pad_size) > 2 * tensordict.batch_dims:
-        raise RuntimeError(MSG_MANY_PADS)
-    if len(pad_size) % 2:
-        raise RuntimeError(MSG_ODD_PADS)
-    pairs = [
-        (pad_size[number], pad_size[number + 1])
-        for number in range(0, len(pad_size), 2)
-    ]
-    padded = _pad(tensordict, pairs, value)
-    if not inplace:
-        return padded
-    if tensordict.is_locked:
-        raise RuntimeError(MSG_LOCKED)
-    for container in _rust.containers(tensordict):
-        if not container._is_dense:
-            raise RuntimeError(MSG_VIEW.format(type(container).__name__))
-    # All that may fail has been done: now the entries and the batch sizes move over.
-    _take(tensordict, padded)
-    return tensordict
-
-
-def _take(td: Any, resized: Any) -> None:
-    """Give a container the leaves and the batch size of another of its structure."""
-    for key, value in list(resized.items()):
-        if isinstance(value, CollectionProtocol):
-            _take(td._get_entry(key, None), value)
-        else:
-            td._set_entry(key, value)
-    td._batch_size = resized.batch_size
-
-
-def _pad(td: Any, pairs: list[tuple[int, int]], value: Any) -> Any:
-    entries: dict[str, Any] = {}
-    for key, item in list(td.items()):
-        if isinstance(item, CollectionProtocol):
-            entries[key] = _pad(item, pairs, value)
-        else:
-            for dim, (before, after) in enumerate(pairs):
-                if item.shape[dim] + before + after < 0:
-                    raise RuntimeError(
-                        MSG_NEGATIVE.format((before, after), dim, key, item.shape[dim])
-                    )
-            if not pairs:
-                entries[key] = item.clone()
-                continue
-            flat = [0, 0] * (item.ndim - len(pairs))
-            for before, after in reversed(pairs):
-                flat += [before, after]
-            entries[key] = torch.nn.functional.pad(item, flat, value=value)
-    size = list(td.batch_size)
-    for dim, (before, after) in enumerate(pairs):
-        size[dim] += before + after
-        if size[dim] < 0:
-            raise RuntimeError(MSG_NEGATIVE_SIZE.format((before, after), dim))
-    names = td._td_dim_names
-    return _rust.new(
-        TensorDict,
-        entries,
-        torch.Size(size),
-        td.device,
-        None if names is None else list(names),
-    )
+    return tensordict.pad(pad_size, value, inplace, safe)
 
 
 def pad_sequence(
@@ -585,10 +510,11 @@ def collate(
         }
         return _collate_parts(batch, options)
     padded, nested = _checked_keys(batch, pad_keys, nested_keys, mask_key)
+    cls: Any = type(first)
     if not padded and not nested:
-        return type(first).maybe_dense_stack(batch, 0)
+        return cls.maybe_dense_stack(batch, 0)
     rest = [sample.exclude(*padded, *nested) for sample in batch]
-    result = type(first).maybe_dense_stack(rest, 0)
+    result = cls.maybe_dense_stack(rest, 0)
     if nested and not result._is_dense:
         msg = (
             f"collate got nested_keys={list(nested)}, but the other entries of the "

@@ -436,7 +436,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """As :meth:`TensorDict.to`: what is moved or cast is a new set of parameters."""
-        moved = super().to(*args, **kwargs)
+        moved: Any = super().to(*args, **kwargs)
         if moved is self:
             return self
         moved = moved._fast_apply(_as_kind_of, self._param_td, filter_empty=False)

@@ -123,7 +123,7 @@ class _SubTensorDict(TensorDictBase):
             raise RuntimeError(msg)
 
     @property
-    def _td_dim_names(self) -> list[str | None] | None:
+    def _td_dim_names(self) -> list[str | None] | None:  # type: ignore[override]
         if not self._source._has_names():
             return None
         names = self._source.names
@@ -450,7 +450,7 @@ class _SubTensorDict(TensorDictBase):
             raise RuntimeError(MSG_SHAPE.format("unsqueeze", ""))
         return self
 
-    def select(
+    def select(  # type: ignore[override]
         self, *keys: NestedKeyLike, inplace: bool = False, strict: bool = True
     ) -> Any:
         """Keep only the entries at ``keys``, in an ordinary collection."""

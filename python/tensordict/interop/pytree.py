@@ -79,7 +79,7 @@ def _flatten(td: Any) -> tuple[list[Any], dict[str, Any]]:
 
 def _flatten_with_keys(td: Any) -> tuple[list[Any], dict[str, Any]]:
     values, context = _flatten(td)
-    keys = [_pytree.MappingKey(key) for key in context["keys"]]
+    keys: list[Any] = [_pytree.MappingKey(key) for key in context["keys"]]
     return list(zip(keys, values, strict=True)), context
 
 

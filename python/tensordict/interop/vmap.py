@@ -83,12 +83,12 @@ def _create_batched_inputs(
 
 def _add_batch_dim(value: Any, dim: int, level: int) -> Any:
     if not _is_collection(value):
-        return functorch._add_batch_dim(value, dim, level)
+        return functorch._add_batch_dim(value, dim, level)  # type: ignore[attr-defined]
     size = value.batch_size
     kept = tuple(other for other in range(len(size)) if other != dim)
     return _rust.map_leaves(
         value,
-        functorch._add_batch_dim,
+        functorch._add_batch_dim,  # type: ignore[attr-defined]
         (dim, level),
         torch.Size([size[other] for other in kept]),
         kept,
@@ -152,4 +152,4 @@ def _remove_batch_dim(
 
 
 def _remove_from_leaf(leaf: Any, level: int, batch_size: int, dim: int) -> Any:
-    return functorch._remove_batch_dim(leaf, level, batch_size, dim)
+    return functorch._remove_batch_dim(leaf, level, batch_size, dim)  # type: ignore[attr-defined]

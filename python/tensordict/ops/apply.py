@@ -209,7 +209,7 @@ class ApplyOps(CollectionProtocol):
         Returns:
             A collection without batch dims that holds a :class:`TensorAttrs` per leaf.
         """
-        from tensordict.tensorclass import TensorAttrs
+        from tensordict.tensorclass import TensorAttrs  # type: ignore[import-not-found]
 
         return self._apply_with(
             lambda leaf: TensorAttrs.from_tensor(leaf, fields=fields),

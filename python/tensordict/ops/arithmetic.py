@@ -35,23 +35,14 @@ MSG_OUT_KEYS = (
 
 def _subtract_from(values: list[torch.Tensor], operand: Any) -> list[torch.Tensor]:
     """``operand - value``, with the sign of zero that the subtraction has."""
-    return _subtract_scaled(values, operand, 1)
-
-
-def _subtract_scaled(
-    values: list[torch.Tensor], operand: Any, alpha: Any
-) -> list[torch.Tensor]:
     if type(operand) is list:
-        return [
-            torch.rsub(value, other, alpha=alpha)
-            for value, other in zip(values, operand, strict=True)
-        ]
+        return list(map(torch.rsub, values, operand))
     if isinstance(operand, torch.Tensor) and not operand.requires_grad:
         # One number for all leaves, as in the foreach forms: it does not promote.
         operand = operand.item()
     if isinstance(operand, bool):
         operand = int(operand)  # torch subtracts from a number, not from a truth value
-    return [torch.rsub(value, operand, alpha=alpha) for value in values]
+    return [torch.rsub(value, operand) for value in values]
 
 
 def _divide_into(values: list[torch.Tensor], operand: Any) -> Any:
@@ -190,7 +181,7 @@ class ArithmeticOps(CollectionProtocol):
             return self._rsub(other, default=default)
 
         def op(values: list[torch.Tensor], operand: Any) -> list[torch.Tensor]:
-            return _subtract_scaled(values, operand, alpha)
+            return _subtract_from(list(torch._foreach_mul(values, alpha)), operand)
 
         return elementwise_with(op)(_stub)(self, other, default)
 

@@ -126,7 +126,7 @@ class AutogradOps(CollectionProtocol):
         return self
 
     @mapping("detach")
-    def detach(self) -> Self:
+    def detach(self) -> Self:  # type: ignore[empty-body]
         """Share the leaves' memory in leaves that autograd does not follow."""
 
     def detach_(self) -> Self:

@@ -195,6 +195,9 @@ class BatchOps(CollectionProtocol):
         else:
             names = list(value)
             hash(tuple(names))
+            if not ndim:
+                # A collection without batch dims takes any names, and keeps none.
+                names = []
             if len(names) != ndim:
                 raise ValueError(MSG_NAMES_LENGTH.format(names, ndim))
         changed: list[tuple[Any, list[str | None]]] = []

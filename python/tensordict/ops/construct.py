@@ -145,7 +145,8 @@ class ConstructOps(CopyingOps):
                         value, batch_size=batch_size, device=device
                     )
             made[key] = value
-        return self._dense_type().from_dict(
+        cls: Any = self._dense_type()
+        return cls.from_dict(
             made,
             auto_batch_size=auto_batch_size,
             batch_size=batch_size,
@@ -382,7 +383,7 @@ class ConstructOps(CopyingOps):
             >>> TensorDict.from_list([{"a": 1}, {"a": 2}])["a"]
             tensor([1, 2])
         """
-        items = [
+        items: list[Any] = [
             item if isinstance(item, (Mapping, CollectionProtocol)) else dict(item)
             for item in input
         ]

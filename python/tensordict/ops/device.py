@@ -23,6 +23,7 @@ MSG_LOCKED = (
     "Cannot modify locked TensorDict. For in-place modification, consider using the "
     "`set_()` method and make sure the key is present."
 )
+MSG_VIEW = "Cannot send a {} instance to device/dtype inplace: it does not own its leaves."
 MSG_COPY = ".to() does not accept copy argument"
 MSG_BATCH_SIZE = (
     "to() with a batch_size and a new device or dtype gives every nested tensordict "
@@ -149,7 +150,8 @@ class DeviceOps(CollectionProtocol):
         **kwargs: Any,
     ) -> Self:
         """:meth:`to`, without what a ``with`` statement needs."""
-        if args and isinstance(args[0], CollectionProtocol):
+        anew = bool(args) and isinstance(args[0], CollectionProtocol)
+        if anew:
             other, *rest = args
             args = tuple(rest)
         if "copy" in kwargs or len(args) > 3:  # noqa: PLR2004 - copy is the fourth

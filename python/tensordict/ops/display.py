@@ -142,9 +142,6 @@ get_printoptions.__module__ = set_printoptions.__module__ = "tensordict.utils"
 class DisplayOps(CollectionProtocol):
     """How a collection prints."""
 
-    _printed_nested_as: str | None = None
-    """The class named where a collection of this kind is nested, in the long form."""
-
     def __repr__(self) -> str:
         """Its class, entries, batch size and device; see :class:`set_printoptions`.
 

@@ -138,7 +138,7 @@ class IndexingOps(CollectionProtocol):
         condition: torch.Tensor,
         other: torch.Tensor | TensorDictBase,
         *,
-        out: TensorDictBase | None = None,
+        out: Any = None,
         pad: int | bool | None = None,
         update_batch_size: bool = False,
     ) -> Self:
@@ -185,7 +185,7 @@ class IndexingOps(CollectionProtocol):
         self,
         dim: int,
         index: torch.Tensor,
-        out: TensorDictBase | None = None,
+        out: Any = None,
         *,
         inplace: bool = False,
     ) -> Self:

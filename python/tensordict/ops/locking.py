@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -135,9 +135,9 @@ class LockingOps(CollectionProtocol):
         queue.append(self._last_op)
         return self
 
-    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> bool:
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> Literal[False]:
         """Write the changes of the block back. See :meth:`__enter__`."""
-        queue = self._last_op_queue
+        queue: Any = self._last_op_queue
         last = queue.pop()
         if not queue:
             del self._last_op_queue

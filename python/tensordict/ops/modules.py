@@ -86,8 +86,9 @@ class ModulesOps(CollectionProtocol):
         parts = [
             cls.from_module(module, use_state_dict=use_state_dict) for module in modules
         ]
+        td: Any
         if lazy_stack:
-            td = cls.lazy_stack(parts)
+            td = cls.lazy_stack(parts)  # type: ignore[attr-defined]
         else:
             td = _stacked(parts, expand_identical)
         return _finished(td, as_module, lock)
@@ -310,6 +311,7 @@ def _plan_module(
     known = seen.get(id(module))
     if known is not None:
         return known
+    slots: dict[str, Any]
     entries: dict[str, Any] = {}
     cls = type(td) if td._is_dense else td._dense_type()
     result = _rust.new(cls, entries, torch.Size([]), None, None)

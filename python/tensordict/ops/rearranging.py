@@ -32,6 +32,9 @@ MSG_REPEATS = (
     "and input.size(0) = {}"
 )
 MSG_ALIGN = "shifts and dimensions must align. shifts: {}, dims:{}"
+MSG_NEGATIVE = (
+    "Pad {} on dim {} of leaf {!r} (size {}) would produce a negative output size."
+)
 MSG_MASK_KEY = (
     "mask_key should only be provided if the heterogenous dimension is part of the "
     "batch-size."
@@ -390,6 +393,11 @@ class RearrangingOps(CollectionProtocol):
         for at in range(len(pad_size) // 2):
             before, after = pad_size[2 * at], pad_size[2 * at + 1]
             sizes[at] += before + after
+            if sizes[at] < 0:
+                leaf = next(iter(self.keys(True, True)), None)
+                raise RuntimeError(
+                    MSG_NEGATIVE.format((before, after), at, leaf, batch_size[at])
+                )
             pads = [before, after, *pads]
         result = _rust.map_leaves(
             self, _pad_leaf, (pads, value), torch.Size(sizes), True, 0, False, -1

@@ -53,7 +53,8 @@ class ReductionsOps(CollectionProtocol):
 
     With ``reduce=True`` the leaves are joined first and the result is one tensor: along
     ``dim`` (so leaves must agree in their other dims), flattened where everything is
-    reduced, along the flattened feature dims for ``dim="feature"``.
+    reduced, along the flattened feature dims for ``dim="feature"``. A negative ``dim``
+    then counts from the last dim of the leaves, not of the batch.
 
     ``key_transform`` renames the entries of the result: it is called with each entry's
     own key (not its path) and gives the new one, a nested one if it likes.
@@ -566,8 +567,9 @@ def _reduce(
             return op(_joined(td, None, name or _name_of(op)))
         if _is_feature(dim):
             return op(_joined(td, "feature", name or _name_of(op)), -1)
-        dims = _batch_dims(dim, len(td.batch_size))
-        return op(_joined(td, dims[0], name or _name_of(op)), dims, keepdim=keep)
+        dims = dim if isinstance(dim, (tuple, list)) else (dim,)
+        joined = _joined(td, dims[0], name or _name_of(op))
+        return op(joined, tuple(dims), keepdim=keep)
     if everything:
         if keep:
             result = _keep_all_dims(td, op, first)
@@ -759,8 +761,7 @@ def _extremum(
         if _is_feature(dim):
             found = getattr(_joined(td, "feature", name), name)(-1, keepdim)
         else:
-            one = _one_dim(td, dim, name)
-            found = getattr(_joined(td, one, name), name)(one, keepdim)
+            found = getattr(_joined(td, dim, name), name)(dim, keepdim)
         return found if return_indices else found[0]
     if _is_feature(dim):
         raise RuntimeError(MSG_FEATURE.format(name))
@@ -783,9 +784,8 @@ def _cumulative(
     if _is_feature(dim) and not reduce:
         raise RuntimeError(MSG_FEATURE.format(name))
     if reduce:
-        one = -1 if _is_feature(dim) else _one_dim(td, dim, name)
-        joined = _joined(td, dim if _is_feature(dim) else one, name)
-        found = getattr(joined, name)(one)
+        joined = _joined(td, dim, name)
+        found = getattr(joined, name)(-1 if _is_feature(dim) else dim)
         return found if return_indices else found[0]
     one = _one_dim(td, dim, name)
     size = td.batch_size

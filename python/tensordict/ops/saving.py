@@ -428,7 +428,7 @@ class SavingOps(CollectionProtocol):
         self,
         key: NestedKeyLike,
         storage: torch.UntypedStorage,
-        shape: torch.Size | torch.Tensor,
+        shape: Any,
         *,
         dtype: torch.dtype | None = None,
         robust_key: bool | None = True,

@@ -115,7 +115,7 @@ class MemoryMappedTensor(torch.Tensor):
             if not isinstance(source, torch.Tensor):
                 source = torch.as_tensor(source)
             made = source.as_subclass(cls)
-        return made if index is None else made[index]
+        return made if index is None else made[index]  # type: ignore[return-value]
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class MemoryMappedTensor(torch.Tensor):
         cls,
         filename: str | Path,
         dtype: torch.dtype,
-        shape: torch.Size,
+        shape: Any,
         index: Any = None,
         mode: str | None = None,
     ) -> Self:
@@ -281,7 +281,7 @@ class MemoryMappedTensor(torch.Tensor):
         cls,
         handler: FileHandler,
         dtype: torch.dtype,
-        shape: torch.Size,
+        shape: Any,
         index: Any = None,
     ) -> Self:
         """Map shared memory without a name. Deprecated."""
@@ -293,7 +293,7 @@ class MemoryMappedTensor(torch.Tensor):
         cls,
         handler: FileHandler,
         dtype: torch.dtype,
-        shape: torch.Size,
+        shape: Any,
         index: Any = None,
     ) -> Self:
         if isinstance(shape, torch.Tensor):
@@ -342,7 +342,7 @@ class MemoryMappedTensor(torch.Tensor):
         """
         fill_value = kwargs.pop("fill_value", None)
         if fill_value is None and len(args) == 2 and not isinstance(args[0], int):
-            args, fill_value = args[:1], args[1]
+            args, fill_value = args[:1], args[1]  # type: ignore[misc]
         shape, dtype, filename, existsok, _ = _parse(args, kwargs)
         if fill_value is None:
             raise TypeError("full() needs the value to fill with: pass fill_value=.")
@@ -572,14 +572,13 @@ def _make(
     reserve: bool = False,
 ) -> Any:
     """A tensor of zeros; over a file that exists, of what is there."""
-    is_nested = isinstance(shape, torch.Tensor)
     sizes = (
         [int(shape.prod(1).sum())] if isinstance(shape, torch.Tensor) else list(shape)
     )
     if filename is not None:
         path = _check_target(filename, existsok)
-        made = _rust.create_file(path, str(dtype), sizes)
-        if is_nested:
+        made: Any = _rust.create_file(path, str(dtype), sizes)
+        if isinstance(shape, torch.Tensor):
             made = _wrap(cls, nested_from_flat(made, shape), path, None)
             made._parent_shape = shape
         return made

@@ -347,10 +347,10 @@ def _make_dense(tree: Any, path: Path, options: LoadOptions) -> Any:
         elif options.has_values:
             entries[key] = _as_nested(*value)
     cls = registry.find_class(options.requested, tree.class_text, tree.type_text, path)
-    device: torch.device | None = CPU if tree.has_device else None
+    home: torch.device | None = CPU if tree.has_device else None
     if options.device is not None and options.device.type == "meta":
-        device = options.device
-    loaded = _rust.new(cls, entries, batch_size, device, tree.names)
+        home = options.device
+    loaded = _rust.new(cls, entries, batch_size, home, tree.names)
     loaded._memmap_prefix = None if options.mode == "r" else path
     return loaded
 
@@ -461,7 +461,7 @@ def add_leaf_file(
     td: Any,
     key: tuple[str, ...],
     shape: torch.Size,
-    make: Callable[[str | None], torch.Tensor],
+    make: Callable[[str | None], Any],
     robust_key: bool | None,
     keeps_file: bool = False,
 ) -> Any:
