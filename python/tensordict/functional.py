@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import torch
 
 from tensordict import _rust
-from tensordict._nestedkey import NestedKey
 from tensordict.checks import is_non_tensor
 from tensordict.containers.dense import TensorDict
 from tensordict.ops.joining import dense_stack_tds
 from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from tensordict._nestedkey import NestedKey
 
 __all__ = [
     "collate",
@@ -289,7 +291,7 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
             raise ValueError(MSG_NO_MASK)
         padded = padded.exclude("masks")
     count = padded.batch_size[0]
-    if isinstance(mask, torch.Tensor) and (mask.ndim != 2 or mask.shape[0] != count):  # noqa: PLR2004
+    if isinstance(mask, torch.Tensor) and (mask.ndim != 2 or mask.shape[0] != count):
         msg = (
             "A tensor mask must have shape [len(padded), max_len], got "
             f"{tuple(mask.shape)}."
@@ -364,7 +366,7 @@ def merge_tensordicts(
         >>> merge_tensordicts(one, two, callback_exist=lambda x, y: y)["a"] is two["a"]
         True
     """
-    if len(tensordicts) < 2:  # noqa: PLR2004
+    if len(tensordicts) < 2:
         msg = f"at least 2 tensordicts must be provided, got {len(tensordicts)}"
         raise RuntimeError(msg)
     callbacks: Any = callback_exist
