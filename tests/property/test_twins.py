@@ -106,7 +106,9 @@ def map_arguments(draw, td):
             ]
         )
     )
-    prefix = draw(st.sampled_from([None, td.batch_size, torch.Size([7]), torch.Size([])]))
+    prefix = draw(
+        st.sampled_from([None, td.batch_size, torch.Size([7]), torch.Size([])])
+    )
     size = k if prefix is None else len(prefix)
     names = draw(
         st.sampled_from(
@@ -138,9 +140,13 @@ def test_split_leaves(data, lock, ask):
         twins.lock_tree(td)
     length = td.batch_size[0] if td.batch_size else 2
     op, args = data.draw(
-        st.sampled_from([("unbind", (0,)), ("split", (1,)), ("chunk", (2,)), ("item", ())])
+        st.sampled_from(
+            [("unbind", (0,)), ("split", (1,)), ("chunk", (2,)), ("item", ())]
+        )
     )
-    names = data.draw(st.sampled_from([True, None, tuple(range(1, len(td.batch_size)))]))
+    names = data.draw(
+        st.sampled_from([True, None, tuple(range(1, len(td.batch_size)))])
+    )
     both("split_leaves", td, op, args, [td.batch_size[1:]] * length, names, ask)
 
 
@@ -171,7 +177,9 @@ def test_rebuilding(td, lock, ask, less):
 @relaxed
 def test_align(data):
     td = data.draw(trees.containers((2,)))
-    other = data.draw(st.just(td) | st.just(twins.clone_structure(td)) | trees.containers((2,)))
+    other = data.draw(
+        st.just(td) | st.just(twins.clone_structure(td)) | trees.containers((2,))
+    )
     both("align", td, other)
 
 
@@ -216,9 +224,10 @@ def test_locking(td, times):
     twins.lock_tree(outer)
     for member in (td, inner):
         known = trees.known_objects(outer)
-        assert trees.outcome(_rust.unlock_tree, member, known=known)[:2] == trees.outcome(
-            twins.unlock_tree, member, known=known
-        )[:2]
+        assert (
+            trees.outcome(_rust.unlock_tree, member, known=known)[:2]
+            == trees.outcome(twins.unlock_tree, member, known=known)[:2]
+        )
 
 
 @given(
@@ -246,7 +255,9 @@ def test_writing(data, key, inplace, validated, ignore_lock, lock):
     value = values[data.draw(st.integers(0, len(values) - 1))]
     if inplace is False or isinstance(value, torch.Tensor):
         both_on_copies("validate", td, key, value)
-        both_on_copies("set_entry", td, key, value, inplace, False, validated, ignore_lock)
+        both_on_copies(
+            "set_entry", td, key, value, inplace, False, validated, ignore_lock
+        )
 
 
 index_items = st.one_of(
@@ -370,16 +381,22 @@ def test_choosing(td, chosen, strict, lock):
         both_on_copies("exclude", td, chosen, True)
 
 
-@given(td=trees.containers(foreign=False), separator=st.sampled_from([".", "a", "", "--"]))
+@given(
+    td=trees.containers(foreign=False), separator=st.sampled_from([".", "a", "", "--"])
+)
 @relaxed
 def test_regrouping(td, separator):
     both("flatten_keys", td, separator, False)
-    both("flatten_keys", td, separator, False, lambda cls: issubclass(cls, torch.Tensor))
+    both(
+        "flatten_keys", td, separator, False, lambda cls: issubclass(cls, torch.Tensor)
+    )
     both_on_copies("flatten_keys", td, separator, True)
     for source in (td, key_twins.flatten_keys(td, ".", False)):
         both("unflatten_keys", source, separator, False)
     dotted = key_twins.flatten_keys(td, ".", False)
-    dotted._tensordict["x.y.z"] = dotted._tensordict["x.y.w"] = torch.ones(td.batch_size)
+    dotted._tensordict["x.y.z"] = dotted._tensordict["x.y.w"] = torch.ones(
+        td.batch_size
+    )
     dotted._tensordict["n"] = twins.new(trees.TensorDict, {}, td.batch_size, None, None)
     both("unflatten_keys", dotted, ".", False)
     both_on_copies("unflatten_keys", dotted, ".", True)
@@ -510,3 +527,23 @@ def test_apply_nest(
     names = data.draw(st.sampled_from([NO_DEFAULT, None, ["x"]]))
     options = (batch_size, device, names, default, named, nested_keys)
     both("apply_nest", td, fn, tuple(others), *options, filter_empty, is_leaf, checked)
+
+
+@given(
+    data=st.data(), as_dict=st.booleans(), chosen=st.none() | st.lists(keys, max_size=2)
+)
+@relaxed
+def test_copy_into(data, as_dict, chosen):
+    td = data.draw(trees.containers((3,), foreign=False))
+    source = data.draw(st.just(td) | trees.containers((3,), foreign=False))
+    source = twins.map_leaves(source, torch.add, (1,))
+    if as_dict:
+        source = dict(source._tensordict)
+    if chosen is not None:
+        chosen = [twins.unravel_key_to_tuple(key) or ("a",) for key in chosen]
+    results = []
+    for function in (key_twins.copy_into, _rust.copy_into):
+        copy = twins.map_leaves(td, torch.clone)
+        result = trees.outcome(function, copy, source, chosen, known={})
+        results.append((result, trees.describe(copy, {})))
+    assert results[1] == results[0]

@@ -70,12 +70,12 @@ impl Range {
             };
             position.min(length)
         };
-        let start = clamp(self.start.unwrap_or(0));
-        let stop = clamp(self.stop.unwrap_or(length));
-        if stop <= start {
+        let first = clamp(self.start.unwrap_or(0));
+        let end = clamp(self.stop.unwrap_or(length));
+        if end <= first {
             return Ok(0);
         }
-        Ok((stop - start - 1) / step + 1)
+        Ok((end - first - 1) / step + 1)
     }
 }
 

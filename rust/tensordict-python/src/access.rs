@@ -160,9 +160,10 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
     let found = if index.is_instance_of::<PyString>() {
         step(imports, td, index)?
     } else {
-        let path = match index.is_instance_of::<PyTuple>() {
-            true => keys::path_of(index)?,
-            false => keys::Path::new(),
+        let path = if index.is_instance_of::<PyTuple>() {
+            keys::path_of(index)?
+        } else {
+            keys::Path::new()
         };
         if path.is_empty() {
             return td.call_method1(imports.names.method_get_index.bind(py), (index,));

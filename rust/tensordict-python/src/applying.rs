@@ -253,7 +253,7 @@ fn appended<'py>(
     key: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let mut parts = ffi::Values::with_capacity(prefix.len() + 1);
-    parts.extend(prefix.iter_borrowed().map(|part| part.to_owned()));
+    parts.extend(prefix.iter_borrowed().map(Borrowed::to_owned));
     parts.push(key.clone());
     PyTuple::new(prefix.py(), parts)
 }
@@ -270,8 +270,11 @@ fn appended<'py>(
     ),
     text_signature = "(td, fn, others=(), batch_size=None, device=..., names=..., default=..., named=False, nested_keys=False, filter_empty=None, is_leaf=None, checked=False, prefix=())"
 )]
-#[expect(clippy::too_many_arguments, reason = "those of the twin")]
-#[expect(clippy::fn_params_excessive_bools, reason = "those of the twin")]
+#[expect(
+    clippy::too_many_arguments,
+    clippy::similar_names,
+    reason = "those of the twin"
+)]
 fn apply_nest<'py>(
     td: &Bound<'py, PyAny>,
     r#fn: &Bound<'py, PyAny>,

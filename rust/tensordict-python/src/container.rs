@@ -336,7 +336,7 @@ pub(crate) fn concatenated<'py>(
         &owned
     };
     let mut dims = ffi::Values::with_capacity(head.len() + tail.len());
-    dims.extend(head.iter_borrowed().map(|dim| dim.to_owned()));
-    dims.extend(tail.iter_borrowed().skip(from).map(|dim| dim.to_owned()));
+    dims.extend(head.iter_borrowed().map(Borrowed::to_owned));
+    dims.extend(tail.iter_borrowed().skip(from).map(Borrowed::to_owned));
     PyTuple::new(head.py(), dims)
 }

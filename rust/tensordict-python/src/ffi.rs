@@ -1,4 +1,4 @@
-//! The unsafe half of the bindings: calls into the C API that PyO3 has no safe form of.
+//! The unsafe half of the bindings: calls into the C API that `PyO3` has no safe form of.
 //!
 //! Every function here is safe to call; what keeps it so stands at each block. Objects
 //! are handed about as owned or borrowed [`Bound`]s, so that nothing outlives its
@@ -167,7 +167,7 @@ impl<'a, 'py> RepeatedCall<'a, 'py> {
         let mut slots = SmallVec::with_capacity(arguments.len() + FIRST);
         slots.push(std::ptr::null_mut());
         slots.push(std::ptr::null_mut());
-        slots.extend(arguments.iter_borrowed().map(|argument| argument.as_ptr()));
+        slots.extend(arguments.iter_borrowed().map(Borrowed::as_ptr));
         Self {
             operation,
             slots,

@@ -85,8 +85,8 @@ fn parse_item<'py>(
 
 fn parse_slice(imports: &Imports, slice: &Bound<'_, PySlice>) -> PyResult<Option<Range>> {
     let names = &imports.names;
-    let mut bounds = [None; 3];
-    for (bound, name) in bounds
+    let mut range = [None; 3];
+    for (bound, name) in range
         .iter_mut()
         .zip([&names.start, &names.stop, &names.step])
     {
@@ -103,8 +103,11 @@ fn parse_slice(imports: &Imports, slice: &Bound<'_, PySlice>) -> PyResult<Option
             None => return Ok(None),
         }
     }
-    let [start, stop, step] = bounds;
-    Ok(Some(Range { start, stop, step }))
+    Ok(Some(Range {
+        start: range[0],
+        stop: range[1],
+        step: range[2],
+    }))
 }
 
 fn parse_tensor<'py>(
@@ -255,15 +258,15 @@ fn index_shape<'py>(
     }
 }
 
-struct Index<'a, 'py> {
+struct ReadAt<'a, 'py> {
     imports: &'static Imports,
-    index: &'a Bound<'py, PyAny>,
+    place: &'a Bound<'py, PyAny>,
     size: &'a Bound<'py, PyAny>,
     splice: Splice<'a, 'py>,
     call: RepeatedCall<'a, 'py>,
 }
 
-impl<'py> Index<'_, 'py> {
+impl<'py> ReadAt<'_, 'py> {
     fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = td.py();
         let imports = self.imports;
@@ -274,7 +277,7 @@ impl<'py> Index<'_, 'py> {
                 Kind::Leaf => self.call.call(value)?,
                 Kind::Dense => self.walk(value)?,
                 Kind::Foreign => {
-                    value.call_method1(imports.names.method_index.bind(py), (self.index,))?
+                    value.call_method1(imports.names.method_index.bind(py), (self.place,))?
                 }
             }))
         })?;
@@ -316,9 +319,9 @@ pub(crate) fn index<'py>(
     };
     let names = Names::Moved(sources);
     let arguments = PyTuple::new(py, [&index])?;
-    let mut walk = Index {
+    let mut walk = ReadAt {
         imports,
-        index: &index,
+        place: &index,
         size: &size,
         splice: Splice::new(imports, batch_size.len(), &names),
         call: RepeatedCall::new(Operation::GetItem, &arguments),

@@ -47,7 +47,7 @@ impl<'py> Joined<'py> {
             }
             entries.push(ffi::copy_dict(&container::entries(imports, td)?)?);
         }
-        let num_entries = entries.first().map_or(0, |entries| entries.len());
+        let num_entries = entries.first().map_or(0, PyDictMethods::len);
         let alike = entries.iter().all(|entries| entries.len() == num_entries);
         Ok((alike && !tds.is_empty()).then_some(Self { tds, entries }))
     }

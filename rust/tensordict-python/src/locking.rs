@@ -61,7 +61,7 @@ fn with_parent<'py>(
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let mut all = ffi::Values::with_capacity(parents.len() + 1);
-    all.extend(parents.iter_borrowed().map(|parent| parent.to_owned()));
+    all.extend(parents.iter_borrowed().map(Borrowed::to_owned));
     all.push(ffi::weak_reference(td)?);
     PyTuple::new(td.py(), all)
 }
@@ -107,7 +107,7 @@ fn unlock_tree(td: &Bound<'_, PyAny>) -> PyResult<()> {
     let imports = imports(py)?;
     let names = &imports.names;
     let members: Vec<_> = containers(td, None)?.iter().collect();
-    let inside: HashSet<_> = members.iter().map(|member| member.as_ptr()).collect();
+    let inside: HashSet<_> = members.iter().map(Bound::as_ptr).collect();
     for member in &members {
         for parent in member.getattr(names.lock_parents.bind(py))?.try_iter()? {
             let parent = parent?.call0()?;

@@ -283,7 +283,6 @@ impl<'py> Update<'_, 'py> {
     ),
     text_signature = "(td, source, clone=False, inplace=False, non_blocking=False, is_leaf=None, ignore_lock=False)"
 )]
-#[expect(clippy::too_many_arguments, reason = "those of the twin")]
 fn update<'py>(
     td: &Bound<'py, PyAny>,
     source: &Bound<'py, PyAny>,
@@ -334,8 +333,92 @@ fn update<'py>(
     from_twin_of(py, TWINS, "update", args).map(drop)
 }
 
+// Writing in place --------------------------------------------------------------------
+
+/// Entries and the values that are copied into them, side by side.
+struct Copies<'py> {
+    targets: Bound<'py, PyList>,
+    values: Bound<'py, PyList>,
+}
+
+impl<'py> Copies<'py> {
+    /// Adds the leaves of `source` and the entries of the dense `td` at the same keys;
+    /// false where they are not all plain tensors of the same shapes.
+    fn collect(
+        &self,
+        imports: &Imports,
+        td: &Bound<'py, PyAny>,
+        source: &Bound<'py, PyAny>,
+    ) -> PyResult<bool> {
+        let _guard = RecursionGuard::enter(td.py())?;
+        let pairs = match source.cast_exact::<PyDict>() {
+            Ok(source) => ffi::dict_pairs(source),
+            Err(_) if kind(imports, source)? == Kind::Dense => {
+                ffi::dict_pairs(&container::entries(imports, source)?)
+            }
+            Err(_) => return Ok(false),
+        };
+        let held = container::entries(imports, td)?;
+        for (key, value) in pairs {
+            let Some(target) = held.get_item(&key)? else {
+                return Ok(false);
+            };
+            if kind(imports, &target)? == Kind::Dense {
+                if !self.collect(imports, &target, &value)? {
+                    return Ok(false);
+                }
+                continue;
+            }
+            let fits = target.get_type().is(&imports.tensor)
+                && value.get_type().is(&imports.tensor)
+                && match (layout_of(&target), layout_of(&value)) {
+                    (Some(target), Some(value)) => target.shape == value.shape,
+                    _ => false,
+                };
+            if !fits {
+                return Ok(false);
+            }
+            self.targets.append(target)?;
+            self.values.append(value)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Copy every leaf of `source` into the entry of `td` with the same path.
+#[pyfunction]
+#[pyo3(
+    signature = (td, source, keys = None, non_blocking = None),
+    text_signature = "(td, source, keys=None, non_blocking=False)"
+)]
+fn copy_into<'py>(
+    td: &Bound<'py, PyAny>,
+    source: &Bound<'py, PyAny>,
+    keys: Option<Bound<'py, PyAny>>,
+    non_blocking: Option<Bound<'py, PyAny>>,
+) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let non_blocking = or_false(py, non_blocking);
+    if keys.is_none() && container::is_dense(imports, td)? {
+        let copies = Copies {
+            targets: PyList::empty(py),
+            values: PyList::empty(py),
+        };
+        if copies.collect(imports, td, source)? {
+            if !copies.targets.is_empty() {
+                let args = (copies.targets, copies.values, non_blocking);
+                imports.foreach_copy.bind(py).call1(args)?;
+            }
+            return Ok(());
+        }
+    }
+    from_twin_of(py, TWINS, "copy_into", (td, source, keys, non_blocking)).map(drop)
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(init, module)?)?;
     module.add_function(wrap_pyfunction!(update, module)?)?;
+    module.add_function(wrap_pyfunction!(copy_into, module)?)?;
     Ok(())
 }

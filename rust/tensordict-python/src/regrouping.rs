@@ -8,6 +8,7 @@ use std::hash::{Hash, Hasher};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
+use smallvec::SmallVec;
 use tensordict_core::keys::{Branch, Node, Path, flatten_plan, group_by_head, unflatten_plan};
 
 use crate::access::from_twin_of;
@@ -93,7 +94,7 @@ fn select_direct<'py>(
     let held = container::entries(imports, td)?;
     let entries = PyDict::new(td.py());
     for key in keys.iter_borrowed() {
-        match held.get_item(&key)? {
+        match held.get_item(key)? {
             Some(value) => entries.set_item(key, value)?,
             None if strict => return Ok(None),
             None => {}
@@ -147,7 +148,7 @@ fn select<'py>(
         let result = if are_direct(keys) {
             select_direct(imports, td, keys, strict)?
         } else if let Some(paths) = parse_paths(keys)? {
-            let paths: Vec<_> = paths.iter().map(|path| path.as_slice()).collect();
+            let paths: Vec<_> = paths.iter().map(SmallVec::as_slice).collect();
             select_nested(imports, td, &paths, strict)?
         } else {
             None
@@ -202,14 +203,14 @@ fn exclude<'py>(
         if are_direct(keys) {
             let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
             for key in keys.iter_borrowed() {
-                if entries.contains(&key)? {
+                if entries.contains(key)? {
                     entries.del_item(key)?;
                 }
             }
             return like(imports, td, &entries);
         }
         if let Some(paths) = parse_paths(keys)? {
-            let paths: Vec<_> = paths.iter().map(|path| path.as_slice()).collect();
+            let paths: Vec<_> = paths.iter().map(SmallVec::as_slice).collect();
             if let Some(result) = exclude_nested(imports, td, &paths)? {
                 return Ok(result);
             }

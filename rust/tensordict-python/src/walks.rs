@@ -4,6 +4,11 @@
 //! A walk owns the entries of a level before it calls Python, which may change the
 //! container under it: what the level held at the start is what is walked.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "functions of the module own what they make of Python's arguments"
+)]
+
 use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyIterator, PyList, PyString, PyTuple, PyType};
@@ -423,7 +428,6 @@ fn check_length(found: usize, expected: usize) -> PyResult<()> {
     signature = (td, op, args, prefixes, names = Names::Keep, lock = false, k = -1),
     text_signature = "(td, op, args, prefixes, names=True, lock=False, k=-1)"
 )]
-#[expect(clippy::too_many_arguments, reason = "those of the twin")]
 fn split_leaves<'py>(
     td: &Bound<'py, PyAny>,
     op: &Bound<'py, PyAny>,
@@ -738,7 +742,7 @@ fn appended<'py>(
     key: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let mut parts = ffi::Values::with_capacity(prefix.len() + 1);
-    parts.extend(prefix.iter_borrowed().map(|part| part.to_owned()));
+    parts.extend(prefix.iter_borrowed().map(Borrowed::to_owned));
     parts.push(key.clone());
     PyTuple::new(prefix.py(), parts)
 }
@@ -749,7 +753,6 @@ fn appended<'py>(
     signature = (td, kind, include_nested, leaves_only, is_leaf = None, prefix = None, out = None),
     text_signature = "(td, kind, include_nested, leaves_only, is_leaf=None, prefix=(), out=None)"
 )]
-#[expect(clippy::too_many_arguments, reason = "those of the twin")]
 fn walk<'py>(
     td: &Bound<'py, PyAny>,
     kind: i64,
