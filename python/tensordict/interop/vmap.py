@@ -7,12 +7,16 @@ its batch size and names. So a collection is one argument here: ``in_dims`` and
 
 The three functions of :mod:`torch._functorch.vmap` that take arguments apart and put
 results together are wrapped. Without a collection they do what they did.
+
+``torch._foreach_*``, which computes for all leaves of a collection at once, has no
+batching rules in torch. The first call of ``vmap`` in a process registers some that
+compute leaf by leaf.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import threading
+from typing import Any, TYPE_CHECKING
 
 import torch
 from torch._functorch import vmap as functorch
@@ -20,6 +24,9 @@ from torch.utils import _pytree
 
 from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["install"]
 
@@ -57,6 +64,7 @@ def _stand_in(value: Any) -> Any:
 def _process_batched_inputs(
     original: Callable[..., Any], in_dims: Any, args: tuple[Any, ...], func: Any
 ) -> Any:
+    _register_foreach_rules()
     flat, spec = _pytree.tree_flatten(args, is_leaf=_is_collection)
     if not any(map(_is_collection, flat)):
         return original(in_dims, args, func)
@@ -153,3 +161,66 @@ def _remove_batch_dim(
 
 def _remove_from_leaf(leaf: Any, level: int, batch_size: int, dim: int) -> Any:
     return functorch._remove_batch_dim(leaf, level, batch_size, dim)  # type: ignore[attr-defined]
+
+
+# Batching rules --------------------------------------------------------------------
+
+_lock = threading.Lock()
+_rules: list[torch.library.Library] = []
+"""The library that holds the rules, once they are registered: they live as long as it."""
+
+_FOREACH = "_foreach_"
+_OF_A_SCALAR = {"maximum": "clamp_min", "minimum": "clamp_max"}
+
+
+def _register_foreach_rules() -> None:
+    if _rules:
+        return
+    with _lock:
+        if _rules:
+            return
+        library = torch.library.Library("aten", "IMPL")
+        for name in torch._C._dispatch_get_all_op_names():
+            if name.startswith("aten::" + _FOREACH) and not name.endswith("out"):
+                rule = _foreach_rule(name.removeprefix("aten::"))
+                if (
+                    rule is not None
+                    and not torch._C._dispatch_has_kernel_for_dispatch_key(
+                        name, "FuncTorchBatched"
+                    )
+                ):
+                    library.impl(name.removeprefix("aten::"), rule, "FuncTorchBatched")
+        _rules.append(library)
+
+
+def _foreach_rule(name: str) -> Callable[..., Any] | None:
+    """The form of a foreach operator that computes tensor by tensor."""
+    base, _, overload = name.partition(".")
+    base = base.removeprefix(_FOREACH)
+    inplace = base.endswith("_")
+    if inplace:
+        base = base[:-1]
+    if overload.startswith("Scalar"):
+        base = _OF_A_SCALAR.get(base, base)
+    each = getattr(torch.ops.aten, base, None)
+    if each is None:
+        return None
+    has_value = base in ("addcmul", "addcdiv")
+
+    def rule(*values: Any, **options: Any) -> Any:
+        results = []
+        for position, first in enumerate(values[0]):
+            rest = [
+                value[position] if isinstance(value, (list, tuple)) else value
+                for value in values[1:]
+            ]
+            if has_value and len(rest) == 3:
+                result = each(first, *rest[:2], value=rest[2])
+            else:
+                result = each(first, *rest, **options)
+            if inplace:
+                first.copy_(result)
+            results.append(result)
+        return None if inplace else results
+
+    return rule
