@@ -3,6 +3,7 @@
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.view import _SubTensorDict
 
-__all__ = ["PYTREE_REGISTERED_TDS"]
+__all__ = ["PYTREE_REGISTERED_LAZY_TDS", "PYTREE_REGISTERED_TDS"]
 
 PYTREE_REGISTERED_TDS: tuple[type, ...] = (_SubTensorDict, TensorDict)
+PYTREE_REGISTERED_LAZY_TDS: tuple[type, ...] = ()

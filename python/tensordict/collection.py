@@ -61,6 +61,10 @@ class TensorCollection(
 ):
     """A group of tensors that share their leading dimensions: all containers' base."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Make a container; each class has arguments of its own."""
+        super().__init__()
+
 
 class TensorDictBase(  # type: ignore[misc]
     TensorCollection, MutableMapping[str, Any]

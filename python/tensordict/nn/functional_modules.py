@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tensordict._pytree import PYTREE_REGISTERED_LAZY_TDS, PYTREE_REGISTERED_TDS
 from tensordict.interop import pytree
 
-__all__: list[str] = []
+__all__ = ["PYTREE_REGISTERED_LAZY_TDS", "PYTREE_REGISTERED_TDS"]
 
 
 class _exclude_td_from_pytree:  # noqa: N801 - a name that clients use
