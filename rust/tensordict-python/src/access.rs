@@ -519,13 +519,16 @@ fn store_at<'py>(
         && let Some(parent) = dense_parent(imports, td, &path)?
     {
         let key = &path[path.len() - 1];
+        // The value comes first: one that does not fit is named, whatever the lock.
+        let (value, value_kind) = if validated {
+            (value.clone(), Kind::Leaf)
+        } else {
+            Target::new(imports, &parent, Kind::Dense)?.fit(key, value, non_blocking)?
+        };
         if !ignore_lock && container::is_locked(imports, &parent)? {
             return Err(locked(py));
         }
-        if validated {
-            return container::entries(imports, &parent)?.set_item(key, value);
-        }
-        return Target::new(imports, &parent, Kind::Dense)?.store(key, value, non_blocking);
+        return put(imports, &parent, key, value, value_kind);
     }
     let path = PyTuple::new(py, path)?;
     let inplace = match inplace {

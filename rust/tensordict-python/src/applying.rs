@@ -94,19 +94,18 @@ impl<'py> Apply<'py> {
                     item => item.map(|item| (item, false)),
                 }
             };
-            let Some((mut item, must_be_checked)) = item else {
+            let Some((item, must_be_checked)) = item else {
                 continue;
             };
-            if must_be_checked {
-                let target = match &target {
-                    Some(target) => target,
-                    None => target.insert(Target::new(imports, &result, Kind::Dense)?),
-                };
-                item = target
-                    .fit(&key, &item, &PyBool::new(py, false).to_owned())?
-                    .0;
+            if !must_be_checked {
+                entries.set_item(key, item)?;
+                continue;
             }
-            entries.set_item(key, item)?;
+            let target = match &target {
+                Some(target) => target,
+                None => target.insert(Target::new(imports, &result, Kind::Dense)?),
+            };
+            target.store(&key, &item, &PyBool::new(py, false).to_owned())?;
         }
         let is_kept = !entries.is_empty()
             || match self.filter_empty {
