@@ -135,7 +135,9 @@ class LockingOps(CollectionProtocol):
         queue.append(self._last_op)
         return self
 
-    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> Literal[False]:
+    def __exit__(
+        self, exc_type: object, exc_val: object, exc_tb: object
+    ) -> Literal[False]:
         """Write the changes of the block back. See :meth:`__enter__`."""
         queue: Any = self._last_op_queue
         last = queue.pop()
