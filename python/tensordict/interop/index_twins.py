@@ -18,6 +18,8 @@ from tensordict.interop.twins import (
     MSG_LOCKED,
     _spliced_names,
     _spliced_size,
+    containers,
+    lock_tree,
     map_leaves,
     new,
 )
@@ -293,6 +295,17 @@ def index(td: Any, index: Any) -> Any:
     if plan is None:
         return td
     return _index(td, *plan, len(td._batch_size))
+
+
+def keep_storage(td: Any, result: Any) -> None:
+    """Note on views of mapped or shared memory that they are that; lock them."""
+    for container in containers(result):
+        if td._is_memmap:
+            container._is_memmap = True
+        if td._is_shared:
+            container._is_shared = True
+    if not result.is_locked:
+        lock_tree(result)
 
 
 def _index(td: Any, index: Any, size: Any, names: Any, k: int) -> Any:
@@ -652,6 +665,7 @@ __all__ = [
     "index",
     "index_plan",
     "index_shape",
+    "keep_storage",
     "map_leaves",
     "set_index",
     "stack",

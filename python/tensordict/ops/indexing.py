@@ -40,7 +40,13 @@ class IndexingOps(CollectionProtocol):
 
     def _get_index(self, index: Any) -> Any:
         """The container of every entry at ``index``: see ``__getitem__``."""
-        return _rust.index(self, index)
+        result = _rust.index(self, index)
+        if (self._is_memmap or self._is_shared) and result is not self:
+            plan = _rust.index_plan(self.batch_size, index)
+            items = plan[0] if isinstance(plan[0], tuple) else (plan[0],)
+            if not any(isinstance(item, (bool, torch.Tensor)) for item in items):
+                _rust.keep_storage(self, result)
+        return result
 
     def _set_index(self, index: Any, value: Any) -> None:
         """Write ``value`` into every entry at ``index``: see ``__setitem__``."""

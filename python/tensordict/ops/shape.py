@@ -113,6 +113,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             result = _rust.map_leaves(
                 self, "view", (new,), new, None, SHAPE_TAIL, True, -1
             )
+            if self._is_memmap or self._is_shared:
+                _rust.keep_storage(self, result)
         kwargs: dict[str, Any] = {}
         if size is not None:
             kwargs["size"] = size
@@ -203,6 +205,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             result = _rust.map_leaves(
                 self, "permute", (order,), size, order, DIMS_TAIL, True, -1
             )
+            if self._is_memmap or self._is_shared:
+                _rust.keep_storage(self, result)
         return self._remember(result, name, args, kwargs)
 
     def transpose(self, dim0: int, dim1: int) -> Self:
@@ -248,6 +252,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
                 True,
                 -1,
             )
+            if self._is_memmap or self._is_shared:
+                _rust.keep_storage(self, result)
         return self._remember(result, name, (dim0, dim1), {})
 
     def movedim(
@@ -324,7 +330,10 @@ class ShapeOps(SplittingOps, RearrangingOps):
                 return self
             kept = (*range(gone), *range(gone + 1, ndim))
         size = torch.Size([batch_size[at] for at in kept])
-        return _rust.map_leaves(self, "squeeze", (gone,), size, kept, 0, True, -1)
+        result = _rust.map_leaves(self, "squeeze", (gone,), size, kept, 0, True, -1)
+        if self._is_memmap or self._is_shared:
+            _rust.keep_storage(self, result)
+        return result
 
     def unsqueeze(self, *args: Any, **kwargs: Any) -> Self:
         """Add a batch dim of size 1. As :meth:`torch.Tensor.unsqueeze`.
@@ -352,7 +361,10 @@ class ShapeOps(SplittingOps, RearrangingOps):
             raise RuntimeError(MSG_UNSQUEEZE.format(dim, batch_size))
         size = torch.Size([*batch_size[:at], 1, *batch_size[at:]])
         names = (*range(at), -1, *range(at, ndim))
-        return _rust.map_leaves(self, "unsqueeze", (at,), size, names, 0, True, -1)
+        result = _rust.map_leaves(self, "unsqueeze", (at,), size, names, 0, True, -1)
+        if self._is_memmap or self._is_shared:
+            _rust.keep_storage(self, result)
+        return result
 
     def atleast_1d(self) -> Self:
         """Add a leading batch dim where there is none."""
@@ -495,9 +507,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             if end_dim < start_dim and end_dim >= 0:
                 raise ValueError(MSG_FLATTEN_ORDER)
             if not (-1 <= start_dim <= 0 and -1 <= end_dim <= 0):
-                raise IndexError(
-                    MSG_RANGE.format(1, 0, start_dim if start_dim else end_dim)
-                )
+                raise IndexError(MSG_RANGE.format(1, 0, start_dim or end_dim))
             size = torch.Size([1])
             return _rust.map_leaves(
                 self, "reshape", (size,), size, (-1,), SHAPE_TAIL, True, -1

@@ -71,11 +71,17 @@ class SplittingOps(CollectionProtocol):
         batch_size = self.batch_size
         before, after = batch_size[:at], batch_size[at + 1 :]
         prefixes = [torch.Size([*before, size, *after]) for size in sizes]
-        return tuple(
-            _rust.split_leaves(
-                self, "split_with_sizes", (sizes, at), prefixes, True, True, -1
-            )
+        # Mapped leaves give mapped parts when they are sliced.
+        op = _slices if self._is_memmap else "split_with_sizes"
+        return self._parts(
+            _rust.split_leaves(self, op, (sizes, at), prefixes, True, True, -1)
         )
+
+    def _parts(self, results: list[Any]) -> tuple[Any, ...]:
+        if self._is_memmap or self._is_shared:
+            for result in results:
+                _rust.keep_storage(self, result)
+        return tuple(results)
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """Split into at most ``chunks`` pieces of the same size along a batch dim.
@@ -148,7 +154,7 @@ class SplittingOps(CollectionProtocol):
         for start, stop in zip((0, *where), (*where, length), strict=True):
             size = len(range(length)[start:stop])
             prefixes.append(torch.Size([*before, size, *after]))
-        return tuple(
+        return self._parts(
             _rust.split_leaves(
                 self, "tensor_split", (tuple(where), at), prefixes, True, True, -1
             )
@@ -172,7 +178,7 @@ class SplittingOps(CollectionProtocol):
         size = torch.Size([*batch_size[:at], *batch_size[at + 1 :]])
         names = (*range(at), *range(at + 1, len(batch_size)))
         prefixes = [size] * batch_size[at]
-        return tuple(
+        return self._parts(
             _rust.split_leaves(self, "unbind", (at,), prefixes, names, False, -1)
         )
 
@@ -213,9 +219,20 @@ class SplittingOps(CollectionProtocol):
             )
             raise RuntimeError(msg)
         size = torch.Size([*batch_size[:at], length, *batch_size[at + 1 :]])
-        return _rust.map_leaves(
+        result = _rust.map_leaves(
             self, "narrow", (at, begin, length), size, True, 0, True, -1
         )
+        if self._is_memmap or self._is_shared:
+            _rust.keep_storage(self, result)
+        return result
+
+
+def _slices(leaf: torch.Tensor, sizes: list[int], dim: int) -> list[torch.Tensor]:
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(leaf[(slice(None),) * dim + (slice(start, start + size),)])
+        start += size
+    return parts
 
 
 def _split_sizes(split_size: Any, at: int, length: int) -> list[int]:
