@@ -12,7 +12,19 @@ for _module in (_twins, _index_twins, _key_twins):
             setattr(_rust, _name, getattr(_module, _name))
 del _module, _name
 
+from tensordict import _deprecated_utils, _deprecation, _pytree, _reductions, _td
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
+from tensordict._options import (
+    capture_non_tensor_stack,
+    get_defaults_to_none,
+    lazy_legacy,
+    list_to_stack,
+    set_capture_non_tensor_stack,
+    set_get_defaults_to_none,
+    set_lazy_legacy,
+    set_list_to_stack,
+)
+from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
 from tensordict.base import TensorCollection, TensorDictBase
 from tensordict.checks import (
     default_is_leaf,
@@ -27,6 +39,7 @@ from tensordict.checks import (
 )
 from tensordict.closeness import assert_allclose_td, assert_close
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.params import TensorDictParams
 from tensordict.factories import (
     from_any,
     from_dict,
@@ -35,26 +48,6 @@ from tensordict.factories import (
     from_struct_array,
     from_tuple,
     fromkeys,
-)
-from tensordict.interop import hooks as _hooks
-from tensordict.ops.display import get_printoptions, set_printoptions
-from tensordict.ops.joining import (
-    cat,
-    dense_stack_tds,
-    maybe_dense_stack,
-    stack,
-)
-from tensordict.ops.modules import from_module, from_modules
-from tensordict.ops.packing import PackLayout
-from tensordict._options import (
-    capture_non_tensor_stack,
-    get_defaults_to_none,
-    lazy_legacy,
-    list_to_stack,
-    set_capture_non_tensor_stack,
-    set_get_defaults_to_none,
-    set_lazy_legacy,
-    set_list_to_stack,
 )
 from tensordict.functional import (
     collate,
@@ -65,13 +58,21 @@ from tensordict.functional import (
     pad_sequence,
     unpad_sequence,
 )
-from tensordict.utils import isin, parse_tensor_dict_string
-from tensordict import _deprecated_utils, _deprecation, _pytree, _reductions, _td
+from tensordict.interop import hooks as _hooks
 
 # The module comes first: the function of the same name then takes the name.
 from tensordict.memmap import MemmapTensor, MemoryMappedTensor
+from tensordict.ops.display import get_printoptions, set_printoptions
+from tensordict.ops.joining import (
+    cat,
+    dense_stack_tds,
+    maybe_dense_stack,
+    stack,
+)
+from tensordict.ops.modules import from_module, from_modules
+from tensordict.ops.packing import PackLayout
 from tensordict.storage.functions import load, load_memmap, memmap, save
-from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
+from tensordict.utils import isin, parse_tensor_dict_string
 
 _hooks.install()
 __getattr__ = _deprecation.deprecated_names(__name__, _deprecated_utils.TOP)
@@ -79,52 +80,35 @@ __getattr__ = _deprecation.deprecated_names(__name__, _deprecated_utils.TOP)
 __version__ = "0.15.3+rs.0.1.0"
 
 __all__ = [
-    "parse_tensor_dict_string",
-    "isin",
-    "unpad_sequence",
-    "pad_sequence",
-    "pad",
-    "merge_tensordicts",
-    "make_tensordict",
-    "group_by",
-    "collate",
-    "set_list_to_stack",
-    "set_lazy_legacy",
-    "set_get_defaults_to_none",
-    "set_capture_non_tensor_stack",
-    "list_to_stack",
-    "lazy_legacy",
-    "get_defaults_to_none",
-    "capture_non_tensor_stack",
-    "fromkeys",
-    "from_tuple",
-    "from_struct_array",
-    "from_pytree",
-    "from_namedtuple",
-    "from_dict",
-    "from_any",
-    "NestedKey",
     "KEY_SEPARATOR",
     "MemmapTensor",
     "MemoryMappedTensor",
+    "NestedKey",
     "PackLayout",
     "TensorCollection",
     "TensorDict",
     "TensorDictBase",
+    "TensorDictParams",
     "__version__",
     "assert_allclose_td",
     "assert_close",
-    "from_module",
-    "from_modules",
-    "get_printoptions",
-    "load",
-    "load_memmap",
-    "memmap",
-    "save",
-    "set_printoptions",
+    "capture_non_tensor_stack",
     "cat",
+    "collate",
     "default_is_leaf",
     "dense_stack_tds",
+    "from_any",
+    "from_dict",
+    "from_module",
+    "from_modules",
+    "from_namedtuple",
+    "from_pytree",
+    "from_struct_array",
+    "from_tuple",
+    "fromkeys",
+    "get_defaults_to_none",
+    "get_printoptions",
+    "group_by",
     "is_bool",
     "is_floating",
     "is_inexact",
@@ -133,8 +117,26 @@ __all__ = [
     "is_non_tensor",
     "is_tensor_collection",
     "is_tensorclass",
+    "isin",
+    "lazy_legacy",
+    "list_to_stack",
+    "load",
+    "load_memmap",
+    "make_tensordict",
     "maybe_dense_stack",
+    "memmap",
+    "merge_tensordicts",
+    "pad",
+    "pad_sequence",
+    "parse_tensor_dict_string",
+    "save",
+    "set_capture_non_tensor_stack",
+    "set_get_defaults_to_none",
+    "set_lazy_legacy",
+    "set_list_to_stack",
+    "set_printoptions",
     "stack",
+    "unpad_sequence",
     "unravel_key",
     "unravel_key_list",
     "unravel_key_to_tuple",

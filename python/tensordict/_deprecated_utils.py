@@ -21,7 +21,7 @@ import torch
 
 from tensordict._deprecation import strtobool
 
-__all__ = ["TENSORDICT", "TOP", "UTILS"]
+__all__ = ["NN_PARAMS", "TENSORDICT", "TOP", "UTILS"]
 
 USE_NESTED_KEY = "isinstance(key, tensordict.NestedKey) (which rejects lists and accepts nested tuples)"
 USE_NESTED_KEYS = (
@@ -95,7 +95,7 @@ def _unravel_keys(*keys: Any) -> Any:
 
 def _int_generator(seed: int) -> int:
     """A number from 0 to 9,999, always the same for a seed."""
-    return random.Random(seed).randrange(10_000)  # noqa: S311  # no secret
+    return random.Random(seed).randrange(10_000)  # noqa: S311 (no secret)
 
 
 def _infer_size_impl(shape: list[int], numel: int) -> list[int]:
@@ -276,6 +276,31 @@ TENSORDICT: Table = {
     )
 }
 """Of ``tensordict.tensordict``."""
+
+
+
+def _implements_for_tdparam(
+    torch_function: Callable[..., Any],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function the answer of parameters to a torch function."""
+
+    def decorator(func: Callable[..., Any]) -> Callable[..., Any]:
+        _of("tensordict.interop.torch_functions", "TD_HANDLED_FUNCTIONS")()[
+            torch_function
+        ] = func
+        return func
+
+    return decorator
+
+
+NN_PARAMS: Table = {
+    "TDPARAM_HANDLED_FUNCTIONS": (
+        _of("tensordict.interop.torch_functions", "TD_HANDLED_FUNCTIONS"),
+        None,
+    ),
+    "implements_for_tdparam": (_is(_implements_for_tdparam), None),
+}
+"""Of ``tensordict.nn.params``."""
 
 _PYTREE = "torch.utils._pytree"
 _MODULES = "tensordict.nn.functional_modules"

@@ -18,6 +18,9 @@ from tensordict.factories import (
     from_struct_array,
     from_tuple,
 )
+from tensordict.interop.torch_functions import (
+    TD_HANDLED_FUNCTIONS as _TD_HANDLED_FUNCTIONS,
+)
 from tensordict.interop.twins import _InplaceWriteError, _KeyThroughLeafError
 from tensordict.protocol import NO_DEFAULT, _NoDefault
 from tensordict.utils import DeviceType, IndexType

@@ -1,5 +1,9 @@
 """Established import path, named by pickles: parameters as a collection."""
 
+from tensordict._deprecated_utils import NN_PARAMS
+from tensordict._deprecation import deprecated_names
 from tensordict.containers.params import TensorDictParams
 
 __all__ = ["TensorDictParams"]
+
+__getattr__ = deprecated_names(__name__, NN_PARAMS)
