@@ -425,7 +425,7 @@ def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
     if parents:
         held = [ref for ref in td._lock_parents_weakrefs if ref() is not None]
         for parent in parents:
-            if not any(ref is parent for ref in held):
+            if not any(ref() is parent() for ref in held):
                 held.append(parent)
         td._lock_parents_weakrefs = held
     inner: tuple[Any, ...] | None = None
