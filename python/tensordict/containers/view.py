@@ -32,6 +32,7 @@ MSG_NAMES = (
 MSG_LOCK = "Cannot lock a _SubTensorDict. Lock the parent tensordict instead."
 MSG_UNLOCK = "Cannot unlock a _SubTensorDict. Unlock the parent tensordict instead."
 MSG_SHAPE = "Cannot call `{}` on a _SubTensorDict. Call {}`to_tensordict()` first."
+MSG_TO_INPLACE = "Cannot send a _SubTensorDict instance to device/dtype inplace"
 MSG_INPLACE_KEYS = "Cannot call {} inplace on a lazy tensordict."
 MSG_INPLACE = (
     "An operation that replaces tensors in place is not supported on _SubTensorDict; "
@@ -429,6 +430,17 @@ class _SubTensorDict(TensorDictBase):
     ) -> Any:
         """The parts as an ordinary collection: none of them is ragged."""
         return self._as_plain_part().to_padded_tensor(padding, mask_key)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Copy what the part shows, then move it. See ``TensorDict.to``.
+
+        Raises:
+            TypeError: ``inplace`` is true: a part does not own its leaves.
+        """
+        if kwargs.get("inplace"):
+            raise TypeError(MSG_TO_INPLACE)
+        result = self.to_tensordict().to(*args, **kwargs)
+        return self._remember(result, "to", args, kwargs)
 
     def view(self, *shape: Any, **kwargs: Any) -> Self:
         """Refused, but for the shape that it has: use :meth:`reshape`."""

@@ -315,7 +315,7 @@ class ArithmeticOps(CollectionProtocol):
     def clamp_max_(self, other: Any) -> Self:
         """Lower every element that is above ``other`` to it, in place."""
 
-    def clamp(self, min: Any = None, max: Any = None, *, out: Any = None) -> Self:  # noqa: A002
+    def clamp(self, min: Any = None, max: Any = None, *, out: Any = None) -> Self:
         """Bring every element into the range from ``min`` to ``max``.
 
         The result is not locked where both bounds are given.
@@ -521,7 +521,7 @@ class ArithmeticOps(CollectionProtocol):
         """Return :meth:`bitwise_and`."""
 
 
-def _stub(self: Any, other: Any, default: Any = None) -> Any:  # noqa: ARG001
+def _stub(self: Any, other: Any, default: Any = None) -> Any:
     """A name and a signature for a method that is filled on the fly."""
 
 
@@ -539,7 +539,7 @@ def _into(out: Any, result: Any) -> Any:
     Raises:
         KeyError: the two do not have the same keys.
     """
-    mine, theirs = set(_rust.walk(result, 0, True, True)), set(out.keys(True, True))  # noqa: FBT003
+    mine, theirs = set(_rust.walk(result, 0, True, True)), set(out.keys(True, True))
     if mine != theirs:
         raise KeyError(MSG_OUT_KEYS.format(mine - theirs or {}, theirs - mine or {}))
     return combine_inplace(_copy_each, out, result)

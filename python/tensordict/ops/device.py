@@ -23,7 +23,9 @@ MSG_LOCKED = (
     "Cannot modify locked TensorDict. For in-place modification, consider using the "
     "`set_()` method and make sure the key is present."
 )
-MSG_VIEW = "Cannot send a {} instance to device/dtype inplace: it does not own its leaves."
+MSG_VIEW = (
+    "Cannot send a {} instance to device/dtype inplace: it does not own its leaves."
+)
 MSG_COPY = ".to() does not accept copy argument"
 MSG_BATCH_SIZE = (
     "to() with a batch_size and a new device or dtype gives every nested tensordict "
@@ -146,7 +148,7 @@ class DeviceOps(CollectionProtocol):
         inplace: bool = False,
         non_blocking: bool | None = None,
         non_blocking_pin: bool = False,
-        num_threads: int | None = None,  # noqa: ARG002
+        num_threads: int | None = None,
         **kwargs: Any,
     ) -> Self:
         """:meth:`to`, without what a ``with`` statement needs."""
@@ -154,7 +156,7 @@ class DeviceOps(CollectionProtocol):
         if anew:
             other, *rest = args
             args = tuple(rest)
-        if "copy" in kwargs or len(args) > 3:  # noqa: PLR2004 - copy is the fourth
+        if "copy" in kwargs or len(args) > 3:
             raise RuntimeError(MSG_COPY)
         if other is not None:
             if isinstance(other, torch.Tensor):
@@ -187,8 +189,10 @@ class DeviceOps(CollectionProtocol):
             if moves:
                 _set_device(result, device)
         if batch_size is not None:
-            warnings.warn(MSG_BATCH_SIZE, FutureWarning, stacklevel=4)
-            for container in _rust.containers(result):
+            containers = _rust.containers(result)
+            if len(containers) > 1 or self._td_dim_names is not None:
+                warnings.warn(MSG_BATCH_SIZE, FutureWarning, stacklevel=4)
+            for container in containers:
                 container.names = None
                 container.batch_size = batch_size
         if not inplace and self.is_locked and not result.is_locked:
@@ -240,8 +244,8 @@ class DeviceOps(CollectionProtocol):
 
     def pin_memory(
         self,
-        num_threads: int | None = None,  # noqa: ARG002
-        inplace: bool = False,  # noqa: FBT001, FBT002
+        num_threads: int | None = None,
+        inplace: bool = False,
     ) -> Self:
         """Put the leaves into pinned memory, from which copies to a GPU can overlap.
 
@@ -313,7 +317,7 @@ def _transfer(
     td: Any,
     device: torch.device | None,
     dtype: torch.dtype | None,
-    non_blocking: bool | None,  # noqa: FBT001
+    non_blocking: bool | None,
 ) -> Any:
     """A copy of ``td`` whose leaves are on ``device``, in ``dtype``; either may be None."""
     if device is None:
@@ -357,8 +361,8 @@ def _moved(
     device: torch.device | None,
     dtype: torch.dtype | None,
     memory_format: torch.memory_format | None,
-    non_blocking: bool | None,  # noqa: FBT001
-    pin: bool,  # noqa: FBT001
+    non_blocking: bool | None,
+    pin: bool,
 ) -> list[torch.Tensor]:
     """The leaves, moved and cast.
 

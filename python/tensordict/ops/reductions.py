@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 
 from tensordict import _rust
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["ReductionsOps"]
 
@@ -263,7 +265,7 @@ class ReductionsOps(CollectionProtocol):
     def max(
         self,
         dim: Any = NO_DEFAULT,
-        keepdim: bool = False,  # noqa: FBT001, FBT002
+        keepdim: bool = False,
         *,
         reduce: bool | None = None,
         return_indices: bool = True,
@@ -292,7 +294,7 @@ class ReductionsOps(CollectionProtocol):
     def min(
         self,
         dim: Any = NO_DEFAULT,
-        keepdim: bool = False,  # noqa: FBT001, FBT002
+        keepdim: bool = False,
         *,
         reduce: bool | None = None,
         return_indices: bool = True,
@@ -310,7 +312,7 @@ class ReductionsOps(CollectionProtocol):
     def amax(
         self,
         dim: Any = NO_DEFAULT,
-        keepdim: bool = False,  # noqa: FBT001, FBT002
+        keepdim: bool = False,
         *,
         reduce: bool | None = None,
     ) -> Self | torch.Tensor:
@@ -328,7 +330,7 @@ class ReductionsOps(CollectionProtocol):
     def amin(
         self,
         dim: Any = NO_DEFAULT,
-        keepdim: bool = False,  # noqa: FBT001, FBT002
+        keepdim: bool = False,
         *,
         reduce: bool | None = None,
     ) -> Self | torch.Tensor:
@@ -445,7 +447,7 @@ class ReductionsOps(CollectionProtocol):
     def logsumexp(
         self,
         dim: Any = None,
-        keepdim: bool = False,  # noqa: FBT001, FBT002
+        keepdim: bool = False,
         *,
         out: Any = None,
     ) -> Self:
@@ -544,7 +546,7 @@ def _reduce(
     options: dict[str, Any],
     dim: Any,
     keepdim: Any,
-    reduce: bool | None,  # noqa: FBT001
+    reduce: bool | None,
     key_transform: Callable[[Any], Any] | None = None,
     name: str = "",
     first: torch.Size = torch.Size([]),  # noqa: B008
@@ -605,7 +607,7 @@ def _reduce_one(
     op: Callable[..., torch.Tensor],
     options: dict[str, Any],
     dim: int,
-    keepdim: bool,  # noqa: FBT001
+    keepdim: bool,
 ) -> Any:
     """Reduce one batch dim: the common case, with as little as possible per leaf."""
     size = td.batch_size
@@ -663,7 +665,7 @@ def _rekeyed(td: Any, key_transform: Callable[[Any], Any]) -> Any:
     result = _rust.new(type(td), {}, td._batch_size, td._device, td._td_dim_names)
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
-            value = _rekeyed(value, key_transform)  # noqa: PLW2901
+            value = _rekeyed(value, key_transform)
         _rust.set_entry(result, key_transform(key), value)
     return result
 
@@ -744,9 +746,9 @@ def _extremum(
     td: Any,
     name: str,
     dim: Any,
-    keepdim: bool,  # noqa: FBT001
-    reduce: bool | None,  # noqa: FBT001
-    return_indices: bool,  # noqa: FBT001
+    keepdim: bool,
+    reduce: bool | None,
+    return_indices: bool,
 ) -> Any:
     """Take ``max`` or ``min``."""
     if dim is NO_DEFAULT or dim is None:
@@ -777,8 +779,8 @@ def _cumulative(
     td: Any,
     name: str,
     dim: Any,
-    reduce: bool | None,  # noqa: FBT001
-    return_indices: bool,  # noqa: FBT001
+    reduce: bool | None,
+    return_indices: bool,
 ) -> Any:
     """Take ``cummax`` or ``cummin``."""
     if _is_feature(dim) and not reduce:
