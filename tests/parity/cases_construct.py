@@ -82,7 +82,9 @@ CASES = [
         """,
         on=SOME + " deep cpu subclass empty nested_subclass scalar zero mixed",
     ),
-    *cases("new_zeros", "td.new_zeros()\ntd.new_zeros(())", on="nested deep locked sub"),
+    *cases(
+        "new_zeros", "td.new_zeros()\ntd.new_zeros(())", on="nested deep locked sub"
+    ),
     *cases(
         "new_zeros",
         "td.new_zeros()",

@@ -1,6 +1,6 @@
 """Functions of several collections."""
 
-from frame import EVERY, cases
+from frame import cases
 
 LONG = "A = TensorDict(a=T([4, 2]), n={'b': T([4, 2, 3])}, batch_size=[4]); "
 SHORT = "B = TensorDict(a=T([4, 1]), n={'b': T([4, 5, 3])}, batch_size=[4]); "

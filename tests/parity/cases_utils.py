@@ -228,11 +228,10 @@ CASES = [
     ),
     *_utils("timeit", "u.timeit('x')(lambda x: x + 1)(3)"),
     *_utils(
-        "logger", "u.logger.name, u.logger.level, u.logger.propagate, len(u.logger.handlers)"
+        "logger",
+        "u.logger.name, u.logger.level, u.logger.propagate, len(u.logger.handlers)",
     ),
-    *_utils(
-        "DeviceType", "u.DeviceType.__args__\nlen(u.IndexType.__args__)"
-    ),
+    *_utils("DeviceType", "u.DeviceType.__args__\nlen(u.IndexType.__args__)"),
     *_utils(
         "deprecated",
         """

@@ -173,9 +173,9 @@ def _describe(value: Any, origins: Origins, values: bool, whole: bool) -> Any:  
         }
     if isinstance(value, torch.dtype | torch.device | bytes | complex):
         return str(value)
-    if isinstance(
-        value, collections.abc.KeysView | collections.abc.ItemsView
-    ) or type(value).__name__.endswith("KeysView"):
+    if isinstance(value, collections.abc.KeysView | collections.abc.ItemsView) or type(
+        value
+    ).__name__.endswith("KeysView"):
         return {"view": [_describe(item, origins, values, whole) for item in value]}
     return {"object": type(value).__name__}
 

@@ -221,9 +221,7 @@ def _execute(program: str, namespace: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), "<case>", "eval"), namespace)  # noqa: S307
 
 
-def _state(
-    namespace: dict[str, Any], name: str, origins: Origins, case: Case
-) -> Any:
+def _state(namespace: dict[str, Any], name: str, origins: Origins, case: Case) -> Any:
     value = namespace.get(name)
     if value is None:
         return None

@@ -14,8 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import tensordict  # noqa: E402
 from frame import answers_path, cases_of, run, topics, without_order  # noqa: E402
+
+import tensordict  # noqa: E402
 
 RELEASE = "0.15.3"
 
