@@ -53,6 +53,16 @@ def both_on_copies(name: str, td, *args) -> None:
     assert results[1] == results[0]
 
 
+def both_on_deep_copies(name: str, td, *args) -> None:
+    """As :func:`both_on_copies` for a primitive that writes into the leaves."""
+    results = []
+    for function in (TWINS[name], getattr(_rust, name)):
+        copy = twins.map_leaves(td, torch.clone, (), None, True, 0, True)
+        result = trees.outcome(function, copy, *args, known={})
+        results.append((result, trees.describe(copy, {})))
+    assert results[1] == results[0]
+
+
 @pytest.mark.parametrize("name", NATIVE)
 def test_signature_is_that_of_the_twin(name):
     native = inspect.signature(getattr(_rust, name)).parameters.values()
@@ -422,14 +432,8 @@ def test_update(data, clone, inplace, ignore_lock, lock, as_dict):
     if lock:
         twins.lock_tree(td)
     if inplace:
-        # The leaves are shared by the copies: each copy gets its own.
-        results = []
-        for function in (key_twins.update, _rust.update):
-            copy = twins.map_leaves(td, torch.clone, (), None, True, 0, True)
-            options = (source, clone, inplace, False, None, ignore_lock)
-            result = trees.outcome(function, copy, *options, known={})
-            results.append((result, trees.describe(copy, {})))
-        assert results[1] == results[0]
+        options = (source, clone, inplace, False, None, ignore_lock)
+        both_on_deep_copies("update", td, *options)
     else:
         both_on_copies("update", td, source, clone, inplace, False, None, ignore_lock)
 
@@ -541,9 +545,60 @@ def test_copy_into(data, as_dict, chosen):
         source = dict(source._tensordict)
     if chosen is not None:
         chosen = [twins.unravel_key_to_tuple(key) or ("a",) for key in chosen]
-    results = []
-    for function in (key_twins.copy_into, _rust.copy_into):
-        copy = twins.map_leaves(td, torch.clone)
-        result = trees.outcome(function, copy, source, chosen, known={})
-        results.append((result, trees.describe(copy, {})))
-    assert results[1] == results[0]
+    both_on_deep_copies("copy_into", td, source, chosen)
+
+
+@given(
+    data=st.data(),
+    index=indices,
+    value=st.sampled_from([1, 2.5, True, "tensor", "long", "tree", "other", 1j, None]),
+    lock=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_set_index(data, index, value, lock):
+    td = data.draw(
+        trees.containers(data.draw(st.sampled_from([(3,), (2, 3)])), names=False)
+    )
+    if value == "tensor":
+        value = torch.tensor(3.0)
+    elif value == "long":
+        value = torch.tensor([1, 2])
+    elif value in ("tree", "other"):
+        source = (
+            td
+            if value == "tree"
+            else data.draw(trees.containers((2, 3), foreign=False))
+        )
+        plan = trees.outcome(index_twins.index, source, index, known={})
+        if plan[0] == "raised":
+            return
+        value = twins.map_leaves(index_twins.index(source, index), torch.zeros_like)
+    if lock:
+        twins.lock_tree(td)
+    both_on_deep_copies("set_index", td, index, value)
+
+
+@given(
+    data=st.data(),
+    inplace=st.booleans(),
+    checked=st.booleans(),
+    nested=st.booleans(),
+    lock=st.booleans(),
+)
+@relaxed
+def test_write_tree(data, inplace, checked, nested, lock):
+    td = data.draw(trees.containers((3,), foreign=False))
+    tree = data.draw(st.just(td) | trees.containers((3,), foreign=False))
+    tree = twins.map_leaves(tree, torch.add, (1,))
+    if lock:
+        twins.lock_tree(td)
+    both_on_deep_copies("write_tree", td, tree, inplace, checked, nested)
+
+
+@given(data=st.data(), td=trees.containers(), value=st.sampled_from([1, 2.5, "x"]))
+@relaxed
+def test_filling_and_hanging(data, td, value):
+    both_on_deep_copies("fill", td, value)
+    if isinstance(td, trees.TensorDict):
+        child = data.draw(trees.containers(tuple(td.batch_size), foreign=False))
+        both_on_copies("hang", td, "new", child)

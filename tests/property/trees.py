@@ -174,7 +174,9 @@ def known_objects(td: Any, known: dict[int, str] | None = None, path: str = "") 
         else:
             known[id(value)] = where
             if value.numel():
-                known.setdefault(value.untyped_storage().data_ptr(), f"storage of {where}")
+                known.setdefault(
+                    value.untyped_storage().data_ptr(), f"storage of {where}"
+                )
     return known
 
 

@@ -500,6 +500,34 @@ pub(crate) fn put<'py>(
     Ok(())
 }
 
+/// `set_entry(td, key, value, inplace, False, True)`.
+pub(crate) fn set_validated<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    inplace: bool,
+) -> PyResult<()> {
+    let py = td.py();
+    let path = keys::required_path_of(key)?;
+    let inplace = if inplace {
+        Inplace::Write(PyBool::new(py, true).to_owned().into_any().unbind())
+    } else {
+        Inplace::Replace
+    };
+    let non_blocking = or_false(py, None);
+    store_at(
+        imports,
+        td,
+        path,
+        value,
+        inplace,
+        &non_blocking,
+        true,
+        false,
+    )
+}
+
 #[expect(clippy::too_many_arguments, reason = "those of the twin")]
 fn store_at<'py>(
     imports: &'static Imports,

@@ -54,6 +54,7 @@ names! {
     is_empty = "is_empty",
     clone = "clone",
     copy_ = "copy_",
+    fill_ = "fill_",
     method_set_entry = "_set_entry",
     to = "to",
     items = "items",

@@ -5,7 +5,7 @@
 //! gives the same plan, or the error.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyEllipsis, PyInt, PyList, PySlice, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyEllipsis, PyFloat, PyInt, PyList, PySlice, PyTuple};
 use smallvec::SmallVec;
 use tensordict_core::batch::{self, Dims};
 use tensordict_core::index::{self as core_index, Item, Range, Step};
@@ -14,6 +14,7 @@ use crate::access::from_twin_of;
 use crate::container::{self, Kind, Names, Splice, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, imports};
+use crate::storage::dlpack::layout_of;
 
 const TWINS: &str = "tensordict.interop.index_twins";
 
@@ -329,6 +330,147 @@ pub(crate) fn index<'py>(
     walk.walk(td)
 }
 
+// Writing -----------------------------------------------------------------------------
+
+/// The writes of a value at an index, all of them checked before the first.
+struct WriteAt<'py> {
+    imports: &'static Imports,
+    // The number of the root's batch dims, and what the index leaves of them.
+    k: usize,
+    dims: Dims,
+    writes: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+}
+
+impl<'py> WriteAt<'py> {
+    /// Adds every leaf of the dense `td`, each with `value`, which fits in any: a number.
+    fn fill(&mut self, td: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let _guard = RecursionGuard::enter(td.py())?;
+        for entry in ffi::dict_values(&container::entries(self.imports, td)?) {
+            match kind(self.imports, &entry)? {
+                Kind::Leaf => self.writes.push((entry, value.clone())),
+                Kind::Dense => {
+                    if !self.fill(&entry, value)? {
+                        return Ok(false);
+                    }
+                }
+                Kind::Foreign => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds the leaves of the dense `source`, each with the entry of `td` at its key;
+    /// false where one is missing, or is not exactly of the size that the index leaves.
+    fn pair(&mut self, td: &Bound<'py, PyAny>, source: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(td.py())?;
+        let own = plain_dims(&container::batch_size(imports, td)?);
+        let theirs = plain_dims(&container::batch_size(imports, source)?);
+        let (Some(own), Some(theirs)) = (own, theirs) else {
+            return Ok(false);
+        };
+        if !self.leaves_of(&own, &theirs) {
+            return Ok(false);
+        }
+        let held = container::entries(imports, td)?;
+        for (key, item) in ffi::dict_pairs(&container::entries(imports, source)?) {
+            let Some(entry) = held.get_item(&key)? else {
+                return Ok(false);
+            };
+            match (kind(imports, &entry)?, kind(imports, &item)?) {
+                (Kind::Leaf, Kind::Leaf) => {
+                    let fits = entry.get_type().is(&imports.tensor)
+                        && item.get_type().is(&imports.tensor)
+                        && match (layout_of(&entry), layout_of(&item)) {
+                            (Some(own), Some(theirs)) => self.leaves_of(&own.shape, &theirs.shape),
+                            _ => false,
+                        };
+                    if !fits {
+                        return Ok(false);
+                    }
+                    self.writes.push((entry, item));
+                }
+                (Kind::Dense, Kind::Dense) => {
+                    if !self.pair(&entry, &item)? {
+                        return Ok(false);
+                    }
+                }
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the index leaves `theirs` of a shape `own`.
+    fn leaves_of(&self, own: &[i64], theirs: &[i64]) -> bool {
+        theirs.starts_with(&self.dims) && own.get(self.k..) == theirs.get(self.dims.len()..)
+    }
+}
+
+/// The writes of `value` at the plan's index; None where the twin must look.
+fn plan_writes<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    k: usize,
+    size: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
+    let Some(dims) = size.cast::<PyTuple>().ok().and_then(plain_dims) else {
+        return Ok(None);
+    };
+    let mut write = WriteAt {
+        imports,
+        k,
+        dims,
+        writes: Vec::new(),
+    };
+    let is_number = value.is_exact_instance_of::<PyFloat>()
+        || value.is_exact_instance_of::<PyInt>()
+        || value.is_exact_instance_of::<PyBool>();
+    let is_planned = if is_number {
+        write.fill(td, value)?
+    } else if kind(imports, value)? == Kind::Dense {
+        write.pair(td, value)?
+    } else {
+        false
+    };
+    Ok(is_planned.then_some(write.writes))
+}
+
+/// Write `value` into every entry of `td` at `index`.
+#[pyfunction]
+fn set_index<'py>(
+    td: &Bound<'py, PyAny>,
+    index: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if container::is_dense(imports, td)? {
+        let batch_size = container::batch_size(imports, td)?;
+        let k = batch_size.len();
+        if let Some(plan) = plan_in_core(imports, &batch_size, index)? {
+            let (at, size) = match plan {
+                Plan::At { index, size, .. } => (index, size),
+                Plan::Whole => {
+                    let whole = vec![PySlice::full(py); k];
+                    let whole = PyTuple::new(py, whole)?.into_any();
+                    (whole, batch_size.into_any())
+                }
+            };
+            if let Some(writes) = plan_writes(imports, td, k, &size, value)? {
+                for (entry, item) in writes {
+                    entry.set_item(&at, item)?;
+                }
+                return Ok(());
+            }
+        }
+    }
+    from_twin_of(py, TWINS, "set_index", (td, index, value)).map(drop)
+}
+
+// Shapes ------------------------------------------------------------------------------
+
 /// `shape` with its -1 replaced, checked against the elements of `batch_size`.
 #[pyfunction]
 fn view_shape<'py>(
@@ -357,6 +499,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index_plan, module)?)?;
     module.add_function(wrap_pyfunction!(index_shape, module)?)?;
     module.add_function(wrap_pyfunction!(index, module)?)?;
+    module.add_function(wrap_pyfunction!(set_index, module)?)?;
     module.add_function(wrap_pyfunction!(view_shape, module)?)?;
     Ok(())
 }

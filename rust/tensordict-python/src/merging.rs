@@ -217,12 +217,7 @@ impl<'py> Update<'_, 'py> {
         value: &Bound<'py, PyAny>,
         present: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let tensor = &self.imports.tensor;
-        if value.get_type().is(tensor)
-            && present.get_type().is(tensor)
-            && let (Some(own), Some(wanted)) = (layout_of(value), layout_of(present))
-            && own.shape == wanted.shape
-        {
+        if are_alike(self.imports, value, present) {
             return Ok(value.clone());
         }
         from_twin_of(td.py(), TWINS, "fit_inplace", (td, key, value, present))
@@ -242,7 +237,7 @@ impl<'py> Update<'_, 'py> {
                     self.commit(inner)?;
                     let held = container::entries(imports, td)?.get_item(&key)?;
                     if !held.is_some_and(|held| held.is(&value)) {
-                        self.hang(td, &key, value)?;
+                        hang_in(imports, td, &key, value)?;
                     }
                 }
                 Staged::Value(value, Kind::Leaf) => match &plain {
@@ -251,27 +246,26 @@ impl<'py> Update<'_, 'py> {
                         td.call_method1(imports.names.method_set_entry.bind(py), (key, value))?;
                     }
                 },
-                Staged::Value(value, _) => self.hang(td, &key, value)?,
+                Staged::Value(value, _) => hang_in(imports, td, &key, value)?,
             }
         }
         Ok(())
     }
+}
 
-    fn hang(
-        &self,
-        td: &Bound<'py, PyAny>,
-        key: &Bound<'py, PyAny>,
-        value: Bound<'py, PyAny>,
-    ) -> PyResult<()> {
-        let imports = self.imports;
-        if is_plain(imports, td)
-            && kind(imports, &value)? == Kind::Dense
-            && container::dim_names(imports, &value)?.is_none()
-        {
-            return container::entries(imports, td)?.set_item(key, value);
-        }
-        from_twin_of(td.py(), TWINS, "hang", (td, key, value)).map(drop)
+fn hang_in<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: Bound<'py, PyAny>,
+) -> PyResult<()> {
+    if is_plain(imports, td)
+        && kind(imports, &value)? == Kind::Dense
+        && container::dim_names(imports, &value)?.is_none()
+    {
+        return container::entries(imports, td)?.set_item(key, value);
     }
+    from_twin_of(td.py(), TWINS, "hang", (td, key, value)).map(drop)
 }
 
 /// Merge the entries of a container or mapping into `td`: all of them, or none.
@@ -369,13 +363,7 @@ impl<'py> Copies<'py> {
                 }
                 continue;
             }
-            let fits = target.get_type().is(&imports.tensor)
-                && value.get_type().is(&imports.tensor)
-                && match (layout_of(&target), layout_of(&value)) {
-                    (Some(target), Some(value)) => target.shape == value.shape,
-                    _ => false,
-                };
-            if !fits {
+            if !are_alike(imports, &target, &value) {
                 return Ok(false);
             }
             self.targets.append(target)?;
@@ -416,9 +404,161 @@ fn copy_into<'py>(
     from_twin_of(py, TWINS, "copy_into", (td, source, keys, non_blocking)).map(drop)
 }
 
+/// Store a container that fits. A container without names takes those of `value`.
+#[pyfunction]
+fn hang<'py>(
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    hang_in(imports(td.py())?, td, key, value.clone())
+}
+
+/// Fill every leaf with a number or a tensor of one element.
+#[pyfunction]
+fn fill<'py>(td: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if !container::is_dense(imports, td)? {
+        return from_twin_of(py, TWINS, "fill", (td, value)).map(drop);
+    }
+    let _guard = RecursionGuard::enter(py)?;
+    for entry in ffi::dict_values(&container::entries(imports, td)?) {
+        if kind(imports, &entry)? == Kind::Leaf {
+            entry.call_method1(imports.names.fill_.bind(py), (value,))?;
+        } else {
+            fill(&entry, value)?;
+        }
+    }
+    Ok(())
+}
+
+/// A value for an entry of a container, and what is there now.
+struct Write<'py> {
+    td: Bound<'py, PyAny>,
+    key: Bound<'py, PyAny>,
+    value: Bound<'py, PyAny>,
+    present: Option<Bound<'py, PyAny>>,
+}
+
+struct WriteTree<'py> {
+    imports: &'static Imports,
+    inplace: bool,
+    is_checked: bool,
+    enters_nested: bool,
+    writes: Vec<Write<'py>>,
+}
+
+impl<'py> WriteTree<'py> {
+    /// Adds what `tree` has for the dense `td`; false where the twin must look.
+    fn plan(&mut self, td: &Bound<'py, PyAny>, tree: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let imports = self.imports;
+        let py = td.py();
+        let _guard = RecursionGuard::enter(py)?;
+        if kind(imports, tree)? != Kind::Dense
+            || (!self.inplace && container::is_locked(imports, td)?)
+        {
+            return Ok(false);
+        }
+        let held = container::entries(imports, td)?;
+        let target = Target::new(imports, td, Kind::Dense)?;
+        for (key, value) in ffi::dict_pairs(&container::entries(imports, tree)?) {
+            let present = held.get_item(&key)?;
+            if let Some(present) = &present {
+                if self.inplace && present.is(&value) {
+                    continue;
+                }
+                if self.enters_nested
+                    && kind(imports, &value)? != Kind::Leaf
+                    && kind(imports, present)? != Kind::Leaf
+                {
+                    if kind(imports, present)? != Kind::Dense || !self.plan(present, &value)? {
+                        return Ok(false);
+                    }
+                    continue;
+                }
+            }
+            let value = if self.is_checked {
+                value
+            } else {
+                let non_blocking = or_false(py, None);
+                target.fit(&key, &value, &non_blocking)?.0
+            };
+            self.writes.push(Write {
+                td: td.clone(),
+                key,
+                value,
+                present,
+            });
+        }
+        Ok(true)
+    }
+
+    fn carry_out(self) -> PyResult<()> {
+        let imports = self.imports;
+        for write in &self.writes {
+            let (td, key, value) = (&write.td, &write.key, &write.value);
+            let py = td.py();
+            if !self.inplace && kind(imports, value)? != Kind::Leaf {
+                td.call_method1(imports.names.method_hang.bind(py), (key, value))?;
+                continue;
+            }
+            if self.inplace
+                && let Some(present) = &write.present
+                && are_alike(imports, present, value)
+            {
+                present.call_method1(imports.names.copy_.bind(py), (value,))?;
+                continue;
+            }
+            access::set_validated(imports, td, key, value, self.inplace)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether both are plain tensors of one shape, so that one can be copied into the other.
+fn are_alike(imports: &Imports, first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>) -> bool {
+    first.get_type().is(&imports.tensor)
+        && second.get_type().is(&imports.tensor)
+        && match (layout_of(first), layout_of(second)) {
+            (Some(first), Some(second)) => first.shape == second.shape,
+            _ => false,
+        }
+}
+
+/// Store every entry of `tree` in `td`: all of them, or where one does not fit none.
+#[pyfunction]
+#[pyo3(signature = (td, tree, inplace, checked = false, nested = true))]
+fn write_tree<'py>(
+    td: &Bound<'py, PyAny>,
+    tree: &Bound<'py, PyAny>,
+    inplace: bool,
+    checked: bool,
+    nested: bool,
+) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if container::is_dense(imports, td)? {
+        let mut write = WriteTree {
+            imports,
+            inplace,
+            is_checked: checked,
+            enters_nested: nested,
+            writes: Vec::new(),
+        };
+        if write.plan(td, tree)? {
+            return write.carry_out();
+        }
+    }
+    from_twin(py, "write_tree", (td, tree, inplace, checked, nested)).map(drop)
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(init, module)?)?;
     module.add_function(wrap_pyfunction!(update, module)?)?;
     module.add_function(wrap_pyfunction!(copy_into, module)?)?;
+    module.add_function(wrap_pyfunction!(hang, module)?)?;
+    module.add_function(wrap_pyfunction!(fill, module)?)?;
+    module.add_function(wrap_pyfunction!(write_tree, module)?)?;
     Ok(())
 }
