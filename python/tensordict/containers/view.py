@@ -86,13 +86,16 @@ class _SubTensorDict(TensorDictBase):
         if plan is None:
             at: Any = (_WHOLE,) * len(whole)
             size = whole
+            dims = tuple(range(len(whole)))
         else:
-            at, size = plan[0], plan[1]
+            at, size, dims = plan
         if batch_size is not None and torch.Size(batch_size) != size:
             msg = "batch_size does not match self.batch_size."
             raise RuntimeError(msg)
         self._source = source
         self._source_ndim = len(whole)
+        # The dim of the source whose name each dim takes, -1 for none.
+        self._source_dims = dims
         self._batch_size = size
         self.idx = at if isinstance(at, tuple) else (at,)
 
@@ -101,7 +104,9 @@ class _SubTensorDict(TensorDictBase):
         """The part of a nested container that belongs to a part of its parent."""
         view = cls.__new__(cls)
         view._source = child
-        view._source_ndim = len(child.batch_size)
+        ndim = len(child.batch_size)
+        view._source_ndim = ndim
+        view._source_dims = (*parent._source_dims, *range(parent._source_ndim, ndim))
         rest = child.batch_size[parent._source_ndim :]
         view._batch_size = torch.Size([*parent._batch_size, *rest])
         view.idx = parent.idx
@@ -127,10 +132,10 @@ class _SubTensorDict(TensorDictBase):
     def _td_dim_names(self) -> list[str | None] | None:  # type: ignore[override]
         if not self._source._has_names():
             return None
-        names = self._source.names
-        plan = _rust.index_plan(self._source.batch_size, self.idx)
-        if plan is not None:
-            names = [None if dim < 0 else names[dim] for dim in plan[2]]
+        given = self._source.names
+        names = [
+            given[dim] if 0 <= dim < len(given) else None for dim in self._source_dims
+        ]
         return names if any(name is not None for name in names) else None
 
     @property
@@ -406,6 +411,7 @@ class _SubTensorDict(TensorDictBase):
         copy = type(self).__new__(type(self))
         copy._source = self._source
         copy._source_ndim = self._source_ndim
+        copy._source_dims = self._source_dims
         copy._batch_size = self._batch_size
         copy.idx = self.idx
         return copy

@@ -71,10 +71,10 @@ class SplittingOps(CollectionProtocol):
         batch_size = self.batch_size
         before, after = batch_size[:at], batch_size[at + 1 :]
         prefixes = [torch.Size([*before, size, *after]) for size in sizes]
-        # Mapped leaves give mapped parts when they are sliced.
-        op = _slices if self._is_memmap else "split_with_sizes"
         return self._parts(
-            _rust.split_leaves(self, op, (sizes, at), prefixes, True, True, -1)
+            _rust.split_leaves(
+                self, "split_with_sizes", (sizes, at), prefixes, True, True, -1
+            )
         )
 
     def _parts(self, results: list[Any]) -> tuple[Any, ...]:
@@ -225,14 +225,6 @@ class SplittingOps(CollectionProtocol):
         if self._is_memmap or self._is_shared:
             _rust.keep_storage(self, result)
         return result
-
-
-def _slices(leaf: torch.Tensor, sizes: list[int], dim: int) -> list[torch.Tensor]:
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(leaf[(slice(None),) * dim + (slice(start, start + size),)])
-        start += size
-    return parts
 
 
 def _split_sizes(split_size: Any, at: int, length: int) -> list[int]:
