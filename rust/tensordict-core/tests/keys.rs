@@ -1,0 +1,128 @@
+//! Laws of nested keys and of the plans that regroup entries.
+
+use proptest::prelude::*;
+use tensordict_core::Error;
+use tensordict_core::keys::{
+    Branch, NestedKey, Node, Path, flatten_plan, group_by_head, unflatten_plan,
+};
+
+fn nested_key() -> impl Strategy<Value = NestedKey> {
+    let part = "[ab.]{1,2}".prop_map(NestedKey::Part);
+    part.prop_recursive(3, 12, 3, |inner| {
+        prop::collection::vec(inner, 0..3).prop_map(NestedKey::Parts)
+    })
+}
+
+/// What Python prints of a key.
+fn display(key: &NestedKey) -> String {
+    match key {
+        NestedKey::Part(part) => part.clone(),
+        NestedKey::Parts(parts) => {
+            let parts: Vec<_> = parts.iter().map(display).collect();
+            format!("({})", parts.join(","))
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn test_unravel_gives_the_strings_in_order(key in nested_key()) {
+        let has_empty_tuple = display(&key).contains("()");
+        match key.unravel() {
+            None => prop_assert!(has_empty_tuple),
+            Some(path) => {
+                prop_assert!(!has_empty_tuple && !path.is_empty());
+                let text: String = display(&key).chars().filter(|c| !"(),".contains(*c)).collect();
+                prop_assert_eq!(path.concat(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn test_unravel_of_a_flat_key_is_that_key(parts in prop::collection::vec("[a-c]{1,2}", 1..5)) {
+        let key = NestedKey::Parts(parts.iter().cloned().map(NestedKey::Part).collect());
+        prop_assert_eq!(key.unravel().unwrap().into_vec(), parts);
+    }
+
+    #[test]
+    fn test_unflatten_undoes_flatten(
+        paths in prop::collection::vec(prop::collection::vec("[ab]{1,2}", 1..4), 0..6)
+    ) {
+        let paths: Vec<Path> = paths.into_iter().map(Path::from_vec).collect();
+        let Ok(names) = flatten_plan(&paths, ".") else {
+            return Ok(());
+        };
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let Ok(tree) = unflatten_plan(&names, ".") else {
+            return Ok(());
+        };
+        let mut found = Vec::new();
+        collect(&tree, &mut Path::new(), &mut found);
+        found.sort();
+        let mut expected: Vec<_> = paths.into_iter().enumerate().collect();
+        expected.sort();
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn test_groups_hold_every_path_once_and_in_order(
+        paths in prop::collection::vec(prop::collection::vec(0_u8..3, 1..4), 0..8)
+    ) {
+        let slices: Vec<&[u8]> = paths.iter().map(Vec::as_slice).collect();
+        let groups = group_by_head(&slices);
+        for (head, rests) in &groups {
+            let expected: Vec<&[u8]> = slices
+                .iter()
+                .filter(|path| path[0] == **head)
+                .map(|path| &path[1..])
+                .collect();
+            prop_assert_eq!(rests.to_vec(), expected);
+        }
+        let total: usize = groups.iter().map(|(_, rests)| rests.len()).sum();
+        prop_assert_eq!(total, paths.len());
+    }
+}
+
+fn collect(branch: &Branch<'_>, prefix: &mut Path, found: &mut Vec<(usize, Path)>) {
+    for (key, node) in &branch.entries {
+        prefix.push((*key).to_owned());
+        match node {
+            Node::Entry(position) => found.push((*position, prefix.clone())),
+            Node::Branch(inner) => collect(inner, prefix, found),
+        }
+        prefix.pop();
+    }
+}
+
+#[test]
+fn test_flatten_refuses_two_entries_of_one_name() {
+    let paths: [Path; 2] = [
+        Path::from_vec(vec!["a".into(), "b".into()]),
+        Path::from_vec(vec!["a.b".into()]),
+    ];
+    let error = flatten_plan(&paths, ".").unwrap_err();
+    assert!(matches!(error, Error::DuplicateKey { key } if key == "a.b"));
+}
+
+#[test]
+fn test_unflatten_refuses_a_name_through_an_entry() {
+    let error = unflatten_plan(&["a", "a.b"], ".").unwrap_err();
+    assert!(matches!(error, Error::KeyIsPrefix { key, leaf } if key == "a.b" && leaf == "a"));
+    assert!(matches!(
+        unflatten_plan(&["a.b", "a"], "."),
+        Err(Error::DuplicateKey { .. })
+    ));
+}
+
+#[test]
+fn test_unflatten_puts_containers_where_their_first_entry_stood() {
+    let tree = unflatten_plan(&["x.a", "y", "x.b"], ".").unwrap();
+    let keys: Vec<_> = tree.entries.iter().map(|(key, _)| *key).collect();
+    assert_eq!(keys, ["x", "y"]);
+}
+
+#[test]
+fn test_an_empty_separator_splits_nothing() {
+    let tree = unflatten_plan(&["ab"], "").unwrap();
+    assert_eq!(tree.entries, [("ab", Node::Entry(0))]);
+}
