@@ -404,6 +404,7 @@ class AccessOps(CollectionProtocol):
         if value is None:
             name = path[0] if len(path) == 1 else path
             raise _absent(self, name)
+        value = _kept(self, value)
         self.del_(path)
         return value
 
@@ -420,7 +421,7 @@ class AccessOps(CollectionProtocol):
             msg = "popitem(): dictionary is empty"
             raise KeyError(msg)
         key = next(reversed(entries))
-        value = entries[key]
+        value = _kept(self, entries[key])
         self._del_entry(key)
         return key, value
 
@@ -833,6 +834,13 @@ def _take_batch_sizes(td: Any, source: Any) -> None:
             if not isinstance(value, CollectionProtocol):
                 container._del_entry(key)
     td.batch_size = source.batch_size
+
+
+def _kept(td: Any, value: Any) -> Any:
+    """``value``, an entry of ``td``, as it can be used once it is removed."""
+    if td._is_dense or not isinstance(value, CollectionProtocol) or value._is_dense:
+        return value
+    return value._as_dense()
 
 
 def _absent(td: Any, key: Any) -> KeyError:

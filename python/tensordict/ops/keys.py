@@ -18,6 +18,9 @@ __all__ = ["KeysOps"]
 MSG_KEY_TYPE = "Expected {} to be a string or a tuple of strings but found {}"
 MSG_TAKEN = "key {} already present in TensorDict."
 MSG_DESTINATION_TAKEN = "The destination {} is already present and is not renamed away."
+MSG_DESTINATION_THROUGH = (
+    "The destination {} runs through the entry {}, which is no tensordict."
+)
 MSG_DESTINATION_TWICE = "The key {} is a destination more than once."
 MSG_SOURCES_NESTED = (
     "The sources {} and {} lie inside one another, so the result would depend on the "
@@ -319,7 +322,7 @@ class KeysOps(CollectionProtocol):
 
     def filter_non_tensor_data(self) -> Self:
         """A container of the tensors alone, new all the way down."""
-        result = _rust.clone_structure(self)
+        result = _dense_copy(self)
         for container in _rust.containers(result):
             for key, value in list(container._entries().items()):
                 if isinstance(value, CollectionProtocol) and value._is_non_tensor:
@@ -431,7 +434,7 @@ class KeysOps(CollectionProtocol):
         sets = [dict.fromkeys(_path_of(key) for key in keys) for keys in key_sets]
         if inplace and any(sets) and self.is_locked:
             raise RuntimeError(MSG_LOCKED)
-        rest = _rust.clone_structure(self)
+        rest = _dense_copy(self)
         parts: list[Any] = []
         for paths in sets:
             part = self.empty(recurse=reproduce_struct)
@@ -442,7 +445,8 @@ class KeysOps(CollectionProtocol):
                 if value is not NO_DEFAULT:
                     part.set(path, value)
             parts.append(part)
-        rest.filter_empty_()
+        if not reproduce_struct:
+            rest.filter_empty_()
         if inplace:
             _rust.replace_all(self, rest)
             rest = self
@@ -475,7 +479,7 @@ class KeysOps(CollectionProtocol):
         paths = [_path_of(key) for key in keys]
         if not strict and default is NO_DEFAULT:
             default = None
-        rest = _rust.clone_structure(self)
+        rest = _dense_copy(self)
         result = self.empty(recurse=True)
         taken: list[tuple[str, ...]] = []
         for path in paths:
@@ -520,12 +524,8 @@ class KeysOps(CollectionProtocol):
         """
         if self.is_locked:
             raise RuntimeError(MSG_LOCKED)
-        old = _rust.unravel_key_to_tuple(old_key)
-        if not old:
-            raise TypeError(MSG_KEY_TYPE.format("old_name", type(old_key)))
-        new = _rust.unravel_key_to_tuple(new_key)
-        if not new:
-            raise TypeError(MSG_KEY_TYPE.format("new_name", type(new_key)))
+        old = _key_path(old_key, "old_name")
+        new = _key_path(new_key, "new_name")
         value = _rust.get(self, old)
         if old == new:
             return self
@@ -584,13 +584,18 @@ class KeysOps(CollectionProtocol):
                     f'key "{name}" not found in {type(self).__name__} with keys {keys}'
                 )
         _check_destinations(self, present)
-        result = _rust.clone_structure(self)
+        result = _dense_copy(self)
         present = {old: new for old, new in present.items() if old != new}
         values = {old: result.pop(old) for old in present}
         for old, new in present.items():
             result.set(new, values[old])
         _drop_emptied(result, {old[:-1] for old in present})
         return result
+
+
+def _dense_copy(td: Any) -> Any:
+    """New containers that share the leaves, which can be changed without changing td."""
+    return _rust.clone_structure(td) if td._is_dense else td._as_dense()
 
 
 def _path_of(key: NestedKeyLike) -> tuple[str, ...]:
@@ -600,9 +605,9 @@ def _path_of(key: NestedKeyLike) -> tuple[str, ...]:
     return path
 
 
-def _key_path(key: NestedKeyLike) -> tuple[str, ...]:
+def _key_path(key: NestedKeyLike, name: str = "a key") -> tuple[str, ...]:
     if not isinstance(key, (str, tuple)):
-        raise TypeError(MSG_KEY_TYPE.format("a key", type(key)))
+        raise TypeError(MSG_KEY_TYPE.format(name, type(key)))
     return _path_of(key)
 
 
@@ -623,9 +628,16 @@ def _check_destinations(
         if new in seen:
             raise ValueError(MSG_DESTINATION_TWICE.format(new))
         seen.add(new)
-        gone = any(new[: len(old)] == old for old in moves)
-        if not gone and _rust.contains(td, new):
+        if any(new[: len(old)] == old for old in moves):
+            continue
+        if _rust.contains(td, new):
             raise ValueError(MSG_DESTINATION_TAKEN.format(new))
+        for end in range(1, len(new)):
+            found = _rust.get(td, new[:end], None)
+            if found is None:
+                break
+            if not isinstance(found, CollectionProtocol):
+                raise ValueError(MSG_DESTINATION_THROUGH.format(new, new[:end]))
 
 
 def _restore(td: CollectionProtocol, entries: dict[str, Any]) -> None:
