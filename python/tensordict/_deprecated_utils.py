@@ -278,7 +278,6 @@ TENSORDICT: Table = {
 """Of ``tensordict.tensordict``."""
 
 
-
 def _implements_for_tdparam(
     torch_function: Callable[..., Any],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

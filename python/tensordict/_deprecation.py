@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 __all__ = [
     "deprecated_names",
@@ -47,7 +49,7 @@ def deprecated_names(
     the name is used, and what to use instead.
     """
 
-    def __getattr__(name: str) -> Any:  # noqa: N807  # it becomes the module's own
+    def __getattr__(name: str) -> Any:  # noqa: N807 (it becomes the module's own)
         if name not in table:
             msg = f"module {module!r} has no attribute {name!r}"
             raise AttributeError(msg)

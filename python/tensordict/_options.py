@@ -24,7 +24,6 @@ from tensordict._deprecation import (
     environment_flag,
     warn_deprecated,
 )
-
 from tensordict.ops import access
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING
 
@@ -204,7 +203,7 @@ def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
     return _capture
 
 
-def get_defaults_to_none(set_to_none: bool = True) -> bool:
+def get_defaults_to_none(set_to_none: bool = True) -> bool:  # noqa: ARG001
     """Whether ``td.get`` of a missing key is None; deprecated."""
     warnings.warn(
         deprecation_message("get_defaults_to_none()", USE_INDEXING),

@@ -152,7 +152,7 @@ for _function in (
     _function.__module__ = "tensordict.utils"
 
 
-def _NESTED_TENSORS_AS_LISTS(val: type) -> bool:  # noqa: N802 - an established name
+def _NESTED_TENSORS_AS_LISTS(val: type) -> bool:
     """Whether a class is one of leaves; given as ``is_leaf``, lazy stacks are entered.
 
     The containers of a lazy stack are then walked one by one, under their numbers.

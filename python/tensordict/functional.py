@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -239,8 +239,11 @@ def _pad_leaves(
         stacked = torch.stack(leaves)
     else:
         stacked = first.new_full((len(leaves), *shape), value)
-        for row, leaf, length in zip(stacked, leaves, lengths, strict=True):
-            row.narrow(dim, longest - length if left else 0, length).copy_(leaf)
+        # Each row is a view of its own: those of an unbind cannot be written to where
+        # gradients flow.
+        for number, (leaf, length) in enumerate(zip(leaves, lengths, strict=True)):
+            start = longest - length if left else 0
+            stacked[number].narrow(dim, start, length).copy_(leaf)
     if mask_key is None:
         return stacked, None
     mask_shape = shape[:ndim] if dim < ndim else [*shape[:ndim], longest]

@@ -10,10 +10,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, List, NamedTuple, Self, Tuple, Union
+from typing import TYPE_CHECKING, Any, ClassVar, List, NamedTuple, Self, Tuple, Union  # noqa: UP035
 
 import torch
 from torch.nn.parameter import Buffer
@@ -45,6 +44,8 @@ from tensordict.ops.display import get_printoptions, set_printoptions
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from tensordict.collection import TensorCollection
 
 __all__ = [
@@ -346,7 +347,7 @@ def print_directory_tree(
     if display_metadata:
         total: float = sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
         for unit in ("B", "KB", "MB", "GB"):  # noqa: B007
-            if total < 1024:  # noqa: PLR2004
+            if total < 1024:
                 break
             total /= 1024
         logger.info("Directory size: %.2f %s", total, unit)

@@ -19,7 +19,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.copying import CopyingOps
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from tensordict.protocol import NestedKeyLike
@@ -141,7 +141,7 @@ class ConstructOps(CopyingOps):
             if isinstance(value, Mapping) and not isinstance(value, CollectionProtocol):
                 present = _rust.get(self, key, None)
                 if present is not None:
-                    value = present.from_dict_instance(  # noqa: PLW2901
+                    value = present.from_dict_instance(
                         value, batch_size=batch_size, device=device
                     )
             made[key] = value

@@ -215,9 +215,9 @@ class ConvertOps(CollectionProtocol):
                 continue
             name: Any = key
             if key.startswith(NON_NESTED):
-                name, value = value.get_non_tensor("key"), value.get("value")  # noqa: PLW2901
+                name, value = value.get_non_tensor("key"), value.get("value")
             if isinstance(value, CollectionProtocol):
-                value = value.to_pytree()  # noqa: PLW2901
+                value = value.to_pytree()
             values[name] = value
         if is_namedtuple_class(kind):
             return kind(**values)

@@ -424,7 +424,7 @@ class CopyingOps(CollectionProtocol):
         entries = {}
         for key, value in list(self.items()):
             if isinstance(value, CollectionProtocol):
-                value = value._as_plain()  # noqa: PLW2901
+                value = value._as_plain()
             entries[key] = value
         names = self._td_dim_names
         return _rust.new(
