@@ -21,8 +21,8 @@ def assert_close(
     expected: Any,
     rtol: float | None = None,
     atol: float | None = None,
-    equal_nan: bool = True,  # noqa: FBT001, FBT002
-    intersection: bool = False,  # noqa: FBT001, FBT002
+    equal_nan: bool = True,
+    intersection: bool = False,
     msg: str = "",
     prefix: Any = (),
 ) -> bool:

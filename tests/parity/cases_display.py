@@ -15,7 +15,13 @@ OPTIONS = [
     "show_dtype",
     "show_field_is_shared",
 ]
-EXTRA = ["show_grad", "show_is_contiguous", "show_is_view", "show_storage_size", "plain"]
+EXTRA = [
+    "show_grad",
+    "show_is_contiguous",
+    "show_is_view",
+    "show_storage_size",
+    "plain",
+]
 
 
 def printed(options: str) -> str:
@@ -77,7 +83,7 @@ CASES = [
     ),
     *cases(
         "__repr__",
-        "exec('with set_printoptions(compact=True): r = [repr(TensorDict({\"k\" * n: T([3]), \"n\": {\"b\": T([2]), \"c\" * n: 1}})) for n in range(1, 60)]'); r",
+        'exec(\'with set_printoptions(compact=True): r = [repr(TensorDict({"k" * n: T([3]), "n": {"b": T([2]), "c" * n: 1}})) for n in range(1, 60)]\'); r',
         on="none",
     ),
     *cases(

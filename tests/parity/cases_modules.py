@@ -14,11 +14,7 @@ KINDS = "[(k, type(v).__name__, v.requires_grad) for k, v in p.items(True, True)
 def module_cases(method: str, programs: str, prefix: str) -> list:
     """Cases that need no fixture, each program after a prefix that makes a module."""
     lines = [line.strip() for line in programs.strip().splitlines()]
-    return [
-        case
-        for line in lines
-        for case in cases(method, prefix + line, on="none")
-    ]
+    return [case for line in lines for case in cases(method, prefix + line, on="none")]
 
 
 CASES = [
@@ -145,7 +141,8 @@ CASES = [
     ),
     *cases(
         "TensorDictParams",
-        PARAMS + "p = P(a=T([2])); m = nn.Module(); m.p = p; m.load_state_dict({'p.q': T([2])})",
+        PARAMS
+        + "p = P(a=T([2])); m = nn.Module(); m.p = p; m.load_state_dict({'p.q': T([2])})",
         on="none",
         reason="the release stops at the first module; torch names all keys of all modules",
         ours="'Missing key(s)' in str(error) and 'p.a' in str(error)",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from tensordict import _rust
 from tensordict.ops.families import mapping
 from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["AutogradOps"]
 
@@ -108,7 +110,7 @@ class AutogradOps(CollectionProtocol):
         """Whether any leaf requires a gradient."""
         return any(leaf.requires_grad for leaf in _rust.leaves(self))
 
-    def requires_grad_(self, requires_grad: bool = True) -> Self:  # noqa: FBT001, FBT002
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Say whether gradients of the leaves are wanted, in place.
 
         Args:
@@ -139,7 +141,7 @@ class AutogradOps(CollectionProtocol):
             leaf.detach_()
         return self
 
-    def zero_grad(self, set_to_none: bool = True) -> Self:  # noqa: FBT001, FBT002
+    def zero_grad(self, set_to_none: bool = True) -> Self:
         """Drop the leaves' gradients, or fill them with zeros.
 
         Args:
@@ -155,8 +157,8 @@ class AutogradOps(CollectionProtocol):
     def backward(
         self,
         gradient: Any = None,
-        retain_graph: bool | None = None,  # noqa: FBT001
-        create_graph: bool = False,  # noqa: FBT001, FBT002
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
         inputs: Any = None,
     ) -> None:
         """Compute the gradients of all leaves that require one, in one pass.
@@ -254,7 +256,7 @@ def _without_none(td: Any) -> Any:
     entries = {}
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
-            value = _without_none(value)  # noqa: PLW2901
+            value = _without_none(value)
             if not value._entries():
                 continue
         elif value is None:

@@ -299,7 +299,7 @@ def casting(dtype: torch.dtype) -> Callable[[F], F]:
 def comparing(
     op: Callable[..., Any],
     operator: Callable[[Any, Any], Any],
-    otherwise: bool,  # noqa: FBT001
+    otherwise: bool,
 ) -> Callable[[F], F]:
     """Fill ``__op__(self, other)`` with ``op(leaf, operand)``, a comparison.
 
@@ -339,7 +339,7 @@ def comparing(
 
 def _is_number(value: Any) -> bool:
     """Whether ``value`` is a number of another library, such as ``numpy.float32``."""
-    import numbers  # noqa: PLC0415 - rare, and its check walks a registry
+    import numbers
 
     return isinstance(value, numbers.Number)
 
@@ -486,7 +486,7 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
     lists: list[Any] = []
     for operand, own in zip(operands, sizes, strict=True):
         if own is not None and own != shape:
-            operand = operand.expand(shape)  # noqa: PLW2901
+            operand = operand.expand(shape)
         if isinstance(operand, CollectionProtocol):
             found = _rust.align(td, operand) if values else values
             if found is None:

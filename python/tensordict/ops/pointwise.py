@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 
@@ -13,7 +13,6 @@ from tensordict import _rust
 from tensordict.ops.arithmetic import ArithmeticOps
 from tensordict.ops.comparison import ComparisonOps
 from tensordict.ops.families import elementwise, elementwise_inplace, mapping
-from tensordict.protocol import CollectionProtocol
 
 __all__ = ["PointwiseOps"]
 
