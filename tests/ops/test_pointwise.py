@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 import torch
+
 from tensordict import TensorDict, assert_close
 
 
@@ -97,7 +98,7 @@ def test_different_keys_are_an_error_that_names_them(container) -> None:
     with pytest.raises(KeyError, match=r"\{'b'\}.*\{'c'\}"):
         td + other
     with pytest.raises(KeyError, match=r"\{'b'\}.*\{'c'\}"):
-        td == other
+        _ = td == other
     with pytest.raises(KeyError, match=r"not found: \{'b'\}"):
         td.select("a") + td
 
@@ -148,7 +149,8 @@ def test_one_minus_one_is_positive_zero(container) -> None:
 def test_empty_collections_take_part(container) -> None:
     td = container({}, [2])
     assert (td + 1).batch_size == torch.Size([2])
-    assert (td.abs_() is td) and (td == td).all()
+    assert td.abs_() is td
+    assert (td == td).all()
     nested = container({"a": torch.ones(2), "e": {}}, [2])
     assert list((nested + nested).keys()) == ["a", "e"]
 

@@ -7,6 +7,7 @@ import operator
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tensordict import TensorDict, assert_close
 
 KEYS = ("a", "b", "c", "d")
@@ -91,7 +92,7 @@ def test_a_collection_equals_itself_and_its_clone(tds) -> None:
 @given(pairs())
 def test_what_undoes_what(tds) -> None:
     td, other = tds
-    assert (-(-td) == td).all()
+    assert (td.neg().neg() == td).all()
     assert ((td + other) - other == td).all()
     assert (td + other == other + td).all()
     assert_close(td.abs(), (-td).abs())
