@@ -9,6 +9,7 @@ ratios to the published release and their geometric means.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -42,6 +43,7 @@ def work(names: list[str]) -> None:
     import timeit
 
     import torch
+
     from tensordict import TensorDict
 
     torch.set_num_threads(1)
@@ -55,7 +57,7 @@ def work(names: list[str]) -> None:
     warm = torch.compile(lambda x: x + 1, backend="eager", fullgraph=True)
     warm(torch.ones(3))  # the compiler's own imports are nobody's cost
     for name in names:
-        function = eval(FUNCTIONS[name], {"torch": torch})  # noqa: S307 - our texts
+        function = eval(FUNCTIONS[name], {"torch": torch})
         for nested in (False, True):
             torch._dynamo.reset()
             td = make(nested=nested)
@@ -66,7 +68,7 @@ def work(names: list[str]) -> None:
                 compiled(td)
                 answer["compile_s"] = time.perf_counter() - began
                 compiled(make(nested=nested))
-                timer = timeit.Timer(lambda: compiled(td))
+                timer = timeit.Timer(functools.partial(compiled, td))
                 answer["call_s"] = min(timer.repeat(5, 200)) / 200
             except Exception as error:  # noqa: BLE001 - every failure is an answer
                 answer["error"] = f"{type(error).__name__}: {error}"[:160]
@@ -112,14 +114,18 @@ def main() -> None:
                     if field in answer and field in kept:
                         kept[field] = min(kept[field], answer[field])
     ratios: dict[str, list[float]] = {"compile_s": [], "call_s": []}
-    print(f"{'function':14s} {'tree':7s} {'compile s':>10s} {'/peer':>6s}"
-          f" {'call us':>9s} {'/peer':>6s}")
+    print(
+        f"{'function':14s} {'tree':7s} {'compile s':>10s} {'/peer':>6s}"
+        f" {'call us':>9s} {'/peer':>6s}"
+    )
     for key, ours in best["ours"].items():
         peer = best["peer"].get(key, {})
         tree = "nested" if key[1] else "flat"
         if "error" in ours or "error" in peer:
-            print(f"{key[0]:14s} {tree:7s} ours: {ours.get('error')}"
-                  f" peer: {peer.get('error')}")
+            print(
+                f"{key[0]:14s} {tree:7s} ours: {ours.get('error')}"
+                f" peer: {peer.get('error')}"
+            )
             continue
         row = [f"{key[0]:14s} {tree:7s}"]
         for field, scale in (("compile_s", 1), ("call_s", 1e6)):
@@ -127,8 +133,10 @@ def main() -> None:
             ratios[field].append(ratio)
             row.append(f"{ours[field] * scale:10.3f} {ratio:6.2f}")
         print(" ".join(row))
-    print(f"geometric means: compile {geometric_mean(ratios['compile_s']):.2f},"
-          f" call {geometric_mean(ratios['call_s']):.2f} of the published release")
+    print(
+        f"geometric means: compile {geometric_mean(ratios['compile_s']):.2f},"
+        f" call {geometric_mean(ratios['call_s']):.2f} of the published release"
+    )
 
 
 if __name__ == "__main__":

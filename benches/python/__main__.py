@@ -92,8 +92,10 @@ def geometric_mean(values: list[float]) -> float:
 def report(tree: str, rows: list[tuple[Operation, dict[str, Any]]]) -> None:
     """Print the table of one tree and its geometric means."""
     print(f"\n## {tree} leaves\n")
-    print(f"{'operation':22s} {'ours us':>9s} {'bare us':>9s} {'peer us':>9s}"
-          f" {'/bare':>6s} {'/peer':>6s}")
+    print(
+        f"{'operation':22s} {'ours us':>9s} {'bare us':>9s} {'peer us':>9s}"
+        f" {'/bare':>6s} {'/peer':>6s}"
+    )
     ratios: dict[str, list[float]] = {"bare": [], "peer": [], "structure": []}
     for operation, result in rows:
         if "error" in result:
@@ -102,8 +104,10 @@ def report(tree: str, rows: list[tuple[Operation, dict[str, Any]]]) -> None:
         ours = result["ours"]["min"]
         cells = [f"{operation.name:22s} {ours * 1e6:9.2f}"]
         to_bare = to_peer = ""
-        for side in ("bare", "peer"):
-            cells.append(f"{result[side]['min'] * 1e6:9.2f}" if side in result else " " * 9)
+        cells += [
+            f"{result[side]['min'] * 1e6:9.2f}" if side in result else " " * 9
+            for side in ("bare", "peer")
+        ]
         mark = ""
         if "bare" in result:
             bare = result["bare"]["min"]
@@ -113,7 +117,9 @@ def report(tree: str, rows: list[tuple[Operation, dict[str, Any]]]) -> None:
                 mark += " over the bare loop"
         if "peer" in result:
             peer = result["peer"]["min"]
-            ratios["structure" if operation.bare is None else "peer"].append(ours / peer)
+            ratios["structure" if operation.bare is None else "peer"].append(
+                ours / peer
+            )
             to_peer = f"{ours / peer:6.2f}"
             if ours > peer:
                 mark += " slower than the release"

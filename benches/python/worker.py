@@ -43,9 +43,7 @@ def namespace(tree_name: str) -> dict[str, Any]:
 
     def plain(shape: tuple[int, ...] = (4, 3), seed: int = 0) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(seed)
-        return make_tree(
-            tree_name, lambda: torch.randn(*shape, 2, generator=generator)
-        )
+        return make_tree(tree_name, lambda: torch.randn(*shape, 2, generator=generator))
 
     def container(tree: dict[str, Any], batch: list[int]) -> Any:
         return TensorDict(tree, batch)
@@ -55,7 +53,7 @@ def namespace(tree_name: str) -> dict[str, Any]:
     td = space["td"]
     space["one"] = container(plain((1, 4, 3)), [1, 4, 3])
     space["pos"] = td.apply(lambda x: x.abs() + 0.5)
-    space["bd"] = td.apply(lambda x: x == x)
+    space["bd"] = td.apply(lambda x: x == x)  # noqa: PLR0124 (all true)
     space["flat"] = td.flatten_keys(".")
     space["locked"] = td.clone().lock_()
     paths = list(td.keys(True, True))

@@ -28,13 +28,13 @@ or nested, calls that method with its own arguments instead of walking it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-
-import torch
 
 if TYPE_CHECKING:
     import weakref
+    from collections.abc import Callable, Mapping
+
+    import torch
 
 __all__ = [
     "KEEP",
@@ -87,6 +87,9 @@ class CollectionProtocol:
 
     _printed_nested_as: str | None = None
     """How the long form of the text names this where it is nested, if not by class."""
+
+    _has_exclusive_keys: ClassVar[bool] = False
+    """Whether members of a stack have keys of their own."""
 
     _is_locked: bool = False
     _is_memmap: bool = False

@@ -7,8 +7,7 @@ import copy
 import html
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -18,6 +17,9 @@ from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.ops.display import get_printoptions
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["TensorDictParams"]
 

@@ -11,6 +11,7 @@ from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.index_twins import _WHOLE, _fit_source, _preallocated
 from tensordict.interop.twins import MSG_LOCKED
+from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ MSG_INPLACE = (
 
 REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
 """Operations whose result could not write through."""
+
+MSG_SET = (
+    "Calling `_SubTensorDict.set(key, value, inplace=False)` is prohibited for existing "
+    "tensors. Consider calling _SubTensorDict.set_(...) or cloning your tensordict first."
+)
+MSG_REPLACE = "Tried to replace a tensordict with an incompatible object of type {}"
 
 
 class _SubTensorDict(TensorDictBase):
@@ -161,6 +168,8 @@ class _SubTensorDict(TensorDictBase):
 
     @is_locked.setter
     def is_locked(self, value: bool) -> None:
+        if not value and not self.is_locked:
+            return
         raise RuntimeError(MSG_LOCK if value else MSG_UNLOCK)
 
     def lock_(self) -> Self:
@@ -234,6 +243,8 @@ class _SubTensorDict(TensorDictBase):
 
     def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
         """The part of the entry at ``key``, or a default where it is missing."""
+        if len(args) > 1:
+            raise TypeError(MSG_ONE_DEFAULT)
         default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
         value = self._read(key, default)
         return None if value is NONE_IF_MISSING else value
@@ -272,6 +283,25 @@ class _SubTensorDict(TensorDictBase):
 
     # Writing -----------------------------------------------------------------------
 
+    def set(
+        self,
+        key: NestedKeyLike,
+        item: Any,
+        inplace: bool = False,
+        *,
+        non_blocking: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Store a new entry, of which this part is ``item`` and the rest zero.
+
+        Raises:
+            RuntimeError: there is such an entry, and ``inplace`` is false: a part of it
+                cannot be replaced, only written into.
+        """
+        if not inplace and _rust.contains(self._source, key):
+            raise RuntimeError(MSG_SET)
+        return super().set(key, item, inplace, non_blocking=non_blocking, **kwargs)
+
     def _set_entry(self, key: str, value: Any) -> None:
         source = self._source
         present = source._get_entry(key, NO_DEFAULT)
@@ -281,6 +311,8 @@ class _SubTensorDict(TensorDictBase):
             entry = _preallocated(source, self.idx, size, ndim, value)
             source._set_entry(key, entry)
         elif isinstance(present, CollectionProtocol):
+            if not isinstance(value, CollectionProtocol):
+                raise ValueError(MSG_REPLACE.format(type(value)))
             _rust.set_index(present, self.idx, value)
         elif isinstance(value, CollectionProtocol):
             msg = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.view import _SubTensorDict
 from tensordict.interop import collate, compile, pickling, pytree, vmap
+from tensordict.storage import processes
 from tensordict.storage.registry import register_class
 
 __all__ = ["install"]
@@ -18,5 +19,6 @@ def install() -> None:
     collate.install()
     vmap.install()
     compile.install()
+    processes.install()
     old_text = "<class 'tensordict.tensordict.TensorDict'>"
     register_class(TensorDict, "tensordict", old_text, dense=True)

@@ -137,7 +137,7 @@ def _cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
 
 @_handles(torch.gather)
 def _gather(
-    input: Any,  # noqa: A002 - torch's name
+    input: Any,
     dim: int,
     index: torch.Tensor,
     *,
@@ -151,7 +151,7 @@ def _gather(
 
 
 @_handles(torch.where)
-def _where(condition: torch.Tensor, input: Any, other: Any, *, out: Any = None) -> Any:  # noqa: A002
+def _where(condition: torch.Tensor, input: Any, other: Any, *, out: Any = None) -> Any:
     if isinstance(input, CollectionProtocol):
         return input.where(condition, other, out=out)
     return other.where(~condition, input, out=out)
@@ -161,7 +161,7 @@ def _loss(function: Callable[..., Any]) -> None:
     """Enter a loss of two collections: one value per leaf, keys matched by name."""
 
     def handler(
-        input: Any,  # noqa: A002 - torch's name
+        input: Any,
         target: Any,
         *args: Any,
         reduction: str = "mean",
@@ -206,7 +206,7 @@ def _only(value: Any, what: str) -> Any:
         msg = (
             f"torch.autograd.grad for TensorDict only supports TensorDictBase as {what}"
         )
-        raise ValueError(msg)  # noqa: TRY004 - the established class
+        raise ValueError(msg)
     return value
 
 

@@ -16,7 +16,7 @@ compute leaf by leaf.
 from __future__ import annotations
 
 import threading
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._functorch import vmap as functorch

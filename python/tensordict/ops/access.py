@@ -198,8 +198,7 @@ class AccessOps(CollectionProtocol):
         else:
             raise TypeError(MSG_NO_INDEX)
         default = rest[0] if rest else kwargs.get("default", NO_DEFAULT)
-        fallback = NONE_IF_MISSING if default is NO_DEFAULT else NO_DEFAULT
-        value = _rust.get(self, key, fallback if default is NO_DEFAULT else default)
+        value = self.get(key) if default is NO_DEFAULT else self.get(key, default)
         if value is None or value is default:
             return value
         return value[index]
@@ -342,7 +341,7 @@ class AccessOps(CollectionProtocol):
             raise KeyError(MSG_BAD_KEY.format(key))
         if not _rust.contains(self, key):
             _rust.set_entry(self, key, default, inplace)
-        return _rust.get(self, key)
+        return self.get(key)
 
     # Removing ------------------------------------------------------------------
 

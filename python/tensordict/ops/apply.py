@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -12,6 +11,8 @@ from tensordict import _rust
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from tensordict.collection import TensorDictBase
 
 __all__ = ["ApplyOps"]

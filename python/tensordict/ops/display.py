@@ -153,7 +153,7 @@ class DisplayOps(CollectionProtocol):
                 batch_size=torch.Size([3]),
                 device=None,
                 is_shared=False)
-        """  # noqa: E501 - the printed form is this wide
+        """
         if _options["compact"]:
             return self._repr_compact()
         parts = ",\n".join(self._repr_parts())

@@ -248,7 +248,11 @@ def cat(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
 
 
 def maybe_dense_stack(
-    input: Sequence[T], dim: int = 0, *, out: T | None = None, **kwargs: Any
+    input: Sequence[T],
+    dim: int = 0,
+    *,
+    out: T | None = None,
+    **kwargs: Any,  # noqa: ARG001 (accepted, as published)
 ) -> T:
     """Stack collections along a new batch dim, densely where their shapes allow it.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.interop.key_twins import MSG_NO_KEYS
+from tensordict.interop.key_twins import MSG_NO_KEYS, replace_all
 from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -448,7 +448,7 @@ class KeysOps(CollectionProtocol):
         if not reproduce_struct:
             rest.filter_empty_()
         if inplace:
-            _rust.replace_all(self, rest)
+            replace_all(self, rest)
             rest = self
         return (*parts, rest)
 
@@ -497,7 +497,7 @@ class KeysOps(CollectionProtocol):
         result.filter_empty_()
         if filter_empty:
             rest.filter_empty_()
-        _rust.replace_all(self, rest)
+        replace_all(self, rest)
         return result
 
     # Renaming --------------------------------------------------------------------

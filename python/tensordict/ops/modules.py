@@ -232,9 +232,7 @@ from_module.__module__ = from_modules.__module__ = "tensordict._td"
 def _from_module(cls: type, module: nn.Module, filter_empty: bool) -> Any:
     entries: dict[str, Any] = {}
     for tensors in (module._parameters, module._buffers):
-        for name, tensor in tensors.items():
-            if tensor is not None:
-                entries[name] = tensor
+        entries |= {name: value for name, value in tensors.items() if value is not None}
     for name, child in module._modules.items():
         if child is None:
             continue
@@ -369,7 +367,8 @@ def _plan_params(
         if preserve:
             value = _as_kind_of(value, old, False)
         writes.append((slots, key, value))
-    return params._with_entries(entries)
+    cls = type(params) if params._is_dense else params._dense_type()
+    return _rust.new(cls, entries, params.batch_size, params.device, None)
 
 
 def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:

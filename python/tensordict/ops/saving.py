@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -16,6 +13,10 @@ from tensordict.storage import tree as _tree
 from tensordict.storage.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
+    from collections import OrderedDict
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
     from tensordict.protocol import NestedKeyLike
 
 __all__ = ["SavingOps"]

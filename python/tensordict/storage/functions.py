@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensordict.storage import tree
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from tensordict.protocol import NestedKeyLike

@@ -5,8 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
@@ -14,6 +13,9 @@ import torch
 from tensordict import _rust
 from tensordict.storage.anonymous import FileHandler
 from tensordict.storage.leaves import nested_from_flat, prepare
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["MemoryMappedTensor"]
 
@@ -81,7 +83,7 @@ class MemoryMappedTensor(torch.Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
-    def __new__(
+    def __new__(  # noqa: D102 (the class says it)
         cls,
         source: Any,
         *,
@@ -188,7 +190,7 @@ class MemoryMappedTensor(torch.Tensor):
         if isinstance(shape, torch.Tensor):
             return _make(cls, shape, input.dtype, filename, existsok)
         size = input.shape if shape is None else torch.Size(shape)
-        if not copy_data or input.device.type == "meta" and not input.numel():
+        if not copy_data or (input.device.type == "meta" and not input.numel()):
             return _make(cls, size, input.dtype, filename, existsok)
         if size != input.shape:
             # By copy_, whose rules of broadcasting and whose message they are.
@@ -225,13 +227,16 @@ class MemoryMappedTensor(torch.Tensor):
             dtype = dtype or storage.dtype
             storage = cast("torch.UntypedStorage", storage.untyped())
         found = _file_of(storage)
-        if filename is not None and found is not None:
-            if os.path.realpath(filename) != os.path.realpath(found):
-                raise RuntimeError(
-                    "Providing a storage with an associated filename that differs from "
-                    "the filename argument is not permitted unless filename=None. Got "
-                    f"filename={filename}, storage.filename={found}"
-                )
+        if (
+            filename is not None
+            and found is not None
+            and os.path.realpath(filename) != os.path.realpath(found)
+        ):
+            raise RuntimeError(
+                "Providing a storage with an associated filename that differs from "
+                "the filename argument is not permitted unless filename=None. Got "
+                f"filename={filename}, storage.filename={found}"
+            )
         tensor = torch.empty(0, dtype=dtype or torch.int64).set_(storage)
         if isinstance(shape, torch.Tensor):
             num_items = int(shape.prod(1).sum())
@@ -452,6 +457,12 @@ class MemoryMappedTensor(torch.Tensor):
         """As :meth:`torch.Tensor.split`. The parts are mapped tensors."""
         return self._slices(torch.Tensor.split(self, split_size, dim), dim)
 
+    def split_with_sizes(  # type: ignore[override]
+        self, split_sizes: list[int], dim: int = 0
+    ) -> tuple[Self, ...]:
+        """As :meth:`torch.Tensor.split_with_sizes`. The parts are mapped tensors."""
+        return self._slices(torch.Tensor.split_with_sizes(self, split_sizes, dim), dim)
+
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """As :meth:`torch.Tensor.chunk`. The parts are mapped tensors."""
         return self._slices(torch.Tensor.chunk(self, chunks, dim), dim)
@@ -469,6 +480,9 @@ class MemoryMappedTensor(torch.Tensor):
     # Pickling --------------------------------------------------------------------
 
     def _pickle_args(self) -> tuple[Any, ...]:
+        if self._index_chain and not self.numel():
+            # Nothing is left of the file, and a new dim cut to nothing has no index.
+            return self.dtype, self.shape, None
         return self.dtype, self._parent_shape, _one_index(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -16,9 +16,8 @@ import os
 import stat
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -28,6 +27,9 @@ from tensordict.storage import registry
 from tensordict.storage.future import in_background
 from tensordict.storage.leaves import nested_from_flat
 from tensordict.storage.mapped import MemoryMappedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "LoadOptions",
@@ -83,7 +85,7 @@ class LoadOptions(NamedTuple):
     def has_values(self) -> bool:
         """Whether files are mapped: not for meta and fake tensors."""
         return not (
-            self.device is not None and self.device.type == "meta" or _is_fake()
+            (self.device is not None and self.device.type == "meta") or _is_fake()
         )
 
 
