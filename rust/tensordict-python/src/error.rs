@@ -9,7 +9,7 @@
     reason = "each topic brings the functions that return these"
 )]
 
-use pyo3::exceptions::{PyIndexError, PyKeyError, PyRuntimeError};
+use pyo3::exceptions::{PyIndexError, PyKeyError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tensordict_core::Error;
 
@@ -48,10 +48,17 @@ impl From<BindingError> for PyErr {
 pub(crate) fn exception(error: &Error) -> PyErr {
     let message = error.to_string();
     match error {
-        Error::KeyNotFound { .. } | Error::KeyIsPrefix { .. } => PyKeyError::new_err(message),
-        Error::DimOutOfRange { .. } => PyIndexError::new_err(message),
+        Error::KeyNotFound { .. } | Error::KeyIsPrefix { .. } | Error::DuplicateKey { .. } => {
+            PyKeyError::new_err(message)
+        }
+        Error::DimOutOfRange { .. }
+        | Error::IndexOutOfRange { .. }
+        | Error::TooManyIndices { .. }
+        | Error::MaskShape { .. }
+        | Error::Broadcast { .. } => PyIndexError::new_err(message),
+        Error::SliceStep => PyValueError::new_err(message),
         Error::Storage(error) => Python::attach(|py| crate::storage::exception(py, error)),
-        // BatchMismatch, and what a later version of the core adds.
+        // BatchMismatch, ViewShape and their like, and what a later version of the core adds.
         _ => PyRuntimeError::new_err(message),
     }
 }

@@ -332,13 +332,16 @@ pub(crate) fn index<'py>(
 
 // Writing -----------------------------------------------------------------------------
 
+/// Entries, and what is written into each.
+type Writes<'py> = Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>;
+
 /// The writes of a value at an index, all of them checked before the first.
 struct WriteAt<'py> {
     imports: &'static Imports,
     // The number of the root's batch dims, and what the index leaves of them.
     k: usize,
     dims: Dims,
-    writes: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    writes: Writes<'py>,
 }
 
 impl<'py> WriteAt<'py> {
@@ -414,7 +417,7 @@ fn plan_writes<'py>(
     k: usize,
     size: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,
-) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
+) -> PyResult<Option<Writes<'py>>> {
     let Some(dims) = size.cast::<PyTuple>().ok().and_then(plain_dims) else {
         return Ok(None);
     };

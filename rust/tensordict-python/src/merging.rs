@@ -194,7 +194,7 @@ impl<'py> Update<'_, 'py> {
                 if is_collection || present_kind != Kind::Leaf {
                     return Ok(None);
                 }
-                let value = self.fitted_inplace(&target.td, key, value, &present)?;
+                let value = fit_inplace(&target.td, key, value, &present)?;
                 self.copies.push((present, value));
                 return Ok(Some(None));
             }
@@ -207,20 +207,6 @@ impl<'py> Update<'_, 'py> {
             stored = stored.call_method0(imports.names.clone.bind(value.py()))?;
         }
         Ok(Some(Some(Staged::Value(stored, stored_kind))))
-    }
-
-    /// The tensor made of `value` that can be copied into the entry `present`.
-    fn fitted_inplace(
-        &self,
-        td: &Bound<'py, PyAny>,
-        key: &Bound<'py, PyAny>,
-        value: &Bound<'py, PyAny>,
-        present: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        if are_alike(self.imports, value, present) {
-            return Ok(value.clone());
-        }
-        from_twin_of(td.py(), TWINS, "fit_inplace", (td, key, value, present))
     }
 
     fn commit(&self, branch: Branch<'py>) -> PyResult<()> {
@@ -404,6 +390,21 @@ fn copy_into<'py>(
     from_twin_of(py, TWINS, "copy_into", (td, source, keys, non_blocking)).map(drop)
 }
 
+/// The tensor made of `value` that can be copied into the entry `present`.
+#[pyfunction]
+fn fit_inplace<'py>(
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    present: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    if are_alike(imports(py)?, value, present) {
+        return Ok(value.clone());
+    }
+    from_twin_of(py, TWINS, "fit_inplace", (td, key, value, present))
+}
+
 /// Store a container that fits. A container without names takes those of `value`.
 #[pyfunction]
 fn hang<'py>(
@@ -557,6 +558,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(init, module)?)?;
     module.add_function(wrap_pyfunction!(update, module)?)?;
     module.add_function(wrap_pyfunction!(copy_into, module)?)?;
+    module.add_function(wrap_pyfunction!(fit_inplace, module)?)?;
     module.add_function(wrap_pyfunction!(hang, module)?)?;
     module.add_function(wrap_pyfunction!(fill, module)?)?;
     module.add_function(wrap_pyfunction!(write_tree, module)?)?;
