@@ -29,6 +29,9 @@ __all__ = ["ConstructOps", "convert"]
 NON_NESTED = "<NON_NESTED>"
 """Begins the key under which :meth:`from_pytree` stores a key that is no string."""
 
+_PLAIN = frozenset({str, int, float, bool, complex, bytes, type(None)})
+"""Types whose values no conversion changes."""
+
 MSG_TWO_SIZES = "Cannot pass both batch_size and batch_dims to `from_dict`."
 MSG_LIST_SIZE = (
     "The provided batch size ({}) does not match the length of the list ({})."
@@ -93,15 +96,15 @@ class ConstructOps(CopyingOps):
             input_dict = dict(input_dict)
         given = batch_size is not None
         size = torch.Size(() if batch_size is None else batch_size)
-        td = _rust.new(
-            cls, {}, size, None if device is None else torch.device(device), None
-        )
-        if names is not None and len(names) == len(size):
-            td.names = names
-        for key, value in _shallow_first(input_dict):
-            _rust.set_entry(
-                td, key, convert(value, device=device, batch_size=batch_size)
-            )
+        entries = {
+            key: value
+            if isinstance(value, torch.Tensor)
+            else convert(value, device=device, batch_size=batch_size)
+            for key, value in _shallow_first(input_dict)
+        }
+        fitting = names is not None and len(names) == len(size)
+        td = cls.__new__(cls)
+        _rust.init(td, entries, size, device, names if fitting else None, False)
         if not given and (auto_batch_size or batch_dims is not None):
             td.auto_batch_size_(batch_dims)
             if names is not None and len(names) == len(td.batch_size):
@@ -539,7 +542,7 @@ def convert(
     batch_size: Any = None,
 ) -> Any:
     """What a value becomes as an entry: a collection, a tensor, or itself."""
-    if isinstance(obj, (torch.Tensor, CollectionProtocol, str, numbers.Number)):
+    if type(obj) in _PLAIN or isinstance(obj, (torch.Tensor, CollectionProtocol)):
         return obj
     sizes = _sizes(auto_batch_size, batch_dims, batch_size)
     if isinstance(obj, Mapping):

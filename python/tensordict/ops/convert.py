@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from typing import Any, Literal
 
 import numpy as np
@@ -44,8 +45,15 @@ class ConvertOps(CollectionProtocol):
             >>> td.to_dict(convert_tensors=True)
             {'a': [0.0, 0.0], 'n': {'b': [1.0, 1.0]}}
         """
-        result: dict[str, Any] = {}
-        for key, value in list(self.items()):
+        if not convert_tensors and not tolist_first and retain_none:
+            result = dict(self._entries())
+            for key in [
+                k for k, v in result.items() if isinstance(v, CollectionProtocol)
+            ]:
+                result[key] = result[key].to_dict()
+            return result
+        result = {}
+        for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol):
                 if tolist_first:
                     item = value.tolist(
@@ -134,8 +142,10 @@ class ConvertOps(CollectionProtocol):
         """
         from tensordict.containers.dense import TensorDict
 
+        if all(type(each) is TensorDict for each in _rust.containers(self)):
+            return _rust.map_leaves(self, "clone")
         entries: dict[str, Any] = {}
-        for key, value in list(self.items()):
+        for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol):
                 entries[key] = value.to_tensordict(retain_none=retain_none)
             else:
@@ -167,11 +177,11 @@ class ConvertOps(CollectionProtocol):
             key: value.to_namedtuple(dest_cls)
             if isinstance(value, CollectionProtocol)
             else value
-            for key, value in list(self.items())
+            for key, value in list(self._entries().items())
         }
         if dest_cls is not None:
             return dest_cls(**fields)
-        return collections.namedtuple("GenericDict", list(fields))(**fields)  # noqa: PYI024
+        return _generic(tuple(fields))(**fields)
 
     def to_struct_array(self) -> np.ndarray[Any, Any]:
         """A structured numpy array of the shape of the batch size, a field per entry.
@@ -224,6 +234,12 @@ class ConvertOps(CollectionProtocol):
         if issubclass(kind, (list, tuple)):
             return kind(values.values())
         return kind(values)
+
+
+@functools.lru_cache(maxsize=256)
+def _generic(keys: tuple[str, ...]) -> Any:
+    """The named tuple class of some fields; making one takes longer than using it."""
+    return collections.namedtuple("GenericDict", keys)  # noqa: PYI024
 
 
 def _arrays(td: Any) -> dict[str, Any]:

@@ -80,11 +80,11 @@ class CopyingOps(CollectionProtocol):
             >>> td.copy()["a"] is td["a"]
             True
         """
-        return self.clone(recurse=False)
+        return self.clone(False)
 
     def __copy__(self) -> Self:
         """:func:`copy.copy`: new collections around the same leaves."""
-        return self.clone(recurse=False)
+        return self.clone(False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """:func:`copy.deepcopy`: every leaf is cloned, so gradients flow through."""
@@ -120,9 +120,21 @@ class CopyingOps(CollectionProtocol):
             >>> list(td.empty(recurse=True).keys(True))
             ['n']
         """
-        old = self.batch_size
-        size = old if batch_size is None else torch.Size(batch_size)
         old_names = self._td_dim_names
+        if (
+            names is NO_DEFAULT
+            and batch_size is None
+            and device is NO_DEFAULT
+            and not recurse
+        ):
+            return _rust.new(
+                self._dense_type(),
+                {},
+                self.batch_size,
+                self.device,
+                None if old_names is None else list(old_names),
+            )
+        size = self.batch_size if batch_size is None else torch.Size(batch_size)
         new_names: list[str | None] | None
         if names is NO_DEFAULT:
             new_names = None if old_names is None else list(old_names)
