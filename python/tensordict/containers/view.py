@@ -48,7 +48,6 @@ MSG_SET = (
     "Calling `_SubTensorDict.set(key, value, inplace=False)` is prohibited for existing "
     "tensors. Consider calling _SubTensorDict.set_(...) or cloning your tensordict first."
 )
-MSG_REPLACE = "Tried to replace a tensordict with an incompatible object of type {}"
 
 
 class _SubTensorDict(TensorDictBase):
@@ -298,7 +297,8 @@ class _SubTensorDict(TensorDictBase):
             RuntimeError: there is such an entry, and ``inplace`` is false: a part of it
                 cannot be replaced, only written into.
         """
-        if not inplace and _rust.contains(self._source, key):
+        path = _rust.unravel_key_to_tuple(key)
+        if not inplace and path and _rust.contains(self._source, path):
             raise RuntimeError(MSG_SET)
         return super().set(key, item, inplace, non_blocking=non_blocking, **kwargs)
 
@@ -311,8 +311,6 @@ class _SubTensorDict(TensorDictBase):
             entry = _preallocated(source, self.idx, size, ndim, value)
             source._set_entry(key, entry)
         elif isinstance(present, CollectionProtocol):
-            if not isinstance(value, CollectionProtocol):
-                raise ValueError(MSG_REPLACE.format(type(value)))
             _rust.set_index(present, self.idx, value)
         elif isinstance(value, CollectionProtocol):
             msg = (
