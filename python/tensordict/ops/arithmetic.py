@@ -40,8 +40,6 @@ def _subtract_from(values: list[torch.Tensor], operand: Any) -> list[torch.Tenso
     if isinstance(operand, torch.Tensor) and not operand.requires_grad:
         # One number for all leaves, as in the foreach forms: it does not promote.
         operand = operand.item()
-    if isinstance(operand, bool):
-        operand = int(operand)  # torch subtracts from a number, not from a truth value
     return [torch.rsub(value, operand) for value in values]
 
 
@@ -181,6 +179,8 @@ class ArithmeticOps(CollectionProtocol):
             return self._rsub(other, default=default)
 
         def op(values: list[torch.Tensor], operand: Any) -> list[torch.Tensor]:
+            if isinstance(operand, bool):
+                operand = int(operand)  # torch does not subtract from a truth value
             return _subtract_from(list(torch._foreach_mul(values, alpha)), operand)
 
         return elementwise_with(op)(_stub)(self, other, default)

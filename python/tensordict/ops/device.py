@@ -172,7 +172,7 @@ class DeviceOps(CollectionProtocol):
         if not moves and dtype is None and memory_format is None:
             if batch_size is not None:
                 self.batch_size = batch_size
-            return self
+            return _rust.rebuild(self, _rust.leaves(self), True, True) if anew else self
         if not (inplace or non_blocking_pin or batch_size) and memory_format is None:
             return _transfer(self, device, dtype, non_blocking)
         if inplace and self.is_locked:
@@ -233,7 +233,8 @@ class DeviceOps(CollectionProtocol):
         devices = {leaf.device for leaf in _rust.leaves(self)}
         device = devices.pop() if len(devices) == 1 else None
         for container in _rust.containers(self):
-            container._device = device
+            if container._is_dense:  # a part has the device of what it is a part of
+                container._device = device
         return self
 
     def _clear_device(self) -> None:
@@ -280,7 +281,11 @@ class DeviceOps(CollectionProtocol):
 
     def _sync_all(self) -> None:
         """Wait for the copies that this process has started."""
-        _wait_for(torch.device("cpu"))
+        for module in (torch.cuda, torch.xpu):
+            if module.is_initialized():
+                module.synchronize()
+        if torch.mps.is_available():
+            torch.mps.synchronize()
 
     # Sizes, and plain tensors ------------------------------------------------------------
 
@@ -322,7 +327,8 @@ def _transfer(
     """A copy of ``td`` whose leaves are on ``device``, in ``dtype``; either may be None."""
     if device is None:
         return cast_leaves(td, dtype)  # type: ignore[arg-type]
-    wait = non_blocking is None and _crosses(_rust.leaves(td), device)
+    leaves = _rust.leaves(td)
+    wait = non_blocking is None and _crosses(leaves, device)
     if wait or non_blocking:
         args: tuple[Any, ...] = (device, dtype, True)
     else:
@@ -330,7 +336,7 @@ def _transfer(
     result = _rust.map_leaves(td, "to", args)
     _set_device(result, device)
     if wait:
-        _wait_for(device)
+        _wait_for(leaves, device)
     if td.is_locked:
         _rust.lock_tree(result)
     return result
@@ -345,15 +351,11 @@ def _crosses(leaves: list[torch.Tensor], device: torch.device) -> bool:
     return any([leaf.is_cpu for leaf in leaves])
 
 
-def _wait_for(device: torch.device) -> None:
-    """Wait for the copies to or from ``device``."""
-    if device.type != "cpu":
-        getattr(torch, device.type).synchronize(device)
-        return
-    for name in ("cuda", "xpu", "mps"):
-        module = getattr(torch, name)
-        if getattr(module, "is_initialized", module.is_available)():
-            module.synchronize()
+def _wait_for(leaves: list[torch.Tensor], device: torch.device) -> None:
+    """Wait for the copies of ``leaves`` to ``device``."""
+    for each in {device, *(leaf.device for leaf in leaves)}:
+        if each.type not in ("cpu", "meta"):
+            torch.accelerator.synchronize(each)
 
 
 def _moved(
@@ -386,7 +388,7 @@ def _moved(
         else:
             out.append(leaf.to(**options))
     if wait and device is not None:
-        _wait_for(device)
+        _wait_for(leaves, device)
     return out
 
 
