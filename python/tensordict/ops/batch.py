@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -344,7 +345,12 @@ def _common_size(
     if common is None:
         return None
     size = torch.Size(common if limit is None else common[: max(limit, 0)])
-    sizes += [(value, size) for value in empty if value.batch_size[: len(size)] != size]
+    sizes += [
+        (inner, size)
+        for value in empty
+        for inner in _rust.containers(value)
+        if not keep or inner.batch_size[: len(size)] != size
+    ]
     sizes.append((td, size))
     return size
 
