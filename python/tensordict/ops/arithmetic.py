@@ -88,8 +88,8 @@ class ArithmeticOps(CollectionProtocol):
         >>> (td * torch.tensor([2.0, 3.0]))["a"]
         tensor([[2., 2., 2.],
                 [3., 3., 3.]])
-        >>> td.mul(td.select("b"), default="intersection").keys()
-        dict_keys(['b'])
+        >>> list(td.mul(td.select("b"), default="intersection").keys())
+        ['b']
     """
 
     # Addition and subtraction ------------------------------------------------------
