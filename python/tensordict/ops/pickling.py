@@ -18,8 +18,8 @@ class PicklingOps(CollectionProtocol):
         """The instance dictionary, less what belongs to this process.
 
         Examples:
-            >>> list(TensorDict(a=torch.zeros(3)).__getstate__())
-            ['_tensordict', '_device', '_batch_size', '_td_dim_names']
+            >>> sorted(TensorDict(a=torch.zeros(3)).__getstate__())
+            ['_batch_size', '_device', '_td_dim_names', '_tensordict']
         """
         return pickling.state_of(self)
 
