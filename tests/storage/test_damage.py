@@ -1,0 +1,321 @@
+"""Damaged saves are refused by name, and nothing is written while they are read."""
+
+import hashlib
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tensordict import MemoryMappedTensor, TensorDict
+
+
+def edit(folder: Path, **changes) -> None:
+    """Change fields of the root's metadata; None removes one."""
+    path = folder / "meta.json"
+    meta = json.loads(path.read_text())
+    for key, value in changes.items():
+        if value is None:
+            del meta[key]
+        else:
+            meta[key] = value
+    path.write_text(json.dumps(meta))
+
+
+def leaf(**changes) -> dict:
+    fields = {"device": "cpu", "shape": [3, 2], "dtype": "torch.float32"}
+    return {**fields, "is_nested": False, **changes}
+
+
+DAMAGE = {
+    "short leaf": (
+        lambda p: os.truncate(p / "a.memmap", 23),
+        RuntimeError,
+        r"'a' is too short: '.*a\.memmap' has 23 bytes.* need 24",
+    ),
+    "empty leaf": (
+        lambda p: os.truncate(p / "a.memmap", 0),
+        RuntimeError,
+        r"'a' is too short: '.*a\.memmap' has 0 bytes",
+    ),
+    "missing leaf": (
+        lambda p: (p / "a.memmap").unlink(),
+        FileNotFoundError,
+        r"'a' is missing\): '.*a\.memmap'",
+    ),
+    "missing nested leaf": (
+        lambda p: (p / "n" / "b.memmap").unlink(),
+        FileNotFoundError,
+        r"\('n', 'b'\) is missing\): '.*b\.memmap'",
+    ),
+    "leaf is a directory": (
+        lambda p: ((p / "a.memmap").unlink(), (p / "a.memmap").mkdir()),
+        OSError,
+        r"'a'.*a\.memmap",
+    ),
+    "missing child": (
+        lambda p: shutil.rmtree(p / "n"),
+        FileNotFoundError,
+        r"'n' is missing\): '.*meta\.json'",
+    ),
+    "child without metadata": (
+        lambda p: (p / "n" / "meta.json").unlink(),
+        FileNotFoundError,
+        r"'n' is missing\): '.*meta\.json'",
+    ),
+    "no metadata": (
+        lambda p: (p / "meta.json").unlink(),
+        FileNotFoundError,
+        r"meta\.json",
+    ),
+    "cut metadata": (
+        lambda p: os.truncate(p / "meta.json", 40),
+        json.JSONDecodeError,
+        r"meta\.json",
+    ),
+    "metadata is no text": (
+        lambda p: (p / "meta.json").write_bytes(b"\xff\xfe{}"),
+        RuntimeError,
+        r"meta\.json' is damaged: it is not UTF-8",
+    ),
+    "metadata is a list": (
+        lambda p: (p / "meta.json").write_text("[]"),
+        RuntimeError,
+        r"meta\.json' is damaged: it holds no JSON object",
+    ),
+    "metadata is deep": (
+        lambda p: (p / "meta.json").write_text('{"a":' * 100_000),
+        json.JSONDecodeError,
+        r"meta\.json",
+    ),
+    "huge shape": (
+        lambda p: edit(p, a=leaf(shape=[1 << 40])),
+        RuntimeError,
+        r"'a' is too short.* need 4398046511104",
+    ),
+    "shape beyond memory": (
+        lambda p: edit(p, a=leaf(shape=[1 << 62, 1 << 62])),
+        RuntimeError,
+        r"'a': its shape is larger than any memory",
+    ),
+    "negative shape": (
+        lambda p: edit(p, a=leaf(shape=[-3, 2])),
+        RuntimeError,
+        r"'a': its 'shape' is no list of sizes",
+    ),
+    "shape of text": (
+        lambda p: edit(p, a=leaf(shape="big")),
+        RuntimeError,
+        r"'a': its 'shape' is no list of sizes",
+    ),
+    "other dtype": (
+        lambda p: edit(p, a=leaf(dtype="torch.float64")),
+        RuntimeError,
+        r"'a' is too short.* need 48",
+    ),
+    "unknown dtype": (
+        lambda p: edit(p, a=leaf(dtype="torch.float99")),
+        KeyError,
+        r"torch\.float99.*'a'.*meta\.json",
+    ),
+    "quantized dtype": (
+        lambda p: edit(p, a=leaf(dtype="torch.qint8")),
+        KeyError,
+        r"torch\.qint8",
+    ),
+    "newer version": (
+        lambda p: edit(p, _format_version=2),
+        RuntimeError,
+        r"meta\.json was saved in the format version 2",
+    ),
+    "batch size": (
+        lambda p: edit(p, shape=[-1]),
+        RuntimeError,
+        r"its 'shape' is no list of sizes",
+    ),
+}
+
+
+def make() -> TensorDict:
+    return TensorDict(
+        {"a": torch.arange(6.0).view(3, 2), "n": {"b": torch.ones(3)}}, [3]
+    )
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("mode", [None, "r", "r+"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_refused_by_name(damage, mode, tmp_path):
+    break_it, error, message = DAMAGE[damage]
+    make().memmap(tmp_path / "x")
+    break_it(tmp_path / "x")
+    before = digest(tmp_path / "x")
+    with pytest.raises(error) as raised:
+        TensorDict.load_memmap(tmp_path / "x", mode=mode)
+    assert re.search(message, str(raised.value)), str(raised.value)
+    assert digest(tmp_path / "x") == before
+
+
+def test_longer_leaves_load(tmp_path):
+    make().memmap(tmp_path / "x")
+    with (tmp_path / "x" / "a.memmap").open("ab") as file:
+        file.write(b"more")
+    assert TensorDict.load_memmap(tmp_path / "x")["a"].shape == (3, 2)
+
+
+def test_names_in_metadata_cannot_lead_out(tmp_path):
+    make().memmap(tmp_path / "x")
+    (tmp_path / "secret.memmap").write_bytes(b"\0" * 24)
+    edit(tmp_path / "x", **{"../secret": leaf()})
+    with pytest.raises(FileNotFoundError, match=r"\.\.%2Fsecret"):
+        TensorDict.load_memmap(tmp_path / "x")
+
+
+def test_files_of_one_tensor(tmp_path):
+    path = tmp_path / "x"
+    with pytest.raises(FileNotFoundError):
+        MemoryMappedTensor.from_filename(path, torch.float32, torch.Size([3]))
+    assert not path.exists()
+    path.write_bytes(b"\0" * 11)
+    with pytest.raises(RuntimeError, match="too short"):
+        MemoryMappedTensor.from_filename(path, torch.float32, torch.Size([3]))
+    assert path.stat().st_size == 11
+
+
+# A full disk ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file_size_limit():
+    """No file may have more than a megabyte, as if the disk were full."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, old[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("method", ["memmap", "memmap_", "memmap_like"])
+def test_a_file_that_cannot_grow(method, tmp_path, file_size_limit):
+    td = TensorDict({"small": torch.ones(3), "n": {"big": torch.ones(1 << 20)}})
+    big = td["n", "big"]
+    with pytest.raises(OSError, match="File too large.*'big'"):
+        getattr(td, method)(tmp_path / "x")
+    assert td["n", "big"] is big
+    assert not td.is_memmap()
+    if method != "memmap_like":
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_that_fails_leaves_the_old_one(tmp_path, file_size_limit):
+    make().memmap(tmp_path / "x")
+    before = digest(tmp_path)
+    with pytest.raises(OSError, match="File too large"):
+        TensorDict({"a": torch.ones(1 << 20)}).memmap(tmp_path / "x")
+    assert digest(tmp_path) == before
+    (tmp_path / "x" / "notes").write_text("not of a save")
+    before = digest(tmp_path)
+    with pytest.raises(OSError, match="File too large"):
+        TensorDict({"a": torch.ones(1 << 20)}).memmap(tmp_path / "x")
+    assert digest(tmp_path) == before
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A file system of four megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("only root may mount")
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_is_an_exception(tiny_disk):
+    make().memmap(tiny_disk / "x")
+    before = digest(tiny_disk)
+    with pytest.raises(OSError, match="No space left on device.*'a'"):
+        TensorDict({"a": torch.ones(2 << 20)}).memmap(tiny_disk / "x")
+    assert digest(tiny_disk) == before
+    with pytest.raises(OSError, match="No space left"):
+        MemoryMappedTensor.from_tensor(torch.ones(2 << 20), filename=tiny_disk / "t")
+    with pytest.raises(OSError, match="No space left"):
+        MemoryMappedTensor.ones(2 << 20, filename=tiny_disk / "t")
+    assert digest(tiny_disk) == before
+
+
+def test_a_mount_point_is_a_target(tiny_disk):
+    make().memmap(tiny_disk)
+    make().zero_().memmap(tiny_disk)
+    assert TensorDict.load_memmap(tiny_disk)["a"].eq(0).all()
+    assert sorted(digest(tiny_disk)) == [
+        "a.memmap",
+        "meta.json",
+        "n/b.memmap",
+        "n/meta.json",
+    ]
+
+
+# Kills ---------------------------------------------------------------------------------
+
+
+def save_for_ever(target: Path, sizes: list[int], report: int) -> None:
+    """Save one value after the other over the same target; tell which are done."""
+    value = 0
+    while True:
+        value += 1
+        leaves = {f"k{i}": torch.full((size,), value) for i, size in enumerate(sizes)}
+        leaves["n"] = {"last": torch.full((10,), value)}
+        TensorDict(leaves).memmap(target)
+        os.write(report, b".")
+
+
+@pytest.mark.parametrize("sizes", [[400_000, 300_000], [50] * 60])
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_kill_leaves_the_old_save_or_the_new(sizes, tmp_path):
+    target = tmp_path / "x"
+    chance = random.Random(0)
+    for _ in range(20):
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                save_for_ever(target, sizes, write_end)
+            finally:
+                os._exit(1)
+        os.close(write_end)
+        # At least one save is whole, and the kill comes somewhere in a later one.
+        done = len(os.read(read_end, 1))
+        time.sleep(chance.random() * 0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        done += len(os.read(read_end, 1 << 16))
+        os.close(read_end)
+        td = TensorDict.load_memmap(target)
+        values = {int(v) for leaf in td.values(True, True) for v in leaf.unique()}
+        assert len(values) == 1, "leaves of two saves"
+        assert values.pop() in (done, done + 1)
+        assert len(list(td.keys())) == len(sizes) + 1
+    # The next save deletes what the killed ones left behind.
+    TensorDict({"a": torch.ones(2)}).memmap(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert sorted(path.name for path in target.iterdir()) == ["a.memmap", "meta.json"]
