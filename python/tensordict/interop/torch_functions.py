@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from tensordict import _rust
+from tensordict.ops.joining import cat, stack
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["TD_HANDLED_FUNCTIONS"]
@@ -123,15 +124,11 @@ def _full_like(td: Any, fill_value: Any, **kwargs: Any) -> Any:
 
 @_handles(torch.stack)
 def _stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    from tensordict.ops.joining import stack
-
     return stack(tensors, dim, out=out)
 
 
 @_handles(torch.cat)
 def _cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    from tensordict.ops.joining import cat
-
     return cat(tensors, dim, out=out)
 
 

@@ -288,26 +288,32 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
 
 def stack_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
     """See :func:`stack`; ``tds`` holds collections and is not empty."""
-    _check_members(tds)
-    ndim = len(tds[0].batch_size)
-    at = dim + ndim + 1 if dim < 0 else dim
-    if not 0 <= at <= ndim:
-        raise IndexError(MSG_RANGE.format(ndim + 1, ndim, dim))
-    if out is None:
-        return _rust.stack(tds, at)
+    try:
+        ndim = len(tds[0].batch_size)
+        at = dim + ndim + 1 if dim < 0 else dim
+        if not 0 <= at <= ndim:
+            raise IndexError(MSG_RANGE.format(ndim + 1, ndim, dim))
+        if out is None:
+            return _rust.stack(tds, at)
+    except (AttributeError, TypeError):
+        _check_members(tds)
+        raise
     return _write_join(tds, at, out, _rust.stack, torch.stack, "stacked")
 
 
 def cat_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
     """See :func:`cat`; ``tds`` holds collections and is not empty."""
-    _check_members(tds)
-    batch_size = tds[0].batch_size
-    ndim = len(batch_size)
-    at = dim + ndim if dim < 0 else dim
-    if not 0 <= at < ndim:
-        raise RuntimeError(MSG_CAT_DIM.format(dim, list(batch_size)))
-    if out is None:
-        return _rust.cat(tds, at)
+    try:
+        batch_size = tds[0].batch_size
+        ndim = len(batch_size)
+        at = dim + ndim if dim < 0 else dim
+        if not 0 <= at < ndim:
+            raise RuntimeError(MSG_CAT_DIM.format(dim, list(batch_size)))
+        if out is None:
+            return _rust.cat(tds, at)
+    except (AttributeError, TypeError):
+        _check_members(tds)
+        raise
     return _write_join(tds, at, out, _rust.cat, torch.cat, "cat")
 
 

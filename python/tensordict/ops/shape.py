@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -184,23 +185,23 @@ class ShapeOps(SplittingOps, RearrangingOps):
             dims = kwargs.get("dims", ())
         batch_size = self.batch_size
         ndim = len(batch_size)
-        order = []
-        for dim in dims:
-            if dim >= ndim or dim < -ndim:
-                raise ValueError(MSG_PERMUTATION_RANGE)
-            order.append(dim + ndim if dim < 0 else dim)
-        count = len(order)
-        if len(set(order)) != count or (count and max(order) >= count):
-            raise ValueError(MSG_PERMUTATION.format(order, list(range(count))))
-        order += range(count, ndim)
-        return self._permuted(tuple(order), "permute", args, kwargs)
+        order = tuple(dims)
+        in_place = tuple(range(ndim))
+        if order != in_place and tuple(sorted(order)) != in_place:
+            order = _permutation(order, ndim)
+        return self._permuted(order, in_place, batch_size, "permute", args, kwargs)
 
     def _permuted(
-        self, order: tuple[int, ...], name: str, args: Any, kwargs: Any
+        self,
+        order: tuple[int, ...],
+        in_place: tuple[int, ...],
+        batch_size: torch.Size,
+        name: str,
+        args: Any,
+        kwargs: Any,
     ) -> Self:
-        batch_size = self.batch_size
         result = self
-        if order != tuple(range(len(batch_size))):
+        if order != in_place:
             size = torch.Size([batch_size[dim] for dim in order])
             result = _rust.map_leaves(
                 self, "permute", (order,), size, order, DIMS_TAIL, True, -1
@@ -271,7 +272,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.movedim(0, 2).batch_size
             torch.Size([3, 4, 2])
         """
-        ndim = len(self.batch_size)
+        batch_size = self.batch_size
+        ndim = len(batch_size)
         sources = _dims_in_range(source, ndim)
         targets = _dims_in_range(destination, ndim)
         if len(sources) != len(targets):
@@ -289,7 +291,14 @@ class ShapeOps(SplittingOps, RearrangingOps):
         for dim, place in zip(sources, targets, strict=True):
             order[place] = dim
         order = [rest.pop(0) if dim < 0 else dim for dim in order]
-        return self._permuted(tuple(order), "movedim", (source, destination), {})
+        return self._permuted(
+            tuple(order),
+            tuple(range(ndim)),
+            batch_size,
+            "movedim",
+            (source, destination),
+            {},
+        )
 
     moveaxis = movedim
 
@@ -350,21 +359,22 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.unsqueeze(-1)["a"].shape
             torch.Size([3, 1, 4])
         """
-        result = self._unsqueezed(*args, **kwargs)
-        return self._remember(result, "unsqueeze", args, kwargs)
-
-    def _unsqueezed(self, dim: int) -> Self:
+        dim = args[0] if len(args) == 1 and not kwargs else _one_dim(*args, **kwargs)
         batch_size = self.batch_size
         ndim = len(batch_size)
         at = dim + ndim + 1 if dim < 0 else dim
         if not 0 <= at <= ndim:
             raise RuntimeError(MSG_UNSQUEEZE.format(dim, batch_size))
-        size = torch.Size([*batch_size[:at], 1, *batch_size[at:]])
-        names = (*range(at), -1, *range(at, ndim))
-        result = _rust.map_leaves(self, "unsqueeze", (at,), size, names, 0, True, -1)
+        sizes, names = list(batch_size), list(range(ndim))
+        sizes.insert(at, 1)
+        names.insert(at, -1)
+        size = torch.Size(sizes)
+        result = _rust.map_leaves(
+            self, "unsqueeze", (at,), size, tuple(names), 0, True, -1
+        )
         if self._is_memmap or self._is_shared:
             _rust.keep_storage(self, result)
-        return result
+        return self._remember(result, "unsqueeze", args, kwargs)
 
     def atleast_1d(self) -> Self:
         """Add a leading batch dim where there is none."""
@@ -495,8 +505,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         )
         if inplace:
             result = self._replace_content(result)
-        args, kwargs = _given(start_dim=start_dim, end_dim=end_dim)
-        return self._remember(result, "flatten", args, kwargs)
+        return self._remember(result, "flatten", (start_dim, end_dim), {})
 
     def _flattened(self, start_dim: int, end_dim: int) -> Self:
         batch_size = self.batch_size
@@ -519,7 +528,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         if start < 0:
             msg = "flatten() has invalid args: start_dim cannot come after end_dim"
             raise RuntimeError(msg)
-        joined = batch_size[start : end + 1].numel()
+        joined = math.prod(batch_size[start : end + 1])
         size = torch.Size([*batch_size[:start], joined, *batch_size[end + 1 :]])
         names = (*range(start), -1, *range(end + 1, ndim))
         return _rust.map_leaves(
@@ -578,9 +587,22 @@ def _shape_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     raise TypeError(MSG_SHAPE_ARGUMENTS.format(args, kwargs))
 
 
-def _given(**kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments for a call that leaves out those that are None."""
-    return (), {key: value for key, value in kwargs.items() if value is not None}
+def _one_dim(dim: int) -> int:
+    """The argument of a call ``f(dim)`` or ``f(dim=dim)``; Python checks it."""
+    return dim
+
+
+def _permutation(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    """A permutation of ``ndim`` dims from one that counts from the end or is short."""
+    order = []
+    for dim in dims:
+        if dim >= ndim or dim < -ndim:
+            raise ValueError(MSG_PERMUTATION_RANGE)
+        order.append(dim + ndim if dim < 0 else dim)
+    count = len(order)
+    if len(set(order)) != count or (count and max(order) >= count):
+        raise ValueError(MSG_PERMUTATION.format(order, list(range(count))))
+    return (*order, *range(count, ndim))
 
 
 def _batch_dim(dim: int, batch_size: torch.Size) -> int:
