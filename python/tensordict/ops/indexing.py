@@ -42,7 +42,7 @@ class IndexingOps(CollectionProtocol):
         """The container of every entry at ``index``: see ``__getitem__``."""
         result = _rust.index(self, index)
         if (self._is_memmap or self._is_shared) and result is not self:
-            plan = _rust.index_plan(self.batch_size, index)
+            plan: Any = _rust.index_plan(self.batch_size, index)
             items = plan[0] if isinstance(plan[0], tuple) else (plan[0],)
             if not any(isinstance(item, (bool, torch.Tensor)) for item in items):
                 _rust.keep_storage(self, result)
