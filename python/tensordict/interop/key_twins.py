@@ -6,6 +6,7 @@ as it was.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -46,6 +47,8 @@ MSG_UPDATE_SIZE = (
     "update() got a source with batch size {} for a destination with batch size {}. "
     "Pass update_batch_size=True to replace the batch size."
 )
+
+_SHAPE = operator.attrgetter("shape")
 
 
 # Choosing ------------------------------------------------------------------------
@@ -509,10 +512,7 @@ def copy_into(
         # The usual case: the same keys on both sides, and the same shapes.
         values = align(td, source)
         targets = leaves(td)
-        if values is not None and any(
-            value.shape != target.shape
-            for value, target in zip(values, targets, strict=True)
-        ):
+        if values is not None and [*map(_SHAPE, targets)] != [*map(_SHAPE, values)]:
             values = None
     if values is None:
         targets, values = [], []
@@ -581,18 +581,15 @@ def _pair(
 
 
 def fill(td: Any, value: Any) -> None:
-    """Fill every leaf with a number or a tensor of one element."""
-    if not td._is_dense:
-        values = leaves(td)
-        for leaf in values:
-            leaf.fill_(value)
-        td._store_leaves(values)
+    """Fill every leaf with a number or a tensor of one element; None is zero."""
+    held = leaves(td)
+    if not held:
         return
-    for entry in list(td._tensordict.values()):
-        if isinstance(entry, CollectionProtocol):
-            fill(entry, value)
-        else:
-            entry.fill_(value)
+    if value is None:
+        torch._foreach_zero_(held)
+        return
+    for leaf in held:
+        leaf.fill_(value)
 
 
 def replace_all(td: Any, other: Any) -> None:

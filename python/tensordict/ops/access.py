@@ -119,12 +119,11 @@ class AccessOps(CollectionProtocol):
             >>> TensorDict({"n": {}}).is_empty()
             True
         """
-        for value in list(self._entries().values()):
-            if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
+        values = self._entries().values()
+        for value in values:
+            if not isinstance(value, CollectionProtocol):
                 return False
-            if not value.is_empty():
-                return False
-        return True
+        return all(not value._is_non_tensor and value.is_empty() for value in [*values])
 
     def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
         """The entry at a nested key, or ``default`` where there is none.
@@ -283,9 +282,17 @@ class AccessOps(CollectionProtocol):
             >>> td.set_("a", torch.ones(3))["a"]
             tensor([1., 1., 1.])
         """
-        if self._is_dense and isinstance(item, torch.Tensor):
-            present = self._tensordict.get(key) if isinstance(key, str) else None
-            if isinstance(present, torch.Tensor) and present.shape == item.shape:
+        # Usually a tensor is written over one of its shape: nothing to check or convert.
+        parent, name = self, key
+        if isinstance(key, tuple) and len(key) == 2 and self._is_dense:
+            parent, name = self._tensordict.get(key[0]), key[1]
+        if isinstance(name, str) and getattr(parent, "_is_dense", False):
+            present = parent._tensordict.get(name)
+            if (
+                isinstance(present, torch.Tensor)
+                and isinstance(item, torch.Tensor)
+                and present.shape == item.shape
+            ):
                 present.copy_(item, non_blocking=non_blocking)
                 return self
         _rust.set_entry(self, key, item, None, non_blocking)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -380,7 +381,8 @@ class KeysOps(CollectionProtocol):
             tensor([0., 0., 0.])
         """
         result = _rust.flatten_keys(self, separator, inplace, is_leaf)
-        return self._remember(result, "flatten_keys", (separator,), {})
+        result._last_op = ("flatten_keys", (separator,), {}, weakref.ref(self))
+        return result
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Regroup the entries: a key with ``separator`` in it becomes a nested key.
@@ -402,7 +404,8 @@ class KeysOps(CollectionProtocol):
             ['b', ('n', 'a'), 'n']
         """
         result = _rust.unflatten_keys(self, separator, inplace)
-        return self._remember(result, "unflatten_keys", (separator,), {})
+        result._last_op = ("unflatten_keys", (separator,), {}, weakref.ref(self))
+        return result
 
     def split_keys(
         self,

@@ -58,13 +58,14 @@ class LockingOps(CollectionProtocol):
             >>> td["a"].add_(1)
             tensor([1., 1., 1.])
         """
-        if self.is_locked:
+        if self._is_locked:
             # Nothing to undo at the end of a block.
             if self._last_op is not None:
                 self._last_op = None
             return self
         _rust.lock_tree(self)
-        return self._remember(self, "lock_", (), {})
+        self._last_op = ("lock_", (), {}, weakref.ref(self))
+        return self
 
     def unlock_(self) -> Self:
         """Unlock this container and all that it holds.
@@ -81,14 +82,15 @@ class LockingOps(CollectionProtocol):
             >>> td.is_locked
             True
         """
-        locked = self.is_locked
+        locked = self._is_locked
         # What it holds may be locked on its own.
         _rust.unlock_tree(self)
         if not locked:
             if self._last_op is not None:
                 self._last_op = None
             return self
-        return self._remember(self, "unlock_", (), {})
+        self._last_op = ("unlock_", (), {}, weakref.ref(self))
+        return self
 
     def clear_refs_for_compile_(self) -> Self:
         """Forget what this container was made of and by what it is locked.
