@@ -283,7 +283,8 @@ class AccessOps(CollectionProtocol):
             tensor([1., 1., 1.])
         """
         # Usually a tensor is written over one of its shape: nothing to check or convert.
-        parent, name = self, key
+        parent: Any = self
+        name: Any = key
         if isinstance(key, tuple) and len(key) == 2 and self._is_dense:
             parent, name = self._tensordict.get(key[0]), key[1]
         if isinstance(name, str) and getattr(parent, "_is_dense", False):
@@ -846,7 +847,8 @@ def _kept(td: Any, value: Any) -> Any:
     """``value``, an entry of ``td``, as it can be used once it is removed."""
     if td._is_dense or not isinstance(value, CollectionProtocol) or value._is_dense:
         return value
-    return value._as_dense()
+    part: Any = value
+    return part._as_dense()
 
 
 def _absent(td: Any, key: Any) -> KeyError:
