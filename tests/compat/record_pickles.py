@@ -8,8 +8,9 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-import tensordict
 import torch
+
+import tensordict
 from tensordict import TensorDict
 from tensordict.nn import TensorDictParams
 
@@ -21,9 +22,13 @@ def main() -> None:
     assert tensordict.__version__ == "0.15.3", tensordict.__version__
     FOLDER.mkdir(exist_ok=True)
     leaf = torch.arange(6.0).view(3, 2)
-    plain = TensorDict({"a": leaf, "n": {"b": torch.ones(3), "e": {}}}, [3], names=["x"])
+    plain = TensorDict(
+        {"a": leaf, "n": {"b": torch.ones(3), "e": {}}}, [3], names=["x"]
+    )
     parameter = TensorDict({"a": torch.nn.Parameter(leaf.clone())}, [3], names=["x"])
-    params = TensorDictParams(TensorDict({"a": leaf.clone(), "n": {"b": torch.ones(1)}}))
+    params = TensorDictParams(
+        TensorDict({"a": leaf.clone(), "n": {"b": torch.ones(1)}})
+    )
     samples = {
         "plain": plain,
         "locked": plain.clone().lock_(),

@@ -25,6 +25,10 @@ _registered: dict[type, type] = {}
 """Each class that is a node, and the class of what is rebuilt from it."""
 
 
+_set_aside: dict[type, Any] = {}
+"""The nodes of the classes that are excluded at the moment."""
+
+
 class _BatchSize(tuple[int, ...]):  # noqa: SLOT001 - a handful of instances
     """A batch size in a tree spec, where only the number of dims counts.
 
@@ -53,10 +57,11 @@ def register_collection(cls: type, rebuilt_as: type | None = None) -> None:
 def exclude_from_pytree(excluded: bool) -> None:
     """Take all collections out of the pytree registry, or put them back."""
     for cls in _registered:
-        if excluded:
-            _pytree._deregister_pytree_node(cls)
-        elif cls not in _pytree.SUPPORTED_NODES:
-            _add_node(cls)
+        if not excluded:
+            if cls in _set_aside:
+                _pytree.SUPPORTED_NODES[cls] = _set_aside.pop(cls)
+        elif cls in _pytree.SUPPORTED_NODES:
+            _set_aside[cls] = _pytree.SUPPORTED_NODES.pop(cls)
 
 
 def _add_node(cls: type) -> None:

@@ -1,0 +1,145 @@
+"""``torch.compile(fullgraph=True)`` traces the twins in place of the native primitives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict import TensorDict, TensorDictBase
+
+FUNCTIONS = {
+    "index": lambda td: td[0],
+    "index_dims": lambda td: td[:, 1],
+    "slice": lambda td: td[1:3],
+    "index_tensor": lambda td: td[torch.tensor([0, 2])],
+    "view": lambda td: td.view(-1),
+    "reshape": lambda td: td.reshape(3, 4),
+    "permute": lambda td: td.permute(1, 0),
+    "transpose": lambda td: td.transpose(0, 1),
+    "unsqueeze": lambda td: td.unsqueeze(0),
+    "expand": lambda td: td.expand(2, 4, 3),
+    "stack": lambda td: torch.stack([td, td + 1], 0),
+    "cat": lambda td: torch.cat([td, td], 1),
+    "apply": lambda td: td.apply(lambda x: x + 1),
+    "named_apply": lambda td: td.named_apply(lambda key, x: x + len(key)),
+    "add": lambda td: td + 1,
+    "arithmetic": lambda td: (td * td - 2) / 3,
+    "abs": lambda td: (-td).abs(),
+    "compare": lambda td: td == td,
+    "reduce": lambda td: td.sum(dim=0),
+    "set": lambda td: td.clone(recurse=False).set("z", td["a"] * 2),
+    "set_nested": lambda td: td.clone().set(("u", "v"), td["a"]),
+    "set_index": lambda td: (copy := td.clone(), copy.__setitem__(0, copy[1]))[0],
+    "select": lambda td: td.select("a"),
+    "exclude": lambda td: td.exclude("a"),
+    "update": lambda td: td.clone().update({"a": td["a"] + 1}),
+    "clone": lambda td: td.clone(),
+    "clone_structure": lambda td: td.clone(recurse=False),
+    "to_dtype": lambda td: td.to(torch.float64),
+    "to_device": lambda td: td.to("cpu"),
+    "flatten_keys": lambda td: td.flatten_keys("."),
+    "unflatten_keys": lambda td: td.flatten_keys(".").unflatten_keys("."),
+    "split": lambda td: td.split(2, 0),
+    "unbind": lambda td: td.unbind(0),
+    "chunk": lambda td: td.chunk(2, 0),
+    "lock": lambda td: td.clone().lock_() + 1,
+    "new": lambda td: TensorDict({"x": td["a"]}, batch_size=td.batch_size),
+    "keys": lambda td: list(td.keys(include_nested=True)),
+    "items": lambda td: {str(key): x + 1 for key, x in td.items(True, True)},
+    "clear_refs": lambda td: td.unsqueeze(0).clear_refs_for_compile_(),
+}
+
+
+def make(*, nested: bool, factor: float = 1.0) -> TensorDict:
+    generator = torch.Generator().manual_seed(0)
+    entries = {
+        "a": torch.randn(4, 3, generator=generator) * factor,
+        "b": torch.randn(4, 3, 5, generator=generator) * factor,
+    }
+    if nested:
+        entries["n"] = TensorDict(
+            {"c": torch.randn(4, 3, 2, generator=generator) * factor, "m": {}}, [4, 3]
+        )
+    return TensorDict(entries, [4, 3])
+
+
+def assert_same(found, expected):
+    assert type(found) is type(expected)
+    if isinstance(expected, TensorDictBase):
+        for name in ("batch_size", "names", "device", "is_locked"):
+            assert getattr(found, name) == getattr(expected, name), name
+        assert list(found.keys()) == list(expected.keys())
+        for key in expected.keys():  # noqa: SIM118 - iterating it gives its rows
+            assert_same(found.get(key), expected.get(key))
+    elif isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(found, expected)
+    elif isinstance(expected, (tuple, list)):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, dict):
+        assert_same(list(found.items()), list(expected.items()))
+    else:
+        assert found == expected
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+# Other values, not other shapes: the compiled code must serve them.
+ONCE = {"error_on_recompile": True}
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_compiled_is_eager(name, nested):
+    function = FUNCTIONS[name]
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    assert_same(compiled(make(nested=nested)), function(make(nested=nested)))
+    with torch._dynamo.config.patch(ONCE):
+        other = make(nested=nested, factor=3.0)
+        assert_same(compiled(other), function(other))
+
+
+@pytest.mark.parametrize(
+    "options", [{"names": ["x", "y"]}, {"device": "cpu"}, {"lock": True}], ids=str
+)
+def test_compiled_keeps_names_device_and_lock(options):
+    def function(td):
+        return (td + 1).unsqueeze(0)[:, 1:].view(-1)
+
+    td = TensorDict(
+        {"a": torch.ones(4, 3), "n": {"b": torch.ones(4, 3)}}, [4, 3], **options
+    )
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    assert_same(compiled(td), function(td))
+
+
+def test_gradients_flow_through_compiled_code():
+    def function(td):
+        return (td * 2).apply(lambda x: x.sum(), batch_size=[])["a"]
+
+    td = TensorDict(a=torch.ones(3, requires_grad=True))
+    torch.compile(function, fullgraph=True, backend="aot_eager")(td).backward()
+    assert td["a"].grad.tolist() == [2, 2, 2]
+
+
+def test_a_change_of_keys_is_compiled_again():
+    compiled = torch.compile(lambda td: td + 1, fullgraph=True, backend="eager")
+    compiled(make(nested=False))
+    assert_same(compiled(make(nested=True)), make(nested=True) + 1)
+
+
+def test_an_argument_is_changed_in_place():
+    @torch.compile(fullgraph=True, backend="eager")
+    def function(td):
+        td["sum"] = td["a"] + td["b"][..., 0]
+        return td
+
+    td = make(nested=True)
+    assert function(td) is td
+    torch.testing.assert_close(td["sum"], td["a"] + td["b"][..., 0])

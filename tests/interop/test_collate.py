@@ -1,0 +1,43 @@
+"""Collections in the batches of a DataLoader."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from tensordict import TensorDict
+
+
+class Samples(Dataset):
+    """Ten samples, each a collection."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return TensorDict(
+            x=torch.full((2,), float(index)), n={"i": torch.tensor(index)}
+        )
+
+
+def test_default_collate_stacks():
+    batch = default_collate([TensorDict(a=torch.zeros(2)), TensorDict(a=torch.ones(2))])
+    assert type(batch) is TensorDict
+    assert batch.batch_size == torch.Size([2])
+    assert batch["a"][1].tolist() == [1, 1]
+
+
+def test_data_loader_gives_collections():
+    batches = list(DataLoader(Samples(), batch_size=4))
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    assert batches[1]["n", "i"].tolist() == [4, 5, 6, 7]
+
+
+def test_data_loader_workers_give_collections():
+    loader = DataLoader(
+        Samples(), batch_size=5, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert [batch["n", "i"].tolist() for batch in loader] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7, 8, 9],
+    ]

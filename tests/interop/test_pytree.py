@@ -1,0 +1,95 @@
+"""Collections as nodes of a pytree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from tensordict import TensorDict
+from tensordict._pytree import PYTREE_REGISTERED_TDS
+from tensordict.nn.functional_modules import _exclude_td_from_pytree
+
+
+@pytest.fixture
+def td():
+    return TensorDict(
+        {"a": torch.zeros(3, 2), "n": TensorDict({"b": torch.ones(3, 4)}, [3, 4])},
+        [3],
+        names=["x"],
+    )
+
+
+def test_tree_map_rebuilds_the_same_structure(td):
+    result = pytree.tree_map(lambda x: x + 1, td)
+    assert type(result) is TensorDict
+    assert result.names == ["x"]
+    assert result["n"].batch_size == torch.Size([3, 4])
+    assert result["n", "b"].sum() == 24
+
+
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [
+        (lambda x: x[:2], [2]),
+        (lambda x: x[0], []),
+        (lambda x: x[None], [1, 3]),
+        (lambda x: x.sum(), []),
+        (lambda x: x.unsqueeze(-1), [3]),
+    ],
+)
+def test_tree_map_finds_the_batch_size_that_leaves_allow(td, function, size):
+    assert list(pytree.tree_map(function, td).batch_size) == size
+
+
+def test_paths_are_mapping_keys(td):
+    paths = [path for path, _ in pytree.tree_flatten_with_path(td)[0]]
+    assert paths == [
+        (pytree.MappingKey("a"),),
+        (pytree.MappingKey("n"), pytree.MappingKey("b")),
+    ]
+
+
+def test_structures_differ_by_keys_and_dims_not_by_sizes(td):
+    spec = pytree.tree_structure(td)
+    assert spec == pytree.tree_structure(td[:2])
+    assert spec != pytree.tree_structure(td.unsqueeze(0))
+    assert spec != pytree.tree_structure(td.select("a"))
+
+
+def test_a_device_that_no_longer_holds_is_dropped():
+    td = TensorDict({"a": torch.zeros(2)}, [2], device="cpu")
+    assert pytree.tree_map(lambda x: x.to("meta"), td).device is None
+    assert pytree.tree_map(lambda x: x, td).device == torch.device("cpu")
+
+
+def test_a_part_is_rebuilt_as_a_plain_container(td):
+    part = td._get_sub_tensordict(slice(0, 2))
+    assert type(pytree.tree_map(lambda x: x, part)) is TensorDict
+
+
+def test_exclude_from_pytree_for_a_block(td):
+    with _exclude_td_from_pytree():
+        assert pytree.tree_leaves(td)[0] is td
+    assert len(pytree.tree_leaves(td)) == 2
+
+
+def test_registered_classes_are_listed():
+    assert all(cls in pytree.SUPPORTED_NODES for cls in PYTREE_REGISTERED_TDS)
+
+
+def test_environment_variable_keeps_collections_out():
+    code = (
+        "import torch, tensordict\n"
+        "from torch.utils import _pytree\n"
+        "td = tensordict.TensorDict(a=torch.zeros(1))\n"
+        "assert _pytree.tree_leaves(td)[0] is td\n"
+    )
+    environment = {**os.environ, "EXCLUDE_TD_FROM_PYTREE": "1"}
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], env=environment, check=True
+    )

@@ -1,0 +1,90 @@
+"""Collections as arguments and results of vmap."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict import TensorDict
+
+
+@pytest.fixture
+def td():
+    return TensorDict(
+        {"a": torch.arange(24.0).view(3, 4, 2), "n": {"b": torch.ones(3, 4)}},
+        [3, 4],
+        names=["x", "y"],
+    )
+
+
+def test_in_dims_count_batch_dims(td):
+    seen = []
+
+    def function(one):
+        seen.append((one.batch_size, one["a"].shape, one.names))
+        return one
+
+    torch.vmap(function, in_dims=1)(td)
+    assert seen == [(torch.Size([3]), torch.Size([3, 2]), ["x"])]
+
+
+def test_negative_in_dims_count_batch_dims_too(td):
+    result = torch.vmap(lambda one: one, in_dims=-1, out_dims=1)(td)
+    assert torch.equal(result["a"], td["a"])
+
+
+def test_out_dims_place_the_new_batch_dim(td):
+    result = torch.vmap(lambda one: one, out_dims=1)(td)
+    assert result.batch_size == torch.Size([4, 3])
+    assert result.names == ["y", None]
+    assert torch.equal(result["a"], td["a"].transpose(0, 1))
+
+
+def test_arithmetic_inside(td):
+    result = torch.vmap(lambda one: one * 2 + one)(td)
+    assert torch.equal(result["a"], td["a"] * 3)
+    result = torch.vmap(lambda one, other: one - other)(td, td)
+    assert result["n", "b"].sum() == 0
+
+
+def test_inplace_arithmetic_inside(td):
+    result = torch.vmap(lambda one: one.clone().add_(1))(td)
+    assert torch.equal(result["a"], td["a"] + 1)
+
+
+def test_tensors_and_collections_together(td):
+    x = torch.arange(3.0)
+    collection, tensor = torch.vmap(lambda one, y: (one, y + 1))(td, x)
+    assert collection.batch_size == td.batch_size
+    assert torch.equal(tensor, x + 1)
+
+
+def test_a_collection_made_inside(td):
+    result = torch.vmap(lambda x: TensorDict(double=x * 2))(td["a"])
+    assert result.batch_size == torch.Size([3])
+    assert torch.equal(result["double"], td["a"] * 2)
+
+
+def test_the_argument_stays_as_it_was(td):
+    torch.vmap(lambda one: one.set("new", one["a"]))(td)
+    assert "new" not in td
+
+
+def test_without_collections_nothing_changes():
+    x = torch.randn(3, 2)
+    assert torch.equal(torch.vmap(torch.sin)(x), x.sin())
+    tree = torch.vmap(lambda pair: {"s": pair[0] + pair[1]})((x, x))
+    assert torch.equal(tree["s"], x * 2)
+
+
+def test_foreach_under_vmap_computes_tensor_by_tensor():
+    x = torch.ones(3, 2)
+    out = torch.vmap(lambda a: torch._foreach_addcmul([a], [a], [a], 2.0)[0])(x)
+    assert out.tolist() == [[3.0, 3.0]] * 3
+
+
+def test_dims_that_do_not_exist_are_refused(td):
+    with pytest.raises(ValueError, match="in_dim"):
+        torch.vmap(lambda one: one, in_dims=2)(td)
+    with pytest.raises(IndexError, match="out of range"):
+        torch.vmap(lambda one: one, out_dims=3)(td)
