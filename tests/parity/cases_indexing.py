@@ -71,7 +71,7 @@ CASES = [
         td[np.bool_(True)]
         td['a', 0]
         """,
-        on="flat nested locked sub",
+        on="flat nested locked",
         message=False,
     ),
     *cases(
