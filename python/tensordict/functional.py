@@ -470,6 +470,8 @@ def group_by(tensordict: Any, key: NestedKey) -> tuple[Any, tuple[Any, ...]]:
             f"{type(column).__name__}."
         )
         raise TypeError(msg)
+    if tensordict._writes_through():
+        tensordict = tensordict._as_plain()
     order = torch.argsort(places, stable=True)
     counts = torch.bincount(places, minlength=count).tolist() if count else []
     return values, tuple(tensordict[rows] for rows in order.split(counts) if counts)
@@ -514,6 +516,10 @@ def collate(
             "mask_key": mask_key,
         }
         return _collate_parts(batch, options)
+    for sample in batch:
+        if not isinstance(sample, CollectionProtocol):
+            msg = f"a {type(sample).__name__} among the samples has no batch_size"
+            raise AttributeError(msg)
     padded, nested = _checked_keys(batch, pad_keys, nested_keys, mask_key)
     cls: Any = type(first)
     if not padded and not nested:

@@ -165,7 +165,7 @@ def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
     missing = len(shape) - tensor.ndimension()
     for _ in range(missing):
         tensor = tensor.unsqueeze(-1)
-    return tensor.expand(*shape)
+    return tensor.expand(torch.Size(shape))
 
 
 def _shape(tensor: Any, nested_shape: bool = False) -> Any:

@@ -126,6 +126,8 @@ def init(
 ) -> None:
     """Set up the state of the new dense container ``td``, and store what it is made of.
 
+    Entries under nested keys are stored after the others, in the order given.
+
     Raises:
         ValueError: ``source`` is no mapping, or ``batch_size`` no size.
     """
@@ -137,8 +139,15 @@ def init(
     td._td_dim_names = None
     if names is not None:
         td.names = names
-    for key, value in list(source.items()):
+    pairs = list(source.items())
+    if any(isinstance(key, tuple) for key, _ in pairs):
+        pairs.sort(key=_is_nested_pair)
+    for key, value in pairs:
         set_entry(td, key, value, False, non_blocking)
+
+
+def _is_nested_pair(pair: tuple[Any, Any]) -> bool:
+    return isinstance(pair[0], tuple)
 
 
 def as_size(batch_size: Any, source: Any) -> torch.Size:

@@ -100,7 +100,7 @@ class ConstructOps(CopyingOps):
             key: value
             if isinstance(value, torch.Tensor)
             else convert(value, device=device, batch_size=batch_size)
-            for key, value in _shallow_first(input_dict)
+            for key, value in input_dict.items()
         }
         fitting = names is not None and len(names) == len(size)
         td = cls.__new__(cls)
@@ -575,21 +575,6 @@ def convert(
     if isinstance(obj, list) and _is_uniform(obj) is not None:
         return torch.tensor(obj, device=device)
     return obj
-
-
-def _shallow_first(entries: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    """The pairs of a mapping, those of nested keys after the others.
-
-    So ``{("a", "b"): 1, "a": {"c": 2}}`` gives both entries, in any order.
-
-    Raises:
-        KeyError: a nested key begins with an entry that is a leaf.
-    """
-    pairs = list(entries.items())
-    if not any(isinstance(key, tuple) for key, _ in pairs):
-        return pairs
-    first = [pair for pair in pairs if not isinstance(pair[0], tuple)]
-    return first + [pair for pair in pairs if isinstance(pair[0], tuple)]
 
 
 def is_namedtuple(value: Any) -> bool:

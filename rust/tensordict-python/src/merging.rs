@@ -65,8 +65,13 @@ fn init<'py>(
         )
         .map(drop)
     };
-    let is_plain_source =
-        source.is_exact_instance_of::<PyDict>() || kind(imports, source)? == Kind::Dense;
+    let is_plain_source = match source.cast_exact::<PyDict>() {
+        // Entries under nested keys come after the others: the twin sorts them.
+        Ok(source) => !source
+            .iter()
+            .any(|(key, _)| key.is_instance_of::<PyTuple>()),
+        Err(_) => kind(imports, source)? == Kind::Dense,
+    };
     if !is_plain_source || !container::is_dense(imports, td)? {
         return twin();
     }
