@@ -13,9 +13,11 @@ from tensordict.interop.index_twins import _WHOLE, _fit_source, _preallocated
 from tensordict.interop.twins import MSG_LOCKED
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
+from tensordict.storage.parts import load_part, plan_part, saved_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from tensordict.protocol import NestedKeyLike
 
@@ -535,6 +537,32 @@ class _SubTensorDict(TensorDictBase):
         value = _rust.get(self._source, key, None)
         nested = isinstance(value, CollectionProtocol)
         return _SubTensorDict if nested else type(value)
+
+    # Files --------------------------------------------------------------------------
+
+    def is_memmap(self) -> bool:
+        """Whether the collection of which this is a part is memory-mapped."""
+        return self._source.is_memmap()
+
+    def is_shared(self) -> bool:
+        """Whether the collection of which this is a part is in shared memory."""
+        return self._source.is_shared()
+
+    def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
+        """Make files of zeros of the shapes of this part, as an ordinary collection."""
+        return _rust.index(self._source, self.idx).memmap_like(*args, **kwargs)
+
+    def _save_plan(self, plan: Any, level: int) -> None:
+        plan_part(self, plan, level)
+
+    def _saved(
+        self, leaves: Iterator[torch.Tensor], directory: Any, inplace: bool
+    ) -> Self:
+        return saved_part(self, leaves, directory)
+
+    @classmethod
+    def _load_tree(cls, directory: Path, options: Any) -> Self:
+        return load_part(cls, directory, options)
 
     def memmap_(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: map the collection it belongs to."""

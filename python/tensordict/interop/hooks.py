@@ -22,3 +22,4 @@ def install() -> None:
     processes.install()
     old_text = "<class 'tensordict.tensordict.TensorDict'>"
     register_class(TensorDict, "tensordict", old_text, dense=True)
+    register_class(_SubTensorDict, "tensordict._td", dense=False)

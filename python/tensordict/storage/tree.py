@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict import _rust
+from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry
 from tensordict.storage.future import in_background
@@ -261,6 +262,9 @@ class _AnonymousPlan:
     def close_level(self, level: int, *fields: Any) -> None:
         """Do nothing: there is no metadata."""
 
+    def close_level_as(self, level: int, text: str) -> None:
+        """Do nothing: there is no metadata."""
+
     def _shared(self, leaf: torch.Tensor) -> torch.Tensor:
         """The leaf in shared memory without a name; itself where it is there already."""
         if (
@@ -383,13 +387,14 @@ def _descend(path: Path, subpath: Any, escapes_keys: bool) -> Path:
 
 def _load_into(out: Any, loaded: Any) -> Any:
     """Give ``out`` the entries of ``loaded``, and only those."""
-    if out.is_locked:
-        raise RuntimeError(
-            "Cannot modify locked TensorDict. For in-place modification, consider "
-            "using the `set_()` method and make sure the key is present."
-        )
+    # The lock of a memory-mapped container guards its tie to a directory, which is
+    # what changes here; any other lock guards its entries.
+    if out.is_locked and not out.is_memmap():
+        raise RuntimeError(MSG_LOCKED)
     _check_fit(out, loaded)
     _take_entries(out, loaded)
+    if out.is_memmap():
+        _mark_mapped(out)
     return out
 
 

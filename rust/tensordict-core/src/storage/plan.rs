@@ -206,9 +206,14 @@ impl Plan {
             });
         }
         let text = metadata::level_text(&self.levels[level].entries, fields);
+        self.close_level_as(level, text);
+        Ok(())
+    }
+
+    /// Closes a level of another layout with the text of its metadata.
+    pub fn close_level_as(&mut self, level: usize, text: String) {
         self.add_file(level, METADATA_FILE, text.into_bytes());
         self.levels[level].is_closed = true;
-        Ok(())
     }
 
     /// Adds a file whose bytes are known: metadata of other classes, pickled values.

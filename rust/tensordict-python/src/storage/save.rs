@@ -163,6 +163,11 @@ impl SavePlan {
             .map_err(|error| exception(py, &error))
     }
 
+    /// Closes a level of another layout with the text of its metadata.
+    fn close_level_as(&self, level: usize, text: String) {
+        self.state.lock().plan.close_level_as(level, text);
+    }
+
     /// The directory of a level once saved.
     fn level_directory(&self, level: usize) -> PathBuf {
         self.target.join(self.state.lock().plan.level_path(level))

@@ -1,0 +1,93 @@
+"""A part of a container, the view ``_SubTensorDict``, as a directory.
+
+The directory ``_source`` holds the whole container, ``meta.json`` the index of the part:
+docs/format names the tags that ranges, slices, tensors and the like get there.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.storage import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["load_part", "plan_part", "saved_part"]
+
+_SOURCE = "_source"
+
+
+def plan_part(part: Any, plan: Any, level: int) -> None:
+    """Add a part to a level of a plan: its whole source, and its index."""
+    ((_, child_level, source),) = plan.add_entries(level, {_SOURCE: part._source})
+    source._save_plan(plan, child_level)
+    cls = type(part)
+    fields = {
+        "_type": registry.type_text(cls),
+        "_format_version": 1,
+        "_class": registry.class_text(cls),
+        "index": _to_json(part.idx),
+    }
+    plan.close_level_as(level, json.dumps(fields))
+
+
+def saved_part(part: Any, leaves: Iterator[torch.Tensor], directory: Any) -> Any:
+    """The same part of the saved source."""
+    child = None if directory is None else directory.child(_SOURCE)
+    saved = type(part)(part._source._saved(leaves, child, False), part.idx)
+    saved._is_memmap = True
+    saved._memmap_prefix = None if directory is None else directory.path
+    return saved
+
+
+def load_part(cls: type, path: Path, options: Any) -> Any:
+    """Make the part that a directory holds.
+
+    Raises:
+        ValueError: its metadata has no index that can be read.
+    """
+    from tensordict.storage.tree import load_directory
+
+    fields = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+    try:
+        index = _from_json(fields["index"])
+    except (KeyError, TypeError, ValueError) as error:
+        msg = f"{path / 'meta.json'} holds no index of a part: {error!r}."
+        raise ValueError(msg) from error
+    return cls(load_directory(path / _SOURCE, options), index)
+
+
+def _to_json(index: Any) -> Any:
+    if index is Ellipsis:
+        return ["ellipsis"]
+    if isinstance(index, (tuple, list)):
+        return [type(index).__name__, [_to_json(item) for item in index]]
+    if isinstance(index, (slice, range)):
+        bounds = {"start": index.start, "stop": index.stop, "step": index.step}
+        return [type(index).__name__, bounds]
+    if isinstance(index, torch.Tensor):
+        return ["tensor", index.tolist(), str(index.device)]
+    return index
+
+
+def _from_json(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    kind, *rest = value
+    if kind == "ellipsis":
+        return Ellipsis
+    if kind in ("tuple", "list"):
+        items = [_from_json(item) for item in rest[0]]
+        return tuple(items) if kind == "tuple" else items
+    if kind in ("slice", "range"):
+        bounds = rest[0]["start"], rest[0]["stop"], rest[0]["step"]
+        return slice(*bounds) if kind == "slice" else range(*bounds)
+    if kind == "tensor":
+        return torch.tensor(rest[0])
+    msg = f"unknown kind of index {kind!r}"
+    raise ValueError(msg)
