@@ -203,6 +203,7 @@ class LockingOps(CollectionProtocol):
             dims = tuple(dims[0])
         ndim = self.batch_dims
         order = [dim % ndim for dim in dims]
+        order += range(len(order), ndim)
         source._write_back(self.permute(*[order.index(dim) for dim in range(ndim)]))
 
     def _undo_transpose(self, source: Any, *args: Any, **kwargs: Any) -> None:
