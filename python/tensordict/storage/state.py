@@ -94,7 +94,13 @@ def _nest(flat: dict[str, Any]) -> dict[str, Any]:
 
 def _check_keys(td: Any, values: Mapping[str, Any]) -> None:
     entries = td._entries() if isinstance(td, CollectionProtocol) else {}
-    extra, missing = values.keys() - entries.keys(), entries.keys() - values.keys()
+    extra = values.keys() - entries.keys()
+    # A state has tensors only: an empty collection is in none.
+    missing = {
+        key
+        for key in entries.keys() - values.keys()
+        if not (isinstance(entries[key], CollectionProtocol) and entries[key].is_empty())
+    }
     if extra or missing:
         raise RuntimeError(
             "Cannot load state-dict because the key sets don't match: got state_dict "
