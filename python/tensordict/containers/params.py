@@ -451,6 +451,21 @@ class TensorDictParams(TensorDictBase, nn.Module):
         with torch.no_grad():
             return super().zero_()
 
+    def fill_(self, *args: Any, **kwargs: Any) -> Self:
+        """Fill a parameter, or all in a nested collection, in place."""
+        with torch.no_grad():
+            return super().fill_(*args, **kwargs)
+
+    def set_at_(self, *args: Any, **kwargs: Any) -> Self:
+        """Write into a part of a parameter, in place."""
+        with torch.no_grad():
+            return super().set_at_(*args, **kwargs)
+
+    def update_at_(self, *args: Any, **kwargs: Any) -> Self:
+        """Write into parts of the parameters, in place."""
+        with torch.no_grad():
+            return super().update_at_(*args, **kwargs)
+
     def share_memory_(self) -> Self:
         """Move all tensors to shared memory, in place."""
         self._param_td.share_memory_()

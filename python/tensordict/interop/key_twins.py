@@ -19,6 +19,7 @@ from tensordict.interop.twins import (
     align,
     check_batch,
     clone_structure,
+    containers,
     leaves,
     new,
     unravel_key_to_tuple,
@@ -582,14 +583,29 @@ def _pair(
 
 def fill(td: Any, value: Any) -> None:
     """Fill every leaf with a number or a tensor of one element; None is zero."""
+    if any(
+        not container._is_dense and container._writes_through()
+        for container in containers(td)
+    ):
+        _fill_entries(td, value)
+        return
     held = leaves(td)
-    if not held:
-        return
-    if value is None:
+    if value is not None:
+        for leaf in held:
+            leaf.fill_(value)
+    elif held:
         torch._foreach_zero_(held)
-        return
-    for leaf in held:
-        leaf.fill_(value)
+
+
+def _fill_entries(td: Any, value: Any) -> None:
+    """:func:`fill` where a container may give copies of its entries."""
+    for key, item in list(td._entries().items()):
+        if isinstance(item, CollectionProtocol):
+            _fill_entries(item, value)
+            continue
+        item.fill_(0 if value is None else value)
+        if not td._is_dense and td._writes_through():
+            td._set_entry(key, item)
 
 
 def replace_all(td: Any, other: Any) -> None:

@@ -588,20 +588,23 @@ class AccessOps(CollectionProtocol):
             >>> td.set_at_("a", 1.0, slice(1, None))["a"]
             tensor([0., 1., 1.])
         """
-        self._write_at(_rust.get(self, key), key, value, index)
-        return self
-
-    def _write_at(self, target: Any, key: Any, value: Any, index: Any) -> None:
+        path = _rust.unravel_key_to_tuple(key)
+        target = _rust.get(self, path or key)
         if isinstance(target, CollectionProtocol):
             if isinstance(value, dict):
                 value = _rust.validate(self, key, value)
             target[index] = value
-            return
+            return self
         if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
             value = tensor_of(value, target.device)
         if isinstance(value, torch.Tensor):
             value = value.to(target.dtype)
         target[index] = value
+        parent = self if len(path) == 1 else _rust.get(self, path[:-1])
+        if parent._writes_through():
+            # What it gives may be a copy.
+            parent._set_entry(path[-1], target)
+        return self
 
     def _set_at_str(
         self, key: str, value: Any, idx: Any, *, validated: bool, non_blocking: bool
@@ -650,10 +653,13 @@ class AccessOps(CollectionProtocol):
         source: Any = input_dict_or_td
         if keys_to_update is not None:
             source = _restricted(source, _paths(keys_to_update))
-        writes: list[tuple[torch.Tensor, Any]] = []
+        writes: list[tuple[Any, str, torch.Tensor, Any]] = []
         _collect_writes(self, source, idx, writes)
-        for target, value in writes:
+        for parent, name, target, value in writes:
             target[idx] = value
+            if parent._writes_through():
+                # What it gives may be a copy.
+                parent._set_entry(name, target)
         return self
 
     def copy_at_(
@@ -687,11 +693,16 @@ class AccessOps(CollectionProtocol):
         Raises:
             KeyError: there is no such entry.
         """
-        target = _rust.get(self, key)
+        path = _rust.unravel_key_to_tuple(key)
+        target = _rust.get(self, path or key)
         if isinstance(target, CollectionProtocol):
             _rust.fill(target, value)
-        else:
-            target.fill_(value)
+            return self
+        target.fill_(value)
+        parent = self if len(path) == 1 else _rust.get(self, path[:-1])
+        if parent._writes_through():
+            # What it gives may be a copy.
+            parent._set_entry(path[-1], target)
         return self
 
     # How values come in ----------------------------------------------------------
@@ -848,7 +859,7 @@ def _kept(td: Any, value: Any) -> Any:
     if td._is_dense or not isinstance(value, CollectionProtocol) or value._is_dense:
         return value
     part: Any = value
-    return part._as_dense()
+    return part._as_plain()
 
 
 def _absent(td: Any, key: Any) -> KeyError:
@@ -883,19 +894,21 @@ def _restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
 
 
 def _collect_writes(
-    td: Any, source: Any, index: Any, writes: list[tuple[torch.Tensor, Any]]
+    td: Any, source: Any, index: Any, writes: list[tuple[Any, str, torch.Tensor, Any]]
 ) -> None:
     """The leaves of ``td`` and the values for them, checked against what is indexed."""
     for key, value in list(source.items()):
         target = _rust.get(td, key)
-        if isinstance(target, CollectionProtocol):
-            if isinstance(value, (CollectionProtocol, Mapping)):
-                _collect_writes(target, value, index, writes)
-                continue
-            for leaf in _rust.leaves(target):
-                _check_write(leaf, value, index, writes)
-            continue
-        _check_write(target, value, index, writes)
+        if not isinstance(target, CollectionProtocol):
+            path = _rust.unravel_key_to_tuple(key)
+            parent = td if len(path) == 1 else _rust.get(td, path[:-1])
+            checked = _checked_write(target, value, index)
+            writes.append((parent, path[-1], target, checked))
+        elif isinstance(value, (CollectionProtocol, Mapping)):
+            _collect_writes(target, value, index, writes)
+        else:
+            spread = dict.fromkeys(target.keys(True, True), value)
+            _collect_writes(target, spread, index, writes)
 
 
 def _copies_plainly(td: Any, source: Any, index: Any) -> bool:
@@ -926,16 +939,11 @@ def _is_plain_index(part: Any) -> bool:
     return isinstance(part, (int, slice, np.integer))
 
 
-def _check_write(
-    target: torch.Tensor,
-    value: Any,
-    index: Any,
-    writes: list[tuple[torch.Tensor, Any]],
-) -> None:
+def _checked_write(target: torch.Tensor, value: Any, index: Any) -> Any:
+    """The form of ``value`` that can be written at ``index``, or what the write raises."""
     if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
         value = tensor_of(value, target.device)
     if isinstance(value, torch.Tensor):
-        # Raises what the write would raise, before anything is written.
         shape = target[index].shape
         if value.shape != shape and shape.numel():
             spare = value.dim() - len(shape)
@@ -943,4 +951,4 @@ def _check_write(
                 value = value.reshape(value.shape[spare:])
             value.expand(shape)
         value = value.to(target.dtype)
-    writes.append((target, value))
+    return value

@@ -598,7 +598,7 @@ class KeysOps(CollectionProtocol):
 
 def _dense_copy(td: Any) -> Any:
     """New containers that share the leaves, which can be changed without changing td."""
-    return _rust.clone_structure(td) if td._is_dense else td._as_dense()
+    return _rust.clone_structure(td) if td._is_dense else td._as_plain()
 
 
 def _path_of(key: NestedKeyLike) -> tuple[str, ...]:
