@@ -221,3 +221,22 @@ def test_assert_close_names_the_key_and_the_distance(container) -> None:
     with pytest.raises(KeyError):
         assert_close(td, td.select("a"))
     assert assert_close(td, td.select("a"), intersection=True)
+
+
+def test_operators_between_a_collection_and_a_tensor_compile(container) -> None:
+    td, operand = pair(container), torch.tensor([2.0, 3.0])
+
+    def function(td: TensorDict, operand: torch.Tensor) -> tuple[TensorDict, ...]:
+        return (
+            td + operand,
+            td - operand,
+            operand / (td + 1),
+            td == operand,
+            td % operand,
+        )
+
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    for found, expected in zip(
+        compiled(td, operand), function(td, operand), strict=True
+    ):
+        assert (found == expected).all()

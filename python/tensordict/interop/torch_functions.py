@@ -18,7 +18,7 @@ from tensordict import _rust
 from tensordict.ops.joining import cat, stack
 from tensordict.protocol import CollectionProtocol
 
-__all__ = ["TD_HANDLED_FUNCTIONS"]
+__all__ = ["TD_HANDLED_FUNCTIONS", "reflected_operator"]
 
 Handler = Callable[..., Any]
 
@@ -67,6 +67,86 @@ def _handles(function: Callable[..., Any]) -> Callable[[Handler], Handler]:
 
 for _name in _METHODS.split():
     TD_HANDLED_FUNCTIONS[getattr(torch, _name)] = _by_method(_name)
+
+
+# Operators that meet a tensor ------------------------------------------------------
+
+# In eager code Python calls the collection's operator. Dynamo asks here first, with the
+# tensor's method, on whichever side the tensor is.
+_OPERATORS = {
+    "add": ("__add__", "__radd__"),
+    "sub": ("__sub__", "__rsub__"),
+    "mul": ("__mul__", "__rmul__"),
+    "div": ("__truediv__", "__rtruediv__"),
+    "__truediv__": ("__truediv__", "__rtruediv__"),
+    "pow": ("__pow__", "__rpow__"),
+    "remainder": ("__mod__", "__rmod__"),
+    "__mod__": ("__mod__", "__rmod__"),
+    "eq": ("__eq__", "__eq__"),
+    "ne": ("__ne__", "__ne__"),
+    "lt": ("__lt__", "__gt__"),
+    "le": ("__le__", "__ge__"),
+    "gt": ("__gt__", "__lt__"),
+    "ge": ("__ge__", "__le__"),
+    "__and__": ("__and__", "__rand__"),
+    "__or__": ("__or__", "__ror__"),
+    "__xor__": ("__xor__", "__rxor__"),
+    "bitwise_and": ("__and__", "__rand__"),
+    "bitwise_or": ("__or__", "__ror__"),
+    "bitwise_xor": ("__xor__", "__rxor__"),
+    "__eq__": ("__eq__", "__eq__"),
+    "__ne__": ("__ne__", "__ne__"),
+}
+
+
+def _by_operator(direct: str, reflected: str) -> Handler:
+    """The handler of an operator between a tensor and a collection."""
+
+    def handler(one: Any, other: Any) -> Any:
+        if isinstance(one, CollectionProtocol):
+            return getattr(one, direct)(other)
+        method = getattr(other, reflected, None)
+        return NotImplemented if method is None else method(one)
+
+    handler.__name__ = direct
+    return handler
+
+
+for _name, _pair in _OPERATORS.items():
+    TD_HANDLED_FUNCTIONS[getattr(torch.Tensor, _name)] = _by_operator(*_pair)
+
+
+def reflected_operator(function: Callable[..., Any]) -> Handler | None:
+    """The handler of ``td - tensor`` and its kin, which Dynamo asks for as a reflection.
+
+    A function written in Python is no key that Dynamo finds in a table; it does follow
+    comparisons.
+    """
+    if function is torch.Tensor.__rsub__:
+        return _subtract
+    if function is torch.Tensor.__rtruediv__:
+        return _divide
+    if function is torch.Tensor.__rpow__:
+        return _power
+    if function is torch.Tensor.__rmod__:
+        return _remainder
+    return None
+
+
+def _subtract(tensor: torch.Tensor, td: Any) -> Any:
+    return td.__sub__(tensor)
+
+
+def _divide(tensor: torch.Tensor, td: Any) -> Any:
+    return td.__truediv__(tensor)
+
+
+def _power(tensor: torch.Tensor, td: Any) -> Any:
+    return td.__pow__(tensor)
+
+
+def _remainder(tensor: torch.Tensor, td: Any) -> Any:
+    return td.__mod__(tensor)
 
 
 # New leaves like the old ones ----------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -38,7 +37,8 @@ MSG_SCALAR = (
 )
 
 
-_data = operator.attrgetter("data")
+def _data(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.data
 
 
 class AutogradOps(CollectionProtocol):
@@ -228,7 +228,9 @@ class AutogradOps(CollectionProtocol):
         result = _rust.rebuild_as(self, values, self._plain_type, size)
         for container in _rust.containers(result):
             container._device = torch.device("cpu")
-        return result
+        # Empty collections have no addresses: they are left out.
+        filtered = result._fast_apply(lambda pointer: pointer, filter_empty=True)
+        return result.empty() if filtered is None else filtered
 
     def param_count(self, *, count_duplicates: bool = True) -> int:
         """Count the elements of all leaves.

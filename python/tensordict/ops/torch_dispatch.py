@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.interop.torch_functions import TD_HANDLED_FUNCTIONS
+from tensordict.interop.torch_functions import (
+    TD_HANDLED_FUNCTIONS,
+    reflected_operator,
+)
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ class TorchDispatchOps(CollectionProtocol):
             torch turns into a TypeError) where the table has none.
         """
         handler = TD_HANDLED_FUNCTIONS.get(func)
+        if handler is None:
+            handler = reflected_operator(func)
         if handler is None:
             return NotImplemented
         for each in types:
