@@ -230,7 +230,14 @@ class AutogradOps(CollectionProtocol):
             container._device = torch.device("cpu")
         # Empty collections have no addresses: they are left out.
         filtered = result._fast_apply(lambda pointer: pointer, filter_empty=True)
-        return result.empty() if filtered is None else filtered
+        if filtered is None:
+            return result.empty()
+        # The addresses of the root come before those of nested collections.
+        for key, value in list(filtered._entries().items()):
+            if isinstance(value, CollectionProtocol):
+                filtered._del_entry(key)
+                filtered._set_entry(key, value)
+        return filtered
 
     def param_count(self, *, count_duplicates: bool = True) -> int:
         """Count the elements of all leaves.

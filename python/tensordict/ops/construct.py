@@ -148,8 +148,7 @@ class ConstructOps(CopyingOps):
                         value, batch_size=batch_size, device=device
                     )
             made[key] = value
-        cls: Any = self._dense_type()
-        return cls.from_dict(
+        return _dense().from_dict(
             made,
             auto_batch_size=auto_batch_size,
             batch_size=batch_size,

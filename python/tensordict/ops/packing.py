@@ -84,7 +84,7 @@ class PackLayout:
             self.keys, self.shapes, self.offsets, strict=True
         ):
             part = flat.narrow(-1, offset, shape.numel())
-            td.set(key, part.reshape(*batch_size, *shape))
+            td.set(key, part.reshape([*batch_size, *shape]))
         return td
 
 
@@ -126,7 +126,7 @@ def pack_leaves(
     if leaves:
         flat = torch.cat(
             [
-                leaf.reshape(*batch_size, shape.numel())
+                leaf.reshape([*batch_size, shape.numel()])
                 for leaf, shape in zip(leaves, layout.shapes, strict=True)
             ],
             -1,
