@@ -79,7 +79,8 @@ test-core: ## run the tests of the Rust core, which need no Python
 
 .PHONY: test-python
 test-python: $(stamps)/extension ## run the tests of the package, doctests included
-	$(python) -m pytest $(PYTEST)
+	@# The workers share the cores; torch's own threads would only add to them.
+	OMP_NUM_THREADS=1 $(python) -m pytest $(PYTEST)
 
 .PHONY: doctest
 doctest: $(stamps)/extension ## run the examples of the docstrings and documents
