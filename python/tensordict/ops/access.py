@@ -764,6 +764,9 @@ class AccessOps(CollectionProtocol):
                 _rust.validate(self, key, value, non_blocking)
                 raise _InplaceWriteError(MSG_INPLACE.format(key, self))
             value = _rust.fit_inplace(self, key, value, present)
+            if not value.numel():
+                # Of no elements any shape fits, which copy_ does not know.
+                return
             try:
                 present.copy_(value, non_blocking=non_blocking)
             except RuntimeError as error:
