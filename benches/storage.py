@@ -1,0 +1,232 @@
+"""``python benches/storage.py --peer DIR``: saving and loading beside the limits.
+
+Each workload is timed in turns: a bare loop of system calls (the limit), this package,
+and the published release in a process of its own, at its best number of threads. Before
+a timing a scratch file of the same size is written and removed, so that none pays for
+what another left dirty; every save goes to a fresh directory, which is removed after
+all timings of its workload (ext4 is slow to make files where many were just removed).
+Everything is warm: in the page cache, not durable. Prints the least and the median
+time of each side, the least CPU time (which others on the machine disturb less), and
+the ratios of the least ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+
+Times = tuple[float, float]
+"""Seconds that passed, and seconds of CPU."""
+
+WORKLOADS: dict[str, tuple[int, int]] = {
+    # name: (leaves, bytes of each)
+    "save 12 x 32 MiB": (12, 32 * MIB),
+    "save 240 x 1 MiB": (240, MIB),
+    "save 2000 x 1 KiB": (2000, 1024),
+    "load 240 x 1 MiB": (240, MIB),
+    "load 2000 x 1 KiB": (2000, 1024),
+}
+
+PEER_THREADS = (0, 2, 4, 8)
+
+
+def main() -> None:
+    """Run the workloads and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peer", help="where the published release is installed")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", default=None, help="where to write")
+    parser.add_argument("--only", default="", help="workloads whose name holds this")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        serve()
+        return
+    ours = Worker({})
+    sides: dict[str, Callable[[dict[str, Any]], Times]] = {
+        "limit": run_limit,
+        "ours": ours.run,
+    }
+    if arguments.peer:
+        peer = Worker({"PYTHONPATH": arguments.peer})
+        for threads in PEER_THREADS:
+            sides[f"peer, {threads} threads"] = lambda job, threads=threads: peer.run(
+                {**job, "threads": threads}
+            )
+    print(
+        f"{os.process_cpu_count() if sys.version_info > (3, 13) else os.cpu_count()} cores"
+    )
+    for name, (leaves, size) in WORKLOADS.items():
+        if arguments.only in name:
+            times = time_workload(name, leaves, size, sides, arguments)
+            report(name, times)
+
+
+def time_workload(
+    name: str,
+    leaves: int,
+    size: int,
+    sides: dict[str, Callable[[dict[str, Any]], Times]],
+    arguments: argparse.Namespace,
+) -> dict[str, list[Times]]:
+    times: dict[str, list[Times]] = {side: [] for side in sides}
+    folder = Path(tempfile.mkdtemp(dir=arguments.folder))
+    job = {
+        "kind": name.split(maxsplit=1)[0],
+        "leaves": leaves,
+        "size": size,
+        "threads": 0,
+    }
+    try:
+        if job["kind"] == "load":
+            sides["ours"]({**job, "kind": "save", "path": str(folder / "saved")})
+        for round_number in range(arguments.rounds):
+            for number, (side, run) in enumerate(sides.items()):
+                path = folder / f"{round_number}-{number}"
+                if job["kind"] == "load":
+                    path = folder / "saved"
+                else:
+                    write_scratch(folder / "scratch", leaves * size)
+                times[side].append(run({**job, "path": str(path)}))
+                if job["kind"] == "save" and size >= MIB:
+                    shutil.rmtree(path)
+    finally:
+        shutil.rmtree(folder)
+    return times
+
+
+def write_scratch(path: Path, num_bytes: int) -> None:
+    block = bytes(8 * MIB)
+    with path.open("wb", buffering=0) as file:
+        for _ in range(max(1, num_bytes // len(block))):
+            file.write(block)
+    path.unlink()
+
+
+def report(name: str, times: dict[str, list[Times]]) -> None:
+    print(f"\n{name}")
+    least = {side: min(passed for passed, _ in runs) for side, runs in times.items()}
+    cpu = {side: min(used for _, used in runs) for side, runs in times.items()}
+    for side, runs in times.items():
+        median = statistics.median(passed for passed, _ in runs)
+        print(
+            f"  {side:16} least {least[side] * 1e3:8.2f} ms, median {median * 1e3:8.2f} ms, "
+            f"CPU {cpu[side] * 1e3:8.2f} ms; ours / this {least['ours'] / least[side]:5.2f}, "
+            f"CPU {cpu['ours'] / cpu[side]:5.2f}"
+        )
+    peers = [side for side in times if side.startswith("peer")]
+    if peers:
+        gain = min(least[side] for side in peers) / least["ours"]
+        cpu_gain = min(cpu[side] for side in peers) / cpu["ours"]
+        print(f"  faster than the release at its best: {gain:.2f}, CPU {cpu_gain:.2f}")
+
+
+# The limit ------------------------------------------------------------------------------
+
+
+def run_limit(job: dict[str, Any]) -> Times:
+    """Two threads of system calls, each on files of its own."""
+    path = Path(job["path"])
+    names = [str(path / f"k{i}.memmap") for i in range(job["leaves"])]
+    is_save = job["kind"] == "save"
+    work = write_plain if is_save else map_plain
+    content = memoryview(bytearray(os.urandom(1024)) * (job["size"] // 1024))
+    kept: list[Any] = []
+    start, used = time.perf_counter(), time.process_time()
+    if is_save:
+        path.mkdir()
+    halves = [
+        threading.Thread(target=work, args=(names[part::2], content, kept))
+        for part in range(2)
+    ]
+    for half in halves:
+        half.start()
+    for half in halves:
+        half.join()
+    return time.perf_counter() - start, time.process_time() - used
+
+
+def write_plain(names: list[str], content: memoryview, kept: list[Any]) -> None:
+    for name in names:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        for offset in range(0, len(content), 8 * MIB):
+            os.pwrite(descriptor, content[offset : offset + 8 * MIB], offset)
+        os.close(descriptor)
+
+
+def map_plain(names: list[str], content: memoryview, kept: list[Any]) -> None:
+    for name in names:
+        descriptor = os.open(name, os.O_RDWR)
+        kept.append(mmap.mmap(descriptor, len(content)))
+        os.close(descriptor)
+
+
+# A side in a process of its own ----------------------------------------------------------
+
+
+class Worker:
+    """A process that times jobs with the ``tensordict`` that it imports."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", __file__, "--worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+
+    def run(self, job: dict[str, Any]) -> Times:
+        """The time that the job took."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        passed, used = json.loads(self.process.stdout.readline())
+        return passed, used
+
+
+def serve() -> None:
+    """Do the jobs that come in, one per line; print the seconds of each."""
+    import torch
+
+    from tensordict import TensorDict
+
+    made: dict[tuple[int, int], Any] = {}
+    for line in sys.stdin:
+        job = json.loads(line)
+        shape = job["leaves"], job["size"]
+        if shape not in made:
+            made.clear()
+            made[shape] = TensorDict(
+                {
+                    f"k{i}": torch.randint(0, 255, (job["size"],), dtype=torch.uint8)
+                    for i in range(job["leaves"])
+                }
+            )
+        start, used = time.perf_counter(), time.process_time()
+        if job["kind"] == "save":
+            result = made[shape].memmap(job["path"], num_threads=job["threads"])
+        else:
+            result = TensorDict.load_memmap(job["path"], num_threads=job["threads"])
+        times = time.perf_counter() - start, time.process_time() - used
+        del result
+        print(json.dumps(times), flush=True)
+
+
+if __name__ == "__main__":
+    main()

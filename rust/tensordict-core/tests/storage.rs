@@ -1,0 +1,303 @@
+//! The storage without Python: saves of byte arrays, committed, read back, damaged.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+use tensordict_core::storage::json::{self, Value};
+use tensordict_core::storage::map::Mode;
+use tensordict_core::storage::metadata::{self, LeafMeta, LevelFields};
+use tensordict_core::storage::plan::{Content, Plan};
+use tensordict_core::storage::read::{Node, ReadOptions, Tree, map_leaves, read_tree};
+use tensordict_core::storage::region::Region;
+use tensordict_core::storage::{StorageError, StorageResult, commit, sparse};
+
+const CLASS: &str = "tensordict:TensorDict";
+
+/// Leaves of bytes, by name; a name with a slash is in a nested level.
+type Leaves = BTreeMap<String, Vec<u8>>;
+
+fn leaves(entries: &[(&str, &[u8])]) -> Leaves {
+    entries
+        .iter()
+        .map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec()))
+        .collect()
+}
+
+fn plan(leaves: &Leaves) -> Plan {
+    let mut plan = Plan::new(true);
+    let mut levels = BTreeMap::from([(String::new(), Plan::ROOT)]);
+    for (name, bytes) in leaves {
+        let (parent, key) = name.rsplit_once('/').unwrap_or(("", name));
+        let level = *levels
+            .entry(parent.to_owned())
+            .or_insert_with(|| plan.add_child(Plan::ROOT, parent, "TensorDict").unwrap());
+        let meta = LeafMeta {
+            device: "cpu".to_owned(),
+            shape: vec![i64::try_from(bytes.len()).unwrap()],
+            dtype: "torch.uint8".to_owned(),
+            is_nested: false,
+        };
+        // SAFETY: the caller's map holds the bytes until it is done with the plan.
+        let region = unsafe { Region::new(bytes.as_ptr(), bytes.len()) };
+        let length = bytes.len() as u64;
+        plan.add_leaf(level, key, meta, length, Content::Memory(region), None)
+            .unwrap();
+    }
+    for level in levels.into_values() {
+        let fields = LevelFields {
+            class_text: Some(CLASS.to_owned()),
+            ..LevelFields::default()
+        };
+        plan.close_level(level, &fields).unwrap();
+    }
+    plan
+}
+
+fn save(leaves: &Leaves, target: &Path) -> StorageResult<()> {
+    commit::save(&plan(leaves), target, 2, true).map(drop)
+}
+
+fn read(target: &Path) -> StorageResult<Tree> {
+    let known_classes = [CLASS.to_owned()];
+    let options = ReadOptions {
+        escapes_keys: true,
+        known_classes: &known_classes,
+    };
+    read_tree(target, options)
+}
+
+fn load(target: &Path) -> StorageResult<Leaves> {
+    let tree = read(target)?;
+    let mappings = map_leaves(&tree.leaves, Mode::Private, 2)?;
+    let bytes = tree.leaves.iter().zip(mappings).map(|(leaf, mapping)| {
+        let bytes = mapping.map_or_else(Vec::new, |mapping| {
+            // SAFETY: nothing writes to the files of this test while they are mapped.
+            unsafe { std::slice::from_raw_parts(mapping.as_mut_ptr(), mapping.len()) }.to_vec()
+        });
+        (leaf.keys.join("/"), bytes)
+    });
+    Ok(bytes.collect())
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            let name = PathBuf::from(entry.file_name());
+            found.extend(files(&entry.path()).into_iter().map(|path| name.join(path)));
+        } else {
+            found.push(entry.file_name().into());
+        }
+    }
+    found.sort();
+    found
+}
+
+fn names(paths: &[&str]) -> Vec<PathBuf> {
+    paths.iter().map(PathBuf::from).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn test_what_is_saved_is_loaded(
+        old in prop::collection::btree_map("[a-c]{1,2}(/[ -~]{0,3})?", prop::collection::vec(any::<u8>(), 0..9), 0..5),
+        new in prop::collection::btree_map("[a-c]{1,2}(/[ -~]{0,3})?", prop::collection::vec(any::<u8>(), 0..9), 0..5),
+    ) {
+        // A key that is a leaf and a level at once is no tree.
+        let is_tree = |leaves: &Leaves| {
+            leaves.keys().all(|name| !leaves.keys().any(|other| other.starts_with(&format!("{name}/"))))
+                && leaves.keys().all(|name| name.matches('/').count() < 2)
+        };
+        prop_assume!(is_tree(&old) && is_tree(&new));
+        let place = TempDir::new().unwrap();
+        let target = place.path().join("td");
+        save(&old, &target).unwrap();
+        prop_assert_eq!(&load(&target).unwrap(), &old);
+        save(&new, &target).unwrap();
+        prop_assert_eq!(&load(&target).unwrap(), &new);
+        prop_assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn test_any_text_is_json_or_an_error(text in "\\PC{0,40}") {
+        if let Ok(value) = json::parse(&text) {
+            prop_assert_eq!(json::parse(&value.to_text()), Ok(value));
+        }
+    }
+
+    #[test]
+    fn test_damaged_metadata_is_an_error_and_never_a_panic(cut in 0usize..400, byte in any::<u8>()) {
+        let place = TempDir::new().unwrap();
+        let target = place.path().join("td");
+        save(&leaves(&[("a", b"12"), ("n/b", b"3")]), &target).unwrap();
+        let path = target.join("meta.json");
+        let mut text = fs::read(&path).unwrap();
+        let cut = cut % text.len();
+        text[cut] = byte;
+        fs::write(&path, &text).unwrap();
+        let before = files(&target);
+        let _ = load(&target);
+        prop_assert_eq!(files(&target), before);
+    }
+}
+
+#[test]
+fn test_a_target_with_other_files_keeps_them() {
+    let place = TempDir::new().unwrap();
+    let target = place.path().join("td");
+    save(&leaves(&[("a", b"1"), ("n/b", b"2")]), &target).unwrap();
+    fs::write(target.join("notes.txt"), "mine").unwrap();
+    let new = leaves(&[("c", b"3")]);
+    save(&new, &target).unwrap();
+    assert_eq!(load(&target).unwrap(), new);
+    assert_eq!(
+        files(&target),
+        names(&["c.memmap", "meta.json", "notes.txt"])
+    );
+}
+
+#[test]
+fn test_a_whole_save_is_exchanged_and_readers_keep_the_old_one() {
+    let place = TempDir::new().unwrap();
+    let target = place.path().join("td");
+    save(&leaves(&[("a", b"old")]), &target).unwrap();
+    let inode = fs::metadata(&target).unwrap().ino();
+    let tree = read(&target).unwrap();
+    let mapping = map_leaves(&tree.leaves, Mode::Shared, 1)
+        .unwrap()
+        .remove(0)
+        .unwrap();
+    save(&leaves(&[("a", b"new")]), &target).unwrap();
+    assert_ne!(fs::metadata(&target).unwrap().ino(), inode);
+    // SAFETY: the file behind the mapping has no name any more; nothing writes to it.
+    let bytes = unsafe { std::slice::from_raw_parts(mapping.as_mut_ptr(), mapping.len()) };
+    assert_eq!(bytes, b"old");
+}
+
+#[test]
+fn test_what_a_dead_owner_left_is_swept_and_what_is_in_use_is_not() {
+    let place = TempDir::new().unwrap();
+    let target = place.path().join("td");
+    let area = place.path().join(".td.tdtmp");
+    fs::create_dir_all(area.join("1-0/new")).unwrap();
+    fs::write(area.join("1-0/new/a.memmap"), "half").unwrap();
+    fs::create_dir_all(area.join("2-0/new")).unwrap();
+    let in_use = fs::File::open(area.join("2-0")).unwrap();
+    rustix::fs::flock(&in_use, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    save(&leaves(&[("a", b"1")]), &target).unwrap();
+    assert!(!area.join("1-0").exists());
+    assert!(area.join("2-0/new").exists());
+    drop(in_use);
+    save(&leaves(&[("a", b"1")]), &target).unwrap();
+    assert!(!area.exists());
+}
+
+#[test]
+fn test_a_linked_leaf_stays_the_same_file() {
+    let place = TempDir::new().unwrap();
+    let target = place.path().join("td");
+    let content = leaves(&[("a", b"kept")]);
+    save(&content, &target).unwrap();
+    let path = target.join("a.memmap");
+    let inode = fs::metadata(&path).unwrap().ino();
+    let mut plan = plan(&leaves(&[("a", b"kept"), ("b", b"new")]));
+    // SAFETY: `content` outlives the plan.
+    let memory = unsafe { Region::new(content["a"].as_ptr(), 4) };
+    plan.set_content(
+        0,
+        Content::Link {
+            path: path.clone(),
+            memory,
+        },
+    );
+    // The other leaf's memory is gone by now, so it is given anew.
+    let new = b"new";
+    // SAFETY: the array is static.
+    plan.set_content(1, Content::Memory(unsafe { Region::new(new.as_ptr(), 3) }));
+    commit::save(&plan, &target, 1, true).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+    assert_eq!(
+        load(&target).unwrap(),
+        leaves(&[("a", b"kept"), ("b", b"new")])
+    );
+}
+
+#[test]
+fn test_files_of_zeros_keep_what_is_there() {
+    let place = TempDir::new().unwrap();
+    let target = place.path().join("td");
+    save(&leaves(&[("a", b"12")]), &target).unwrap();
+    let (_, grown) =
+        sparse::create(&plan(&leaves(&[("a", b"0000"), ("b", b"00")])), &target).unwrap();
+    assert_eq!(grown.len(), 1);
+    assert_eq!((grown[0].from, grown[0].to), (2, 4));
+    assert_eq!(
+        load(&target).unwrap(),
+        leaves(&[("a", b"12\0\0"), ("b", b"\0\0")])
+    );
+}
+
+#[test]
+fn test_short_and_missing_files_are_named() {
+    let place = TempDir::new().unwrap();
+    let target = place.path().join("td");
+    save(&leaves(&[("n/a", b"1234")]), &target).unwrap();
+    fs::write(target.join("n/a.memmap"), "123").unwrap();
+    let error = load(&target).unwrap_err();
+    assert!(matches!(
+        &error,
+        StorageError::ShortFile {
+            found: 3,
+            expected: 4,
+            ..
+        }
+    ));
+    assert!(error.to_string().contains("('n', 'a')"), "{error}");
+    fs::remove_file(target.join("n/a.memmap")).unwrap();
+    let error = load(&target).unwrap_err();
+    assert!(matches!(error, StorageError::MissingFile { .. }), "{error}");
+}
+
+#[test]
+fn test_levels_of_other_classes_are_left_to_their_readers() {
+    let place = TempDir::new().unwrap();
+    let target = place.path().join("td");
+    save(&leaves(&[("a", b"1"), ("n/b", b"2")]), &target).unwrap();
+    let path = target.join("n/meta.json");
+    let text = fs::read_to_string(&path)
+        .unwrap()
+        .replace(CLASS, "other:Class");
+    fs::write(&path, text).unwrap();
+    let tree = read(&target).unwrap();
+    let nested = tree
+        .root
+        .nodes
+        .into_iter()
+        .find(|(key, _)| key == "n")
+        .unwrap()
+        .1;
+    assert!(matches!(nested, Node::Foreign(directory) if directory == target.join("n")));
+    assert_eq!(tree.leaves.len(), 1);
+}
+
+#[test]
+fn test_an_entry_is_added_after_all_others() {
+    let place = TempDir::new().unwrap();
+    let target = place.path().join("td");
+    save(&leaves(&[("a", b"1")]), &target).unwrap();
+    let entry = metadata::Entry::Child("TensorDict".to_owned());
+    metadata::add_entry(&target, "later", &entry).unwrap();
+    let value = metadata::read_json(&target.join("meta.json")).unwrap();
+    let Value::Object(fields) = value else {
+        panic!("no object")
+    };
+    assert_eq!(fields.keys().last().map(String::as_str), Some("later"));
+    assert_eq!(files(&target), names(&["a.memmap", "meta.json"]));
+}
