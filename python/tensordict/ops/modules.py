@@ -229,10 +229,16 @@ from_module.__module__ = from_modules.__module__ = "tensordict._td"
 # Taking --------------------------------------------------------------------------
 
 
+_NO_DIMS = torch.Size([])
+
+
 def _from_module(cls: type, module: nn.Module, filter_empty: bool) -> Any:
     entries: dict[str, Any] = {}
     for tensors in (module._parameters, module._buffers):
-        entries |= {name: value for name, value in tensors.items() if value is not None}
+        if tensors:
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    entries[name] = tensor
     for name, child in module._modules.items():
         if child is None:
             continue
@@ -242,7 +248,7 @@ def _from_module(cls: type, module: nn.Module, filter_empty: bool) -> Any:
         nested = _from_module(cls, child, filter_empty)
         if not filter_empty or nested._tensordict:
             entries[name] = nested
-    return _rust.new(cls, entries, torch.Size([]), None, None)
+    return _rust.new(cls, entries, _NO_DIMS, None, None)
 
 
 def _from_state_dict(cls: type, module: nn.Module) -> Any:
@@ -312,7 +318,7 @@ def _plan_module(
     slots: dict[str, Any]
     entries: dict[str, Any] = {}
     cls = type(td) if td._is_dense else td._dense_type()
-    result = _rust.new(cls, entries, torch.Size([]), None, None)
+    result = _rust.new(cls, entries, _NO_DIMS, None, None)
     seen[id(module)] = result
     parameters, buffers = module._parameters, module._buffers
     for key, value in list(td._entries().items()):
