@@ -236,9 +236,9 @@ def _from_module(cls: type, module: nn.Module, filter_empty: bool) -> Any:
     entries: dict[str, Any] = {}
     for tensors in (module._parameters, module._buffers):
         if tensors:
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    entries[name] = tensor
+            entries |= {
+                name: tensor for name, tensor in tensors.items() if tensor is not None
+            }
     for name, child in module._modules.items():
         if child is None:
             continue
