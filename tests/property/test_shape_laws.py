@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
 from tensordict import TensorDict
 
 SIZES = st.lists(st.integers(1, 3), min_size=1, max_size=3)

@@ -709,6 +709,8 @@ def _compose(shape: tuple[int, ...], items: list[Any]) -> tuple[Any, ...]:
         if Ellipsis in [part for part in parts if not isinstance(part, torch.Tensor)]:
             place = next(i for i, part in enumerate(parts) if part is Ellipsis)
             parts[place : place + 1] = [slice(None)] * (len(dims) - num_taken)
+            # torch takes more of them, for no dims.
+            parts = [part for part in parts if part is not Ellipsis]
         kept: list[int | None] = []
         rest = iter(dims)
         for part in parts:

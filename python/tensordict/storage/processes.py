@@ -32,7 +32,7 @@ def _reduce_storage(storage: torch.UntypedStorage) -> tuple[Any, ...]:
             path, offset, num_bytes, is_shared = found
             if is_shared and offset == 0 and num_bytes == storage.nbytes():
                 return _rebuild_storage, (path, num_bytes)
-    return reduce_storage(storage)  # type: ignore[no-any-return]
+    return reduce_storage(storage)
 
 
 def _rebuild_storage(path: str, num_bytes: int) -> torch.UntypedStorage:

@@ -99,7 +99,9 @@ def _check_keys(td: Any, values: Mapping[str, Any]) -> None:
     missing = {
         key
         for key in entries.keys() - values.keys()
-        if not (isinstance(entries[key], CollectionProtocol) and entries[key].is_empty())
+        if not (
+            isinstance(entries[key], CollectionProtocol) and entries[key].is_empty()
+        )
     }
     if extra or missing:
         raise RuntimeError(
