@@ -151,6 +151,23 @@ def test_the_environment_sets_the_defaults(variable, value, expected):
     assert done.stdout.strip() == expected
 
 
+def test_invariants_are_checked_where_the_environment_says_so():
+    program = (
+        "import torch; from tensordict import TensorDict;"
+        "TensorDict._new_unsafe({'a': torch.zeros(3)}, batch_size=torch.Size([2]))"
+    )
+    command = [sys.executable, "-c", program]
+    checked = subprocess.run(
+        command,
+        env={**os.environ, "TD_CHECK_INVARIANTS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "AssertionError: The entry 'a' has shape" in checked.stderr
+    subprocess.run(command, check=True)
+
+
 # Old names ---------------------------------------------------------------------------
 
 

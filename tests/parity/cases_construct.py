@@ -164,6 +164,8 @@ CASES = [
         td.replace({('n', 'b'): T([2, 3])})
         td.replace(TensorDict(z=T([2, 3]), batch_size=[2, 3]))
         td.replace()
+        td.replace({})
+        td.replace(TensorDict({}, [2, 3]))
         td.replace({'a': T([2, 3])}, {'a': T([2, 3])})
         td.replace({'a': T([2, 3])}, a=T([2, 3]) * 2)
         td.replace(3)

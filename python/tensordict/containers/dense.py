@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from tensordict import _rust
+from tensordict._options import CHECK_INVARIANTS
 from tensordict.collection import TensorDictBase
 from tensordict.interop.twins import as_size
 from tensordict.protocol import CollectionProtocol
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorDict"]
 
+MSG_INVARIANT = (
+    "The entry {!r} has shape {}, which does not start with the batch size {}."
+)
 MSG_TWO_SOURCES = (
     "Either a dictionary or a sequence of kwargs must be provided, not both."
 )
@@ -88,6 +92,8 @@ class TensorDict(TensorDictBase):
         td = _rust.new(cls, entries, size, device, None)
         if names is not None:
             td._td_dim_names = list(names)
+        if CHECK_INVARIANTS:
+            _check_invariants(td)
         if nested:
             for key, value in entries.items():
                 if isinstance(value, dict):
@@ -113,6 +119,24 @@ class TensorDict(TensorDictBase):
 
     def _del_entry(self, key: str) -> None:
         del self._tensordict[key]
+
+
+def _check_invariants(td: TensorDict) -> None:
+    """Check what was taken on trust: for programs that make containers unchecked.
+
+    Raises:
+        AssertionError: an entry does not have the batch size as its leading dims, or
+            there is not one name per dim.
+    """
+    size = td._batch_size
+    for key, value in td._tensordict.items():
+        shape = getattr(value, "shape", size)
+        if shape[: len(size)] != size:
+            raise AssertionError(MSG_INVARIANT.format(key, shape, size))
+    names = td._td_dim_names
+    if names is not None and len(names) != len(size):
+        msg = f"The dim names {names} do not match the batch size {size}."
+        raise AssertionError(msg)
 
 
 TensorDict.__module__ = "tensordict._td"

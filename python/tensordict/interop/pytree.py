@@ -10,16 +10,18 @@ imported, collections are leaves instead.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
 from tensordict import _rust
+from tensordict._deprecation import environment_flag
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["exclude_from_pytree", "register_collection"]
+
+_EXCLUDED_FROM_THE_START = environment_flag("EXCLUDE_TD_FROM_PYTREE", deprecated=True)
 
 _registered: dict[type, type] = {}
 """Each class that is a node, and the class of what is rebuilt from it."""
@@ -49,7 +51,7 @@ class _BatchSize(tuple[int, ...]):  # noqa: SLOT001 - a handful of instances
 def register_collection(cls: type, rebuilt_as: type | None = None) -> None:
     """Make the instances of exactly ``cls`` nodes of a pytree."""
     _registered[cls] = cls if rebuilt_as is None else rebuilt_as
-    if os.environ.get("EXCLUDE_TD_FROM_PYTREE", "0").lower() not in ("0", "false", ""):
+    if _EXCLUDED_FROM_THE_START:
         return
     _add_node(cls)
 

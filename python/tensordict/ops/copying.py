@@ -419,6 +419,8 @@ class CopyingOps(CollectionProtocol):
                 raise RuntimeError(MSG_REPLACE_TYPE.format(type(source)))
             changes.update(source.items())
         changes.update(kwargs)
+        if not changes:
+            return self
         result = _rust.clone_structure(self)
         if not result._is_dense and self._writes_through():
             # A view's copy is a view of the same parent: writing the new entries into
