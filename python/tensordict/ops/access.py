@@ -653,10 +653,10 @@ class AccessOps(CollectionProtocol):
         source: Any = input_dict_or_td
         if keys_to_update is not None:
             source = _restricted(source, _paths(keys_to_update))
-        writes: list[tuple[Any, str, torch.Tensor, Any]] = []
+        writes: list[tuple[Any, str, torch.Tensor, Any, Any]] = []
         _collect_writes(self, source, idx, writes)
-        for parent, name, target, value in writes:
-            target[idx] = value
+        for parent, name, target, at, value in writes:
+            target[at] = value
             if parent._writes_through():
                 # What it gives may be a copy.
                 parent._set_entry(name, target)
@@ -897,7 +897,10 @@ def _restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
 
 
 def _collect_writes(
-    td: Any, source: Any, index: Any, writes: list[tuple[Any, str, torch.Tensor, Any]]
+    td: Any,
+    source: Any,
+    index: Any,
+    writes: list[tuple[Any, str, torch.Tensor, Any, Any]],
 ) -> None:
     """The leaves of ``td`` and the values for them, checked against what is indexed."""
     for key, value in list(source.items()):
@@ -906,9 +909,12 @@ def _collect_writes(
             path = _rust.unravel_key_to_tuple(key)
             parent = td if len(path) == 1 else _rust.get(td, path[:-1])
             checked = _checked_write(target, value, index)
-            writes.append((parent, path[-1], target, checked))
+            writes.append((parent, path[-1], target, index, checked))
         elif isinstance(value, (CollectionProtocol, Mapping)):
-            _collect_writes(target, value, index, writes)
+            # The index means the batch dims of what is nested, not the dims of leaves.
+            plan = _rust.index_plan(target.batch_size, index)
+            at = ... if plan is None else plan[0]
+            _collect_writes(target, value, at, writes)
         else:
             spread = dict.fromkeys(target.keys(True, True), value)
             _collect_writes(target, spread, index, writes)
