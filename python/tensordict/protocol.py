@@ -211,6 +211,10 @@ class CollectionProtocol:
         """A container around ``entries``, which are values of this one."""
         raise NotImplementedError
 
+    def _writes_through(self) -> bool:
+        """Whether entries set in a copy of the structure show in another container."""
+        return False
+
     # Walking: one method per primitive that meets foreign containers --------
 
     def _map_leaves(

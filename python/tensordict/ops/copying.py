@@ -429,10 +429,6 @@ class CopyingOps(CollectionProtocol):
         result.update(changes)
         return result
 
-    def _writes_through(self) -> bool:
-        """Whether entries set in a copy of the structure show in another container."""
-        return False
-
     def _as_plain(self) -> Any:
         """A dense container with the same leaves, not copied."""
         entries = {}
