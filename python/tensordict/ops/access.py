@@ -600,7 +600,7 @@ class AccessOps(CollectionProtocol):
         if isinstance(value, torch.Tensor):
             value = value.to(target.dtype)
         target[index] = value
-        parent = self if len(path) == 1 else _rust.get(self, path[:-1])
+        parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
         if parent._writes_through():
             # What it gives may be a copy.
             parent._set_entry(path[-1], target)
@@ -699,7 +699,7 @@ class AccessOps(CollectionProtocol):
             _rust.fill(target, value)
             return self
         target.fill_(value)
-        parent = self if len(path) == 1 else _rust.get(self, path[:-1])
+        parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
         if parent._writes_through():
             # What it gives may be a copy.
             parent._set_entry(path[-1], target)
@@ -910,11 +910,13 @@ def _collect_writes(
             parent = td if len(path) == 1 else _rust.get(td, path[:-1])
             checked = _checked_write(target, value, index)
             writes.append((parent, path[-1], target, index, checked))
-        elif isinstance(value, (CollectionProtocol, Mapping)):
+        elif isinstance(value, CollectionProtocol):
             # The index means the batch dims of what is nested, not the dims of leaves.
             plan = _rust.index_plan(target.batch_size, index)
             at = ... if plan is None else plan[0]
             _collect_writes(target, value, at, writes)
+        elif isinstance(value, Mapping):
+            _collect_writes(target, value, index, writes)
         else:
             spread = dict.fromkeys(target.keys(True, True), value)
             _collect_writes(target, spread, index, writes)
