@@ -174,7 +174,9 @@ def _like(function: Callable[..., Any]) -> None:
     """Enter one of torch's ``*_like`` functions."""
 
     def handler(td: Any, **kwargs: Any) -> Any:
-        return _new_leaves(function, td, kwargs)
+        if kwargs:
+            return _new_leaves(function, td, kwargs)
+        return _rust.map_leaves(td, function, (), None, True, 0, True)
 
     handler.__name__ = function.__name__
     TD_HANDLED_FUNCTIONS[function] = handler

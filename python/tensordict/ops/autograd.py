@@ -37,10 +37,6 @@ MSG_SCALAR = (
 )
 
 
-def _data(leaf: torch.Tensor) -> torch.Tensor:
-    return leaf.data
-
-
 class AutogradOps(CollectionProtocol):
     """Gradients of the leaves."""
 
@@ -62,7 +58,8 @@ class AutogradOps(CollectionProtocol):
             >>> td["a"]
             tensor([1., 1.], requires_grad=True)
         """
-        return _rust.map_leaves(self, _data, (), None, True, 0, True)
+        values = [leaf.data for leaf in _rust.leaves(self)]
+        return _rust.rebuild(self, values, True, True)
 
     @data.setter
     def data(self, value: Any) -> None:

@@ -333,12 +333,10 @@ def _transfer(
         args: tuple[Any, ...] = (device, dtype, True)
     else:
         args = (device,) if dtype is None else (device, dtype)
-    result = _rust.map_leaves(td, "to", args)
+    result = _rust.map_leaves(td, "to", args, None, True, 0, True)
     _set_device(result, device)
     if wait:
         _wait_for(leaves, device)
-    if td.is_locked:
-        _rust.lock_tree(result)
     return result
 
 
