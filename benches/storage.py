@@ -160,7 +160,7 @@ def run_limit(job: dict[str, Any]) -> Times:
     return time.perf_counter() - start, time.process_time() - used
 
 
-def write_plain(names: list[str], content: memoryview, kept: list[Any]) -> None:
+def write_plain(names: list[str], content: memoryview, _kept: list[Any]) -> None:
     for name in names:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         for offset in range(0, len(content), 8 * MIB):

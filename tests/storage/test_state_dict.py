@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
+
 from tensordict import TensorDict
 
 
