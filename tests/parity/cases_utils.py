@@ -229,7 +229,7 @@ CASES = [
     *_utils("timeit", "u.timeit('x')(lambda x: x + 1)(3)"),
     *_utils(
         "logger",
-        "u.logger.name, u.logger.level, u.logger.propagate, len(u.logger.handlers)",
+        "u.logger.name, u.logger.level, u.logger.propagate, u.logger.handlers[0].name",
     ),
     *_utils("DeviceType", "u.DeviceType.__args__\nlen(u.IndexType.__args__)"),
     *_utils(

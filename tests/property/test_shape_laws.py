@@ -185,7 +185,9 @@ def test_set_index_is_torchs_on_every_leaf(td: TensorDict, data: st.DataObject) 
     expected = td.clone()
     try:
         part = td[index].clone()
-        for value, source in zip(expected.values(True, True), part.values(True, True)):
+        for value, source in zip(
+            expected.values(True, True), part.values(True, True), strict=True
+        ):
             value[plain] = source * 0 - 1
     except IndexError:
         assume(False)
@@ -221,7 +223,9 @@ def test_gather_is_torchs_on_every_leaf(td: TensorDict, data: st.DataObject) -> 
     index = torch.full(shape, data.draw(st.integers(0, high)))
     result = td.gather(dim, index)
     assert result.batch_size == torch.Size(shape)
-    for value, source in zip(result.values(True, True), td.values(True, True)):
+    for value, source in zip(
+        result.values(True, True), td.values(True, True), strict=True
+    ):
         wide = index.reshape(*shape, *[1] * (source.dim() - len(shape)))
         wide = wide.expand(*shape, *source.shape[len(shape) :])
         position = dim % td.ndim
