@@ -32,7 +32,6 @@ class SavePlan:
     def add_entries(
         self, level: int, entries: dict[str, Any]
     ) -> list[tuple[str, int, Any]]: ...
-    def close_level_as(self, level: int, text: str) -> None: ...
     def close_level(
         self,
         level: int,
