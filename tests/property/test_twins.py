@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensordict import _rust
-from tensordict.interop import index_twins, key_twins, twins
+from tensordict.interop import index_twins, key_twins, shape_twins, twins
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,7 +20,7 @@ import trees  # noqa: E402
 
 TWINS = {
     name: getattr(module, name)
-    for module in (twins, index_twins, key_twins)
+    for module in (twins, index_twins, key_twins, shape_twins)
     for name in dir(module)
     if not name.startswith("_")
     and inspect.isfunction(getattr(module, name))
@@ -109,6 +109,8 @@ def map_arguments(draw, td):
                 ("expand", ((2, *td.batch_size),), 1),
                 ("permute", (tuple(reversed(range(k))),), 2),
                 ("permute", (tuple(range(k)),), 2),
+                ("repeat", ((2,) * k,), 3),
+                ("tile", ((2,) * k,), 3),
                 (torch.add, (1,), 0),
                 (torch.reshape, (torch.Size([td.batch_size.numel()]),), 1),
                 (torch.permute, (tuple(range(k)),), 2),
@@ -595,7 +597,9 @@ def test_write_tree(data, inplace, checked, nested, lock):
     both_on_deep_copies("write_tree", td, tree, inplace, checked, nested)
 
 
-@given(data=st.data(), td=trees.containers(), value=st.sampled_from([1, 2.5, "x"]))
+@given(
+    data=st.data(), td=trees.containers(), value=st.sampled_from([1, 2.5, None, "x"])
+)
 @relaxed
 def test_filling_and_hanging(data, td, value):
     both_on_deep_copies("fill", td, value)

@@ -58,6 +58,9 @@ class Wrapped(CollectionProtocol):
     def _set_entry(self, key, value):
         self._inner._set_entry(key, value)
 
+    def _writes_through(self):
+        return False
+
     def _map_leaves(self, *args):
         return Wrapped(twins.map_leaves(self._inner, *args))
 

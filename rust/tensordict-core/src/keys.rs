@@ -4,7 +4,8 @@
 //! name the same entry. The plans here say which entries go where; they hold positions
 //! and names and never an entry, so that the bindings can carry them out on any container.
 
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::hash::Hash;
 
 use smallvec::SmallVec;
@@ -44,29 +45,14 @@ impl<K: Clone> NestedKey<K> {
     }
 }
 
-/// The names that entries at `paths` have in a container without nested ones: their parts
-/// joined by `separator`.
-///
-/// # Errors
-/// [`Error::DuplicateKey`] where two entries would have the same name.
-pub fn flatten_plan<S: AsRef<str>>(paths: &[Path<S>], separator: &str) -> Result<Vec<String>> {
-    let names: Vec<String> = paths.iter().map(|path| joined(path, separator)).collect();
-    let mut seen = HashSet::with_capacity(names.len());
-    match names.iter().find(|name| !seen.insert(name.as_str())) {
-        Some(twice) => Err(Error::DuplicateKey { key: twice.clone() }),
-        None => Ok(names),
+/// The name of the entry `part` in a container without nested ones, where `prefix` is that
+/// of the container it was in: the two joined by `separator`.
+#[must_use]
+pub fn joined<'k>(prefix: Option<&str>, separator: &str, part: &'k str) -> Cow<'k, str> {
+    match prefix {
+        None => Cow::Borrowed(part),
+        Some(prefix) => Cow::Owned([prefix, separator, part].concat()),
     }
-}
-
-fn joined<S: AsRef<str>>(path: &[S], separator: &str) -> String {
-    let mut name = String::new();
-    for (position, part) in path.iter().enumerate() {
-        if position > 0 {
-            name.push_str(separator);
-        }
-        name.push_str(part.as_ref());
-    }
-    name
 }
 
 /// The entries of a container that a plan builds, by name and in order.

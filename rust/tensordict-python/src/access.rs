@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PySlice, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyInt, PySlice, PyString, PyTuple};
 
 use tensordict_core::batch::Dims;
 
@@ -340,6 +340,17 @@ impl<'py> Target<'py> {
         })
     }
 
+    /// Whether the plain tensor `value` is stored as it is. Runs no Python code.
+    pub(crate) fn takes(&self, value: &Bound<'py, PyAny>) -> bool {
+        let Some(dims) = &self.batch_dims else {
+            return false;
+        };
+        dlpack::layout_of(value).is_some_and(|layout| {
+            layout.shape.starts_with(dims)
+                && (self.device.is_none() || (self.takes_cpu && layout.is_on_cpu))
+        })
+    }
+
     /// The form of `value` that may be stored under `key`.
     pub(crate) fn fit(
         &self,
@@ -347,12 +358,7 @@ impl<'py> Target<'py> {
         value: &Bound<'py, PyAny>,
         non_blocking: &Bound<'py, PyAny>,
     ) -> PyResult<Fitted<'py>> {
-        if value.get_type().is(&self.imports.tensor)
-            && let Some(dims) = &self.batch_dims
-            && let Some(layout) = dlpack::layout_of(value)
-            && layout.shape.starts_with(dims)
-            && (self.device.is_none() || (self.takes_cpu && layout.is_on_cpu))
-        {
+        if value.get_type().is(&self.imports.tensor) && self.takes(value) {
             return Ok((value.clone(), Kind::Leaf));
         }
         self.fit_any(key, value, non_blocking)
@@ -473,7 +479,7 @@ pub(crate) fn store_all<'py>(
 }
 
 /// Whether all keys are strings and all values plain tensors.
-fn has_plain_entries(imports: &Imports, entries: &Bound<'_, PyDict>) -> bool {
+pub(crate) fn has_plain_entries(imports: &Imports, entries: &Bound<'_, PyDict>) -> bool {
     entries.iter().all(|(key, value)| {
         key.is_exact_instance_of::<PyString>() && value.get_type().is(&imports.tensor)
     })
@@ -603,6 +609,37 @@ pub(crate) fn or_false<'py>(
     argument.unwrap_or_else(|| PyBool::new(py, false).to_owned().into_any())
 }
 
+/// Whether `value` is a plain tensor that the dense `td`, which has no device, takes as it
+/// is. Where this says no, it may still fit.
+fn fits_plainly(
+    imports: &Imports,
+    td: &Bound<'_, PyAny>,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    if !value.get_type().is(&imports.tensor) || !container::device(imports, td)?.is_none() {
+        return Ok(false);
+    }
+    let batch_size = container::batch_size(imports, td)?;
+    Ok(batch_size.is_empty() || layout_begins_with(value, &batch_size))
+}
+
+/// Whether the shape of a plain tensor is known to begin with `batch_size`.
+fn layout_begins_with(value: &Bound<'_, PyAny>, batch_size: &Bound<'_, PyTuple>) -> bool {
+    let Some(layout) = dlpack::layout_of(value) else {
+        return false;
+    };
+    layout.shape.len() >= batch_size.len()
+        && batch_size
+            .iter_borrowed()
+            .zip(&layout.shape)
+            .all(|(expected, length)| {
+                expected.is_exact_instance_of::<PyInt>()
+                    && expected
+                        .extract::<i64>()
+                        .is_ok_and(|expected| expected == *length)
+            })
+}
+
 /// The container that holds the last part of `path`, if all on the way are dense.
 fn dense_parent<'py>(
     imports: &Imports,
@@ -639,6 +676,16 @@ fn set_entry<'py>(
 ) -> PyResult<()> {
     let py = td.py();
     let imports = imports(py)?;
+    // The common case, without what the general one has to prepare.
+    if matches!(inplace, Inplace::Replace)
+        && !validated
+        && key.is_exact_instance_of::<PyString>()
+        && container::is_dense(imports, td)?
+        && fits_plainly(imports, td, value)?
+        && (ignore_lock || !container::is_locked(imports, td)?)
+    {
+        return container::entries(imports, td)?.set_item(key, value);
+    }
     let non_blocking = or_false(py, non_blocking);
     let path = keys::required_path_of(key)?;
     store_at(

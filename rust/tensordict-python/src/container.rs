@@ -131,6 +131,13 @@ pub(crate) fn is_locked(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bo
         .is_truthy()
 }
 
+/// Whether the leaves of `td` are mapped or in shared memory.
+pub(crate) fn has_storage(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let names = &imports.names;
+    Ok(td.getattr(names.memmap.bind(td.py()))?.is_truthy()?
+        || td.getattr(names.shared.bind(td.py()))?.is_truthy()?)
+}
+
 /// A dense container of type `class` around `entries`, made without `__init__`.
 pub(crate) fn new<'py>(
     imports: &Imports,

@@ -71,6 +71,13 @@ names! {
     as_tuple = "as_tuple",
     shape = "shape",
     dim = "dim",
+    last_op = "_last_op",
+    unsqueeze = "unsqueeze",
+    squeeze = "squeeze",
+    transpose = "transpose",
+    permute = "permute",
+    flatten = "flatten",
+    reshape = "reshape",
 }
 
 /// The classes and constants of torch and of the protocol.
@@ -85,6 +92,7 @@ pub(crate) struct Imports {
     pub(crate) stack: Py<PyAny>,
     pub(crate) cat: Py<PyAny>,
     pub(crate) foreach_copy: Py<PyAny>,
+    pub(crate) foreach_zero: Py<PyAny>,
     pub(crate) protocol: Py<PyType>,
     pub(crate) no_default: Py<PyAny>,
     pub(crate) none_if_missing: Py<PyAny>,
@@ -107,6 +115,7 @@ impl Imports {
             bool: torch.getattr("bool")?.unbind(),
             stack: torch.getattr("stack")?.unbind(),
             foreach_copy: torch.getattr("_foreach_copy_")?.unbind(),
+            foreach_zero: torch.getattr("_foreach_zero_")?.unbind(),
             cat: torch.getattr("cat")?.unbind(),
             protocol: class(&protocol, "CollectionProtocol")?,
             no_default: protocol.getattr("NO_DEFAULT")?.unbind(),

@@ -9,6 +9,7 @@ mod aligning;
 mod applying;
 mod build;
 mod container;
+mod dims;
 mod error;
 mod ffi;
 mod imports;
@@ -29,6 +30,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(module)?;
     keys::register(module)?;
     walks::register(module)?;
+    dims::register(module)?;
     locking::register(module)?;
     index::register(module)?;
     joining::register(module)?;

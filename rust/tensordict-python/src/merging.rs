@@ -8,7 +8,9 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 
-use crate::access::{self, Target, from_twin, from_twin_of, has_leading_dims, is_plain, or_false};
+use crate::access::{
+    self, Target, from_twin, from_twin_of, has_leading_dims, has_plain_entries, is_plain, or_false,
+};
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
@@ -100,10 +102,19 @@ fn init<'py>(
 
 // Merging -----------------------------------------------------------------------------
 
+/// Whether all values are plain tensors.
+fn has_only_tensors(imports: &Imports, entries: &Bound<'_, PyDict>) -> bool {
+    entries
+        .iter()
+        .all(|(_, value)| value.get_type().is(&imports.tensor))
+}
+
 /// A container that an update will write into, and what it will get.
 struct Branch<'py> {
     target: Bound<'py, PyAny>,
     staged: Vec<(Bound<'py, PyAny>, Staged<'py>)>,
+    // Plain tensors only, which all fit: stored at once.
+    merged: Option<Bound<'py, PyDict>>,
 }
 
 enum Staged<'py> {
@@ -130,11 +141,11 @@ impl<'py> Update<'_, 'py> {
     ) -> PyResult<Option<Branch<'py>>> {
         let imports = self.imports;
         let _guard = RecursionGuard::enter(td.py())?;
-        let pairs = if let Ok(source) = source.cast::<PyDict>() {
+        let entries = if let Ok(source) = source.cast::<PyDict>() {
             if !source.is_exact_instance_of::<PyDict>() {
                 return Ok(None);
             }
-            ffi::dict_pairs(source)
+            source.clone()
         } else {
             if kind(imports, source)? != Kind::Dense {
                 return Ok(None);
@@ -144,7 +155,7 @@ impl<'py> Update<'_, 'py> {
             if !has_leading_dims(&size, &source_size)? && !has_leading_dims(&source_size, &size)? {
                 return Ok(None);
             }
-            ffi::dict_pairs(&container::entries(imports, source)?)
+            container::entries(imports, source)?
         };
         let is_locked = !self.ignore_lock && container::is_locked(imports, td)?;
         if is_locked && !self.inplace {
@@ -154,9 +165,20 @@ impl<'py> Update<'_, 'py> {
         let target = Target::new(imports, td, Kind::Dense)?;
         let mut branch = Branch {
             target: td.clone(),
-            staged: Vec::with_capacity(pairs.len()),
+            staged: Vec::new(),
+            merged: None,
         };
-        for (key, value) in pairs {
+        if !self.inplace && !self.clone && is_plain(imports, td) {
+            let copy = ffi::copy_dict(&entries)?;
+            if has_plain_entries(imports, &copy)
+                && has_only_tensors(imports, &held)
+                && copy.iter().all(|(_, value)| target.takes(&value))
+            {
+                branch.merged = Some(copy);
+                return Ok(Some(branch));
+            }
+        }
+        for (key, value) in ffi::dict_pairs(&entries) {
             if !key.is_instance_of::<PyString>() {
                 return Ok(None);
             }
@@ -218,6 +240,9 @@ impl<'py> Update<'_, 'py> {
         let py = branch.target.py();
         let imports = self.imports;
         let td = &branch.target;
+        if let Some(merged) = &branch.merged {
+            return container::entries(imports, td)?.update(merged.as_mapping());
+        }
         let plain = is_plain(imports, td)
             .then(|| container::entries(imports, td))
             .transpose()?;
@@ -420,21 +445,38 @@ fn hang<'py>(
     hang_in(imports(td.py())?, td, key, value.clone())
 }
 
-/// Fill every leaf with a number or a tensor of one element.
+/// Appends the leaves below the dense `td`; false where a container in it is not dense.
+fn dense_leaves<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyList>,
+) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    for entry in ffi::dict_values(&container::entries(imports, td)?) {
+        match kind(imports, &entry)? {
+            Kind::Leaf => out.append(entry)?,
+            Kind::Dense if dense_leaves(imports, &entry, out)? => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// Fill every leaf with a number or a tensor of one element; None is zero.
 #[pyfunction]
 fn fill<'py>(td: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<()> {
     let py = td.py();
     let imports = imports(py)?;
-    if !container::is_dense(imports, td)? {
+    let leaves = PyList::empty(py);
+    if !container::is_dense(imports, td)? || !dense_leaves(imports, td, &leaves)? {
         return from_twin_of(py, TWINS, "fill", (td, value)).map(drop);
     }
-    let _guard = RecursionGuard::enter(py)?;
-    for entry in ffi::dict_values(&container::entries(imports, td)?) {
-        if kind(imports, &entry)? == Kind::Leaf {
-            entry.call_method1(imports.names.fill_.bind(py), (value,))?;
-        } else {
-            fill(&entry, value)?;
+    if !value.is_none() {
+        for leaf in leaves {
+            leaf.call_method1(imports.names.fill_.bind(py), (value,))?;
         }
+    } else if !leaves.is_empty() {
+        imports.foreach_zero.bind(py).call1((leaves,))?;
     }
     Ok(())
 }

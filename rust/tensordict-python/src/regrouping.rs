@@ -9,7 +9,7 @@ use std::hash::{Hash, Hasher};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use smallvec::SmallVec;
-use tensordict_core::keys::{Branch, Node, Path, flatten_plan, group_by_head, unflatten_plan};
+use tensordict_core::keys::{Branch, Node, Path, group_by_head, joined, unflatten_plan};
 
 use crate::access::from_twin_of;
 use crate::container::{self, Kind, kind};
@@ -221,40 +221,44 @@ fn exclude<'py>(
 
 // Regrouping --------------------------------------------------------------------------
 
-/// The leaves of a tree with the parts of their paths.
-struct Flat<'py> {
-    paths: Vec<Path<String>>,
-    values: Vec<Bound<'py, PyAny>>,
+/// The leaves of a tree under flat names.
+struct Flat<'a, 'py> {
+    imports: &'static Imports,
+    separator: &'a str,
+    entries: Bound<'py, PyDict>,
+    num_leaves: usize,
 }
 
-/// Appends the leaves below `td`; false where the twin must look.
-fn collect_flat<'py>(
-    imports: &Imports,
-    td: &Bound<'py, PyAny>,
-    prefix: &Path<String>,
-    flat: &mut Flat<'py>,
-) -> PyResult<bool> {
-    let _guard = RecursionGuard::enter(td.py())?;
-    for (key, value) in ffi::dict_pairs(&container::entries(imports, td)?) {
-        let Ok(text) = key.extract() else {
-            return Ok(false);
-        };
-        let mut path = prefix.clone();
-        path.push(text);
-        match kind(imports, &value)? {
-            Kind::Leaf => {
-                flat.paths.push(path);
-                flat.values.push(value);
+impl<'py> Flat<'_, 'py> {
+    /// Adds the leaves below `td`; false where the twin must look.
+    fn collect(&mut self, td: &Bound<'py, PyAny>, prefix: Option<&str>) -> PyResult<bool> {
+        let _guard = RecursionGuard::enter(td.py())?;
+        for (key, value) in ffi::dict_pairs(&container::entries(self.imports, td)?) {
+            let value_kind = kind(self.imports, &value)?;
+            if value_kind == Kind::Leaf && prefix.is_none() {
+                self.num_leaves += 1;
+                self.entries.set_item(key, value)?;
+                continue;
             }
-            Kind::Dense => {
-                if !collect_flat(imports, &value, &path, flat)? {
-                    return Ok(false);
+            let Ok(part) = key.extract::<&str>() else {
+                return Ok(false);
+            };
+            let name = joined(prefix, self.separator, part);
+            match value_kind {
+                Kind::Leaf => {
+                    self.num_leaves += 1;
+                    self.entries.set_item(&*name, value)?;
                 }
+                Kind::Dense => {
+                    if !self.collect(&value, Some(&name))? {
+                        return Ok(false);
+                    }
+                }
+                Kind::Foreign => return Ok(false),
             }
-            Kind::Foreign => return Ok(false),
         }
+        Ok(true)
     }
-    Ok(true)
 }
 
 /// All leaves in one container, under their paths joined by `separator`.
@@ -274,17 +278,14 @@ fn flatten_keys<'py>(
         && let Ok(joint) = separator.extract::<&str>()
     {
         let mut flat = Flat {
-            paths: Vec::new(),
-            values: Vec::new(),
+            imports,
+            separator: joint,
+            entries: PyDict::new(py),
+            num_leaves: 0,
         };
-        if collect_flat(imports, td, &Path::new(), &mut flat)?
-            && let Ok(names) = flatten_plan(&flat.paths, joint)
-        {
-            let entries = PyDict::new(py);
-            for (name, value) in names.iter().zip(flat.values) {
-                entries.set_item(name, value)?;
-            }
-            return like(imports, td, &entries);
+        // Where two leaves have one name, the twin says which.
+        if flat.collect(td, None)? && flat.entries.len() == flat.num_leaves {
+            return like(imports, td, &flat.entries);
         }
     }
     from_twin_of(py, TWINS, "flatten_keys", (td, separator, inplace, is_leaf))

@@ -21,12 +21,14 @@ use crate::storage::dlpack::layout_of;
 
 /// What is appended to the first argument of a call on a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tail {
+pub(crate) enum Tail {
     Nothing,
     /// The leaf's dims from `k` on.
     Shape,
     /// The numbers of the leaf's dims from `k` on.
     Dims,
+    /// A 1 for each of the leaf's dims from `k` on.
+    Ones,
 }
 
 impl Tail {
@@ -34,7 +36,17 @@ impl Tail {
         match code {
             1 => Self::Shape,
             2 => Self::Dims,
+            3 => Self::Ones,
             _ => Self::Nothing,
+        }
+    }
+
+    fn code(self) -> i64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Shape => 1,
+            Self::Dims => 2,
+            Self::Ones => 3,
         }
     }
 }
@@ -108,7 +120,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
                 let size = self.imports.size.bind(leaf.py()).call1((dims,))?;
                 self.call.call_with_first(leaf, &size)
             }
-            Tail::Dims => {
+            Tail::Dims | Tail::Ones => {
                 let tail = self.dims_tail(leaf)?;
                 let dims = container::concatenated(&self.arguments.get_item(0)?, &tail, 0)?;
                 self.call.call_with_first(leaf, &dims)
@@ -129,7 +141,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
                     .collect::<PyResult<_>>()?,
                 None => self.shape_tail(leaf)?.iter().skip(self.k).collect(),
             },
-            Tail::Dims => self.dims_tail(leaf)?.iter().collect(),
+            Tail::Dims | Tail::Ones => self.dims_tail(leaf)?.iter().collect(),
         };
         match &mut self.spread {
             // An empty list cannot be spread: no arguments mean something else.
@@ -156,7 +168,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         }
     }
 
-    /// The numbers of the leaf's dims from `k` on.
+    /// The numbers of the leaf's dims from `k` on, or as many ones.
     fn dims_tail(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
         let py = leaf.py();
         let layout = leaf
@@ -175,7 +187,12 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         {
             return Ok(dims.clone());
         }
-        let dims = PyTuple::new(py, self.k.min(num_dims)..num_dims)?;
+        let further = self.k.min(num_dims)..num_dims;
+        let dims = if self.tail == Tail::Ones {
+            PyTuple::new(py, std::iter::repeat_n(1, further.len()))?
+        } else {
+            PyTuple::new(py, further)?
+        };
         self.last_dims = Some((num_dims, dims.clone()));
         Ok(dims)
     }
@@ -220,7 +237,7 @@ struct MapLeaves<'a, 'py> {
     args: &'a Bound<'py, PyTuple>,
     prefix: Option<&'a Bound<'py, PyAny>>,
     names: &'a Names<'py>,
-    tail_code: i64,
+    tail: Tail,
     k: usize,
     call: LeafCall<'a, 'py>,
     splice: Splice<'a, 'py>,
@@ -245,7 +262,7 @@ impl<'py> MapLeaves<'_, 'py> {
                         self.args,
                         self.prefix,
                         self.names.to_object(py),
-                        self.tail_code,
+                        self.tail.code(),
                         false,
                         self.k,
                     ),
@@ -291,16 +308,46 @@ fn map_leaves<'py>(
         );
     }
     let k = root_dims(imports, td, k)?;
+    let tail = Tail::from_code(tail);
+    map_from(imports, td, op, &args, prefix, &names, tail, lock, k)
+}
+
+/// [`map_leaves`] of a dense container that is the root of the walk, with its lock.
+pub(crate) fn map_dense<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefix: Option<&Bound<'py, PyAny>>,
+    names: &Names<'py>,
+    tail: Tail,
+) -> PyResult<Bound<'py, PyAny>> {
+    let k = container::batch_size(imports, td)?.len();
+    map_from(imports, td, op, args, prefix, names, tail, true, k)
+}
+
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn map_from<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefix: Option<&Bound<'py, PyAny>>,
+    names: &Names<'py>,
+    tail: Tail,
+    lock: bool,
+    k: usize,
+) -> PyResult<Bound<'py, PyAny>> {
     let mut walk = MapLeaves {
         imports,
         op,
-        args: &args,
+        args,
         prefix,
-        names: &names,
-        tail_code: tail,
+        names,
+        tail,
         k,
-        call: LeafCall::new(imports, op, &args, Tail::from_code(tail), k)?,
-        splice: Splice::new(imports, k, &names),
+        call: LeafCall::new(imports, op, args, tail, k)?,
+        splice: Splice::new(imports, k, names),
     };
     let result = walk.walk(td)?;
     locking::lock_like(imports, td, &result, lock)?;
