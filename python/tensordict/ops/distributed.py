@@ -19,6 +19,58 @@ __all__ = ["DistributedOps"]
 class DistributedOps(CollectionProtocol):
     """Sending and receiving collections."""
 
+    def scatter(
+        self,
+        src: int,
+        tensordicts: list[Any] | None = None,
+        *,
+        group: ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """Receive this process's share of a list that one process holds.
+
+        A collective call: all processes of the group make it, each on a collection of
+        the structure, shapes and dtypes of its share.
+
+        Args:
+            src: the rank of the process that holds the list.
+            tensordicts: there, one collection per process, in the order of the ranks.
+            group: the process group.
+            device: where the leaves are received; what the backend needs.
+
+        Returns:
+            A new collection of the structure of this one, which stays as it is.
+
+        Raises:
+            ValueError: this process is ``src`` and the list is missing, or has not one
+                collection for each process.
+        """
+        shares: list[list[torch.Tensor]] | None = None
+        if distributed.get_rank() == src:
+            size = distributed.get_world_size(group)
+            if tensordicts is None or len(tensordicts) != size:
+                found = "none" if tensordicts is None else len(tensordicts)
+                msg = (
+                    f"scatter needs one tensordict for each of the {size} processes in "
+                    f"the process of rank src={src}, got {found}."
+                )
+                raise ValueError(msg)
+            shares = [_rust.leaves(share) for share in tensordicts]
+        received = []
+        for position, leaf in enumerate(_rust.leaves(self)):
+            target = torch.empty_like(
+                leaf, device=device, memory_format=torch.contiguous_format
+            )
+            parts = None
+            if shares is not None:
+                parts = [
+                    share[position].detach().to(target.device).contiguous()
+                    for share in shares
+                ]
+            distributed.scatter(target, parts, src=src, group=group)
+            received.append(target)
+        return _rust.rebuild(self, received)
+
     def init_remote(
         self,
         dst: int | None = None,
