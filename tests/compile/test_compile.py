@@ -143,3 +143,37 @@ def test_an_argument_is_changed_in_place():
     td = make(nested=True)
     assert function(td) is td
     torch.testing.assert_close(td["sum"], td["a"] + td["b"][..., 0])
+
+
+def test_vmap_of_tensors_still_compiles():
+    compiled = torch.compile(
+        lambda x: torch.vmap(torch.sin)(x), fullgraph=True, backend="eager"
+    )
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(compiled(x), x.sin())
+
+
+def test_vmap_of_collections_compiles():
+    def function(td):
+        return torch.vmap(lambda one: one * 2 + 1)(td)
+
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    assert_same(compiled(make(nested=True)), function(make(nested=True)))
+
+
+def test_parameters_are_swapped_in_compiled_code():
+    linear = torch.nn.Linear(3, 2)
+    params = TensorDict.from_module(linear).data.clone()
+
+    def function(params, x):
+        with params.to_module(linear):
+            return linear(x)
+
+    x, own = torch.randn(4, 3), linear.weight
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(params, x), function(params, x))
+    assert linear.weight is own
+    with torch._dynamo.config.patch(ONCE):
+        other = params.apply(lambda leaf: leaf * 3)
+        torch.testing.assert_close(compiled(other, x), function(other, x))
+    assert linear.weight is own

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict.interop import vmap
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
@@ -32,12 +34,13 @@ _registered: set[int] = set()
 
 
 def pairs() -> list[tuple[Any, Any]]:
-    """Each native primitive with its twin."""
+    """Each native primitive with its twin, and the other functions that have one."""
     from tensordict import _rust
-    from tensordict.interop import index_twins, key_twins, twins
+    from tensordict.interop import index_twins, key_twins, shape_twins, twins
+    from tensordict.ops import modules
 
-    found = []
-    for module in (twins, index_twins, key_twins):
+    found: list[tuple[Any, Any]] = list(modules.TRACED)
+    for module in (twins, index_twins, key_twins, shape_twins):
         for name, twin in vars(module).items():
             if (
                 name.startswith("_")
@@ -52,6 +55,7 @@ def pairs() -> list[tuple[Any, Any]]:
 
 def register_twins() -> None:
     """Tell Dynamo about the twins; calling it again changes nothing."""
+    vmap.register_foreach_rules()
     with _lock:
         for native, twin in pairs():
             if id(native) in _registered:

@@ -9,8 +9,8 @@ The three functions of :mod:`torch._functorch.vmap` that take arguments apart an
 results together are wrapped. Without a collection they do what they did.
 
 ``torch._foreach_*``, which computes for all leaves of a collection at once, has no
-batching rules in torch. The first call of ``vmap`` in a process registers some that
-compute leaf by leaf.
+batching rules in torch. The first call of ``vmap`` in a process (or the import of Dynamo)
+registers some that compute leaf by leaf.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tensordict.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["install"]
+__all__ = ["install", "register_foreach_rules"]
 
 
 def install() -> None:
@@ -64,7 +64,8 @@ def _stand_in(value: Any) -> Any:
 def _process_batched_inputs(
     original: Callable[..., Any], in_dims: Any, args: tuple[Any, ...], func: Any
 ) -> Any:
-    _register_foreach_rules()
+    if not _rules:
+        register_foreach_rules()
     flat, spec = _pytree.tree_flatten(args, is_leaf=_is_collection)
     if not any(map(_is_collection, flat)):
         return original(in_dims, args, func)
@@ -173,9 +174,11 @@ _FOREACH = "_foreach_"
 _OF_A_SCALAR = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 
-def _register_foreach_rules() -> None:
-    if _rules:
-        return
+def register_foreach_rules() -> None:
+    """Register the batching rules, once per process.
+
+    Dynamo cannot trace this: where it is imported they are registered already.
+    """
     with _lock:
         if _rules:
             return

@@ -396,6 +396,25 @@ def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:
     return value
 
 
+def _as_it_is(value: Any, old: Any, is_buffer: bool) -> Any:  # noqa: ARG001
+    """What Dynamo traces for :func:`_as_kind_of`: no parameters are made in a graph."""
+    return value
+
+
+def _is_same_memory(value: Any, own: Any) -> bool:
+    """Whether two tensors share their memory."""
+    return isinstance(value, torch.Tensor) and torch._C._is_alias_of(value, own)
+
+
+def _is_same_object(value: Any, own: Any) -> bool:
+    """What Dynamo traces for :func:`_is_same_memory`, where nothing is wrapped."""
+    return value is own
+
+
+TRACED = ((_as_kind_of, _as_it_is), (_is_same_memory, _is_same_object))
+"""What :mod:`tensordict.interop.compile` registers, each with its form for Dynamo."""
+
+
 def _write_inplace(target: Any, source: Any, non_blocking: bool) -> Any:
     """Copy the leaves of ``source`` into those of ``target``; give their old values."""
 
