@@ -91,6 +91,21 @@ def test_unravel(key):
         assert trees.outcome(_rust.unravel_key_list, given_keys, known={}) == expected
 
 
+@given(td=trees.containers(), dims=st.tuples(*[st.integers(-4, 4)] * 2), data=st.data())
+@relaxed
+def test_moved_dims(td, dims, data):
+    call = ("name", dims, {})
+    first, second = dims
+    both("unsqueeze", td, first, call)
+    both("squeeze", td, data.draw(st.none() | st.just(first)), call)
+    both("transpose", td, first, second, call)
+    both("movedim", td, first, second, call)
+    both("flatten", td, first, second, call)
+    both("at_least", td, abs(first), call)
+    order = data.draw(st.permutations(range(len(td.batch_size))))
+    both("permute", td, data.draw(st.sampled_from([tuple(order), order, dims])), call)
+
+
 @st.composite
 def map_arguments(draw, td):
     k = len(td.batch_size)
@@ -109,6 +124,8 @@ def map_arguments(draw, td):
                 ("expand", ((2, *td.batch_size),), 1),
                 ("permute", (tuple(reversed(range(k))),), 2),
                 ("permute", (tuple(range(k)),), 2),
+                ("repeat", ((1,) * k,), 3),
+                ("repeat", ((2,) * k,), 3),
                 ("repeat", ((2,) * k,), 3),
                 ("tile", ((2,) * k,), 3),
                 (torch.add, (1,), 0),

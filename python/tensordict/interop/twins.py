@@ -22,7 +22,7 @@ import torch
 
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
-NO_TAIL, SHAPE_TAIL, DIMS_TAIL = 0, 1, 2
+NO_TAIL, SHAPE_TAIL, DIMS_TAIL, ONES_TAIL = 0, 1, 2, 3
 
 MSG_BAD_KEY = (
     "Only NestedKeys are supported: a key must be a string or a non-empty, "
@@ -195,6 +195,8 @@ def _call(value: Any, op: Any, args: tuple[Any, ...], tail: int, k: int) -> Any:
         args = (torch.Size([*args[0], *value.shape[k:]]), *args[1:])
     elif tail == DIMS_TAIL:
         args = ((*args[0], *range(k, value.dim())), *args[1:])
+    elif tail == ONES_TAIL:
+        args = ((*args[0], *[1] * (value.dim() - k)), *args[1:])
     if isinstance(op, str):
         return getattr(value, op)(*args)
     return op(value, *args)
@@ -215,7 +217,8 @@ def map_leaves(
     ``op`` is the name of a method of the leaves, called as ``leaf.op(*args)``, or a
     callable, called as ``op(leaf, *args)``. With ``tail`` 1 the first argument is a
     shape to which the leaf's dims from ``k`` on are appended, with ``tail`` 2 a
-    permutation to which the dim numbers from ``k`` on are.
+    permutation to which the dim numbers from ``k`` on are, with ``tail`` 3 one to which
+    a 1 is for each of those.
 
     ``prefix`` is the root's new batch size (None: all keep theirs). ``names`` is True
     (all keep theirs), None (nobody has any), a list (the root's new ones; nested ones

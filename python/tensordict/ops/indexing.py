@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.ops.families import expand_right
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -126,18 +127,22 @@ class IndexingOps(CollectionProtocol):
         """
         leaves = _rust.leaves(self)
         _check_mask(mask, self.batch_size, leaves)
-        for leaf in leaves:
-            leaf.masked_fill_(_right(mask, leaf), value)
+        for leaf, view in zip(leaves, expand_right(leaves, mask), strict=True):
+            leaf.masked_fill_(view, value)
         if not self._is_dense:
             self._store_leaves(leaves)
         return self
 
     def masked_fill(self, mask: torch.Tensor, value: float | bool) -> Self:
         """As :meth:`masked_fill_`, on a copy. The result is unlocked."""
-        _check_mask(mask, self.batch_size, _rust.leaves(self))
-        return _rust.map_leaves(
-            self, _masked_fill, (mask, value), None, True, 0, False, -1
-        )
+        leaves = _rust.leaves(self)
+        _check_mask(mask, self.batch_size, leaves)
+        views = expand_right(leaves, mask)
+        filled = [
+            leaf.masked_fill(view, value)
+            for leaf, view in zip(leaves, views, strict=True)
+        ]
+        return _rust.rebuild(self, filled, True, False)
 
     def where(
         self,
@@ -170,13 +175,23 @@ class IndexingOps(CollectionProtocol):
             >>> td.where(torch.tensor([True, False, True]), -1)["a"].tolist()
             [0, -1, 2]
         """
-        _check_mask(condition, self.batch_size, _rust.leaves(self))
-        if isinstance(other, CollectionProtocol):
-            result = _where_tree(self, condition, other, pad)
+        leaves = _rust.leaves(self)
+        _check_mask(condition, self.batch_size, leaves)
+        if not isinstance(other, CollectionProtocol):
+            views = expand_right(leaves, condition)
+            chosen = [
+                torch.where(view, leaf, other)
+                for view, leaf in zip(views, leaves, strict=True)
+            ]
+            result = _rust.rebuild(self, chosen, True, True)
         else:
-            result = _rust.map_leaves(
-                self, _where, (condition, other), None, True, 0, True, -1
-            )
+            others = _rust.align(self, other) if self._is_dense else None
+            if others:
+                views = expand_right(leaves, condition)
+                chosen = list(map(torch.where, views, leaves, others))
+                result = _rust.rebuild(self, chosen, True, False)
+            else:
+                result = _where_tree(self, condition, other, pad)
         if out is None:
             return result
         if update_batch_size:
@@ -234,7 +249,15 @@ class IndexingOps(CollectionProtocol):
         # `dim`, all of the others. The batch size is that of the index all the same.
         rest = [1 if d == at else batch_size[d] for d in range(count, ndim)]
         size = torch.Size([*index.shape, *rest])
-        result = _rust.map_leaves(self, _gather, (at, index), size, True, 0, False, -1)
+        # One index for all leaves with the same further dims.
+        indices: dict[Any, torch.Tensor] = {}
+        for leaf in _rust.leaves(self):
+            tail = leaf.shape[count:]
+            if tail not in indices:
+                indices[tail] = _gather_index(leaf, at, index)
+        result = _rust.map_leaves(
+            self, _gather, (at, indices, count), size, True, 0, False, -1
+        )
         if count != ndim:
             result._batch_size = index.shape
             result._td_dim_names = None
@@ -275,14 +298,6 @@ def _right(mask: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     return mask.reshape(mask.shape + (1,) * missing) if missing else mask
 
 
-def _masked_fill(leaf: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
-    return leaf.masked_fill(_right(mask, leaf), value)
-
-
-def _where(leaf: torch.Tensor, condition: torch.Tensor, other: Any) -> torch.Tensor:
-    return torch.where(_right(condition, leaf), leaf, other)
-
-
 def _where_tree(td: Any, condition: torch.Tensor, other: Any, pad: Any) -> Any:
     # A part of another collection must not be written: the result is a plain one.
     result = _rust.clone_structure(td) if td._is_dense else td._as_dense()
@@ -320,8 +335,10 @@ def _where_entry(
     return torch.where(_right(condition, value), value, item)
 
 
-def _gather(leaf: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
-    return torch.gather(leaf, dim, _gather_index(leaf, dim, index))
+def _gather(
+    leaf: torch.Tensor, dim: int, indices: dict[Any, torch.Tensor], count: int
+) -> torch.Tensor:
+    return leaf.gather(dim, indices[leaf.shape[count:]])
 
 
 def _gather_index(leaf: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.interop.twins import ONES_TAIL
 from tensordict.ops.packing import PackLayout, pack_leaves
 from tensordict.protocol import CollectionProtocol
 
@@ -100,7 +101,7 @@ class RearrangingOps(CollectionProtocol):
             raise RuntimeError(msg)
         size = torch.Size(sizes)
         result = _rust.map_leaves(
-            self, _repeat_leaf, (times, ndim), size, True, 0, True, -1
+            self, "repeat", (times,), size, True, ONES_TAIL, True, -1
         )
         return self._replace_content(result) if inplace else result
 
@@ -122,9 +123,7 @@ class RearrangingOps(CollectionProtocol):
         times = (1,) * (ndim - len(times)) + times
         whole = (1,) * (len(times) - ndim) + tuple(batch_size)
         size = torch.Size([length * n for length, n in zip(whole, times, strict=True)])
-        return _rust.map_leaves(
-            self, _tile_leaf, (times, ndim), size, None, 0, True, -1
-        )
+        return _rust.map_leaves(self, "tile", (times,), size, None, ONES_TAIL, True, -1)
 
     def repeat_interleave(
         self,
@@ -193,9 +192,12 @@ class RearrangingOps(CollectionProtocol):
             if count == 1:
                 repeats = repeats.reshape(1).expand(length)
         size = torch.Size([*batch_size[:at], total, *batch_size[at + 1 :]])
-        result = _rust.map_leaves(
-            source, _interleave_leaf, (repeats, at, total), size, True, 0, True, -1
-        )
+        if isinstance(repeats, int):
+            op, args = "repeat_interleave", (repeats, at)
+        else:
+            # With the length known torch need not wait for the numbers.
+            op, args = _interleave_leaf, (repeats, at, total)  # type: ignore[assignment]
+        result = _rust.map_leaves(source, op, args, size, True, 0, True, -1)
         return self._replace_content(result) if inplace else result
 
     # Moving ----------------------------------------------------------------------
@@ -245,8 +247,11 @@ class RearrangingOps(CollectionProtocol):
                 where.append(at)
             if count != len(where):
                 raise RuntimeError(MSG_ALIGN.format(count, len(where)))
+            # Torch reads numbers faster than tuples of one.
+            single = len(where) == 1 and isinstance(shifts, int)
+            along: Any = where[0] if single else tuple(where)
             result = _rust.map_leaves(
-                self, "roll", (shifts, tuple(where)), None, True, 0, True, -1
+                self, "roll", (shifts, along), None, True, 0, True, -1
             )
         if inplace:
             result = self._replace_content(result)
@@ -276,7 +281,9 @@ class RearrangingOps(CollectionProtocol):
         return self._flipped(tuple(where), "flip", (dims,))
 
     def _flipped(self, dims: tuple[int, ...], name: str, args: Any) -> Self:
-        result = _rust.map_leaves(self, "flip", (dims,), None, True, 0, True, -1)
+        # A single number is what torch reads fastest.
+        args_of_leaf = dims if len(dims) == 1 else (dims,)
+        result = _rust.map_leaves(self, "flip", args_of_leaf, None, True, 0, True, -1)
         return self._remember(result, name, args, {})
 
     def flipud(self) -> Self:
@@ -507,14 +514,6 @@ def _dim_in_range(dim: int, ndim: int) -> int:
     if not 0 <= dim < ndim:
         raise IndexError(MSG_RANGE.format(ndim, ndim - 1, dim))
     return dim
-
-
-def _repeat_leaf(leaf: torch.Tensor, times: Any, ndim: int) -> torch.Tensor:
-    return leaf.repeat(*times, *[1] * (leaf.dim() - ndim))
-
-
-def _tile_leaf(leaf: torch.Tensor, times: Any, ndim: int) -> torch.Tensor:
-    return leaf.tile((*times, *[1] * (leaf.dim() - ndim)))
 
 
 def _interleave_leaf(

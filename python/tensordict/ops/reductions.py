@@ -462,6 +462,8 @@ class ReductionsOps(CollectionProtocol):
             ValueError: ``dim`` is no batch dim.
         """
         ndim = len(self.batch_size)
+        if type(dim) is int and -ndim <= dim < ndim and out is None:
+            return _reduce_one(self, torch.logsumexp, {}, dim, bool(keepdim))
         dims = range(ndim) if dim is None else dim
         if not isinstance(dims, (tuple, list, range)):
             dims = (dims,)
@@ -718,6 +720,7 @@ def _quantile(
 
 _NAMES: dict[Any, str] = {
     _prod: "prod",
+    torch.logsumexp: "logsumexp",
     **{
         getattr(torch, name): name
         for name in ("sum", "mean", "nansum", "nanmean", "std", "var", "amax", "amin")
@@ -769,7 +772,8 @@ def _extremum(
         raise RuntimeError(MSG_FEATURE.format(name))
     one = _one_dim(td, dim, name)
     prefix, names = _reduced_shape(td.batch_size, (one,), keepdim)
-    found = _rust.split_leaves(td, name, (one, keepdim), [prefix, prefix], names)
+    args = (one, keepdim) if keepdim else (one,)
+    found = _rust.split_leaves(td, name, args, [prefix, prefix], names)
     if not return_indices:
         return found[0]
     return getattr(torch.return_types, name)(found)

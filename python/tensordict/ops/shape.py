@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -20,17 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["ShapeOps"]
 
 MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
-MSG_TRANSPOSE = "dim0 and dim1 must be within the range of the number of dimensions."
-MSG_PERMUTATION_RANGE = (
-    "Received an permutation order incompatible with the tensordict shape."
-)
-MSG_PERMUTATION = (
-    "Cannot compute the permutation, got dims={} but expected a permutation of {}."
-)
-MSG_UNSQUEEZE = (
-    "unsqueezing is allowed for dims comprised between `-td.batch_dims - 1` and "
-    "`td.batch_dims` only. Got dim={} with a batch size of {}."
-)
 MSG_EXPAND_NDIM = (
     "the number of sizes provided ({}) must be greater or equal to the number of "
     "dimensions in the TensorDict ({})"
@@ -43,12 +31,10 @@ MSG_EXPAND_LEADING = (
     "The expanded size of the tensor ({}) isn't allowed in a leading, non-existing "
     "dimension {}"
 )
-MSG_FLATTEN_ORDER = "The end dimension must be greater or equal to the start dim."
 MSG_UNFLATTEN = (
     "unflatten: Provided sizes {} don't multiply up to the size of dim {} ({}) in the "
     "input tensor"
 )
-MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
 MSG_SHAPE_ARGUMENTS = (
     "Either the kwarg `size`, a single shape argument or a sequence of integers can be "
     "passed. Got args={} and kwargs={}."
@@ -58,7 +44,7 @@ MSG_BATCH_MISMATCH = (
     "The leading dimensions of a value must match the batch size."
 )
 
-NO_TAIL, SHAPE_TAIL, DIMS_TAIL = 0, 1, 2
+NO_TAIL, SHAPE_TAIL = 0, 1
 
 
 class ShapeOps(SplittingOps, RearrangingOps):
@@ -183,32 +169,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             dims = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
         else:
             dims = kwargs.get("dims", ())
-        batch_size = self.batch_size
-        ndim = len(batch_size)
-        order = tuple(dims)
-        in_place = tuple(range(ndim))
-        if order != in_place and tuple(sorted(order)) != in_place:
-            order = _permutation(order, ndim)
-        return self._permuted(order, in_place, batch_size, "permute", args, kwargs)
-
-    def _permuted(
-        self,
-        order: tuple[int, ...],
-        in_place: tuple[int, ...],
-        batch_size: torch.Size,
-        name: str,
-        args: Any,
-        kwargs: Any,
-    ) -> Self:
-        result = self
-        if order != in_place:
-            size = torch.Size([batch_size[dim] for dim in order])
-            result = _rust.map_leaves(
-                self, "permute", (order,), size, order, DIMS_TAIL, True, -1
-            )
-            if self._is_memmap or self._is_shared:
-                _rust.keep_storage(self, result)
-        return self._remember(result, name, args, kwargs)
+        return _rust.permute(self, dims, ("permute", args, kwargs))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Swap two batch dims. As :meth:`torch.Tensor.transpose`.
@@ -223,39 +184,13 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.transpose(0, 1)["a"].shape
             torch.Size([4, 3, 5])
         """
-        return self._transposed(dim0, dim1, "transpose")
+        return _rust.transpose(self, dim0, dim1, ("transpose", (dim0, dim1), {}))
 
     def swapaxes(self, axis0: int, axis1: int) -> Self:
         """Swap two batch dims: see :meth:`transpose`."""
-        return self._transposed(axis0, axis1, "swapaxes")
+        return _rust.transpose(self, axis0, axis1, ("swapaxes", (axis0, axis1), {}))
 
     swapdims = swapaxes
-
-    def _transposed(self, dim0: int, dim1: int, name: str) -> Self:
-        batch_size = self.batch_size
-        ndim = len(batch_size)
-        first = dim0 + ndim if dim0 < 0 else dim0
-        second = dim1 + ndim if dim1 < 0 else dim1
-        if not (0 <= first < ndim and 0 <= second < ndim):
-            raise ValueError(MSG_TRANSPOSE)
-        result = self
-        if first != second:
-            order = list(range(ndim))
-            order[first], order[second] = second, first
-            size = torch.Size([batch_size[dim] for dim in order])
-            result = _rust.map_leaves(
-                self,
-                "transpose",
-                (first, second),
-                size,
-                tuple(order),
-                NO_TAIL,
-                True,
-                -1,
-            )
-            if self._is_memmap or self._is_shared:
-                _rust.keep_storage(self, result)
-        return self._remember(result, name, (dim0, dim1), {})
 
     def movedim(
         self, source: int | tuple[int, ...], destination: int | tuple[int, ...]
@@ -272,33 +207,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.movedim(0, 2).batch_size
             torch.Size([3, 4, 2])
         """
-        batch_size = self.batch_size
-        ndim = len(batch_size)
-        sources = _dims_in_range(source, ndim)
-        targets = _dims_in_range(destination, ndim)
-        if len(sources) != len(targets):
-            msg = (
-                "movedim: source and destination must have the same number of "
-                f"elements, got {len(sources)} and {len(targets)}"
-            )
-            raise ValueError(msg)
-        for name, dims in (("source", sources), ("destination", targets)):
-            if len(set(dims)) != len(dims):
-                msg = f"movedim: repeated dim in {name}"
-                raise RuntimeError(msg)
-        rest = [dim for dim in range(ndim) if dim not in sources]
-        order = [-1] * ndim
-        for dim, place in zip(sources, targets, strict=True):
-            order[place] = dim
-        order = [rest.pop(0) if dim < 0 else dim for dim in order]
-        return self._permuted(
-            tuple(order),
-            tuple(range(ndim)),
-            batch_size,
-            "movedim",
-            (source, destination),
-            {},
-        )
+        call = ("movedim", (source, destination), {})
+        return _rust.movedim(self, source, destination, call)
 
     moveaxis = movedim
 
@@ -322,27 +232,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.squeeze(0).batch_size
             torch.Size([3, 1])
         """
-        result = self._squeezed(*args, **kwargs)
-        return self._remember(result, "squeeze", args, kwargs)
-
-    def _squeezed(self, dim: int | None = None) -> Self:
-        batch_size = self.batch_size
-        ndim = len(batch_size)
-        if dim is None:
-            kept = tuple(at for at in range(ndim) if batch_size[at] != 1)
-            if len(kept) == ndim:
-                return self
-            gone: Any = tuple(at for at in range(ndim) if batch_size[at] == 1)
-        else:
-            gone = _batch_dim(dim, batch_size)
-            if batch_size[gone] != 1:
-                return self
-            kept = (*range(gone), *range(gone + 1, ndim))
-        size = torch.Size([batch_size[at] for at in kept])
-        result = _rust.map_leaves(self, "squeeze", (gone,), size, kept, 0, True, -1)
-        if self._is_memmap or self._is_shared:
-            _rust.keep_storage(self, result)
-        return result
+        dim = _optional_dim(*args, **kwargs)
+        return _rust.squeeze(self, dim, ("squeeze", args, kwargs))
 
     def unsqueeze(self, *args: Any, **kwargs: Any) -> Self:
         """Add a batch dim of size 1. As :meth:`torch.Tensor.unsqueeze`.
@@ -360,29 +251,15 @@ class ShapeOps(SplittingOps, RearrangingOps):
             torch.Size([3, 1, 4])
         """
         dim = args[0] if len(args) == 1 and not kwargs else _one_dim(*args, **kwargs)
-        batch_size = self.batch_size
-        ndim = len(batch_size)
-        at = dim + ndim + 1 if dim < 0 else dim
-        if not 0 <= at <= ndim:
-            raise RuntimeError(MSG_UNSQUEEZE.format(dim, batch_size))
-        sizes, names = list(batch_size), list(range(ndim))
-        sizes.insert(at, 1)
-        names.insert(at, -1)
-        size = torch.Size(sizes)
-        result = _rust.map_leaves(
-            self, "unsqueeze", (at,), size, tuple(names), 0, True, -1
-        )
-        if self._is_memmap or self._is_shared:
-            _rust.keep_storage(self, result)
-        return self._remember(result, "unsqueeze", args, kwargs)
+        return _rust.unsqueeze(self, dim, ("unsqueeze", args, kwargs))
 
     def atleast_1d(self) -> Self:
         """Add a leading batch dim where there is none."""
-        return self._with_ndim(1)
+        return _rust.at_least(self, 1, ("atleast_1d", (), {}))
 
     def atleast_2d(self) -> Self:
         """Add leading batch dims until there are 2."""
-        return self._with_ndim(2)
+        return _rust.at_least(self, 2, ("atleast_2d", (), {}))
 
     def atleast_3d(self) -> Self:
         """Add leading batch dims until there are 3.
@@ -391,19 +268,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> TensorDict({"a": torch.zeros(3)}, batch_size=[3]).atleast_3d().shape
             torch.Size([1, 1, 3])
         """
-        return self._with_ndim(3)
-
-    def _with_ndim(self, ndim: int) -> Self:
-        result = self
-        old = self.batch_size
-        missing = ndim - len(old)
-        if missing > 0:
-            size = torch.Size([*[1] * missing, *old])
-            names = (*[-1] * missing, *range(len(old)))
-            result = _rust.map_leaves(
-                self, "reshape", (size,), size, names, SHAPE_TAIL, True, -1
-            )
-        return self._remember(result, f"atleast_{ndim}d", (), {})
+        return _rust.at_least(self, 3, ("atleast_3d", (), {}))
 
     # Broadcasting ----------------------------------------------------------------
 
@@ -500,40 +365,16 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.flatten(0, 1)["a"].shape
             torch.Size([6, 4, 5])
         """
-        result = self._flattened(
-            0 if start_dim is None else start_dim, -1 if end_dim is None else end_dim
+        result = _rust.flatten(
+            self,
+            0 if start_dim is None else start_dim,
+            -1 if end_dim is None else end_dim,
+            ("flatten", (start_dim, end_dim), {}),
         )
         if inplace:
             result = self._replace_content(result)
-        return self._remember(result, "flatten", (start_dim, end_dim), {})
-
-    def _flattened(self, start_dim: int, end_dim: int) -> Self:
-        batch_size = self.batch_size
-        ndim = len(batch_size)
-        start = start_dim + ndim if start_dim < 0 else start_dim
-        end = end_dim + ndim if end_dim < 0 else end_dim
-        if not ndim:
-            if end_dim < start_dim and end_dim >= 0:
-                raise ValueError(MSG_FLATTEN_ORDER)
-            if not (-1 <= start_dim <= 0 and -1 <= end_dim <= 0):
-                raise IndexError(MSG_RANGE.format(1, 0, start_dim or end_dim))
-            size = torch.Size([1])
-            return _rust.map_leaves(
-                self, "reshape", (size,), size, (-1,), SHAPE_TAIL, True, -1
-            )
-        if end < start:
-            raise ValueError(MSG_FLATTEN_ORDER)
-        if end >= ndim:
-            raise IndexError(MSG_RANGE.format(ndim, ndim - 1, end_dim))
-        if start < 0:
-            msg = "flatten() has invalid args: start_dim cannot come after end_dim"
-            raise RuntimeError(msg)
-        joined = math.prod(batch_size[start : end + 1])
-        size = torch.Size([*batch_size[:start], joined, *batch_size[end + 1 :]])
-        names = (*range(start), -1, *range(end + 1, ndim))
-        return _rust.map_leaves(
-            self, "flatten", (start, end), size, names, NO_TAIL, True, -1
-        )
+            return self._remember(result, "flatten", (start_dim, end_dim), {})
+        return result
 
     def unflatten(
         self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False
@@ -569,7 +410,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         size = torch.Size([*batch_size[:at], *new, *batch_size[at + 1 :]])
         names = (*range(at), *[-1] * (len(new) - 1), *range(at, len(batch_size)))
         result = _rust.map_leaves(
-            self, "unflatten", (at, new), size, names, NO_TAIL, True, -1
+            self, "view", (size,), size, names, SHAPE_TAIL, True, -1
         )
         if inplace:
             result = self._replace_content(result)
@@ -592,17 +433,9 @@ def _one_dim(dim: int) -> int:
     return dim
 
 
-def _permutation(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
-    """A permutation of ``ndim`` dims from one that counts from the end or is short."""
-    order = []
-    for dim in dims:
-        if dim >= ndim or dim < -ndim:
-            raise ValueError(MSG_PERMUTATION_RANGE)
-        order.append(dim + ndim if dim < 0 else dim)
-    count = len(order)
-    if len(set(order)) != count or (count and max(order) >= count):
-        raise ValueError(MSG_PERMUTATION.format(order, list(range(count))))
-    return (*order, *range(count, ndim))
+def _optional_dim(dim: int | None = None) -> int | None:
+    """As :func:`_one_dim` for a dim that may be left out."""
+    return dim
 
 
 def _batch_dim(dim: int, batch_size: torch.Size) -> int:
@@ -612,16 +445,6 @@ def _batch_dim(dim: int, batch_size: torch.Size) -> int:
     if at < 0 or at >= ndim:
         raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
     return at
-
-
-def _dims_in_range(dims: int | Sequence[int], ndim: int) -> list[int]:
-    """Dims counted from the front; an IndexError, worded as torch's, for one too many."""
-    out = []
-    for dim in (dims,) if isinstance(dims, int) else dims:
-        if dim >= ndim or dim < -ndim:
-            raise IndexError(MSG_RANGE.format(ndim, ndim - 1, dim))
-        out.append(dim + ndim if dim < 0 else dim)
-    return out
 
 
 def _check_leading(td: Any) -> None:

@@ -1,0 +1,204 @@
+"""Twins of the primitives that move, add and remove batch dims.
+
+See :mod:`tensordict.interop.twins`. Each takes the method's arguments and, as ``call``,
+``(name, args, kwargs)``: what a ``with`` statement on the result undoes.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+import torch
+
+from tensordict.interop.index_twins import keep_storage
+from tensordict.interop.twins import DIMS_TAIL, NO_TAIL, SHAPE_TAIL, map_leaves
+
+MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
+MSG_TRANSPOSE = "dim0 and dim1 must be within the range of the number of dimensions."
+MSG_PERMUTATION_RANGE = (
+    "Received an permutation order incompatible with the tensordict shape."
+)
+MSG_PERMUTATION = (
+    "Cannot compute the permutation, got dims={} but expected a permutation of {}."
+)
+MSG_UNSQUEEZE = (
+    "unsqueezing is allowed for dims comprised between `-td.batch_dims - 1` and "
+    "`td.batch_dims` only. Got dim={} with a batch size of {}."
+)
+MSG_FLATTEN_ORDER = "The end dimension must be greater or equal to the start dim."
+MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
+
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+def _moved(
+    td: Any,
+    op: str,
+    args: tuple[Any, ...],
+    size: torch.Size,
+    order: tuple[int, ...],
+    tail: int,
+    call: Call,
+) -> Any:
+    """``op`` on every leaf; ``order`` has the old dim of each new one, -1 for none."""
+    result = map_leaves(td, op, args, size, order, tail, True, -1)
+    if td._is_memmap or td._is_shared:
+        keep_storage(td, result)
+    return _remembered(td, result, call)
+
+
+def _remembered(td: Any, result: Any, call: Call) -> Any:
+    result._last_op = (*call, weakref.ref(td))
+    return result
+
+
+def unsqueeze(td: Any, dim: int, call: Call) -> Any:
+    """Add a batch dim of size 1 at ``dim``."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    at = dim + ndim + 1 if dim < 0 else dim
+    if not 0 <= at <= ndim:
+        raise RuntimeError(MSG_UNSQUEEZE.format(dim, batch_size))
+    size = torch.Size([*batch_size[:at], 1, *batch_size[at:]])
+    order = (*range(at), -1, *range(at, ndim))
+    return _moved(td, "unsqueeze", (at,), size, order, NO_TAIL, call)
+
+
+def squeeze(td: Any, dim: int | None, call: Call) -> Any:
+    """Remove the batch dim ``dim``, or all (None), where they have size 1."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    if dim is None:
+        order = tuple(at for at in range(ndim) if batch_size[at] != 1)
+        gone: Any = tuple(at for at in range(ndim) if batch_size[at] == 1)
+    else:
+        gone = dim + ndim if dim < 0 else dim
+        if gone < 0 or gone >= ndim:
+            raise IndexError(MSG_INCOMPATIBLE_DIM.format(gone, batch_size))
+        order = (*range(gone), *range(gone + 1, ndim))
+        if batch_size[gone] != 1:
+            return _remembered(td, td, call)
+    if len(order) == ndim:
+        return _remembered(td, td, call)
+    size = torch.Size([batch_size[at] for at in order])
+    return _moved(td, "squeeze", (gone,), size, order, NO_TAIL, call)
+
+
+def transpose(td: Any, dim0: int, dim1: int, call: Call) -> Any:
+    """Swap two batch dims."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    first = dim0 + ndim if dim0 < 0 else dim0
+    second = dim1 + ndim if dim1 < 0 else dim1
+    if not (0 <= first < ndim and 0 <= second < ndim):
+        raise ValueError(MSG_TRANSPOSE)
+    if first == second:
+        return _remembered(td, td, call)
+    order = list(range(ndim))
+    order[first], order[second] = second, first
+    size = torch.Size([batch_size[dim] for dim in order])
+    args = (first, second)
+    return _moved(td, "transpose", args, size, tuple(order), NO_TAIL, call)
+
+
+def permute(td: Any, dims: Any, call: Call) -> Any:
+    """Reorder the batch dims."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    order = tuple(dims)
+    in_place = tuple(range(ndim))
+    if order != in_place and tuple(sorted(order)) != in_place:
+        order = _permutation(order, ndim)
+    if order == in_place:
+        return _remembered(td, td, call)
+    size = torch.Size([batch_size[dim] for dim in order])
+    return _moved(td, "permute", (order,), size, order, DIMS_TAIL, call)
+
+
+def _permutation(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    """A permutation of ``ndim`` dims from one that counts from the end or is short."""
+    order = []
+    for dim in dims:
+        if dim >= ndim or dim < -ndim:
+            raise ValueError(MSG_PERMUTATION_RANGE)
+        order.append(dim + ndim if dim < 0 else dim)
+    count = len(order)
+    if len(set(order)) != count or (count and max(order) >= count):
+        raise ValueError(MSG_PERMUTATION.format(order, list(range(count))))
+    return (*order, *range(count, ndim))
+
+
+def movedim(td: Any, source: Any, destination: Any, call: Call) -> Any:
+    """Move batch dims to other places."""
+    ndim = len(td.batch_size)
+    sources = _dims_in_range(source, ndim)
+    targets = _dims_in_range(destination, ndim)
+    if len(sources) != len(targets):
+        msg = (
+            "movedim: source and destination must have the same number of "
+            f"elements, got {len(sources)} and {len(targets)}"
+        )
+        raise ValueError(msg)
+    for name, dims in (("source", sources), ("destination", targets)):
+        if len(set(dims)) != len(dims):
+            msg = f"movedim: repeated dim in {name}"
+            raise RuntimeError(msg)
+    rest = [dim for dim in range(ndim) if dim not in sources]
+    order = [-1] * ndim
+    for dim, place in zip(sources, targets, strict=True):
+        order[place] = dim
+    order = [rest.pop(0) if dim < 0 else dim for dim in order]
+    return permute(td, tuple(order), call)
+
+
+def _dims_in_range(dims: Any, ndim: int) -> list[int]:
+    """Dims counted from the front; an IndexError, worded as torch's, for one too many."""
+    out = []
+    for dim in (dims,) if isinstance(dims, int) else dims:
+        if dim >= ndim or dim < -ndim:
+            raise IndexError(MSG_RANGE.format(ndim, ndim - 1, dim))
+        out.append(dim + ndim if dim < 0 else dim)
+    return out
+
+
+def flatten(td: Any, start_dim: int, end_dim: int, call: Call) -> Any:
+    """Join the batch dims from ``start_dim`` to ``end_dim`` into one."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    start = start_dim + ndim if start_dim < 0 else start_dim
+    end = end_dim + ndim if end_dim < 0 else end_dim
+    if not ndim:
+        if end_dim < start_dim and end_dim >= 0:
+            raise ValueError(MSG_FLATTEN_ORDER)
+        if not (-1 <= start_dim <= 0 and -1 <= end_dim <= 0):
+            raise IndexError(MSG_RANGE.format(1, 0, start_dim or end_dim))
+        size = torch.Size([1])
+        result = map_leaves(td, "reshape", (size,), size, (-1,), SHAPE_TAIL, True, -1)
+        return _remembered(td, result, call)
+    if end < start:
+        raise ValueError(MSG_FLATTEN_ORDER)
+    if end >= ndim:
+        raise IndexError(MSG_RANGE.format(ndim, ndim - 1, end_dim))
+    if start < 0:
+        msg = "flatten() has invalid args: start_dim cannot come after end_dim"
+        raise RuntimeError(msg)
+    joined = math.prod(batch_size[start : end + 1])
+    size = torch.Size([*batch_size[:start], joined, *batch_size[end + 1 :]])
+    order = (*range(start), -1, *range(end + 1, ndim))
+    args = (start, end)
+    result = map_leaves(td, "flatten", args, size, order, NO_TAIL, True, -1)
+    return _remembered(td, result, call)
+
+
+def at_least(td: Any, ndim: int, call: Call) -> Any:
+    """Add leading batch dims of size 1 until there are ``ndim``."""
+    batch_size = td.batch_size
+    missing = ndim - len(batch_size)
+    if missing <= 0:
+        return _remembered(td, td, call)
+    size = torch.Size([*[1] * missing, *batch_size])
+    order = (*[-1] * missing, *range(len(batch_size)))
+    result = map_leaves(td, "reshape", (size,), size, order, SHAPE_TAIL, True, -1)
+    return _remembered(td, result, call)
