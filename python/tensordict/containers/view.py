@@ -477,9 +477,12 @@ class _SubTensorDict(TensorDictBase):
         """
         if kwargs.get("inplace"):
             raise TypeError(MSG_TO_INPLACE)
-        if len(args) == 1 and isinstance(args[0], (str, torch.device)):
-            if torch.device(args[0]) == self.device:
-                return self._remember(self, "to", args, kwargs)
+        if (
+            len(args) == 1
+            and isinstance(args[0], (str, torch.device))
+            and torch.device(args[0]) == self.device
+        ):
+            return self._remember(self, "to", args, kwargs)
         result = self.to_tensordict().to(*args, **kwargs)
         return self._remember(result, "to", args, kwargs)
 
