@@ -77,10 +77,6 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         tail: Tail,
         k: usize,
     ) -> PyResult<Self> {
-        if tail != Tail::Nothing && arguments.is_empty() {
-            // What `args[0]` raises in Python.
-            arguments.get_item(0)?;
-        }
         let mut spread = None;
         let operation = match op.cast::<PyString>() {
             Ok(name) => {
