@@ -1,6 +1,6 @@
-"""Twins of the primitives that move, add and remove batch dims.
+"""Twins of the primitives that move, add, remove and reduce batch dims.
 
-See :mod:`tensordict.interop.twins`. Each takes the method's arguments and, as ``call``,
+See :mod:`tensordict.interop.twins`. All but the last take the method's arguments and, as ``call``,
 ``(name, args, kwargs)``: what a ``with`` statement on the result undoes.
 """
 
@@ -27,6 +27,7 @@ MSG_UNSQUEEZE = (
     "unsqueezing is allowed for dims comprised between `-td.batch_dims - 1` and "
     "`td.batch_dims` only. Got dim={} with a batch size of {}."
 )
+MSG_DIM = "Incompatible dim {} for tensordict with batch dims {}."
 MSG_FLATTEN_ORDER = "The end dimension must be greater or equal to the start dim."
 MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
 
@@ -202,3 +203,15 @@ def at_least(td: Any, ndim: int, call: Call) -> Any:
     order = (*[-1] * missing, *range(len(batch_size)))
     result = map_leaves(td, "reshape", (size,), size, order, SHAPE_TAIL, True, -1)
     return _remembered(td, result, call)
+
+
+def reduce_dim(td: Any, op: str, dim: int) -> Any:
+    """Reduce the batch dim ``dim`` of every leaf by its method ``op``. Unlocked."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    if not -ndim <= dim < ndim:
+        raise IndexError(MSG_DIM.format(dim, ndim))
+    at = dim + ndim if dim < 0 else dim
+    size = batch_size[:at] + batch_size[at + 1 :]
+    order = (*range(at), *range(at + 1, ndim))
+    return map_leaves(td, op, (at,), size, order, NO_TAIL, False, -1)

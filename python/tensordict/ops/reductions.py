@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["ReductionsOps"]
 
 Dims = int | tuple[int, ...] | Literal["feature"] | None
+DEFAULT_OPTIONS = {"correction": 1}
+"""What ``std`` and ``var`` do unless they are told otherwise."""
 ALL_DIMS = 64
 """More batch dims than a container can have: as ``k`` of a walk it cuts all of them."""
 
@@ -463,7 +465,9 @@ class ReductionsOps(CollectionProtocol):
         """
         ndim = len(self.batch_size)
         if type(dim) is int and -ndim <= dim < ndim and out is None:
-            return _reduce_one(self, torch.logsumexp, {}, dim, bool(keepdim))
+            if not keepdim:
+                return _rust.reduce_dim(self, "logsumexp", dim)
+            return _reduce_one(self, torch.logsumexp, {}, dim, keepdim=True)
         dims = range(ndim) if dim is None else dim
         if not isinstance(dims, (tuple, list, range)):
             dims = (dims,)
@@ -559,6 +563,8 @@ def _reduce(
     are dims that it puts before all others.
     """
     if type(dim) is int and not reduce and not first and key_transform is None:
+        if keepdim is not True and (not options or options == DEFAULT_OPTIONS):
+            return _rust.reduce_dim(td, _NAMES[op], dim)
         return _reduce_one(td, op, options, dim, keepdim is True)
     keep = keepdim is not NO_DEFAULT and bool(keepdim)
     everything = dim is NO_DEFAULT or dim is None or (type(dim) is tuple and not dim)
@@ -623,7 +629,7 @@ def _reduce_one(
     else:
         prefix = size[:dim] + size[dim + 1 :]
         names = (*range(dim), *range(dim + 1, ndim))  # type: ignore[assignment]
-    if not options or options == {"correction": 1}:
+    if not options or options == DEFAULT_OPTIONS:
         # The method takes the dim alone; std and var correct by 1 unless told otherwise.
         args: tuple[Any, ...] = (dim,)
         if keepdim:

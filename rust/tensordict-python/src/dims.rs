@@ -76,6 +76,23 @@ impl<'a, 'py> Source<'a, 'py> {
         order: &Order,
         call: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let result = self.mapped(op, args, sizes, order, true)?;
+        if container::has_storage(self.imports, self.td)? {
+            let twins = "tensordict.interop.index_twins";
+            from_twin_of(self.td.py(), twins, "keep_storage", (self.td, &result))?;
+        }
+        self.remembered(result, call)
+    }
+
+    /// As [`Self::moved`] for what no `with` statement undoes.
+    fn mapped(
+        &self,
+        op: &Bound<'py, PyString>,
+        args: Args<'_>,
+        sizes: ffi::Values<'py>,
+        order: &Order,
+        lock: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let py = self.td.py();
         let size = PyTuple::new(py, sizes)?;
         let prefix = self.imports.size.bind(py).call1((&size,))?;
@@ -90,20 +107,8 @@ impl<'a, 'py> Source<'a, 'py> {
             Args::Size => (PyTuple::new(py, [&size])?, Tail::Shape),
         };
         let names = Names::Moved(order);
-        let result = walks::map_dense(
-            self.imports,
-            self.td,
-            op,
-            &args,
-            Some(&prefix),
-            &names,
-            tail,
-        )?;
-        if container::has_storage(self.imports, self.td)? {
-            let twins = "tensordict.interop.index_twins";
-            from_twin_of(py, twins, "keep_storage", (self.td, &result))?;
-        }
-        self.remembered(result, call)
+        let prefix = Some(&prefix);
+        walks::map_dense(self.imports, self.td, op, &args, prefix, &names, tail, lock)
     }
 
     /// This container itself: nothing moves.
@@ -329,6 +334,24 @@ fn at_least<'py>(
     from_twin_of(td.py(), TWINS, "at_least", (td, ndim, call))
 }
 
+/// Reduce the batch dim `dim` of every leaf by its method `op`.
+#[pyfunction]
+fn reduce_dim<'py>(
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyString>,
+    dim: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(source) = Source::of(td)?
+        && let Some(dim) = source.dim(dim)
+    {
+        let mut order = source.in_place();
+        order.remove(usize::try_from(dim)?);
+        let sizes = source.sizes(&order)?;
+        return source.mapped(op, Args::Dims(&[dim]), sizes, &order, false);
+    }
+    from_twin_of(td.py(), TWINS, "reduce_dim", (td, op, dim))
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(unsqueeze, module)?)?;
     module.add_function(wrap_pyfunction!(squeeze, module)?)?;
@@ -337,5 +360,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(movedim, module)?)?;
     module.add_function(wrap_pyfunction!(flatten, module)?)?;
     module.add_function(wrap_pyfunction!(at_least, module)?)?;
+    module.add_function(wrap_pyfunction!(reduce_dim, module)?)?;
     Ok(())
 }

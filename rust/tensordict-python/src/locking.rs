@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyList, PyString, PyTuple};
 
 use crate::access::from_twin;
 use crate::aligning::containers;
@@ -107,9 +107,16 @@ fn unlock_tree(td: &Bound<'_, PyAny>) -> PyResult<()> {
     let imports = imports(py)?;
     let names = &imports.names;
     let members: Vec<_> = containers(td, None)?.iter().collect();
-    let inside: HashSet<_> = members.iter().map(Bound::as_ptr).collect();
+    let mut inside = HashSet::new();
+    if members.len() > 1 {
+        inside.extend(members.iter().map(Bound::as_ptr));
+    }
     for member in &members {
-        for parent in member.getattr(names.lock_parents.bind(py))?.try_iter()? {
+        let parents = member.getattr(names.lock_parents.bind(py))?;
+        if parents.is(PyTuple::empty(py)) {
+            continue;
+        }
+        for parent in parents.try_iter()? {
             let parent = parent?.call0()?;
             if !parent.is_none()
                 && !inside.contains(&parent.as_ptr())
@@ -144,7 +151,11 @@ fn forget<'py>(
     if container::is_dense(imports, td)? {
         // Not through `__dict__`: asking for it moves the attributes of an instance out
         // of their fast places for good.
-        if !td.getattr(name)?.is(&td.get_type().getattr(name)?) {
+        let value = td.getattr(name)?;
+        let is_default = value.is(&*PyBool::new(td.py(), false))
+            || value.is(PyTuple::empty(td.py()))
+            || value.is(&td.get_type().getattr(name)?);
+        if !is_default {
             td.delattr(name)?;
         }
         return Ok(());

@@ -322,6 +322,9 @@ fn update<'py>(
             Err(error) => return Err(error),
         };
         if let Some(branch) = staged {
+            if update.copies.is_empty() {
+                return update.commit(branch);
+            }
             let kwargs = PyDict::new(py);
             kwargs.set_item(imports.names.non_blocking.bind(py), &non_blocking)?;
             for (target, value) in &update.copies {

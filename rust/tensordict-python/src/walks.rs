@@ -308,7 +308,8 @@ fn map_leaves<'py>(
     map_from(imports, td, op, &args, prefix, &names, tail, lock, k)
 }
 
-/// [`map_leaves`] of a dense container that is the root of the walk, with its lock.
+/// [`map_leaves`] of a dense container that is the root of the walk.
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
 pub(crate) fn map_dense<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
@@ -317,9 +318,10 @@ pub(crate) fn map_dense<'py>(
     prefix: Option<&Bound<'py, PyAny>>,
     names: &Names<'py>,
     tail: Tail,
+    lock: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let k = container::batch_size(imports, td)?.len();
-    map_from(imports, td, op, args, prefix, names, tail, true, k)
+    map_from(imports, td, op, args, prefix, names, tail, lock, k)
 }
 
 #[expect(clippy::too_many_arguments, reason = "those of the twin")]
