@@ -90,6 +90,14 @@ doctest: $(stamps)/extension ## run the examples of the docstrings and documents
 bench: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## compare with bare torch and with the published release
 	$(python) -m benches.python --peer $(or $(PEER),build/release) $(BENCH)
 
+.PHONY: bench-compile
+bench-compile: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## compile time and compiled calls beside the published release
+	$(python) benches/compilation.py --peer $(or $(PEER),build/release) $(BENCH)
+
+.PHONY: bench-storage
+bench-storage: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## saving and loading beside bare system calls and the published release
+	$(python) benches/storage.py --peer $(or $(PEER),build/release) $(BENCH)
+
 # The published release to compare with, apart from the environment.
 build/release/.installed: | $(stamps)
 	$(python) -m pip install --quiet --no-deps --target build/release \

@@ -1,7 +1,8 @@
 """A part of a container, the view ``_SubTensorDict``, as a directory.
 
-The directory ``_source`` holds the whole container, ``meta.json`` the index of the part:
-docs/format names the tags that ranges, slices, tensors and the like get there.
+The directory ``_source`` holds the whole container, ``meta.json`` the index of the part.
+Numbers, booleans and None stand for themselves there; anything else is a list that
+begins with its kind: ``["slice", {"start": 0, "stop": 2, "step": null}]``.
 """
 
 from __future__ import annotations
