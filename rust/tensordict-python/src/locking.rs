@@ -167,8 +167,29 @@ fn forget<'py>(
     Ok(())
 }
 
+/// Note on views of mapped or shared memory that they are that; lock them.
+#[pyfunction]
+fn keep_storage<'py>(td: &Bound<'py, PyAny>, result: &Bound<'py, PyAny>) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let names = &imports.names;
+    for member in containers(result, None)? {
+        for flag in [names.memmap.bind(py), names.shared.bind(py)] {
+            if td.getattr(flag)?.is_truthy()? {
+                member.setattr(flag, true)?;
+            }
+        }
+    }
+    let is_locked = result.getattr(names.property_is_locked.bind(py))?;
+    if !is_locked.is_truthy()? {
+        lock_any(imports, result, &PyTuple::empty(py))?;
+    }
+    Ok(())
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(lock_tree, module)?)?;
     module.add_function(wrap_pyfunction!(unlock_tree, module)?)?;
+    module.add_function(wrap_pyfunction!(keep_storage, module)?)?;
     Ok(())
 }
