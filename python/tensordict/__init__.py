@@ -1,18 +1,5 @@
 """Groups of tensors that share their leading dimensions. The core is in Rust."""
 
-from tensordict import _rust
-from tensordict.interop import index_twins as _index_twins
-from tensordict.interop import key_twins as _key_twins
-from tensordict.interop import shape_twins as _shape_twins
-from tensordict.interop import twins as _twins
-
-# Until every primitive is native, its twin stands in.
-for _module in (_twins, _index_twins, _key_twins, _shape_twins):
-    for _name in dir(_module):
-        if not _name.startswith("_") and not hasattr(_rust, _name):
-            setattr(_rust, _name, getattr(_module, _name))
-del _module, _name
-
 from tensordict import _deprecated_utils, _deprecation, _pytree, _reductions, _td
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
 from tensordict._options import (

@@ -26,7 +26,7 @@ TWINS = {
     and inspect.isfunction(getattr(module, name))
     and getattr(module, name).__module__ == module.__name__
 }
-NATIVE = [name for name in TWINS if inspect.isbuiltin(getattr(_rust, name))]
+NATIVE = [name for name in TWINS if hasattr(_rust, name)]
 
 relaxed = settings(max_examples=60, deadline=None)
 
@@ -102,6 +102,7 @@ def test_moved_dims(td, dims, data):
     both("movedim", td, first, second, call)
     both("flatten", td, first, second, call)
     both("at_least", td, abs(first), call)
+    both("reduce_dim", td, "sum", first)
     order = data.draw(st.permutations(range(len(td.batch_size))))
     both("permute", td, data.draw(st.sampled_from([tuple(order), order, dims])), call)
 
@@ -238,6 +239,22 @@ def test_reading(td, key):
     both("contains", td, key)
     for default in ((), (None,), (5,), (NO_DEFAULT,), (NONE_IF_MISSING,)):
         both("get", td, key, *default)
+
+
+@given(td=trees.containers(), mapped=st.booleans(), shared=st.booleans())
+@relaxed
+def test_keeping_storage(td, mapped, shared):
+    source = twins.new(trees.TensorDict, {}, torch.Size([]), None, None)
+    if mapped:
+        source._is_memmap = True
+    if shared:
+        source._is_shared = True
+    results = []
+    for function in (index_twins.keep_storage, _rust.keep_storage):
+        copy = twins.clone_structure(td)
+        function(source, copy)
+        results.append(trees.describe(copy, {}))
+    assert results[1] == results[0]
 
 
 @given(td=trees.containers(foreign=False), times=st.integers(1, 2))
