@@ -75,6 +75,8 @@ fn parse_item<'py>(
         Item::Ellipsis
     } else if item.get_type().is(&imports.tensor) {
         return parse_tensor(imports, item);
+    } else if let Ok(list) = item.cast_exact::<PyList>() {
+        return parse_list(imports, list);
     } else {
         return Ok(None);
     };
@@ -109,6 +111,30 @@ fn parse_slice(imports: &Imports, slice: &Bound<'_, PySlice>) -> PyResult<Option
         stop: range[1],
         step: range[2],
     }))
+}
+
+/// A list of positions becomes a tensor once, and not again for each leaf.
+fn parse_list<'py>(
+    imports: &Imports,
+    list: &Bound<'py, PyList>,
+) -> PyResult<Option<ParsedItem<'py>>> {
+    let positions = list.to_tuple();
+    let is_plain = positions
+        .iter_borrowed()
+        .all(|position| position.is_exact_instance_of::<PyInt>());
+    if positions.is_empty() || !is_plain {
+        return Ok(None);
+    }
+    let mut shape = Dims::new();
+    shape.push(i64::try_from(positions.len())?);
+    match imports.make_tensor.bind(list.py()).call1((positions,)) {
+        Ok(index) => Ok(Some(ParsedItem {
+            item: Item::Positions(shape),
+            index,
+        })),
+        // A number that is too large: the twin says so.
+        Err(_) => Ok(None),
+    }
 }
 
 fn parse_tensor<'py>(

@@ -425,7 +425,8 @@ enum Parts<'py> {
 
 impl<'py> Parts<'py> {
     fn from_sequence(parts: Bound<'py, PyAny>, expected: usize) -> PyResult<Self> {
-        let parts = match parts.cast_into_exact::<PyTuple>() {
+        // What torch returns of several values are tuples, or of types derived from it.
+        let parts = match parts.cast_into::<PyTuple>() {
             Ok(tuple) => tuple,
             Err(error) => {
                 let items = error
