@@ -133,6 +133,7 @@ impl<'a, 'py> Source<'a, 'py> {
 }
 
 /// What is passed to the leaves.
+#[derive(Clone, Copy)]
 enum Args<'a> {
     Dims(&'a [i64]),
     /// The dims as one tuple.
