@@ -10,7 +10,7 @@ from tensordict import _rust
 from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.index_twins import _WHOLE, _fit_source, _preallocated
-from tensordict.interop.twins import MSG_LOCKED
+from tensordict.interop.twins import MSG_LOCKED, _missing
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
@@ -36,6 +36,7 @@ MSG_LOCK = "Cannot lock a _SubTensorDict. Lock the parent tensordict instead."
 MSG_UNLOCK = "Cannot unlock a _SubTensorDict. Unlock the parent tensordict instead."
 MSG_SHAPE = "Cannot call `{}` on a _SubTensorDict. Call {}`to_tensordict()` first."
 MSG_TO_INPLACE = "Cannot send a _SubTensorDict instance to device/dtype inplace"
+MSG_NOT_NESTED = "Expected source to be a subclass of TensorDictBase, got {}"
 MSG_INPLACE_KEYS = "Cannot call {} inplace on a lazy tensordict."
 MSG_INPLACE = (
     "An operation that replaces tensors in place is not supported on _SubTensorDict; "
@@ -195,11 +196,11 @@ class _SubTensorDict(TensorDictBase):
 
     @batch_size.setter
     def batch_size(self, value: Any) -> None:
-        if (
-            not isinstance(value, (list, tuple))
-            or torch.Size(value) != self._batch_size
-        ):
+        if not isinstance(value, (list, tuple)) or tuple(value) != self._batch_size:
             raise RuntimeError(MSG_BATCH_SIZE.format(value, self._batch_size))
+
+    def _clear_device(self) -> None:
+        """No effect: the device is that of the parent."""
 
     def _resize_batch(self, size: torch.Size) -> None:
         if size != self._batch_size:
@@ -357,10 +358,15 @@ class _SubTensorDict(TensorDictBase):
         validated: bool,
         ignore_lock: bool,
     ) -> None:
-        # Entries that exist are written in place, which a lock allows.
-        if len(path) == 1 and inplace is False:
-            present = self._source._get_entry(path[0], NO_DEFAULT)
-            ignore_lock = ignore_lock or present is not NO_DEFAULT
+        present = self._source._get_entry(path[0], NO_DEFAULT)
+        if len(path) == 1:
+            # Entries that exist are written in place, which a lock allows.
+            if inplace is False and present is not NO_DEFAULT:
+                ignore_lock = True
+        elif present is NO_DEFAULT and inplace is None:
+            raise _missing(self, path[0])
+        elif isinstance(present, torch.Tensor):
+            raise TypeError(MSG_NOT_NESTED.format(type(present)))
         super()._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
 
     def _write_into(
@@ -370,6 +376,11 @@ class _SubTensorDict(TensorDictBase):
         self._set_entry(key, value)
 
     def _copy_into(self, source: Any, keys: Any, non_blocking: bool) -> None:
+        for key in source.keys():
+            name = key if isinstance(key, str) else _rust.unravel_key_to_tuple(key)[0]
+            wanted = keys is None or any(path[0] == name for path in keys)
+            if wanted and self._source._get_entry(name, NO_DEFAULT) is NO_DEFAULT:
+                raise _missing(self, name)
         plain = self._as_plain_part()
         _rust.copy_into(plain, source, keys, non_blocking)
         self._store(iter(_rust.leaves(plain)))
@@ -488,23 +499,46 @@ class _SubTensorDict(TensorDictBase):
 
     def view(self, *shape: Any, **kwargs: Any) -> Self:
         """Refused, but for the shape that it has: use :meth:`reshape`."""
-        if -1 in shape:
+        given = shape[0] if shape and isinstance(shape[0], (list, tuple)) else shape
+        if -1 in given:
             raise RuntimeError(MSG_SHAPE.format("view", "`reshape` or "))
         return super().view(*shape, **kwargs)
 
-    def _squeezed(self, dim: int | None = None) -> Self:
-        if dim is None:
+    def unflatten(
+        self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False
+    ) -> Any:
+        """Split one batch dim into several, in an ordinary collection."""
+        if inplace:
+            raise NotImplementedError(MSG_INPLACE)
+        result = self._as_plain_part().unflatten(dim, unflattened_size)
+        return self._remember(result, "unflatten", (dim, unflattened_size), {})
+
+    def squeeze(self, *args: Any, **kwargs: Any) -> Self:
+        """Refused, but for a dim that stays: make an ordinary collection of it first."""
+        if not args and kwargs.get("dim") is None:
             raise RuntimeError(MSG_SHAPE.format("squeeze", ""))
-        return super()._squeezed(dim)
+        return super().squeeze(*args, **kwargs)
 
     def permute(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: make an ordinary collection of it first."""
         raise RuntimeError(MSG_SHAPE.format("permute", ""))
 
+    def atleast_1d(self) -> Self:
+        """Refused where it has fewer dims."""
+        return self._with_ndim(1)
+
+    def atleast_2d(self) -> Self:
+        """Refused where it has fewer dims."""
+        return self._with_ndim(2)
+
+    def atleast_3d(self) -> Self:
+        """Refused where it has fewer dims."""
+        return self._with_ndim(3)
+
     def _with_ndim(self, ndim: int) -> Self:
         if ndim > len(self._batch_size):
             raise RuntimeError(MSG_SHAPE.format("unsqueeze", ""))
-        return self
+        return self._remember(self, f"atleast_{ndim}d", (), {})
 
     def select(  # type: ignore[override]
         self, *keys: NestedKeyLike, inplace: bool = False, strict: bool = True
