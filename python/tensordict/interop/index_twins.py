@@ -97,9 +97,6 @@ def _index_tensor(item: Any) -> torch.Tensor:
             raise TypeError(str(error)) from None
         if tensor.dtype != torch.bool:
             tensor = tensor.to(torch.int64)
-    elif isinstance(item, (str, bytes)):
-        msg = f"new(): invalid data type '{type(item).__name__}'"
-        raise TypeError(msg)
     elif isinstance(item, np.bool_):
         raise IndexError(MSG_NUMPY_BOOL.format(item))
     else:
@@ -158,6 +155,9 @@ def _index_plan(
         elif isinstance(item, (int, np.integer, torch.SymInt)):
             items[position] = int(item) if isinstance(item, np.integer) else item
             used += 1
+        elif isinstance(item, (str, bytes)):
+            # An error, but one of the number of items comes first.
+            used += 1
         else:
             item = _index_tensor(item)
             if item.dim() == 0:
@@ -174,6 +174,10 @@ def _index_plan(
         if td is not None and not ndim:
             raise RuntimeError(MSG_NO_BATCH_DIMS.format(index))
         raise IndexError(MSG_TOO_MANY.format(ndim))
+    for item in items:
+        if isinstance(item, (str, bytes)):
+            msg = f"new(): invalid data type '{type(item).__name__}'"
+            raise TypeError(msg)
     if ellipsis_at >= 0:
         items[ellipsis_at : ellipsis_at + 1] = [_WHOLE] * (ndim - used)
         if ellipsis_at + ndim - used == len(items):
