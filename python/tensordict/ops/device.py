@@ -172,7 +172,12 @@ class DeviceOps(CollectionProtocol):
         if not moves and dtype is None and memory_format is None:
             if batch_size is not None:
                 self.batch_size = batch_size
-            return _rust.rebuild(self, _rust.leaves(self), True, True) if anew else self
+            if not anew:
+                return self
+            result = _rust.rebuild(self, _rust.leaves(self), True, True)
+            if other.device is None:
+                _set_device(result, None)
+            return result
         if not (inplace or non_blocking_pin or batch_size) and memory_format is None:
             return _transfer(self, device, dtype, non_blocking)
         if inplace and self.is_locked:

@@ -43,9 +43,8 @@ class IndexingOps(CollectionProtocol):
         """The container of every entry at ``index``: see ``__getitem__``."""
         result = _rust.index(self, index)
         if (self._is_memmap or self._is_shared) and result is not self:
-            plan: Any = _rust.index_plan(self.batch_size, index)
-            items = plan[0] if isinstance(plan[0], tuple) else (plan[0],)
-            if not any(isinstance(item, (bool, torch.Tensor)) for item in items):
+            items = index if isinstance(index, tuple) else (index,)
+            if all(map(_stays_in_place, items)):
                 _rust.keep_storage(self, result)
         return result
 
@@ -275,6 +274,13 @@ def _as_plain(td: Any) -> Any:
         return td
     names = td._td_dim_names
     return _rust.new(td._plain_type, td._tensordict, td._batch_size, td._device, names)
+
+
+def _stays_in_place(item: Any) -> bool:
+    """Whether what an index takes of mapped or shared memory still counts as that."""
+    if isinstance(item, slice):
+        return item.start is None or item.start == 0
+    return item is None or item is Ellipsis or type(item) is int
 
 
 def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -> None:
