@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.ops.batch import MSG_NAMES_LENGTH
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -93,9 +94,14 @@ class ApplyOps(CollectionProtocol):
         """
         if constructor_kwargs:
             _warn_unknown("apply", constructor_kwargs)
-        if batch_size is None and out is None and device is NO_DEFAULT and not (
-            inplace or propagate_lock
+        if (
+            batch_size is None
+            and out is None
+            and device is NO_DEFAULT
+            and not (inplace or propagate_lock)
         ):
+            if names is not NO_DEFAULT:
+                _check_names(names, self.batch_size)
             return _rust.apply_nest(
                 self, fn, others, None, NO_DEFAULT, names, default, False, False,
                 filter_empty, True if call_on_nested else is_leaf,
@@ -366,6 +372,8 @@ class ApplyOps(CollectionProtocol):
             device = torch.device(device)
         if batch_size is not None:
             batch_size = torch.Size(batch_size)
+        if names is not NO_DEFAULT:
+            _check_names(names, self.batch_size if batch_size is None else batch_size)
         if out is not None:
             _check_out(out, batch_size, device)
         result = _rust.apply_nest(
@@ -385,6 +393,11 @@ def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:
     warnings.warn(
         MSG_UNKNOWN_KEYWORDS.format(method, names), FutureWarning, stacklevel=3
     )
+
+
+def _check_names(names: Sequence[str | None] | None, size: torch.Size) -> None:
+    if names is not None and size and len(names) != len(size):
+        raise ValueError(MSG_NAMES_LENGTH.format(list(names), len(size)))
 
 
 def _check_out(out: Any, batch_size: Any, device: Any) -> None:
