@@ -143,3 +143,10 @@ def test_where_of_a_part_leaves_the_parent(td) -> None:
     part = td._get_sub_tensordict(0)
     part.where(torch.zeros(3, dtype=torch.bool), part + 1)
     assert (td == before).all()
+
+
+def test_an_update_in_place_of_a_part_that_reads_copies_reaches_the_parent():
+    td = TensorDict({"a": torch.zeros(3)}, [3])
+    part = td._get_sub_tensordict(torch.tensor([0, 2]))
+    part.update({"a": torch.ones(2)}, inplace=True)
+    assert td["a"].tolist() == [1, 0, 1]

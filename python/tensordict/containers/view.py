@@ -376,7 +376,7 @@ class _SubTensorDict(TensorDictBase):
         self._set_entry(key, value)
 
     def _copy_into(self, source: Any, keys: Any, non_blocking: bool) -> None:
-        for key in source.keys():
+        for key in source.keys():  # noqa: SIM118 (its own `keys`)
             name = key if isinstance(key, str) else _rust.unravel_key_to_tuple(key)[0]
             wanted = keys is None or any(path[0] == name for path in keys)
             if wanted and self._source._get_entry(name, NO_DEFAULT) is NO_DEFAULT:
@@ -384,6 +384,33 @@ class _SubTensorDict(TensorDictBase):
         plain = self._as_plain_part()
         _rust.copy_into(plain, source, keys, non_blocking)
         self._store(iter(_rust.leaves(plain)))
+
+    def update(  # type: ignore[override]
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        inplace: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Merge another container or mapping into the part. See ``TensorDict.update``."""
+        if not inplace or input_dict_or_td is self:
+            return super().update(input_dict_or_td, clone, inplace, **kwargs)
+        # What is read may be a copy: it is written there, then into the parent.
+        plain = self._as_plain_part()
+        if self.is_locked:
+            plain.lock_()
+        plain.update(input_dict_or_td, clone, True, **kwargs)
+        self._store_tree(plain)
+        return self
+
+    def _store_tree(self, plain: Any) -> None:
+        """Write all entries of a collection of the same structure, or with more."""
+        for key, value in list(plain._entries().items()):
+            present = self._get_entry(key, NO_DEFAULT)
+            if isinstance(present, _SubTensorDict):
+                present._store_tree(value)
+            else:
+                self._set_entry(key, value)
 
     def _store_leaves(self, values: list[Any]) -> None:
         self._store(iter(values))
