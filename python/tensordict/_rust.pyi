@@ -6,14 +6,14 @@ the parameters of its twin in ``tensordict.interop``, where its docstring is.
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeAlias, TypeVar, final
 
 import torch
 
 from tensordict.memmap import MemoryMappedTensor
 
 _T = TypeVar("_T")
-_Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+_Call: TypeAlias = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 # build.rs: how the extension was built.
 __version__: Final[str]
@@ -41,6 +41,7 @@ class SavePlan:
         type_text: str,
         class_text: str | None,
     ) -> None: ...
+    def close_level_as(self, level: int, text: str) -> None: ...
     def level_directory(self, level: int) -> PathLike[str]: ...
     def write(self, num_threads: int, exist_ok: bool) -> list[MemoryMappedTensor]: ...
     def create(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensordict import TensorDict
 from torch import distributed, multiprocessing
+
+from tensordict import TensorDict
 
 
 def _make(value: int) -> TensorDict:
     return TensorDict(
-        {"a": torch.full((2,), float(value)), "n": {"b": torch.full((2, 3), value)}}, [2]
+        {"a": torch.full((2,), float(value)), "n": {"b": torch.full((2, 3), value)}},
+        [2],
     )
 
 

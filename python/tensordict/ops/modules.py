@@ -403,7 +403,9 @@ def _as_it_is(value: Any, old: Any, is_buffer: bool) -> Any:  # noqa: ARG001
 
 def _is_same_memory(value: Any, own: Any) -> bool:
     """Whether two tensors share their memory."""
-    return isinstance(value, torch.Tensor) and torch._C._is_alias_of(value, own)
+    # Not in the annotations of torch.
+    is_alias_of: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
+    return isinstance(value, torch.Tensor) and is_alias_of(value, own)
 
 
 def _is_same_object(value: Any, own: Any) -> bool:

@@ -207,7 +207,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.movedim(0, 2).batch_size
             torch.Size([3, 4, 2])
         """
-        call = ("movedim", (source, destination), {})
+        call: Any = ("movedim", (source, destination), {})
         return _rust.movedim(self, source, destination, call)
 
     moveaxis = movedim
