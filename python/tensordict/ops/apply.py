@@ -100,7 +100,8 @@ class ApplyOps(CollectionProtocol):
             and device is NO_DEFAULT
             and not (inplace or propagate_lock)
         ):
-            if names is not NO_DEFAULT:
+            given: Any = names
+            if given is not NO_DEFAULT:
                 _check_names(names, self.batch_size)
             return _rust.apply_nest(
                 self, fn, others, None, NO_DEFAULT, names, default, False, False,
