@@ -100,7 +100,7 @@ class ApplyOps(CollectionProtocol):
             and device is NO_DEFAULT
             and not (inplace or propagate_lock)
         ):
-            given: Any = names  # type: ignore[comparison-overlap]
+            given: Any = names
             if given is not NO_DEFAULT:
                 _check_names(names, self.batch_size)
             return _rust.apply_nest(
