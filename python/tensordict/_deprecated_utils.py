@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from tensordict._deprecation import strtobool
+from tensordict.interop.twins import MSG_LOCKED
 
 __all__ = ["NN_PARAMS", "TENSORDICT", "TOP", "UTILS"]
 
@@ -27,10 +28,6 @@ USE_NESTED_KEY = "isinstance(key, tensordict.NestedKey) (which rejects lists and
 USE_NESTED_KEYS = (
     "isinstance(key, tensordict.NestedKey) on each key (which rejects lists and accepts "
     "nested tuples)"
-)
-MSG_LOCKED = (
-    "Cannot modify locked TensorDict. For in-place modification, consider using the "
-    "`set_()` method and make sure the key is present."
 )
 NESTED_TENSOR_ERROR = (
     "The PyTorch version isn't compatible with nested tensors. Please upgrade to a more "

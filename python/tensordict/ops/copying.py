@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.interop.twins import MSG_BAD_KEY
+from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ MSG_EMPTY_SIZE = (
 MSG_EMPTY_NAMES = (
     "the length of the dimension names must equate the tensordict batch_dims attribute. "
     "Got {} for batch_dims {}."
-)
-MSG_LOCKED = (
-    "Cannot modify locked TensorDict. For in-place modification, consider using the "
-    "`set_()` method and make sure the key is present."
 )
 MSG_REPLACE_ARGUMENTS = (
     "Only a single argument containing a dictionary-like structure of entries to replace "

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.interop.twins import MSG_LOCKED
 from tensordict.ops.families import cast_leaves
 from tensordict.protocol import CollectionProtocol
 
@@ -18,13 +19,6 @@ MSG_SET_DEVICE = (
     "updated in-place. To update device, use tensordict.to(new_device), which will "
     "return a new tensordict on the new device. You can also use "
     "tensordict.to(new_device, inplace=True)."
-)
-MSG_LOCKED = (
-    "Cannot modify locked TensorDict. For in-place modification, consider using the "
-    "`set_()` method and make sure the key is present."
-)
-MSG_VIEW = (
-    "Cannot send a {} instance to device/dtype inplace: it does not own its leaves."
 )
 MSG_COPY = ".to() does not accept copy argument"
 MSG_BATCH_SIZE = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 
 from tensordict import _rust
+from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -27,10 +28,6 @@ __all__ = [
     "stack_collections",
 ]
 
-MSG_LOCKED = (
-    "Cannot modify locked TensorDict. For in-place modification, consider using the "
-    "`set_()` method and make sure the key is present."
-)
 MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
 MSG_CAT_DIM = (
     "dim must be in the range 0 <= dim < len(batch_size), got dim={} and batch_size={}"
@@ -41,7 +38,6 @@ MSG_OUT_SIZE = (
 )
 MSG_NO_STACK_DIM = "If a list of tensordicts is provided, stack_dim must not be None"
 MSG_SORTED = "The provided set of keys differs from the tensordict list of keys."
-MSG_NO_ENTRY = 'key "{}" not found in {} with keys {}'
 
 
 class JoiningOps(CollectionProtocol):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.interop.twins import ONES_TAIL
+from tensordict.interop.twins import MSG_LOCKED, ONES_TAIL
 from tensordict.ops.packing import PackLayout, pack_leaves
 from tensordict.protocol import CollectionProtocol
 
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RearrangingOps"]
 
-MSG_LOCKED = (
-    "Cannot modify locked TensorDict. For in-place modification, consider using the "
-    "`set_()` method and make sure the key is present."
-)
 MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
 MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
 MSG_REPEAT = (
