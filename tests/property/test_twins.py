@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensordict import _rust
-from tensordict.interop import index_twins, key_twins, shape_twins, twins
+from tensordict.interop import (
+    access_twins,
+    apply_twins,
+    index_twins,
+    key_twins,
+    shape_twins,
+    twins,
+)
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,7 +27,14 @@ import trees  # noqa: E402
 
 TWINS = {
     name: getattr(module, name)
-    for module in (twins, index_twins, key_twins, shape_twins)
+    for module in (
+        twins,
+        access_twins,
+        apply_twins,
+        key_twins,
+        index_twins,
+        shape_twins,
+    )
     for name in dir(module)
     if not name.startswith("_")
     and inspect.isfunction(getattr(module, name))
@@ -502,7 +516,7 @@ def test_init(data, batch_size, device, names, how):
     source = td if how == 0 else entries if how < 3 else [1]
     known = trees.known_objects(td)
     results = []
-    for function in (twins.init, _rust.init):
+    for function in (access_twins.init, _rust.init):
         new = trees.TensorDict.__new__(trees.TensorDict)
         result = trees.outcome(
             function, new, source, batch_size, device, names, False, known=known

@@ -9,7 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict._options import CHECK_INVARIANTS
 from tensordict.collection import TensorDictBase
-from tensordict.interop.twins import as_size
+from tensordict.interop.access_twins import as_size
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:

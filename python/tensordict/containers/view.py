@@ -9,8 +9,9 @@ import torch
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
+from tensordict.interop.access_twins import _missing
 from tensordict.interop.index_twins import _WHOLE, _fit_source, _preallocated
-from tensordict.interop.twins import MSG_LOCKED, _missing
+from tensordict.interop.twins import MSG_LOCKED
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part

@@ -36,11 +36,25 @@ _registered: set[int] = set()
 def pairs() -> list[tuple[Any, Any]]:
     """Each native primitive with its twin, and the other functions that have one."""
     from tensordict import _rust
-    from tensordict.interop import index_twins, key_twins, shape_twins, twins
+    from tensordict.interop import (
+        access_twins,
+        apply_twins,
+        index_twins,
+        key_twins,
+        shape_twins,
+        twins,
+    )
     from tensordict.ops import modules
 
     found: list[tuple[Any, Any]] = list(modules.TRACED)
-    for module in (twins, index_twins, key_twins, shape_twins):
+    for module in (
+        twins,
+        access_twins,
+        apply_twins,
+        key_twins,
+        index_twins,
+        shape_twins,
+    ):
         for name, twin in vars(module).items():
             if (
                 name.startswith("_")

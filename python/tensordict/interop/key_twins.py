@@ -11,19 +11,17 @@ from typing import Any
 
 import torch
 
+from tensordict.interop.access_twins import _missing, check_batch, validate
 from tensordict.interop.twins import (
     MSG_BAD_KEY,
     MSG_LOCKED,
     _InplaceWriteError,
-    _missing,
     align,
-    check_batch,
     clone_structure,
     containers,
     leaves,
     new,
     unravel_key_to_tuple,
-    validate,
 )
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 

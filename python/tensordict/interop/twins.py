@@ -14,13 +14,11 @@ walk that turns the root's batch size into ``prefix`` turns a nested one into
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
-from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
+from tensordict.protocol import CollectionProtocol
 
 NO_TAIL, SHAPE_TAIL, DIMS_TAIL, ONES_TAIL = 0, 1, 2, 3
 
@@ -109,59 +107,6 @@ def new(
     td._device = device
     td._td_dim_names = names
     return td
-
-
-MSG_SOURCE = (
-    "A TensorDict source is expected to be a TensorDictBase sub-type or a Mapping, "
-    "found type(source)={}."
-)
-MSG_BATCH_SIZE = (
-    "batch size was not specified when creating the TensorDict instance and it could "
-    "not be retrieved from source."
-)
-
-
-def init(
-    td: Any, source: Any, batch_size: Any, device: Any, names: Any, non_blocking: bool
-) -> None:
-    """Set up the state of the new dense container ``td``, and store what it is made of.
-
-    Entries under nested keys are stored after the others, in the order given.
-
-    Raises:
-        ValueError: ``source`` is no mapping, or ``batch_size`` no size.
-    """
-    if not isinstance(source, (Mapping, CollectionProtocol)):
-        raise ValueError(MSG_SOURCE.format(type(source)))
-    td._tensordict = {}
-    td._batch_size = as_size(batch_size, source)
-    td._device = None if device is None else torch.device(device)
-    td._td_dim_names = None
-    if names is not None:
-        td.names = names
-    pairs = list(source.items())
-    if any(isinstance(key, tuple) for key, _ in pairs):
-        pairs.sort(key=_is_nested_pair)
-    for key, value in pairs:
-        set_entry(td, key, value, False, non_blocking)
-
-
-def _is_nested_pair(pair: tuple[Any, Any]) -> bool:
-    return isinstance(pair[0], tuple)
-
-
-def as_size(batch_size: Any, source: Any) -> torch.Size:
-    """The batch size that an argument names; that of ``source`` where it is None."""
-    if batch_size is None:
-        found = getattr(source, "batch_size", None)
-        return found if isinstance(found, torch.Size) else torch.Size([])
-    if isinstance(batch_size, torch.Size):
-        return batch_size
-    if isinstance(batch_size, (int, np.integer, torch.SymInt)):
-        return torch.Size([int(batch_size)])
-    if isinstance(batch_size, (tuple, list, torch.Tensor)):
-        return torch.Size(batch_size)
-    raise ValueError(MSG_BATCH_SIZE)
 
 
 def _spliced_size(old: torch.Size, prefix: torch.Size | None, k: int) -> torch.Size:
@@ -425,6 +370,41 @@ def clone_structure(td: Any) -> Any:
     )
 
 
+def walk(
+    td: Any,
+    kind: int,
+    include_nested: bool,
+    leaves_only: bool,
+    is_leaf: Any = None,
+    prefix: tuple[str, ...] = (),
+    out: list[Any] | None = None,
+) -> list[Any]:
+    """The keys (``kind`` 0), values (1) or pairs (2) of a container, nested ones too.
+
+    Keys are strings, or tuples below the root. A nested container comes after its own
+    entries in a list of keys, and before them in the other two. With ``leaves_only``
+    only what ``is_leaf`` accepts is listed: it is asked about the type of every value
+    (None: containers are no leaves). A container is entered whether it is a leaf or not.
+    """
+    if out is None:
+        out = []
+    for key, value in list(td._entries().items()):
+        name = (*prefix, key) if prefix else key
+        item = name if kind == 0 else value if kind == 1 else (name, value)
+        if isinstance(value, CollectionProtocol):
+            listed = not leaves_only or (is_leaf is not None and is_leaf(type(value)))
+            if listed and kind != 0:
+                out.append(item)
+            if include_nested and not value._is_non_tensor:
+                path = name if prefix else (key,)
+                walk(value, kind, True, leaves_only, is_leaf, path, out)
+            if listed and kind == 0:
+                out.append(item)
+        elif not leaves_only or is_leaf is None or is_leaf(type(value)):
+            out.append(item)
+    return out
+
+
 # Locks -------------------------------------------------------------------------
 
 
@@ -481,412 +461,3 @@ def containers(td: Any, out: list[Any] | None = None) -> list[Any]:
         if isinstance(value, CollectionProtocol):
             containers(value, out)
     return out
-
-
-# Reading -----------------------------------------------------------------------
-
-
-def _missing(td: Any, key: str) -> KeyError:
-    name = type(td).__name__
-    return KeyError(f'key "{key}" not found in {name} with keys {sorted(td.keys())}')
-
-
-def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
-    """The value at a nested key; ``default`` where an entry on the way is missing.
-
-    Raises:
-        KeyError: the key is no nested key, or is missing and there is no default.
-        ValueError: an entry on the way is a leaf, and there is no default or it is
-            ``NONE_IF_MISSING``.
-    """
-    if isinstance(key, str):
-        path: tuple[str, ...] = (key,)
-    else:
-        path = unravel_key_to_tuple(key)
-        if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
-    value = td
-    for position, part in enumerate(path):
-        if not isinstance(value, CollectionProtocol):
-            if default is not NO_DEFAULT and default is not NONE_IF_MISSING:
-                return default
-            previous = path[position - 1]
-            msg = (
-                f"{previous!r} is a {type(value).__name__}, not a tensordict, "
-                f"so it has no entry {part!r}."
-            )
-            raise _KeyThroughLeafError(msg)
-        parent = value
-        if parent._is_dense:
-            value = parent._tensordict.get(part, NO_DEFAULT)
-        else:
-            value = parent._get_entry(part, NO_DEFAULT)
-        if value is NO_DEFAULT:
-            if default is NO_DEFAULT:
-                raise _missing(parent, part)
-            return None if default is NONE_IF_MISSING else default
-    return value
-
-
-def walk(
-    td: Any,
-    kind: int,
-    include_nested: bool,
-    leaves_only: bool,
-    is_leaf: Any = None,
-    prefix: tuple[str, ...] = (),
-    out: list[Any] | None = None,
-) -> list[Any]:
-    """The keys (``kind`` 0), values (1) or pairs (2) of a container, nested ones too.
-
-    Keys are strings, or tuples below the root. A nested container comes after its own
-    entries in a list of keys, and before them in the other two. With ``leaves_only``
-    only what ``is_leaf`` accepts is listed: it is asked about the type of every value
-    (None: containers are no leaves). A container is entered whether it is a leaf or not.
-    """
-    if out is None:
-        out = []
-    for key, value in list(td._entries().items()):
-        name = (*prefix, key) if prefix else key
-        item = name if kind == 0 else value if kind == 1 else (name, value)
-        if isinstance(value, CollectionProtocol):
-            listed = not leaves_only or (is_leaf is not None and is_leaf(type(value)))
-            if listed and kind != 0:
-                out.append(item)
-            if include_nested and not value._is_non_tensor:
-                path = name if prefix else (key,)
-                walk(value, kind, True, leaves_only, is_leaf, path, out)
-            if listed and kind == 0:
-                out.append(item)
-        elif not leaves_only or is_leaf is None or is_leaf(type(value)):
-            out.append(item)
-    return out
-
-
-def contains(td: Any, key: Any) -> bool:
-    """Whether there is an entry at a nested key.
-
-    Raises:
-        TypeError: the key is no nested key.
-    """
-    path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
-    if not path:
-        raise TypeError(MSG_MEMBERSHIP)
-    value = td
-    for part in path:
-        if not isinstance(value, CollectionProtocol):
-            return False
-        if value._is_dense:
-            value = value._tensordict.get(part, NO_DEFAULT)
-        else:
-            value = value._get_entry(part, NO_DEFAULT)
-        if value is NO_DEFAULT:
-            return False
-    return True
-
-
-def getitem(td: Any, index: Any) -> Any:
-    """``td[index]``: an entry where ``index`` is a nested key, else ``td._get_index``."""
-    if isinstance(index, str):
-        return get(td, index)
-    if isinstance(index, tuple):
-        path = unravel_key_to_tuple(index)
-        if path:
-            return get(td, path)
-    return td._get_index(index)
-
-
-# Writing -----------------------------------------------------------------------
-
-MSG_BATCH_MISMATCH = (
-    "batch dimension mismatch, got self.batch_size={} and value.shape={} for key {!r}. "
-    "The leading dimensions of a value must match the batch size."
-)
-
-MSG_SCALAR = (
-    " Python scalars are stored as 0-dim tensors: to store a scalar in a tensordict "
-    "with a non-empty batch size, expand it to the batch size or wrap it in "
-    "NonTensorData (in a tensorclass, the nocast option stores scalars as they are)."
-)
-
-
-def check_batch(td: Any, key: Any, value: torch.Tensor) -> None:
-    """Raise where a tensor does not have the batch size as its leading dims."""
-    batch_size = td.batch_size
-    if not batch_size:
-        return
-    if value.is_nested and value.layout is torch.strided:
-        # A nested tensor of the old layout knows the number of its parts only.
-        if len(batch_size) == 1 and value.size(0) == batch_size[0]:
-            return
-        raise RuntimeError(MSG_BATCH_MISMATCH.format(batch_size, value.size(0), key))
-    if value.shape[: len(batch_size)] != batch_size:
-        msg = MSG_BATCH_MISMATCH.format(batch_size, value.shape, key)
-        if not value.shape:
-            msg += MSG_SCALAR
-        raise RuntimeError(msg)
-
-
-def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:
-    """The form of ``value`` that may be stored in ``td``, or an error.
-
-    Tensors must have the batch size as their leading dims and are moved to the
-    device. What is neither a tensor nor a container is converted by
-    ``td._convert_value``, nested containers are fitted by ``td._fit_collection``.
-    """
-    if isinstance(value, CollectionProtocol):
-        return td._fit_collection(key, value, non_blocking)
-    if not isinstance(value, torch.Tensor):
-        value = td._convert_value(key, value, non_blocking)
-        if isinstance(value, CollectionProtocol):
-            return value
-    check_batch(td, key, value)
-    device = td.device
-    if device is not None and value.device != device:
-        value = value.to(device, non_blocking=non_blocking)
-    return value
-
-
-def set_entry(
-    td: Any,
-    key: Any,
-    value: Any,
-    inplace: bool | None = False,
-    non_blocking: bool = False,
-    validated: bool = False,
-    ignore_lock: bool = False,
-) -> None:
-    """Store ``value`` at a nested key, making the containers on the way.
-
-    ``inplace`` true writes into the entry where there is one and stores the value
-    otherwise; None is the same, but refuses a missing entry (``set_``). A locked
-    container takes only writes into entries that it has.
-    """
-    if isinstance(key, str):
-        if inplace is False and td._is_dense:
-            if not validated:
-                value = validate(td, key, value, non_blocking)
-            if td._is_locked and not ignore_lock:
-                raise RuntimeError(MSG_LOCKED)
-            if not validated and isinstance(value, CollectionProtocol):
-                td._hang(key, value)
-            else:
-                td._tensordict[key] = value
-            return
-        path: tuple[str, ...] = (key,)
-    else:
-        path = unravel_key_to_tuple(key)
-        if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
-    td._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
-
-
-# Calling a function on every leaf ----------------------------------------------
-
-
-def apply_nest(
-    td: Any,
-    fn: Any,
-    others: tuple[Any, ...] = (),
-    batch_size: torch.Size | None = None,
-    device: Any = NO_DEFAULT,
-    names: Any = NO_DEFAULT,
-    default: Any = NO_DEFAULT,
-    named: bool = False,
-    nested_keys: bool = False,
-    filter_empty: bool | None = None,
-    is_leaf: Any = None,
-    checked: bool = False,
-    prefix: tuple[str, ...] = (),
-) -> Any:
-    """A container of what ``fn`` gives for each leaf, or None where nothing is left.
-
-    ``fn`` is called with the leaf and the entries of ``others`` under the same key (a
-    missing one is ``default``; an error without). With ``named`` the key comes first:
-    the last part of it, or with ``nested_keys`` all of it. None as its result leaves
-    the key out. Any other result is validated, unless ``checked``.
-
-    ``is_leaf`` is asked about the type of each value; True takes every direct entry
-    as a leaf. The result has ``batch_size`` (nested containers too, and then no names)
-    or the sizes of ``td``, and ``device`` and ``names`` where they are given.
-
-    A container without any results is left out: with ``filter_empty`` true always,
-    with None unless it is empty in ``td`` too, with false never.
-    """
-    if not td._is_dense:
-        return td._apply_nest(
-            fn,
-            *others,
-            batch_size=batch_size,
-            device=device,
-            names=names,
-            default=default,
-            named=named,
-            nested_keys=nested_keys,
-            filter_empty=filter_empty,
-            is_leaf=is_leaf,
-            checked=checked,
-            prefix=prefix,
-        )
-    if names is NO_DEFAULT:
-        names = td._td_dim_names if batch_size is None else None
-    result = new(
-        type(td),
-        {},
-        td._batch_size if batch_size is None else batch_size,
-        td._device if device is NO_DEFAULT else device,
-        None if names is None else list(names),
-    )
-    entries = result._tensordict
-    for key, value in list(td._tensordict.items()):
-        values = [_other_entry(other, key, default) for other in others]
-        if is_leaf is None:
-            leaf = not isinstance(value, CollectionProtocol)
-        else:
-            leaf = is_leaf is True or is_leaf(type(value))
-        if leaf:
-            values = [default if other is NO_DEFAULT else other for other in values]
-            if named:
-                name = (*prefix, key) if nested_keys and prefix else key
-                item = fn(name, value, *values)
-            else:
-                item = fn(value, *values)
-            if item is None:
-                continue
-            if not checked:
-                item = validate(result, key, item)
-                if isinstance(item, CollectionProtocol):
-                    result._hang(key, item)
-                    continue
-        else:
-            item = _apply_below(
-                value,
-                fn,
-                values,
-                batch_size,
-                device,
-                default,
-                named,
-                nested_keys,
-                filter_empty,
-                is_leaf,
-                checked,
-                (*prefix, key),
-            )
-            if item is None:
-                continue
-            if not checked and not _fits(result, value, item):
-                result._hang(key, validate(result, key, item))
-                continue
-        entries[key] = item
-    if entries or filter_empty is False:
-        return result
-    if filter_empty is None and td.is_empty():
-        return result
-    return None
-
-
-def _other_entry(other: Any, key: str, default: Any) -> Any:
-    """The entry of a further container; NO_DEFAULT stands for the default."""
-    if other is NO_DEFAULT:
-        return NO_DEFAULT
-    value = other._get_entry(key, NO_DEFAULT)
-    if value is NO_DEFAULT and default is NO_DEFAULT:
-        raise _missing(other, key)
-    return value
-
-
-def _apply_below(
-    value: Any,
-    fn: Any,
-    others: list[Any],
-    batch_size: Any,
-    device: Any,
-    default: Any,
-    named: bool,
-    nested_keys: bool,
-    filter_empty: Any,
-    is_leaf: Any,
-    checked: bool,
-    prefix: tuple[str, ...],
-) -> Any:
-    """:func:`apply_nest` of a nested container."""
-    if isinstance(value, CollectionProtocol) and value._is_dense:
-        return apply_nest(
-            value,
-            fn,
-            tuple(others),
-            batch_size,
-            device,
-            NO_DEFAULT,
-            default,
-            named,
-            nested_keys,
-            filter_empty,
-            is_leaf,
-            checked,
-            prefix,
-        )
-    # An ``is_leaf`` that refuses tensors meets the AttributeError of a tensor here.
-    return value._apply_nest(
-        fn,
-        *others,
-        batch_size=batch_size,
-        device=device,
-        default=default,
-        named=named,
-        nested_keys=nested_keys,
-        filter_empty=filter_empty,
-        is_leaf=is_leaf,
-        checked=checked,
-        prefix=prefix,
-    )
-
-
-def _fits(parent: Any, source: Any, item: Any) -> bool:
-    """Whether a nested result needs no validation: made by the walk, without names."""
-    return (
-        source._is_dense
-        and item._is_dense
-        and parent._td_dim_names is None
-        and item._td_dim_names is None
-        and (parent._device is None or parent._device == item._device)
-    )
-
-
-def write_tree(
-    td: Any, tree: Any, inplace: bool, checked: bool = False, nested: bool = True
-) -> None:
-    """Store every entry of ``tree`` in ``td``: all of them, or where one does not fit none.
-
-    With ``inplace`` values are copied into the entries that are there. Without
-    ``nested`` a direct entry that is a container replaces the one that is there.
-    """
-    writes: list[Any] = []
-    _plan_writes(td, tree, inplace, checked, nested, writes)
-    for container, key, value in writes:
-        if not inplace and isinstance(value, CollectionProtocol):
-            container._hang(key, value)
-        else:
-            set_entry(container, key, value, inplace, False, True)
-
-
-def _plan_writes(
-    td: Any, tree: Any, inplace: bool, checked: bool, nested: bool, writes: list[Any]
-) -> None:
-    if not inplace and td._is_locked:
-        raise RuntimeError(MSG_LOCKED)
-    for key, value in list(tree._entries().items()):
-        present = td._get_entry(key, NO_DEFAULT)
-        if value is present and inplace:
-            continue
-        if (
-            nested
-            and isinstance(value, CollectionProtocol)
-            and isinstance(present, CollectionProtocol)
-        ):
-            _plan_writes(present, value, inplace, checked, nested, writes)
-            continue
-        if not checked:
-            value = validate(td, key, value)
-        writes.append((td, key, value))

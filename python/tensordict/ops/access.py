@@ -9,14 +9,10 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict.interop.access_twins import _missing
 from tensordict.interop.convert import tensor_of, tensor_of_sequence
 from tensordict.interop.key_twins import MSG_INPLACE, MSG_NO_KEYS, MSG_PRESENT
-from tensordict.interop.twins import (
-    MSG_BAD_KEY,
-    MSG_LOCKED,
-    _InplaceWriteError,
-    _missing,
-)
+from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED, _InplaceWriteError
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 if TYPE_CHECKING:

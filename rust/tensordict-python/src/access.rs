@@ -8,7 +8,7 @@ use tensordict_core::batch::Dims;
 
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
-use crate::imports::{Imports, TWINS, imports, twins_attribute};
+use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports, twins_attribute};
 use crate::index::plain_dims;
 use crate::keys;
 use crate::storage::dlpack;
@@ -61,7 +61,7 @@ fn get<'py>(
         Step::Missing => default.if_missing(imports),
         Step::Leaf => default.if_through_leaf(imports),
     };
-    default.map_or_else(|| from_twin(py, "get", (td, key)), Ok)
+    default.map_or_else(|| from_twin(py, ACCESS_TWINS, "get", (td, key)), Ok)
 }
 
 /// Where one or more parts of a key lead.
@@ -113,28 +113,6 @@ fn descend<'py>(
     Ok(Step::Value(value))
 }
 
-/// What the Python twin makes of the same arguments: how failures are reported, so that
-/// their texts stand in one place.
-#[cold]
-pub(crate) fn from_twin<'py>(
-    py: Python<'py>,
-    name: &str,
-    args: impl pyo3::call::PyCallArgs<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
-    from_twin_of(py, TWINS, name, args)
-}
-
-/// As [`from_twin`] for the twins of another module.
-#[cold]
-pub(crate) fn from_twin_of<'py>(
-    py: Python<'py>,
-    module: &str,
-    name: &str,
-    args: impl pyo3::call::PyCallArgs<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
-    py.import(module)?.getattr(name)?.call1(args)
-}
-
 /// Whether there is an entry at a nested key.
 #[pyfunction]
 fn contains<'py>(td: &Bound<'py, PyAny>, key: &Bound<'py, PyAny>) -> PyResult<bool> {
@@ -145,7 +123,7 @@ fn contains<'py>(td: &Bound<'py, PyAny>, key: &Bound<'py, PyAny>) -> PyResult<bo
     } else {
         let path = keys::path_of(key)?;
         if path.is_empty() {
-            return from_twin(py, "contains", (td, key))?.is_truthy();
+            return from_twin(py, ACCESS_TWINS, "contains", (td, key))?.is_truthy();
         }
         descend(imports, td, &path)?
     };
@@ -172,7 +150,7 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
     };
     match found {
         Step::Value(value) => Ok(value),
-        Step::Missing | Step::Leaf => from_twin(py, "getitem", (td, index)),
+        Step::Missing | Step::Leaf => from_twin(py, ACCESS_TWINS, "getitem", (td, index)),
     }
 }
 
@@ -410,7 +388,12 @@ impl<'py> Target<'py> {
                 Err(_) => false,
             };
             if !fits {
-                let fitted = from_twin(py, "validate", (td, key, &value, non_blocking))?;
+                let fitted = from_twin(
+                    py,
+                    ACCESS_TWINS,
+                    "validate",
+                    (td, key, &value, non_blocking),
+                )?;
                 return Ok((fitted, Kind::Leaf));
             }
         }

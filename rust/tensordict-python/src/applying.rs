@@ -3,10 +3,12 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 
-use crate::access::{Target, from_twin};
+use crate::access::Target;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
-use crate::imports::{Imports, imports};
+use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
+
+const TWINS: &str = "tensordict.interop.apply_twins";
 
 /// An argument whose default is the marker of one that was not given.
 struct Optional<'py>(Option<Bound<'py, PyAny>>);
@@ -163,7 +165,12 @@ impl<'py> Apply<'py> {
             other.call_method1(imports.names.method_get_entry.bind(py), (key, missing))?
         };
         if value.is(missing) && self.default.is(missing) {
-            return Err(PyErr::from_value(from_twin(py, "_missing", (other, key))?));
+            return Err(PyErr::from_value(from_twin(
+                py,
+                ACCESS_TWINS,
+                "_missing",
+                (other, key),
+            )?));
         }
         Ok(value)
     }
@@ -316,7 +323,7 @@ fn apply_nest<'py>(
             .into_pyobject(py)?
             .as_sequence()
             .concat(PyTuple::new(py, [prefix])?.as_sequence())?;
-        let result = from_twin(py, "apply_nest", args.to_tuple()?)?;
+        let result = from_twin(py, TWINS, "apply_nest", args.to_tuple()?)?;
         return Ok((!result.is_none()).then_some(result));
     }
     let apply = Apply {

@@ -7,10 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString, PyTuple};
 use smallvec::SmallVec;
 
-use crate::access::from_twin_of;
 use crate::container::{self, Kind, Names, kind};
 use crate::ffi;
-use crate::imports::{Imports, imports};
+use crate::imports::{Imports, from_twin, imports};
 use crate::walks::{self, Tail};
 
 const TWINS: &str = "tensordict.interop.shape_twins";
@@ -79,7 +78,7 @@ impl<'a, 'py> Source<'a, 'py> {
         let result = self.mapped(op, args, sizes, order, true)?;
         if container::has_storage(self.imports, self.td)? {
             let twins = "tensordict.interop.index_twins";
-            from_twin_of(self.td.py(), twins, "keep_storage", (self.td, &result))?;
+            from_twin(self.td.py(), twins, "keep_storage", (self.td, &result))?;
         }
         self.remembered(result, call)
     }
@@ -171,7 +170,7 @@ fn unsqueeze<'py>(
         let sizes = source.sizes(&order)?;
         return source.moved(op, Args::Dims(&[at]), sizes, &order, call);
     }
-    from_twin_of(td.py(), TWINS, "unsqueeze", (td, dim, call))
+    from_twin(td.py(), TWINS, "unsqueeze", (td, dim, call))
 }
 
 /// Remove the batch dim `dim`, or all (None), where they have size 1.
@@ -204,7 +203,7 @@ fn squeeze<'py>(
         };
         return source.moved(op, args, sizes, &order, call);
     }
-    from_twin_of(td.py(), TWINS, "squeeze", (td, dim, call))
+    from_twin(td.py(), TWINS, "squeeze", (td, dim, call))
 }
 
 /// Swap two batch dims.
@@ -227,7 +226,7 @@ fn transpose<'py>(
         let sizes = source.sizes(&order)?;
         return source.moved(op, Args::Dims(&[first, second]), sizes, &order, call);
     }
-    from_twin_of(td.py(), TWINS, "transpose", (td, dim0, dim1, call))
+    from_twin(td.py(), TWINS, "transpose", (td, dim0, dim1, call))
 }
 
 /// Reorder the batch dims.
@@ -245,7 +244,7 @@ fn permute<'py>(
     {
         return permuted(&source, &order, call);
     }
-    from_twin_of(td.py(), TWINS, "permute", (td, dims, call))
+    from_twin(td.py(), TWINS, "permute", (td, dims, call))
 }
 
 fn is_permutation(order: &Order) -> bool {
@@ -280,7 +279,7 @@ fn movedim<'py>(
         order.insert(usize::try_from(place)?, dim);
         return permuted(&from, &order, call);
     }
-    from_twin_of(td.py(), TWINS, "movedim", (td, source, destination, call))
+    from_twin(td.py(), TWINS, "movedim", (td, source, destination, call))
 }
 
 /// Join the batch dims from `start_dim` to `end_dim` into one.
@@ -309,7 +308,7 @@ fn flatten<'py>(
         let op = source.imports.names.flatten.bind(td.py());
         return source.moved(op, Args::Dims(&[start, end]), sizes, &order, call);
     }
-    from_twin_of(td.py(), TWINS, "flatten", (td, start_dim, end_dim, call))
+    from_twin(td.py(), TWINS, "flatten", (td, start_dim, end_dim, call))
 }
 
 /// Add leading batch dims of size 1 until there are `ndim`.
@@ -332,7 +331,7 @@ fn at_least<'py>(
         let sizes = source.sizes(&order)?;
         return source.moved(op, Args::Size, sizes, &order, call);
     }
-    from_twin_of(td.py(), TWINS, "at_least", (td, ndim, call))
+    from_twin(td.py(), TWINS, "at_least", (td, ndim, call))
 }
 
 /// Reduce the batch dim `dim` of every leaf by its method `op`.
@@ -350,7 +349,7 @@ fn reduce_dim<'py>(
         let sizes = source.sizes(&order)?;
         return source.mapped(op, Args::Dims(&[dim]), sizes, &order, false);
     }
-    from_twin_of(td.py(), TWINS, "reduce_dim", (td, op, dim))
+    from_twin(td.py(), TWINS, "reduce_dim", (td, op, dim))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

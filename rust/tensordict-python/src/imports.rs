@@ -163,11 +163,25 @@ fn resolve_imports(py: Python<'_>) -> PyResult<&'static Imports> {
         .expect("the cell was filled by the line above or before it"))
 }
 
-/// The module of the twins of most primitives.
+/// The module of the twins of the walks, which has the texts of common errors, too.
 pub(crate) const TWINS: &str = "tensordict.interop.twins";
+/// The module of the twins that read and write entries.
+pub(crate) const ACCESS_TWINS: &str = "tensordict.interop.access_twins";
 
 /// A name of the twins' module: error paths share their texts with the twins.
 #[cold]
 pub(crate) fn twins_attribute<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     py.import(TWINS)?.getattr(name)
+}
+
+/// What the Python twin of a primitive makes of the same arguments: a primitive leaves to
+/// it what is not plain, and failures, so that their texts stand in one place.
+#[cold]
+pub(crate) fn from_twin<'py>(
+    py: Python<'py>,
+    module: &str,
+    name: &str,
+    args: impl pyo3::call::PyCallArgs<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    py.import(module)?.getattr(name)?.call1(args)
 }

@@ -10,10 +10,9 @@ use smallvec::SmallVec;
 use tensordict_core::batch::{self, Dims};
 use tensordict_core::index::{self as core_index, Item, Range, Step};
 
-use crate::access::from_twin_of;
 use crate::container::{self, Kind, Names, Splice, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
-use crate::imports::{Imports, imports};
+use crate::imports::{Imports, from_twin, imports};
 use crate::storage::dlpack::layout_of;
 
 const TWINS: &str = "tensordict.interop.index_twins";
@@ -242,7 +241,7 @@ fn plan<'py>(
     if let Some(plan) = plan_in_core(imports, batch_size, index)? {
         return Ok(plan);
     }
-    let plan = from_twin_of(index.py(), TWINS, "index_plan", (batch_size, index, td))?;
+    let plan = from_twin(index.py(), TWINS, "index_plan", (batch_size, index, td))?;
     if plan.is_none() {
         return Ok(Plan::Whole);
     }
@@ -495,7 +494,7 @@ fn set_index<'py>(
             }
         }
     }
-    from_twin_of(py, TWINS, "set_index", (td, index, value)).map(drop)
+    from_twin(py, TWINS, "set_index", (td, index, value)).map(drop)
 }
 
 // Shapes ------------------------------------------------------------------------------
@@ -521,7 +520,7 @@ fn view_shape<'py>(
     {
         return imports.size.bind(py).call1((PyTuple::new(py, dims)?,));
     }
-    from_twin_of(py, TWINS, "view_shape", (batch_size, shape))
+    from_twin(py, TWINS, "view_shape", (batch_size, shape))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -8,10 +8,9 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
 
-use crate::access::from_twin_of;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
-use crate::imports::{Imports, imports};
+use crate::imports::{Imports, from_twin, imports};
 
 const TWINS: &str = "tensordict.interop.index_twins";
 
@@ -179,7 +178,7 @@ fn join_or_twin<'py>(how: Join, tds: &Bound<'py, PyAny>, dim: i64) -> PyResult<B
             return Ok(result);
         }
     }
-    from_twin_of(py, TWINS, how.twin(), (tds, dim))
+    from_twin(py, TWINS, how.twin(), (tds, dim))
 }
 
 /// A new container of the type of the first of `tds`, stacked along `dim`.

@@ -5,11 +5,10 @@ use std::collections::HashSet;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyString, PyTuple};
 
-use crate::access::from_twin;
 use crate::aligning::containers;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
-use crate::imports::{Imports, imports};
+use crate::imports::{Imports, TWINS, from_twin, imports};
 
 /// Locks `td` and all that it holds; each nested one knows all its parents weakly.
 pub(crate) fn lock_dense<'py>(
@@ -124,7 +123,7 @@ fn unlock_tree(td: &Bound<'_, PyAny>) -> PyResult<()> {
                     .getattr(names.property_is_locked.bind(py))?
                     .is_truthy()?
             {
-                from_twin(py, "unlock_tree", (td,))?;
+                from_twin(py, TWINS, "unlock_tree", (td,))?;
                 return Ok(());
             }
         }

@@ -8,12 +8,10 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 
-use crate::access::{
-    self, Target, from_twin, from_twin_of, has_leading_dims, has_plain_entries, is_plain, or_false,
-};
+use crate::access::{self, Target, has_leading_dims, has_plain_entries, is_plain, or_false};
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
-use crate::imports::{Imports, imports};
+use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
 use crate::storage::dlpack::layout_of;
 
 const TWINS: &str = "tensordict.interop.key_twins";
@@ -62,6 +60,7 @@ fn init<'py>(
     let twin = || {
         from_twin(
             py,
+            ACCESS_TWINS,
             "init",
             (td, source, batch_size, device, names, non_blocking),
         )
@@ -281,7 +280,7 @@ fn hang_in<'py>(
     {
         return container::entries(imports, td)?.set_item(key, value);
     }
-    from_twin_of(td.py(), TWINS, "hang", (td, key, value)).map(drop)
+    from_twin(td.py(), TWINS, "hang", (td, key, value)).map(drop)
 }
 
 /// Merge the entries of a container or mapping into `td`: all of them, or none.
@@ -343,7 +342,7 @@ fn update<'py>(
         is_leaf,
         ignore_lock,
     );
-    from_twin_of(py, TWINS, "update", args).map(drop)
+    from_twin(py, TWINS, "update", args).map(drop)
 }
 
 // Writing in place --------------------------------------------------------------------
@@ -420,7 +419,7 @@ fn copy_into<'py>(
             return Ok(());
         }
     }
-    from_twin_of(py, TWINS, "copy_into", (td, source, keys, non_blocking)).map(drop)
+    from_twin(py, TWINS, "copy_into", (td, source, keys, non_blocking)).map(drop)
 }
 
 /// The tensor made of `value` that can be copied into the entry `present`.
@@ -435,7 +434,7 @@ fn fit_inplace<'py>(
     if are_alike(imports(py)?, value, present) {
         return Ok(value.clone());
     }
-    from_twin_of(py, TWINS, "fit_inplace", (td, key, value, present))
+    from_twin(py, TWINS, "fit_inplace", (td, key, value, present))
 }
 
 /// Store a container that fits. A container without names takes those of `value`.
@@ -472,7 +471,7 @@ fn fill<'py>(td: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<()> 
     let imports = imports(py)?;
     let leaves = PyList::empty(py);
     if !container::is_dense(imports, td)? || !dense_leaves(imports, td, &leaves)? {
-        return from_twin_of(py, TWINS, "fill", (td, value)).map(drop);
+        return from_twin(py, TWINS, "fill", (td, value)).map(drop);
     }
     if !value.is_none() {
         for leaf in leaves {
@@ -601,7 +600,13 @@ fn write_tree<'py>(
             return write.carry_out();
         }
     }
-    from_twin(py, "write_tree", (td, tree, inplace, checked, nested)).map(drop)
+    from_twin(
+        py,
+        ACCESS_TWINS,
+        "write_tree",
+        (td, tree, inplace, checked, nested),
+    )
+    .map(drop)
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

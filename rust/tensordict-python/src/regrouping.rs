@@ -11,10 +11,9 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use smallvec::SmallVec;
 use tensordict_core::keys::{Branch, Node, Path, group_by_head, joined, unflatten_plan};
 
-use crate::access::from_twin_of;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
-use crate::imports::{Imports, imports};
+use crate::imports::{Imports, from_twin, imports};
 use crate::keys;
 use crate::walks::copy_containers;
 
@@ -157,7 +156,7 @@ fn select<'py>(
             return Ok(result);
         }
     }
-    from_twin_of(py, TWINS, "select", (td, keys, inplace, strict))
+    from_twin(py, TWINS, "select", (td, keys, inplace, strict))
 }
 
 fn exclude_nested<'py>(
@@ -216,7 +215,7 @@ fn exclude<'py>(
             }
         }
     }
-    from_twin_of(py, TWINS, "exclude", (td, keys, inplace))
+    from_twin(py, TWINS, "exclude", (td, keys, inplace))
 }
 
 // Regrouping --------------------------------------------------------------------------
@@ -288,7 +287,7 @@ fn flatten_keys<'py>(
             return like(imports, td, &flat.entries);
         }
     }
-    from_twin_of(py, TWINS, "flatten_keys", (td, separator, inplace, is_leaf))
+    from_twin(py, TWINS, "flatten_keys", (td, separator, inplace, is_leaf))
 }
 
 /// The containers that a plan describes, with the size, device and names of `td`.
@@ -365,7 +364,7 @@ fn unflatten_keys<'py>(
     {
         return Ok(result);
     }
-    from_twin_of(py, TWINS, "unflatten_keys", (td, separator, inplace))
+    from_twin(py, TWINS, "unflatten_keys", (td, separator, inplace))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,0 +1,185 @@
+"""The twin of the primitive that calls a function on every leaf.
+
+See :mod:`tensordict.interop.twins`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensordict.interop.access_twins import _missing, validate
+from tensordict.interop.twins import new
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+def apply_nest(
+    td: Any,
+    fn: Any,
+    others: tuple[Any, ...] = (),
+    batch_size: torch.Size | None = None,
+    device: Any = NO_DEFAULT,
+    names: Any = NO_DEFAULT,
+    default: Any = NO_DEFAULT,
+    named: bool = False,
+    nested_keys: bool = False,
+    filter_empty: bool | None = None,
+    is_leaf: Any = None,
+    checked: bool = False,
+    prefix: tuple[str, ...] = (),
+) -> Any:
+    """A container of what ``fn`` gives for each leaf, or None where nothing is left.
+
+    ``fn`` is called with the leaf and the entries of ``others`` under the same key (a
+    missing one is ``default``; an error without). With ``named`` the key comes first:
+    the last part of it, or with ``nested_keys`` all of it. None as its result leaves
+    the key out. Any other result is validated, unless ``checked``.
+
+    ``is_leaf`` is asked about the type of each value; True takes every direct entry
+    as a leaf. The result has ``batch_size`` (nested containers too, and then no names)
+    or the sizes of ``td``, and ``device`` and ``names`` where they are given.
+
+    A container without any results is left out: with ``filter_empty`` true always,
+    with None unless it is empty in ``td`` too, with false never.
+    """
+    if not td._is_dense:
+        return td._apply_nest(
+            fn,
+            *others,
+            batch_size=batch_size,
+            device=device,
+            names=names,
+            default=default,
+            named=named,
+            nested_keys=nested_keys,
+            filter_empty=filter_empty,
+            is_leaf=is_leaf,
+            checked=checked,
+            prefix=prefix,
+        )
+    if names is NO_DEFAULT:
+        names = td._td_dim_names if batch_size is None else None
+    result = new(
+        type(td),
+        {},
+        td._batch_size if batch_size is None else batch_size,
+        td._device if device is NO_DEFAULT else device,
+        None if names is None else list(names),
+    )
+    entries = result._tensordict
+    for key, value in list(td._tensordict.items()):
+        values = [_other_entry(other, key, default) for other in others]
+        if is_leaf is None:
+            leaf = not isinstance(value, CollectionProtocol)
+        else:
+            leaf = is_leaf is True or is_leaf(type(value))
+        if leaf:
+            values = [default if other is NO_DEFAULT else other for other in values]
+            if named:
+                name = (*prefix, key) if nested_keys and prefix else key
+                item = fn(name, value, *values)
+            else:
+                item = fn(value, *values)
+            if item is None:
+                continue
+            if not checked:
+                item = validate(result, key, item)
+                if isinstance(item, CollectionProtocol):
+                    result._hang(key, item)
+                    continue
+        else:
+            item = _apply_below(
+                value,
+                fn,
+                values,
+                batch_size,
+                device,
+                default,
+                named,
+                nested_keys,
+                filter_empty,
+                is_leaf,
+                checked,
+                (*prefix, key),
+            )
+            if item is None:
+                continue
+            if not checked and not _fits(result, value, item):
+                result._hang(key, validate(result, key, item))
+                continue
+        entries[key] = item
+    if entries or filter_empty is False:
+        return result
+    if filter_empty is None and td.is_empty():
+        return result
+    return None
+
+
+def _other_entry(other: Any, key: str, default: Any) -> Any:
+    """The entry of a further container; NO_DEFAULT stands for the default."""
+    if other is NO_DEFAULT:
+        return NO_DEFAULT
+    value = other._get_entry(key, NO_DEFAULT)
+    if value is NO_DEFAULT and default is NO_DEFAULT:
+        raise _missing(other, key)
+    return value
+
+
+def _apply_below(
+    value: Any,
+    fn: Any,
+    others: list[Any],
+    batch_size: Any,
+    device: Any,
+    default: Any,
+    named: bool,
+    nested_keys: bool,
+    filter_empty: Any,
+    is_leaf: Any,
+    checked: bool,
+    prefix: tuple[str, ...],
+) -> Any:
+    """:func:`apply_nest` of a nested container."""
+    if isinstance(value, CollectionProtocol) and value._is_dense:
+        return apply_nest(
+            value,
+            fn,
+            tuple(others),
+            batch_size,
+            device,
+            NO_DEFAULT,
+            default,
+            named,
+            nested_keys,
+            filter_empty,
+            is_leaf,
+            checked,
+            prefix,
+        )
+    # An ``is_leaf`` that refuses tensors meets the AttributeError of a tensor here.
+    return value._apply_nest(
+        fn,
+        *others,
+        batch_size=batch_size,
+        device=device,
+        default=default,
+        named=named,
+        nested_keys=nested_keys,
+        filter_empty=filter_empty,
+        is_leaf=is_leaf,
+        checked=checked,
+        prefix=prefix,
+    )
+
+
+def _fits(parent: Any, source: Any, item: Any) -> bool:
+    """Whether a nested result needs no validation: made by the walk, without names."""
+    return (
+        source._is_dense
+        and item._is_dense
+        and parent._td_dim_names is None
+        and item._td_dim_names is None
+        and (parent._device is None or parent._device == item._device)
+    )
