@@ -1,4 +1,4 @@
-//! Batch sizes: what a view infers, what broadcasting gives, what shapes have in common.
+//! Batch sizes: how many elements they have, and what a view infers.
 
 use smallvec::SmallVec;
 
@@ -44,51 +44,4 @@ pub fn infer_view(batch_size: &[i64], shape: &[i64]) -> Result<Dims> {
         _ => return Err(fail()),
     }
     Ok(dims)
-}
-
-/// The shape that two shapes broadcast to: aligned at the last dim, with 1 as any size.
-///
-/// # Errors
-/// [`Error::Broadcast`] where two sizes of a dim differ and neither is 1.
-pub fn broadcast(first: &[i64], second: &[i64]) -> Result<Dims> {
-    let (long, short) = if first.len() >= second.len() {
-        (first, second)
-    } else {
-        (second, first)
-    };
-    let mut dims = Dims::from_slice(long);
-    let offset = long.len() - short.len();
-    for (length, &other) in dims[offset..].iter_mut().zip(short) {
-        if *length == 1 {
-            *length = other;
-        } else if other != 1 && other != *length {
-            return Err(Error::Broadcast {
-                first: first.to_vec(),
-                second: second.to_vec(),
-            });
-        }
-    }
-    Ok(dims)
-}
-
-/// The leading dims that all `shapes` have in common, at most `limit`: the batch size that
-/// a container of them can have. None where there is no shape to tell it.
-pub fn common_leading_dims<'s>(
-    shapes: impl IntoIterator<Item = &'s [i64]>,
-    limit: Option<usize>,
-) -> Option<Dims> {
-    let mut shapes = shapes.into_iter();
-    let mut common = Dims::from_slice(shapes.next()?);
-    if let Some(limit) = limit {
-        common.truncate(limit);
-    }
-    for shape in shapes {
-        let shared = common
-            .iter()
-            .zip(shape)
-            .take_while(|(first, second)| first == second)
-            .count();
-        common.truncate(shared);
-    }
-    Some(common)
 }

@@ -1,8 +1,7 @@
-//! Nested keys: one form for all their spellings, and the plans that regroup entries.
+//! Nested keys: the plans that regroup entries.
 //!
-//! A key is a string, or a tuple of keys: `("a", ("b", "c"))` and `(("a",), "b", "c")`
-//! name the same entry. The plans here say which entries go where; they hold positions
-//! and names and never an entry, so that the bindings can carry them out on any container.
+//! A plan says which entries go where. It holds positions and names and never an entry, so
+//! that the bindings can carry it out on any container.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,36 +13,6 @@ use crate::{Error, Result};
 
 /// The parts of a nested key, that of the outermost container first; few keys are longer.
 pub type Path<K = String> = SmallVec<[K; 4]>;
-
-/// A nested key as it is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NestedKey<K = String> {
-    /// A string.
-    Part(K),
-    /// A tuple of keys.
-    Parts(Vec<NestedKey<K>>),
-}
-
-impl<K: Clone> NestedKey<K> {
-    /// The parts of this key. None where it is no key: it, or a tuple in it, is empty.
-    #[must_use]
-    pub fn unravel(&self) -> Option<Path<K>> {
-        let mut path = Path::new();
-        self.append_to(&mut path).then_some(path)
-    }
-
-    fn append_to(&self, path: &mut Path<K>) -> bool {
-        match self {
-            Self::Part(part) => {
-                path.push(part.clone());
-                true
-            }
-            Self::Parts(parts) => {
-                !parts.is_empty() && parts.iter().all(|part| part.append_to(path))
-            }
-        }
-    }
-}
 
 /// The name of the entry `part` in a container without nested ones, where `prefix` is that
 /// of the container it was in: the two joined by `separator`.

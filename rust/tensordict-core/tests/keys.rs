@@ -2,46 +2,9 @@
 
 use proptest::prelude::*;
 use tensordict_core::Error;
-use tensordict_core::keys::{Branch, NestedKey, Node, Path, group_by_head, joined, unflatten_plan};
-
-fn nested_key() -> impl Strategy<Value = NestedKey> {
-    let part = "[ab.]{1,2}".prop_map(NestedKey::Part);
-    part.prop_recursive(3, 12, 3, |inner| {
-        prop::collection::vec(inner, 0..3).prop_map(NestedKey::Parts)
-    })
-}
-
-/// What Python prints of a key.
-fn display(key: &NestedKey) -> String {
-    match key {
-        NestedKey::Part(part) => part.clone(),
-        NestedKey::Parts(parts) => {
-            let parts: Vec<_> = parts.iter().map(display).collect();
-            format!("({})", parts.join(","))
-        }
-    }
-}
+use tensordict_core::keys::{Branch, Node, Path, group_by_head, joined, unflatten_plan};
 
 proptest! {
-    #[test]
-    fn test_unravel_gives_the_strings_in_order(key in nested_key()) {
-        let has_empty_tuple = display(&key).contains("()");
-        match key.unravel() {
-            None => prop_assert!(has_empty_tuple),
-            Some(path) => {
-                prop_assert!(!has_empty_tuple && !path.is_empty());
-                let text: String = display(&key).chars().filter(|c| !"(),".contains(*c)).collect();
-                prop_assert_eq!(path.concat(), text);
-            }
-        }
-    }
-
-    #[test]
-    fn test_unravel_of_a_flat_key_is_that_key(parts in prop::collection::vec("[a-c]{1,2}", 1..5)) {
-        let key = NestedKey::Parts(parts.iter().cloned().map(NestedKey::Part).collect());
-        prop_assert_eq!(key.unravel().unwrap().into_vec(), parts);
-    }
-
     #[test]
     fn test_unflatten_undoes_flatten(
         paths in prop::collection::vec(prop::collection::vec("[ab]{1,2}", 1..4), 0..6)
