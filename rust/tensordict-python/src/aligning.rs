@@ -5,11 +5,11 @@ use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyType};
 
-use crate::access::batch_size_of;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::locking;
+use crate::storing::batch_size_of;
 use crate::walks::entry_pairs;
 
 /// The entries of any container, as it gives them.

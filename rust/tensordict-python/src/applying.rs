@@ -3,10 +3,10 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 
-use crate::access::Target;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
+use crate::storing::Target;
 
 const TWINS: &str = "tensordict.interop.apply_twins";
 

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::container::{self, Kind, Names, kind};
 use crate::ffi;
 use crate::imports::{Imports, from_twin, imports};
-use crate::walks::{self, Tail};
+use crate::mapping::{self, Tail};
 
 const TWINS: &str = "tensordict.interop.shape_twins";
 
@@ -107,7 +107,7 @@ impl<'a, 'py> Source<'a, 'py> {
         };
         let names = Names::Moved(order);
         let prefix = Some(&prefix);
-        walks::map_dense(self.imports, self.td, op, &args, prefix, &names, tail, lock)
+        mapping::map_dense(self.imports, self.td, op, &args, prefix, &names, tail, lock)
     }
 
     /// This container itself: nothing moves.

@@ -17,9 +17,11 @@ mod index;
 mod joining;
 mod keys;
 mod locking;
+mod mapping;
 mod merging;
 mod regrouping;
 mod storage;
+mod storing;
 mod walks;
 
 use pyo3::prelude::*;
@@ -30,11 +32,13 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(module)?;
     keys::register(module)?;
     walks::register(module)?;
+    mapping::register(module)?;
     dims::register(module)?;
     locking::register(module)?;
     index::register(module)?;
     joining::register(module)?;
     access::register(module)?;
+    storing::register(module)?;
     applying::register(module)?;
     merging::register(module)?;
     regrouping::register(module)?;

@@ -8,11 +8,11 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 
-use crate::access::{self, Target, has_leading_dims, has_plain_entries, is_plain, or_false};
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
 use crate::storage::dlpack::layout_of;
+use crate::storing::{self, Target, has_leading_dims, has_plain_entries, is_plain, or_false};
 
 const TWINS: &str = "tensordict.interop.key_twins";
 
@@ -96,7 +96,7 @@ fn init<'py>(
         Ok(source) => source.clone(),
         Err(_) => container::entries(imports, source)?,
     };
-    access::store_all(imports, td, &entries, non_blocking)
+    storing::store_all(imports, td, &entries, non_blocking)
 }
 
 // Merging -----------------------------------------------------------------------------
@@ -560,7 +560,7 @@ impl<'py> WriteTree<'py> {
                 present.call_method1(imports.names.copy_.bind(py), (value,))?;
                 continue;
             }
-            access::set_validated(imports, td, key, value, self.inplace)?;
+            storing::set_validated(imports, td, key, value, self.inplace)?;
         }
         Ok(())
     }

@@ -1,0 +1,516 @@
+//! Calling torch on every leaf: one result for each container, or several.
+//!
+//! The specification of each function is its namesake in `tensordict.interop.twins`.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "functions of the module own what they make of Python's arguments"
+)]
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyList, PyString, PyTuple};
+
+use crate::container::{self, Kind, Names, Splice, kind};
+use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
+use crate::imports::{Imports, imports};
+use crate::locking;
+use crate::storage::dlpack::layout_of;
+
+/// What is appended to the first argument of a call on a leaf.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tail {
+    Nothing,
+    /// The leaf's dims from `k` on.
+    Shape,
+    /// The numbers of the leaf's dims from `k` on.
+    Dims,
+    /// A 1 for each of the leaf's dims from `k` on.
+    Ones,
+}
+
+impl Tail {
+    fn from_code(code: i64) -> Self {
+        match code {
+            1 => Self::Shape,
+            2 => Self::Dims,
+            3 => Self::Ones,
+            _ => Self::Nothing,
+        }
+    }
+
+    fn code(self) -> i64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Shape => 1,
+            Self::Dims => 2,
+            Self::Ones => 3,
+        }
+    }
+}
+
+/// Methods of tensors that take a list of integers as several arguments too, which torch
+/// parses in half the time of a tuple and a quarter of that of a `torch.Size`.
+const SPREADING_METHODS: [&str; 5] = ["view", "reshape", "expand", "permute", "repeat"];
+
+/// What is called on each leaf of a container.
+struct LeafCall<'a, 'py> {
+    imports: &'static Imports,
+    call: RepeatedCall<'a, 'py>,
+    // The same call on plain tensors, with the head of the list spread over the arguments.
+    spread: Option<RepeatedCall<'a, 'py>>,
+    arguments: &'a Bound<'py, PyTuple>,
+    tail: Tail,
+    k: usize,
+    // The last permutation's tail that was made, with the leaf's number of dims: most
+    // leaves of a container have one of few.
+    last_dims: Option<(usize, Bound<'py, PyTuple>)>,
+}
+
+impl<'a, 'py> LeafCall<'a, 'py> {
+    fn new(
+        imports: &'static Imports,
+        op: &'a Bound<'py, PyAny>,
+        arguments: &'a Bound<'py, PyTuple>,
+        tail: Tail,
+        k: usize,
+    ) -> PyResult<Self> {
+        let mut spread = None;
+        let operation = match op.cast::<PyString>() {
+            Ok(name) => {
+                let text = name.to_str()?;
+                let operation = Operation::Method(name);
+                if arguments.len() == 1 && SPREADING_METHODS.contains(&text) {
+                    spread = spread_call(operation, &arguments.get_item(0)?, tail)?;
+                }
+                if text == "__getitem__" && arguments.len() == 1 && tail == Tail::Nothing {
+                    Operation::GetItem
+                } else {
+                    operation
+                }
+            }
+            Err(_) => Operation::Function(op),
+        };
+        Ok(Self {
+            imports,
+            call: RepeatedCall::new(operation, arguments),
+            spread,
+            arguments,
+            tail,
+            k,
+            last_dims: None,
+        })
+    }
+
+    fn call(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        if self.spread.is_some() && leaf.get_type().is(&self.imports.tensor) {
+            return self.call_spread(leaf);
+        }
+        match self.tail {
+            Tail::Nothing => self.call.call(leaf),
+            Tail::Shape => {
+                let shape = self.shape_tail(leaf)?;
+                let dims = container::concatenated(&self.arguments.get_item(0)?, &shape, self.k)?;
+                let size = self.imports.size.bind(leaf.py()).call1((dims,))?;
+                self.call.call_with_first(leaf, &size)
+            }
+            Tail::Dims | Tail::Ones => {
+                let tail = self.dims_tail(leaf)?;
+                let dims = container::concatenated(&self.arguments.get_item(0)?, &tail, 0)?;
+                self.call.call_with_first(leaf, &dims)
+            }
+        }
+    }
+
+    fn call_spread(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = leaf.py();
+        let further = match self.tail {
+            Tail::Nothing => ffi::Values::new(),
+            Tail::Shape => match layout_of(leaf) {
+                Some(layout) => layout
+                    .shape
+                    .iter()
+                    .skip(self.k)
+                    .map(|length| Ok(length.into_pyobject(py)?.into_any()))
+                    .collect::<PyResult<_>>()?,
+                None => self.shape_tail(leaf)?.iter().skip(self.k).collect(),
+            },
+            Tail::Dims | Tail::Ones => self.dims_tail(leaf)?.iter().collect(),
+        };
+        match &mut self.spread {
+            // An empty list cannot be spread: no arguments mean something else.
+            Some(spread) if spread.num_arguments() + further.len() > 0 => {
+                spread.call_with_further(leaf, &further)
+            }
+            _ => self.call.call_with_first(leaf, PyTuple::empty(py).as_any()),
+        }
+    }
+
+    /// The leaf's shape.
+    fn shape_tail(&self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+        let shape = leaf.getattr(self.imports.names.shape.bind(leaf.py()))?;
+        match shape.cast_into::<PyTuple>() {
+            Ok(shape) => Ok(shape),
+            Err(error) => {
+                let shape = error.into_inner();
+                Ok(shape
+                    .py()
+                    .get_type::<PyTuple>()
+                    .call1((shape,))?
+                    .cast_into::<PyTuple>()?)
+            }
+        }
+    }
+
+    /// The numbers of the leaf's dims from `k` on, or as many ones.
+    fn dims_tail(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+        let py = leaf.py();
+        let layout = leaf
+            .get_type()
+            .is(&self.imports.tensor)
+            .then(|| layout_of(leaf))
+            .flatten();
+        let num_dims = match layout {
+            Some(layout) => layout.shape.len(),
+            None => leaf
+                .call_method0(self.imports.names.dim.bind(py))?
+                .extract::<usize>()?,
+        };
+        if let Some((known, dims)) = &self.last_dims
+            && *known == num_dims
+        {
+            return Ok(dims.clone());
+        }
+        let further = self.k.min(num_dims)..num_dims;
+        let dims = if self.tail == Tail::Ones {
+            PyTuple::new(py, std::iter::repeat_n(1, further.len()))?
+        } else {
+            PyTuple::new(py, further)?
+        };
+        self.last_dims = Some((num_dims, dims.clone()));
+        Ok(dims)
+    }
+}
+
+/// The call with the list `head` as several arguments; None where it is no list of plain
+/// numbers.
+fn spread_call<'a, 'py>(
+    operation: Operation<'a, 'py>,
+    head: &Bound<'py, PyAny>,
+    tail: Tail,
+) -> PyResult<Option<RepeatedCall<'a, 'py>>> {
+    let head = if let Ok(head) = head.cast::<PyTuple>() {
+        head.clone()
+    } else if let Ok(head) = head.cast::<PyList>() {
+        head.to_tuple()
+    } else if tail == Tail::Nothing {
+        return Ok(None);
+    } else {
+        let tuple = head.py().get_type::<PyTuple>();
+        tuple.call1((head,))?.cast_into::<PyTuple>()?
+    };
+    let plain = head
+        .iter_borrowed()
+        .all(|number| number.is_exact_instance_of::<PyInt>());
+    Ok(plain.then(|| RepeatedCall::new(operation, &head)))
+}
+
+/// The number of the root's batch dims: `k`, or those of `td` where `k` is negative.
+fn root_dims(imports: &Imports, td: &Bound<'_, PyAny>, k: i64) -> PyResult<usize> {
+    match usize::try_from(k) {
+        Ok(k) => Ok(k),
+        Err(_) => Ok(container::batch_size(imports, td)?.len()),
+    }
+}
+
+// Calling -----------------------------------------------------------------------------
+
+struct MapLeaves<'a, 'py> {
+    imports: &'static Imports,
+    op: &'a Bound<'py, PyAny>,
+    args: &'a Bound<'py, PyTuple>,
+    prefix: Option<&'a Bound<'py, PyAny>>,
+    names: &'a Names<'py>,
+    tail: Tail,
+    k: usize,
+    call: LeafCall<'a, 'py>,
+    splice: Splice<'a, 'py>,
+}
+
+impl<'py> MapLeaves<'_, 'py> {
+    fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        let old_size = container::batch_size(imports, td)?;
+        let old_names = container::dim_names(imports, td)?;
+        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        ffi::replace_values(&entries, |value| {
+            Ok(Some(match kind(imports, value)? {
+                Kind::Leaf => self.call.call(value)?,
+                Kind::Dense => self.walk(value)?,
+                Kind::Foreign => value.call_method1(
+                    imports.names.method_map_leaves.bind(py),
+                    (
+                        self.op,
+                        self.args,
+                        self.prefix,
+                        self.names.to_object(py),
+                        self.tail.code(),
+                        false,
+                        self.k,
+                    ),
+                )?,
+            }))
+        })?;
+        let size = self.splice.size(self.prefix, &old_size)?;
+        container::new(
+            imports,
+            &td.get_type(),
+            &entries,
+            &size,
+            &container::device(imports, td)?,
+            &self.splice.dim_names(&old_names, &size)?,
+        )
+    }
+}
+
+/// Calls `op` on every leaf and gives a container of the same structure.
+#[pyfunction]
+#[pyo3(
+    signature = (td, op, args = None, prefix = None, names = Names::Keep, tail = 0, lock = false, k = -1),
+    text_signature = "(td, op, args=(), prefix=None, names=True, tail=0, lock=False, k=-1)"
+)]
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn map_leaves<'py>(
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: Option<Bound<'py, PyTuple>>,
+    prefix: Option<&Bound<'py, PyAny>>,
+    names: Names<'py>,
+    tail: i64,
+    lock: bool,
+    k: i64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let args = args.unwrap_or_else(|| PyTuple::empty(py));
+    if !container::is_dense(imports, td)? {
+        return td.call_method1(
+            imports.names.method_map_leaves.bind(py),
+            (op, args, prefix, names.to_object(py), tail, lock, k),
+        );
+    }
+    let k = root_dims(imports, td, k)?;
+    let tail = Tail::from_code(tail);
+    map_from(imports, td, op, &args, prefix, &names, tail, lock, k)
+}
+
+/// [`map_leaves`] of a dense container that is the root of the walk.
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+pub(crate) fn map_dense<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefix: Option<&Bound<'py, PyAny>>,
+    names: &Names<'py>,
+    tail: Tail,
+    lock: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let k = container::batch_size(imports, td)?.len();
+    map_from(imports, td, op, args, prefix, names, tail, lock, k)
+}
+
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn map_from<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefix: Option<&Bound<'py, PyAny>>,
+    names: &Names<'py>,
+    tail: Tail,
+    lock: bool,
+    k: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut walk = MapLeaves {
+        imports,
+        op,
+        args,
+        prefix,
+        names,
+        tail,
+        k,
+        call: LeafCall::new(imports, op, args, tail, k)?,
+        splice: Splice::new(imports, k, names),
+    };
+    let result = walk.walk(td)?;
+    locking::lock_like(imports, td, &result, lock)?;
+    Ok(result)
+}
+
+struct SplitLeaves<'a, 'py> {
+    imports: &'static Imports,
+    op: &'a Bound<'py, PyAny>,
+    args: &'a Bound<'py, PyTuple>,
+    prefixes: &'a Bound<'py, PyList>,
+    names: &'a Names<'py>,
+    k: usize,
+    call: LeafCall<'a, 'py>,
+    splice: Splice<'a, 'py>,
+}
+
+impl<'py> SplitLeaves<'_, 'py> {
+    fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let py = td.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        let num_parts = self.prefixes.len();
+        let mut columns = Vec::with_capacity(entries.len());
+        for (key, value) in ffi::dict_pairs(&entries) {
+            let parts = match kind(imports, &value)? {
+                Kind::Leaf => Parts::from_sequence(self.call.call(&value)?, num_parts)?,
+                Kind::Dense => Parts::from_vec(self.walk(&value)?, num_parts)?,
+                Kind::Foreign => Parts::from_sequence(
+                    value.call_method1(
+                        imports.names.method_split_leaves.bind(py),
+                        (
+                            self.op,
+                            self.args,
+                            self.prefixes,
+                            self.names.to_object(py),
+                            false,
+                            self.k,
+                        ),
+                    )?,
+                    num_parts,
+                )?,
+            };
+            columns.push((key, parts));
+        }
+        let class = td.get_type();
+        let old_size = container::batch_size(imports, td)?;
+        let device = container::device(imports, td)?;
+        let dim_names = container::dim_names(imports, td)?;
+        let mut results = Vec::with_capacity(num_parts);
+        for position in 0..num_parts {
+            let part = ffi::copy_dict(&entries)?;
+            for (key, parts) in &columns {
+                part.set_item(key, parts.get(position)?)?;
+            }
+            let prefix = self.prefixes.get_item(position)?;
+            let size = self.splice.size(Some(&prefix), &old_size)?;
+            results.push(container::new(
+                imports,
+                &class,
+                &part,
+                &size,
+                &device,
+                &self.splice.dim_names(&dim_names, &size)?,
+            )?);
+        }
+        Ok(results)
+    }
+}
+
+/// What an operation gave for one entry: an item for each result.
+enum Parts<'py> {
+    Tuple(Bound<'py, PyTuple>),
+    Vec(Vec<Bound<'py, PyAny>>),
+}
+
+impl<'py> Parts<'py> {
+    fn from_sequence(parts: Bound<'py, PyAny>, expected: usize) -> PyResult<Self> {
+        // What torch returns of several values are tuples, or of types derived from it.
+        let parts = match parts.cast_into::<PyTuple>() {
+            Ok(tuple) => tuple,
+            Err(error) => {
+                let items = error
+                    .into_inner()
+                    .try_iter()?
+                    .collect::<PyResult<Vec<_>>>()?;
+                return Self::from_vec(items, expected);
+            }
+        };
+        check_length(parts.len(), expected)?;
+        Ok(Self::Tuple(parts))
+    }
+
+    fn from_vec(parts: Vec<Bound<'py, PyAny>>, expected: usize) -> PyResult<Self> {
+        check_length(parts.len(), expected)?;
+        Ok(Self::Vec(parts))
+    }
+
+    fn get(&self, position: usize) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Tuple(tuple) => tuple.get_item(position),
+            Self::Vec(items) => Ok(items[position].clone()),
+        }
+    }
+}
+
+/// The error of `zip(entries, parts, strict=True)` where the lengths differ.
+fn check_length(found: usize, expected: usize) -> PyResult<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let relation = if found < expected {
+        "shorter"
+    } else {
+        "longer"
+    };
+    Err(PyValueError::new_err(format!(
+        "zip() argument 2 is {relation} than argument 1"
+    )))
+}
+
+/// As [`map_leaves`] for an `op` that gives a sequence: one container per item.
+#[pyfunction]
+#[pyo3(
+    signature = (td, op, args, prefixes, names = Names::Keep, lock = false, k = -1),
+    text_signature = "(td, op, args, prefixes, names=True, lock=False, k=-1)"
+)]
+fn split_leaves<'py>(
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefixes: &Bound<'py, PyList>,
+    names: Names<'py>,
+    lock: bool,
+    k: i64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if !container::is_dense(imports, td)? {
+        return td.call_method1(
+            imports.names.method_split_leaves.bind(py),
+            (op, args, prefixes, names.to_object(py), lock, k),
+        );
+    }
+    let k = root_dims(imports, td, k)?;
+    // A copy: the operation may change the list while it is walked.
+    let prefixes = prefixes.get_slice(0, prefixes.len());
+    let mut walk = SplitLeaves {
+        imports,
+        op,
+        args,
+        prefixes: &prefixes,
+        names: &names,
+        k,
+        call: LeafCall::new(imports, op, args, Tail::Nothing, k)?,
+        splice: Splice::new(imports, k, &names),
+    };
+    let results = walk.walk(td)?;
+    for result in &results {
+        locking::lock_like(imports, td, result, lock)?;
+    }
+    Ok(PyList::new(py, results)?.into_any())
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(map_leaves, module)?)?;
+    module.add_function(wrap_pyfunction!(split_leaves, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,555 @@
+//! Storing single entries: fitting a value to a container, and putting it there.
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyInt, PySlice, PyString, PyTuple};
+
+use tensordict_core::batch::Dims;
+
+use crate::container::{self, Kind, kind};
+use crate::ffi::{self, RecursionGuard};
+use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports, twins_attribute};
+use crate::index::plain_dims;
+use crate::keys;
+use crate::storage::dlpack;
+
+/// The batch size of any container.
+pub(crate) fn batch_size_of<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    kind: Kind,
+) -> PyResult<Bound<'py, PyAny>> {
+    td.getattr(match kind {
+        Kind::Dense => imports.names.batch_size.bind(td.py()),
+        _ => imports.names.property_batch_size.bind(td.py()),
+    })
+}
+
+/// Whether `shape` begins with `batch_size`; both are tuples of numbers.
+pub(crate) fn has_leading_dims(
+    shape: &Bound<'_, PyAny>,
+    batch_size: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    let (Ok(shape), Ok(batch_size)) = (shape.cast::<PyTuple>(), batch_size.cast::<PyTuple>())
+    else {
+        let num_dims = isize::try_from(batch_size.len()?)?;
+        let leading = shape.get_item(PySlice::new(shape.py(), 0, num_dims, 1))?;
+        return leading.eq(batch_size);
+    };
+    if shape.len() < batch_size.len() {
+        return Ok(false);
+    }
+    for (length, expected) in shape.iter_borrowed().zip(batch_size.iter_borrowed()) {
+        // Small numbers are one object each.
+        if !length.is(&*expected) && !length.eq(expected)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// How a value is stored where there is an entry.
+enum Inplace {
+    /// It replaces the entry.
+    Replace,
+    /// It is written into the entry, in the way that the argument names.
+    Write(Py<PyAny>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Inplace {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(if value.is(&*PyBool::new(value.py(), false)) {
+            Self::Replace
+        } else {
+            Self::Write(value.to_owned().unbind())
+        })
+    }
+}
+
+/// A value that may be stored, and what it is.
+pub(crate) type Fitted<'py> = (Bound<'py, PyAny>, Kind);
+
+/// Whether `td` is of the plain dense class itself, whose methods are known.
+pub(crate) fn is_plain(imports: &Imports, td: &Bound<'_, PyAny>) -> bool {
+    imports
+        .plain_type(td.py())
+        .is_some_and(|class| td.get_type().is(class))
+}
+
+/// Whether `other` is `td` or lies somewhere in it; both are dense.
+fn holds<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    other: &Bound<'py, PyAny>,
+) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    if td.is(other) {
+        return Ok(true);
+    }
+    for value in ffi::dict_values(&container::entries(imports, td)?) {
+        let inside = match kind(imports, &value)? {
+            Kind::Leaf => false,
+            Kind::Dense => holds(imports, &value, other)?,
+            // What it holds is its own affair: let it be asked.
+            Kind::Foreign => true,
+        };
+        if inside {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether `_fit_collection` of the plain container `td` gives the dense `value` back as
+/// it is: a container that has the batch size and device, and meets no names.
+fn fits_as_it_is<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<bool> {
+    let device = container::device(imports, td)?;
+    Ok(container::dim_names(imports, td)?.is_none()
+        && has_leading_dims(
+            container::batch_size(imports, value)?.as_any(),
+            container::batch_size(imports, td)?.as_any(),
+        )?
+        && (device.is_none() || container::device(imports, value)?.eq(&device)?)
+        && !holds(imports, value, td)?)
+}
+
+/// What `_convert_value` of the plain container `td` makes of a dictionary.
+fn converted_dict<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    entries: &Bound<'py, PyDict>,
+    non_blocking: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let _guard = RecursionGuard::enter(py)?;
+    let child = container::new(
+        imports,
+        &td.get_type(),
+        PyDict::new(py).as_any(),
+        container::batch_size(imports, td)?.as_any(),
+        &container::device(imports, td)?,
+        &container::copied_names(&container::dim_names(imports, td)?)?,
+    )?;
+    store_all(imports, &child, entries, non_blocking)?;
+    Ok(child)
+}
+
+/// A container that values are fitted to, with what each of them is compared with: read
+/// once for all that a call stores in it.
+pub(crate) struct Target<'py> {
+    imports: &'static Imports,
+    pub(crate) td: Bound<'py, PyAny>,
+    batch_size: Bound<'py, PyAny>,
+    // The same as numbers; None where one is symbolic.
+    batch_dims: Option<Dims>,
+    device: Bound<'py, PyAny>,
+    // Whether a tensor on the CPU is where it belongs.
+    takes_cpu: bool,
+}
+
+impl<'py> Target<'py> {
+    pub(crate) fn new(
+        imports: &'static Imports,
+        td: &Bound<'py, PyAny>,
+        td_kind: Kind,
+    ) -> PyResult<Self> {
+        let py = td.py();
+        let batch_size = batch_size_of(imports, td, td_kind)?;
+        let device = td.getattr(match td_kind {
+            Kind::Dense => imports.names.device.bind(py),
+            _ => imports.names.property_device.bind(py),
+        })?;
+        Ok(Self {
+            imports,
+            td: td.clone(),
+            batch_dims: batch_size.cast::<PyTuple>().ok().and_then(plain_dims),
+            batch_size,
+            takes_cpu: device.is_none() || device.eq(imports.cpu.bind(py))?,
+            device,
+        })
+    }
+
+    /// Whether the plain tensor `value` is stored as it is. Runs no Python code.
+    pub(crate) fn takes(&self, value: &Bound<'py, PyAny>) -> bool {
+        let Some(dims) = &self.batch_dims else {
+            return false;
+        };
+        dlpack::layout_of(value).is_some_and(|layout| {
+            layout.shape.starts_with(dims)
+                && (self.device.is_none() || (self.takes_cpu && layout.is_on_cpu))
+        })
+    }
+
+    /// The form of `value` that may be stored under `key`.
+    pub(crate) fn fit(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        non_blocking: &Bound<'py, PyAny>,
+    ) -> PyResult<Fitted<'py>> {
+        if value.get_type().is(&self.imports.tensor) && self.takes(value) {
+            return Ok((value.clone(), Kind::Leaf));
+        }
+        self.fit_any(key, value, non_blocking)
+    }
+
+    fn fit_any(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        non_blocking: &Bound<'py, PyAny>,
+    ) -> PyResult<Fitted<'py>> {
+        let (imports, td) = (self.imports, &self.td);
+        let py = td.py();
+        let names = &imports.names;
+        let value_kind = kind(imports, value)?;
+        if value_kind != Kind::Leaf {
+            if value_kind == Kind::Dense
+                && is_plain(imports, td)
+                && fits_as_it_is(imports, td, value)?
+            {
+                return Ok((value.clone(), value_kind));
+            }
+            let fitted = td.call_method1(
+                names.method_fit_collection.bind(py),
+                (key, value, non_blocking),
+            )?;
+            return Ok((fitted, Kind::Foreign));
+        }
+        let mut value = value.clone();
+        if !value.is_instance(imports.tensor.bind(py))? {
+            if let Ok(entries) = value.cast_exact::<PyDict>()
+                && is_plain(imports, td)
+            {
+                let child = converted_dict(imports, td, entries, non_blocking)?;
+                return Ok((child, Kind::Dense));
+            }
+            value = td.call_method1(
+                names.method_convert_value.bind(py),
+                (key, value, non_blocking),
+            )?;
+            if kind(imports, &value)? != Kind::Leaf {
+                return Ok((value, Kind::Foreign));
+            }
+        }
+        if self.batch_size.len()? != 0 {
+            let fits = match value.getattr(names.shape.bind(py)) {
+                Ok(shape) => has_leading_dims(&shape, &self.batch_size)?,
+                // A nested tensor of the old layout has no shape: the twin knows them.
+                Err(_) => false,
+            };
+            if !fits {
+                let fitted = from_twin(
+                    py,
+                    ACCESS_TWINS,
+                    "validate",
+                    (td, key, &value, non_blocking),
+                )?;
+                return Ok((fitted, Kind::Leaf));
+            }
+        }
+        if !self.device.is_none()
+            && value
+                .getattr(names.property_device.bind(py))?
+                .ne(&self.device)?
+        {
+            let kwargs = PyDict::new(py);
+            kwargs.set_item(names.non_blocking.bind(py), non_blocking)?;
+            value = value.call_method(names.to.bind(py), (&self.device,), Some(&kwargs))?;
+        }
+        Ok((value, Kind::Leaf))
+    }
+
+    /// Stores `value` under a direct key of this container, which is dense and not locked.
+    pub(crate) fn store(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        non_blocking: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let (value, value_kind) = self.fit(key, value, non_blocking)?;
+        put(self.imports, &self.td, key, value, value_kind)
+    }
+}
+
+/// Stores every entry of `source` in the new, empty dense container `td`, as `set_entry`
+/// does.
+pub(crate) fn store_all<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    source: &Bound<'py, PyDict>,
+    non_blocking: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let target = Target::new(imports, td, Kind::Dense)?;
+    // Most entries are stored as they are, under the keys that they have: in a copy of
+    // the source they stand already.
+    let entries = ffi::copy_dict(source)?;
+    if is_plain(imports, td) && has_plain_entries(imports, &entries) {
+        td.setattr(imports.names.entries.bind(td.py()), &entries)?;
+        return ffi::replace_entries(&entries, |key, value| {
+            let (fitted, _) = target.fit(key, value, non_blocking)?;
+            Ok((!fitted.is(value)).then_some(fitted))
+        });
+    }
+    for (key, value) in ffi::dict_pairs(source) {
+        if key.is_instance_of::<PyString>() {
+            target.store(&key, &value, non_blocking)?;
+        } else {
+            let path = keys::required_path_of(&key)?;
+            let inplace = Inplace::Replace;
+            store_at(
+                imports,
+                td,
+                path,
+                &value,
+                inplace,
+                non_blocking,
+                false,
+                false,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether all keys are strings and all values plain tensors.
+pub(crate) fn has_plain_entries(imports: &Imports, entries: &Bound<'_, PyDict>) -> bool {
+    entries.iter().all(|(key, value)| {
+        key.is_exact_instance_of::<PyString>() && value.get_type().is(&imports.tensor)
+    })
+}
+
+/// Stores a value that fits, of the given kind, under a direct key of the dense `td`.
+pub(crate) fn put<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: Bound<'py, PyAny>,
+    value_kind: Kind,
+) -> PyResult<()> {
+    let is_simple = match value_kind {
+        Kind::Leaf => true,
+        // Names of a container may become those of `td`.
+        Kind::Dense => is_plain(imports, td) && container::dim_names(imports, &value)?.is_none(),
+        Kind::Foreign => false,
+    };
+    if is_simple {
+        return container::entries(imports, td)?.set_item(key, value);
+    }
+    td.call_method1(imports.names.method_hang.bind(td.py()), (key, value))?;
+    Ok(())
+}
+
+/// `set_entry(td, key, value, inplace, False, True)`.
+pub(crate) fn set_validated<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    inplace: bool,
+) -> PyResult<()> {
+    let py = td.py();
+    let path = keys::required_path_of(key)?;
+    let inplace = if inplace {
+        Inplace::Write(PyBool::new(py, true).to_owned().into_any().unbind())
+    } else {
+        Inplace::Replace
+    };
+    let non_blocking = or_false(py, None);
+    store_at(
+        imports,
+        td,
+        path,
+        value,
+        inplace,
+        &non_blocking,
+        true,
+        false,
+    )
+}
+
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn store_at<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    path: keys::Path<'py>,
+    value: &Bound<'py, PyAny>,
+    inplace: Inplace,
+    non_blocking: &Bound<'py, PyAny>,
+    validated: bool,
+    ignore_lock: bool,
+) -> PyResult<()> {
+    let py = td.py();
+    if matches!(inplace, Inplace::Replace)
+        // Containers at nested keys are hung in by the general way.
+        && (path.len() == 1 || value.get_type().is(&imports.tensor))
+        && container::is_dense(imports, td)?
+        && let Some(parent) = dense_parent(imports, td, &path)?
+    {
+        let key = &path[path.len() - 1];
+        // The value comes first: one that does not fit is named, whatever the lock.
+        let (value, value_kind) = if validated {
+            (value.clone(), Kind::Leaf)
+        } else {
+            Target::new(imports, &parent, Kind::Dense)?.fit(key, value, non_blocking)?
+        };
+        if !ignore_lock && container::is_locked(imports, &parent)? {
+            return Err(locked(py));
+        }
+        return put(imports, &parent, key, value, value_kind);
+    }
+    let path = PyTuple::new(py, path)?;
+    let inplace = match inplace {
+        Inplace::Replace => PyBool::new(py, false).to_owned().into_any(),
+        Inplace::Write(inplace) => inplace.into_bound(py),
+    };
+    td.call_method1(
+        imports.names.method_set_path.bind(py),
+        (path, value, inplace, non_blocking, validated, ignore_lock),
+    )?;
+    Ok(())
+}
+
+/// The form of `value` that may be stored in `td`, or an error.
+#[pyfunction]
+#[pyo3(
+    signature = (td, key, value, non_blocking = None),
+    text_signature = "(td, key, value, non_blocking=False)"
+)]
+fn validate<'py>(
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    non_blocking: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let td_kind = if container::is_dense(imports, td)? {
+        Kind::Dense
+    } else {
+        Kind::Foreign
+    };
+    let non_blocking = or_false(py, non_blocking);
+    Ok(Target::new(imports, td, td_kind)?
+        .fit(key, value, &non_blocking)?
+        .0)
+}
+
+/// An argument as it was passed, or `False`.
+pub(crate) fn or_false<'py>(
+    py: Python<'py>,
+    argument: Option<Bound<'py, PyAny>>,
+) -> Bound<'py, PyAny> {
+    argument.unwrap_or_else(|| PyBool::new(py, false).to_owned().into_any())
+}
+
+/// Whether `value` is a plain tensor that the dense `td`, which has no device, takes as it
+/// is. Where this says no, it may still fit.
+fn fits_plainly(
+    imports: &Imports,
+    td: &Bound<'_, PyAny>,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    if !value.get_type().is(&imports.tensor) || !container::device(imports, td)?.is_none() {
+        return Ok(false);
+    }
+    let batch_size = container::batch_size(imports, td)?;
+    Ok(batch_size.is_empty() || layout_begins_with(value, &batch_size))
+}
+
+/// Whether the shape of a plain tensor is known to begin with `batch_size`.
+fn layout_begins_with(value: &Bound<'_, PyAny>, batch_size: &Bound<'_, PyTuple>) -> bool {
+    let Some(layout) = dlpack::layout_of(value) else {
+        return false;
+    };
+    layout.shape.len() >= batch_size.len()
+        && batch_size
+            .iter_borrowed()
+            .zip(&layout.shape)
+            .all(|(expected, length)| {
+                expected.is_exact_instance_of::<PyInt>()
+                    && expected
+                        .extract::<i64>()
+                        .is_ok_and(|expected| expected == *length)
+            })
+}
+
+/// The container that holds the last part of `path`, if all on the way are dense.
+fn dense_parent<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    path: &[Bound<'py, PyAny>],
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let mut parent = td.clone();
+    for part in &path[..path.len() - 1] {
+        match container::entries(imports, &parent)?.get_item(part)? {
+            Some(child) if kind(imports, &child)? == Kind::Dense => parent = child,
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(parent))
+}
+
+/// Store `value` at a nested key, making the containers on the way.
+#[pyfunction]
+#[pyo3(
+    signature = (
+        td, key, value, inplace = Inplace::Replace, non_blocking = None, validated = false,
+        ignore_lock = false
+    ),
+    text_signature = "(td, key, value, inplace=False, non_blocking=False, validated=False, ignore_lock=False)"
+)]
+fn set_entry<'py>(
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    inplace: Inplace,
+    non_blocking: Option<Bound<'py, PyAny>>,
+    validated: bool,
+    ignore_lock: bool,
+) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    // The common case, without what the general one has to prepare.
+    if matches!(inplace, Inplace::Replace)
+        && !validated
+        && key.is_exact_instance_of::<PyString>()
+        && container::is_dense(imports, td)?
+        && fits_plainly(imports, td, value)?
+        && (ignore_lock || !container::is_locked(imports, td)?)
+    {
+        return container::entries(imports, td)?.set_item(key, value);
+    }
+    let non_blocking = or_false(py, non_blocking);
+    let path = keys::required_path_of(key)?;
+    store_at(
+        imports,
+        td,
+        path,
+        value,
+        inplace,
+        &non_blocking,
+        validated,
+        ignore_lock,
+    )
+}
+
+#[cold]
+fn locked(py: Python<'_>) -> PyErr {
+    match twins_attribute(py, "MSG_LOCKED") {
+        Ok(message) => PyRuntimeError::new_err(message.unbind()),
+        Err(error) => error,
+    }
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(validate, module)?)?;
+    module.add_function(wrap_pyfunction!(set_entry, module)?)?;
+    Ok(())
+}
