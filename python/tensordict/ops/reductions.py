@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import functools
-import math
-import operator
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 
 from tensordict import _rust
+from tensordict.ops.reducing import (
+    MSG_FEATURE,
+    cumulative,
+    extremum,
+    is_feature,
+    prod,
+    quantile,
+    reduce_leaves,
+    reduce_one,
+    reduced_shape,
+    rekeyed,
+    truth,
+)
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 __all__ = ["ReductionsOps"]
 
 Dims = int | tuple[int, ...] | Literal["feature"] | None
-DEFAULT_OPTIONS = {"correction": 1}
-"""What ``std`` and ``var`` do unless they are told otherwise."""
-ALL_DIMS = 64
-"""More batch dims than a container can have: as ``k`` of a walk it cuts all of them."""
 
-MSG_DIM = "Incompatible dim {} for tensordict with batch dims {}."
-MSG_DIM_ALL = (
-    "dim must be greater than or equal to -tensordict.batch_dims and smaller than "
-    "tensordict.batch_dims"
-)
 MSG_DIM_LOGSUMEXP = (
     "The dimension {} is incompatible with a tensordict with batch_size {}."
 )
-MSG_NO_LEAVES = (
-    "{}(reduce=True) reduces the tensor leaves together, and this tensordict has no "
-    "tensor leaves."
-)
-MSG_FEATURE = (
-    "{0}(dim='feature') needs reduce=True: the extremum of each leaf's own feature "
-    "dims has no one index."
-)
-MSG_FEATURE_KEEPDIM = "dim='feature' is incompatible with keepdim=True."
-MSG_ONE_DIM = "{}() takes one dim, got {!r}."
 
 
 class ReductionsOps(CollectionProtocol):
@@ -104,7 +96,9 @@ class ReductionsOps(CollectionProtocol):
             ValueError: ``reduce`` is true and there are no leaves.
         """
         options = {} if dtype is None else {"dtype": dtype}
-        return _reduce(self, torch.sum, options, dim, keepdim, reduce, key_transform)
+        return reduce_leaves(
+            self, torch.sum, options, dim, keepdim, reduce, key_transform
+        )
 
     def mean(
         self,
@@ -125,7 +119,9 @@ class ReductionsOps(CollectionProtocol):
             key_transform: gives the key of each entry of the result.
         """
         options = {} if dtype is None else {"dtype": dtype}
-        return _reduce(self, torch.mean, options, dim, keepdim, reduce, key_transform)
+        return reduce_leaves(
+            self, torch.mean, options, dim, keepdim, reduce, key_transform
+        )
 
     def nansum(
         self,
@@ -144,7 +140,7 @@ class ReductionsOps(CollectionProtocol):
             reduce: whether all leaves are reduced together, to one tensor.
         """
         options = {} if dtype is None else {"dtype": dtype}
-        return _reduce(self, torch.nansum, options, dim, keepdim, reduce)
+        return reduce_leaves(self, torch.nansum, options, dim, keepdim, reduce)
 
     def nanmean(
         self,
@@ -163,7 +159,7 @@ class ReductionsOps(CollectionProtocol):
             reduce: whether all leaves are reduced together, to one tensor.
         """
         options = {} if dtype is None else {"dtype": dtype}
-        return _reduce(self, torch.nanmean, options, dim, keepdim, reduce)
+        return reduce_leaves(self, torch.nanmean, options, dim, keepdim, reduce)
 
     def prod(
         self,
@@ -182,7 +178,7 @@ class ReductionsOps(CollectionProtocol):
             reduce: whether all leaves are reduced together, to one tensor.
         """
         options = {} if dtype is None else {"dtype": dtype}
-        return _reduce(self, _prod, options, dim, keepdim, reduce, name="prod")
+        return reduce_leaves(self, prod, options, dim, keepdim, reduce, name="prod")
 
     def std(
         self,
@@ -203,7 +199,9 @@ class ReductionsOps(CollectionProtocol):
             key_transform: gives the key of each entry of the result.
         """
         options = {"correction": correction}
-        return _reduce(self, torch.std, options, dim, keepdim, reduce, key_transform)
+        return reduce_leaves(
+            self, torch.std, options, dim, keepdim, reduce, key_transform
+        )
 
     def var(
         self,
@@ -224,7 +222,9 @@ class ReductionsOps(CollectionProtocol):
             key_transform: gives the key of each entry of the result.
         """
         options = {"correction": correction}
-        return _reduce(self, torch.var, options, dim, keepdim, reduce, key_transform)
+        return reduce_leaves(
+            self, torch.var, options, dim, keepdim, reduce, key_transform
+        )
 
     def quantile(
         self,
@@ -255,10 +255,10 @@ class ReductionsOps(CollectionProtocol):
             >>> td.quantile(torch.tensor([0.25, 0.75]), 0)["a"]
             tensor([1., 3.])
         """
-        op = functools.partial(_quantile, q=q)
+        op = functools.partial(quantile, q=q)
         options = {"interpolation": interpolation}
         first = q.shape if isinstance(q, torch.Tensor) else torch.Size([])
-        return _reduce(
+        return reduce_leaves(
             self, op, options, dim, keepdim, reduce, key_transform, "quantile", first
         )
 
@@ -291,7 +291,7 @@ class ReductionsOps(CollectionProtocol):
             >>> td.max()["a"]
             tensor(5.)
         """
-        return _extremum(self, "max", dim, keepdim, reduce, return_indices)
+        return extremum(self, "max", dim, keepdim, reduce, return_indices)
 
     def min(
         self,
@@ -309,7 +309,7 @@ class ReductionsOps(CollectionProtocol):
             reduce: whether all leaves are reduced together.
             return_indices: whether the places are given, too. Only with a ``dim``.
         """
-        return _extremum(self, "min", dim, keepdim, reduce, return_indices)
+        return extremum(self, "min", dim, keepdim, reduce, return_indices)
 
     def amax(
         self,
@@ -325,9 +325,9 @@ class ReductionsOps(CollectionProtocol):
             keepdim: whether reduced dims stay, with size 1.
             reduce: whether all leaves are reduced together, to one tensor.
         """
-        if _is_feature(dim) and not reduce:
+        if is_feature(dim) and not reduce:
             raise RuntimeError(MSG_FEATURE.format("amax"))
-        return _reduce(self, torch.amax, {}, dim, keepdim, reduce)
+        return reduce_leaves(self, torch.amax, {}, dim, keepdim, reduce)
 
     def amin(
         self,
@@ -343,9 +343,9 @@ class ReductionsOps(CollectionProtocol):
             keepdim: whether reduced dims stay, with size 1.
             reduce: whether all leaves are reduced together, to one tensor.
         """
-        if _is_feature(dim) and not reduce:
+        if is_feature(dim) and not reduce:
             raise RuntimeError(MSG_FEATURE.format("amin"))
-        return _reduce(self, torch.amin, {}, dim, keepdim, reduce)
+        return reduce_leaves(self, torch.amin, {}, dim, keepdim, reduce)
 
     def cummax(
         self, dim: int, *, reduce: bool | None = None, return_indices: bool = True
@@ -360,7 +360,7 @@ class ReductionsOps(CollectionProtocol):
         Returns:
             A named tuple ``(values, indices)``, or the values alone.
         """
-        return _cumulative(self, "cummax", dim, reduce, return_indices)
+        return cumulative(self, "cummax", dim, reduce, return_indices)
 
     def cummin(
         self, dim: int, *, reduce: bool | None = None, return_indices: bool = True
@@ -372,7 +372,7 @@ class ReductionsOps(CollectionProtocol):
             reduce: whether the leaves are joined along ``dim`` first.
             return_indices: whether the places are given, too.
         """
-        return _cumulative(self, "cummin", dim, reduce, return_indices)
+        return cumulative(self, "cummin", dim, reduce, return_indices)
 
     # Truth -----------------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ class ReductionsOps(CollectionProtocol):
             tensor(True)
         """
         if dim is not None:
-            return _truth(self, "all", dim)
+            return truth(self, "all", dim)
         return all(bool(leaf.all()) for leaf in _rust.leaves(self))
 
     def any(self, dim: int | None = None) -> Any:
@@ -406,7 +406,7 @@ class ReductionsOps(CollectionProtocol):
             dim: one batch dim, or None for one answer.
         """
         if dim is not None:
-            return _truth(self, "any", dim)
+            return truth(self, "any", dim)
         return any(bool(leaf.any()) for leaf in _rust.leaves(self))
 
     # Norms -----------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class ReductionsOps(CollectionProtocol):
         lock = key_transform is None
         result = _rust.rebuild_as(self, values, None, torch.Size([]), lock)
         if key_transform is not None:
-            result = _rekeyed(result, key_transform)
+            result = rekeyed(result, key_transform)
             if self._is_locked:
                 _rust.lock_tree(result)
         return result if out is None else out.update(result)
@@ -467,7 +467,7 @@ class ReductionsOps(CollectionProtocol):
         if type(dim) is int and -ndim <= dim < ndim and out is None:
             if not keepdim:
                 return _rust.reduce_dim(self, "logsumexp", dim)
-            return _reduce_one(self, torch.logsumexp, {}, dim, keepdim=True)
+            return reduce_one(self, torch.logsumexp, {}, dim, keepdim=True)
         dims = range(ndim) if dim is None else dim
         if not isinstance(dims, (tuple, list, range)):
             dims = (dims,)
@@ -475,362 +475,6 @@ class ReductionsOps(CollectionProtocol):
             if not -ndim <= each < ndim:
                 raise ValueError(MSG_DIM_LOGSUMEXP.format(each, self.batch_size))
         dims = tuple(each % ndim for each in dims)
-        prefix, names = _reduced_shape(self.batch_size, dims, keepdim)
+        prefix, names = reduced_shape(self.batch_size, dims, keepdim)
         result = _rust.map_leaves(self, "logsumexp", (dims, keepdim), prefix, names)
         return result if out is None else out.update(result)
-
-
-# Arguments -------------------------------------------------------------------------------
-
-
-def _is_feature(dim: Any) -> bool:
-    return isinstance(dim, str) and dim == "feature"
-
-
-def _batch_dims(dim: Any, ndim: int) -> tuple[int, ...]:
-    """The batch dims that an argument names, none of them negative.
-
-    Raises:
-        IndexError: one is no batch dim.
-        TypeError: ``dim`` is no int and no sequence of them.
-    """
-    dims = tuple(dim) if isinstance(dim, (tuple, list)) else (dim,)
-    out = []
-    for each in dims:
-        if isinstance(each, bool):
-            msg = f"dim must be an int, not {each}"
-            raise TypeError(msg)
-        position = each if type(each) is int else operator.index(each)
-        if not -ndim <= position < ndim:
-            raise IndexError(MSG_DIM.format(position, ndim))
-        out.append(position + ndim if position < 0 else position)
-    return tuple(out)
-
-
-def _reduced_shape(
-    size: Sequence[int], dims: tuple[int, ...], keepdim: Any
-) -> tuple[torch.Size, Any]:
-    """The batch size after a reduction, and where its names come from."""
-    if keepdim:
-        kept = [1 if dim in dims else length for dim, length in enumerate(size)]
-        return torch.Size(kept), True
-    rest = tuple(dim for dim in range(len(size)) if dim not in dims)
-    return torch.Size([size[dim] for dim in rest]), rest
-
-
-def _with_features_last(leaf: torch.Tensor, ndim: int) -> torch.Tensor:
-    """``leaf`` with its dims from ``ndim`` on made one."""
-    if leaf.dim() == ndim:
-        return leaf.unsqueeze(-1)
-    return leaf.flatten(ndim)
-
-
-def _joined(td: Any, dim: Any, name: str) -> torch.Tensor:
-    """All leaves as one tensor, joined along ``dim``: an int, ``"feature"`` or None.
-
-    Raises:
-        ValueError: there are no leaves.
-        RuntimeError: the leaves' other dims differ.
-    """
-    leaves = _rust.leaves(td)
-    if not leaves:
-        raise ValueError(MSG_NO_LEAVES.format(name))
-    if dim is None:
-        return torch.cat([leaf.reshape(-1) for leaf in leaves])
-    if dim == "feature":
-        ndim = len(td.batch_size)
-        return torch.cat([_with_features_last(leaf, ndim) for leaf in leaves], -1)
-    return torch.cat(leaves, dim)
-
-
-# Reducing --------------------------------------------------------------------------------
-
-
-def _reduce(
-    td: Any,
-    op: Callable[..., torch.Tensor],
-    options: dict[str, Any],
-    dim: Any,
-    keepdim: Any,
-    reduce: bool | None,
-    key_transform: Callable[[Any], Any] | None = None,
-    name: str = "",
-    first: torch.Size = torch.Size([]),  # noqa: B008
-) -> Any:
-    """Any reduction to one value per slice.
-
-    ``op(leaf)`` reduces everything, ``op(leaf, dims, keepdim)`` some dims. ``first``
-    are dims that it puts before all others.
-    """
-    if type(dim) is int and not reduce and not first and key_transform is None:
-        if keepdim is not True and (not options or options == DEFAULT_OPTIONS):
-            return _rust.reduce_dim(td, _NAMES[op], dim)
-        return _reduce_one(td, op, options, dim, keepdim is True)
-    keep = keepdim is not NO_DEFAULT and bool(keepdim)
-    everything = dim is NO_DEFAULT or dim is None or (type(dim) is tuple and not dim)
-    if options:
-        op = functools.partial(op, **options)
-    if _is_feature(dim) and keep:
-        raise TypeError(MSG_FEATURE_KEEPDIM)
-    if reduce:
-        if everything:
-            return op(_joined(td, None, name or _name_of(op)))
-        if _is_feature(dim):
-            return op(_joined(td, "feature", name or _name_of(op)), -1)
-        dims = dim if isinstance(dim, (tuple, list)) else (dim,)
-        joined = _joined(td, dims[0], name or _name_of(op))
-        return op(joined, tuple(dims), keepdim=keep)
-    if everything:
-        if keep:
-            result = _keep_all_dims(td, op, first)
-        else:
-            size = torch.Size([])
-            result = _rust.map_leaves(td, op, (), size, None, 0, False, ALL_DIMS)
-    elif _is_feature(dim):
-        values = [
-            op(_with_features_last(leaf, ndim), -1)
-            for leaf, ndim in zip(
-                _rust.leaves(td), _rust.leaf_batch_dims(td), strict=True
-            )
-        ]
-        result = _rust.rebuild(td, values)
-        if first:
-            _prepend_dims(result, first)
-    else:
-        size = td.batch_size
-        dims = _batch_dims(dim, len(size))
-        prefix, names = _reduced_shape(size, dims, keep)
-        if first:
-            prefix = first + prefix
-            names = tuple(range(len(size))) if names is True else names
-            names = (*[-1] * len(first), *names)
-        if keep:
-            op = functools.partial(op, keepdim=True)
-        result = _rust.map_leaves(td, op, (dims,), prefix, names)
-    return result if key_transform is None else _rekeyed(result, key_transform)
-
-
-def _reduce_one(
-    td: Any,
-    op: Callable[..., torch.Tensor],
-    options: dict[str, Any],
-    dim: int,
-    keepdim: bool,
-) -> Any:
-    """Reduce one batch dim: the common case, with as little as possible per leaf."""
-    size = td.batch_size
-    ndim = len(size)
-    if not -ndim <= dim < ndim:
-        raise IndexError(MSG_DIM.format(dim, ndim))
-    if dim < 0:
-        dim += ndim
-    if keepdim:
-        prefix, names = torch.Size([*size[:dim], 1, *size[dim + 1 :]]), True
-    else:
-        prefix = size[:dim] + size[dim + 1 :]
-        names = (*range(dim), *range(dim + 1, ndim))  # type: ignore[assignment]
-    if not options or options == DEFAULT_OPTIONS:
-        # The method takes the dim alone; std and var correct by 1 unless told otherwise.
-        args: tuple[Any, ...] = (dim,)
-        if keepdim:
-            args = (dim, True, True) if options else (dim, True)
-        return _rust.map_leaves(td, _NAMES[op], args, prefix, names)
-    if keepdim:
-        options = {**options, "keepdim": True}
-    return _rust.map_leaves(td, functools.partial(op, **options), (dim,), prefix, names)
-
-
-def _name_of(op: Any) -> str:
-    return getattr(op, "func", op).__name__
-
-
-def _keep_all_dims(td: Any, op: Callable[..., Any], first: torch.Size) -> Any:
-    """Reduce every leaf to one number, with as many dims as it had."""
-
-    def each(leaf: torch.Tensor) -> Any:
-        return op(leaf, tuple(range(leaf.dim())), keepdim=True)
-
-    result = _rust.map_leaves(td, each)
-    for container in _rust.containers(result):
-        ones = [1] * len(container._batch_size)
-        container._batch_size = torch.Size(ones)
-    if first:
-        _prepend_dims(result, first)
-    return result
-
-
-def _prepend_dims(td: Any, first: torch.Size) -> None:
-    """Put ``first`` before the batch size of a fresh result and all that it holds."""
-    for container in _rust.containers(td):
-        container._batch_size = torch.Size(first + container._batch_size)
-        names = container._td_dim_names
-        if names is not None:
-            container._td_dim_names = [*[None] * len(first), *names]
-
-
-def _rekeyed(td: Any, key_transform: Callable[[Any], Any]) -> Any:
-    """``td`` with new keys; of two entries with the same new key the last one stays."""
-    result = _rust.new(type(td), {}, td._batch_size, td._device, td._td_dim_names)
-    for key, value in list(td._entries().items()):
-        if isinstance(value, CollectionProtocol):
-            value = _rekeyed(value, key_transform)
-        _rust.set_entry(result, key_transform(key), value)
-    return result
-
-
-def _prod(
-    leaf: torch.Tensor,
-    dims: Any = None,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """Multiply over several dims, which torch does one at a time."""
-    if dims is None:
-        return torch.prod(leaf, dtype=dtype)
-    if isinstance(dims, int):
-        return torch.prod(leaf, dims, keepdim=keepdim, dtype=dtype)
-    if len(set(dims)) != len(dims):
-        msg = f"a dim appears multiple times in the list of dims {dims}"
-        raise RuntimeError(msg)
-    for dim in sorted(dims, reverse=True):
-        leaf = torch.prod(leaf, dim, keepdim=keepdim, dtype=dtype)
-    return leaf
-
-
-def _quantile(
-    leaf: torch.Tensor,
-    dims: Any = None,
-    *,
-    q: float | torch.Tensor,
-    keepdim: bool = False,
-    interpolation: str = "linear",
-) -> torch.Tensor:
-    """Take quantiles over several dims, which torch does over one."""
-    if isinstance(dims, tuple) and len(dims) != 1:
-        rest = [dim for dim in range(leaf.dim()) if dim not in dims]
-        count = math.prod(leaf.shape[dim] for dim in dims)
-        shape = [leaf.shape[dim] for dim in rest]
-        flat = leaf.permute(*rest, *dims).reshape([*shape, count])
-        result = torch.quantile(flat, q, -1, interpolation=interpolation)
-        if keepdim:
-            ahead = result.dim() - len(rest)
-            for dim in sorted(dims):
-                result = result.unsqueeze(dim + ahead)
-        return result
-    dim = dims[0] if isinstance(dims, tuple) else dims
-    if dim is None:
-        return torch.quantile(leaf, q, interpolation=interpolation)
-    return torch.quantile(leaf, q, dim, keepdim=keepdim, interpolation=interpolation)
-
-
-_NAMES: dict[Any, str] = {
-    _prod: "prod",
-    torch.logsumexp: "logsumexp",
-    **{
-        getattr(torch, name): name
-        for name in ("sum", "mean", "nansum", "nanmean", "std", "var", "amax", "amin")
-    },
-}
-"""The name of each reduction's method."""
-
-
-def _one_dim(td: Any, dim: Any, name: str) -> int:
-    """The one batch dim that an argument names.
-
-    Raises:
-        TypeError: it names several, or nothing.
-    """
-    if dim is None or dim is NO_DEFAULT:
-        msg = f'{name}() missing 1 required positional arguments: "dim"'
-        raise TypeError(msg)
-    if isinstance(dim, (tuple, list)):
-        if len(dim) != 1:
-            raise TypeError(MSG_ONE_DIM.format(name, dim))
-        dim = dim[0]
-    return _batch_dims(dim, len(td.batch_size))[0]
-
-
-def _extremum(
-    td: Any,
-    name: str,
-    dim: Any,
-    keepdim: bool,
-    reduce: bool | None,
-    return_indices: bool,
-) -> Any:
-    """Take ``max`` or ``min``."""
-    if dim is NO_DEFAULT or dim is None:
-        if keepdim:
-            msg = f"{name}() takes keepdim only together with a dim."
-            raise TypeError(msg)
-        if reduce:
-            return getattr(_joined(td, None, name), name)()
-        size = torch.Size([])
-        return _rust.map_leaves(td, name, (), size, None, 0, False, ALL_DIMS)
-    if reduce:
-        if _is_feature(dim):
-            found = getattr(_joined(td, "feature", name), name)(-1, keepdim)
-        else:
-            found = getattr(_joined(td, dim, name), name)(dim, keepdim)
-        return found if return_indices else found[0]
-    if _is_feature(dim):
-        raise RuntimeError(MSG_FEATURE.format(name))
-    one = _one_dim(td, dim, name)
-    prefix, names = _reduced_shape(td.batch_size, (one,), keepdim)
-    args = (one, keepdim) if keepdim else (one,)
-    found = _rust.split_leaves(td, name, args, [prefix, prefix], names)
-    if not return_indices:
-        return found[0]
-    return getattr(torch.return_types, name)(found)
-
-
-def _cumulative(
-    td: Any,
-    name: str,
-    dim: Any,
-    reduce: bool | None,
-    return_indices: bool,
-) -> Any:
-    """Take ``cummax`` or ``cummin``."""
-    if _is_feature(dim) and not reduce:
-        raise RuntimeError(MSG_FEATURE.format(name))
-    if reduce:
-        joined = _joined(td, dim, name)
-        found = getattr(joined, name)(-1 if _is_feature(dim) else dim)
-        return found if return_indices else found[0]
-    one = _one_dim(td, dim, name)
-    size = td.batch_size
-    found = _rust.split_leaves(td, name, (one,), [size, size])
-    if not return_indices:
-        return found[0]
-    return getattr(torch.return_types, name)(found)
-
-
-def _truth(td: Any, name: str, dim: int) -> Any:
-    """Take ``all`` or ``any`` along one batch dim, in plain containers.
-
-    Raises:
-        RuntimeError: ``dim`` is no batch dim.
-    """
-    ndim = len(td.batch_size)
-    if isinstance(dim, bool) or not -ndim <= dim < ndim:
-        raise RuntimeError(MSG_DIM_ALL)
-    dim %= ndim
-    prefix, names = _reduced_shape(td.batch_size, (dim,), keepdim=False)
-    return _plain(_rust.map_leaves(td, name, (dim,), prefix, names))
-
-
-def _plain(td: Any) -> Any:
-    """A fresh result with the dense container in place of its subclasses."""
-    entries = {
-        key: _plain(value) if isinstance(value, CollectionProtocol) else value
-        for key, value in td._entries().items()
-    }
-    if type(td) is td._plain_type or not td._is_dense:
-        if td._is_dense:
-            td._tensordict.update(entries)
-        return td
-    return _rust.new(
-        td._plain_type, entries, td._batch_size, td._device, td._td_dim_names
-    )

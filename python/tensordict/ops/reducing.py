@@ -1,0 +1,397 @@
+"""What the reductions of :mod:`tensordict.ops.reductions` are written with.
+
+The arguments that all of them read alike, and the roads that a reduction takes: one
+batch dim in one crossing, any other dims, all leaves joined.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+DEFAULT_OPTIONS = {"correction": 1}
+"""What ``std`` and ``var`` do unless they are told otherwise."""
+ALL_DIMS = 64
+"""More batch dims than a container can have: as ``k`` of a walk it cuts all of them."""
+MSG_DIM = "Incompatible dim {} for tensordict with batch dims {}."
+MSG_DIM_ALL = (
+    "dim must be greater than or equal to -tensordict.batch_dims and smaller than "
+    "tensordict.batch_dims"
+)
+MSG_NO_LEAVES = (
+    "{}(reduce=True) reduces the tensor leaves together, and this tensordict has no "
+    "tensor leaves."
+)
+MSG_FEATURE = (
+    "{0}(dim='feature') needs reduce=True: the extremum of each leaf's own feature "
+    "dims has no one index."
+)
+MSG_FEATURE_KEEPDIM = "dim='feature' is incompatible with keepdim=True."
+MSG_ONE_DIM = "{}() takes one dim, got {!r}."
+
+
+# Arguments -------------------------------------------------------------------------------
+
+
+def is_feature(dim: Any) -> bool:
+    """Whether an argument names the feature dims."""
+    return isinstance(dim, str) and dim == "feature"
+
+
+def _batch_dims(dim: Any, ndim: int) -> tuple[int, ...]:
+    """The batch dims that an argument names, none of them negative.
+
+    Raises:
+        IndexError: one is no batch dim.
+        TypeError: ``dim`` is no int and no sequence of them.
+    """
+    dims = tuple(dim) if isinstance(dim, (tuple, list)) else (dim,)
+    out = []
+    for each in dims:
+        if isinstance(each, bool):
+            msg = f"dim must be an int, not {each}"
+            raise TypeError(msg)
+        position = each if type(each) is int else operator.index(each)
+        if not -ndim <= position < ndim:
+            raise IndexError(MSG_DIM.format(position, ndim))
+        out.append(position + ndim if position < 0 else position)
+    return tuple(out)
+
+
+def reduced_shape(
+    size: Sequence[int], dims: tuple[int, ...], keepdim: Any
+) -> tuple[torch.Size, Any]:
+    """The batch size after a reduction, and where its names come from."""
+    if keepdim:
+        kept = [1 if dim in dims else length for dim, length in enumerate(size)]
+        return torch.Size(kept), True
+    rest = tuple(dim for dim in range(len(size)) if dim not in dims)
+    return torch.Size([size[dim] for dim in rest]), rest
+
+
+def _with_features_last(leaf: torch.Tensor, ndim: int) -> torch.Tensor:
+    """``leaf`` with its dims from ``ndim`` on made one."""
+    if leaf.dim() == ndim:
+        return leaf.unsqueeze(-1)
+    return leaf.flatten(ndim)
+
+
+def _joined(td: Any, dim: Any, name: str) -> torch.Tensor:
+    """All leaves as one tensor, joined along ``dim``: an int, ``"feature"`` or None.
+
+    Raises:
+        ValueError: there are no leaves.
+        RuntimeError: the leaves' other dims differ.
+    """
+    leaves = _rust.leaves(td)
+    if not leaves:
+        raise ValueError(MSG_NO_LEAVES.format(name))
+    if dim is None:
+        return torch.cat([leaf.reshape(-1) for leaf in leaves])
+    if dim == "feature":
+        ndim = len(td.batch_size)
+        return torch.cat([_with_features_last(leaf, ndim) for leaf in leaves], -1)
+    return torch.cat(leaves, dim)
+
+
+# Reducing --------------------------------------------------------------------------------
+
+
+def reduce_leaves(
+    td: Any,
+    op: Callable[..., torch.Tensor],
+    options: dict[str, Any],
+    dim: Any,
+    keepdim: Any,
+    reduce: bool | None,
+    key_transform: Callable[[Any], Any] | None = None,
+    name: str = "",
+    first: torch.Size = torch.Size([]),  # noqa: B008
+) -> Any:
+    """Any reduction to one value per slice.
+
+    ``op(leaf)`` reduces everything, ``op(leaf, dims, keepdim)`` some dims. ``first``
+    are dims that it puts before all others.
+    """
+    if type(dim) is int and not reduce and not first and key_transform is None:
+        if keepdim is not True and (not options or options == DEFAULT_OPTIONS):
+            return _rust.reduce_dim(td, _NAMES[op], dim)
+        return reduce_one(td, op, options, dim, keepdim is True)
+    keep = keepdim is not NO_DEFAULT and bool(keepdim)
+    everything = dim is NO_DEFAULT or dim is None or (type(dim) is tuple and not dim)
+    if options:
+        op = functools.partial(op, **options)
+    if is_feature(dim) and keep:
+        raise TypeError(MSG_FEATURE_KEEPDIM)
+    if reduce:
+        if everything:
+            return op(_joined(td, None, name or _name_of(op)))
+        if is_feature(dim):
+            return op(_joined(td, "feature", name or _name_of(op)), -1)
+        dims = dim if isinstance(dim, (tuple, list)) else (dim,)
+        joined = _joined(td, dims[0], name or _name_of(op))
+        return op(joined, tuple(dims), keepdim=keep)
+    if everything:
+        if keep:
+            result = _keep_all_dims(td, op, first)
+        else:
+            size = torch.Size([])
+            result = _rust.map_leaves(td, op, (), size, None, 0, False, ALL_DIMS)
+    elif is_feature(dim):
+        values = [
+            op(_with_features_last(leaf, ndim), -1)
+            for leaf, ndim in zip(
+                _rust.leaves(td), _rust.leaf_batch_dims(td), strict=True
+            )
+        ]
+        result = _rust.rebuild(td, values)
+        if first:
+            _prepend_dims(result, first)
+    else:
+        size = td.batch_size
+        dims = _batch_dims(dim, len(size))
+        prefix, names = reduced_shape(size, dims, keep)
+        if first:
+            prefix = first + prefix
+            names = tuple(range(len(size))) if names is True else names
+            names = (*[-1] * len(first), *names)
+        if keep:
+            op = functools.partial(op, keepdim=True)
+        result = _rust.map_leaves(td, op, (dims,), prefix, names)
+    return result if key_transform is None else rekeyed(result, key_transform)
+
+
+def reduce_one(
+    td: Any,
+    op: Callable[..., torch.Tensor],
+    options: dict[str, Any],
+    dim: int,
+    keepdim: bool,
+) -> Any:
+    """Reduce one batch dim: the common case, with as little as possible per leaf."""
+    size = td.batch_size
+    ndim = len(size)
+    if not -ndim <= dim < ndim:
+        raise IndexError(MSG_DIM.format(dim, ndim))
+    if dim < 0:
+        dim += ndim
+    if keepdim:
+        prefix, names = torch.Size([*size[:dim], 1, *size[dim + 1 :]]), True
+    else:
+        prefix = size[:dim] + size[dim + 1 :]
+        names = (*range(dim), *range(dim + 1, ndim))  # type: ignore[assignment]
+    if not options or options == DEFAULT_OPTIONS:
+        # The method takes the dim alone; std and var correct by 1 unless told otherwise.
+        args: tuple[Any, ...] = (dim,)
+        if keepdim:
+            args = (dim, True, True) if options else (dim, True)
+        return _rust.map_leaves(td, _NAMES[op], args, prefix, names)
+    if keepdim:
+        options = {**options, "keepdim": True}
+    return _rust.map_leaves(td, functools.partial(op, **options), (dim,), prefix, names)
+
+
+def _name_of(op: Any) -> str:
+    return getattr(op, "func", op).__name__
+
+
+def _keep_all_dims(td: Any, op: Callable[..., Any], first: torch.Size) -> Any:
+    """Reduce every leaf to one number, with as many dims as it had."""
+
+    def each(leaf: torch.Tensor) -> Any:
+        return op(leaf, tuple(range(leaf.dim())), keepdim=True)
+
+    result = _rust.map_leaves(td, each)
+    for container in _rust.containers(result):
+        ones = [1] * len(container._batch_size)
+        container._batch_size = torch.Size(ones)
+    if first:
+        _prepend_dims(result, first)
+    return result
+
+
+def _prepend_dims(td: Any, first: torch.Size) -> None:
+    """Put ``first`` before the batch size of a fresh result and all that it holds."""
+    for container in _rust.containers(td):
+        container._batch_size = torch.Size(first + container._batch_size)
+        names = container._td_dim_names
+        if names is not None:
+            container._td_dim_names = [*[None] * len(first), *names]
+
+
+def rekeyed(td: Any, key_transform: Callable[[Any], Any]) -> Any:
+    """``td`` with new keys; of two entries with the same new key the last one stays."""
+    result = _rust.new(type(td), {}, td._batch_size, td._device, td._td_dim_names)
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol):
+            value = rekeyed(value, key_transform)
+        _rust.set_entry(result, key_transform(key), value)
+    return result
+
+
+def prod(
+    leaf: torch.Tensor,
+    dims: Any = None,
+    *,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Multiply over several dims, which torch does one at a time."""
+    if dims is None:
+        return torch.prod(leaf, dtype=dtype)
+    if isinstance(dims, int):
+        return torch.prod(leaf, dims, keepdim=keepdim, dtype=dtype)
+    if len(set(dims)) != len(dims):
+        msg = f"a dim appears multiple times in the list of dims {dims}"
+        raise RuntimeError(msg)
+    for dim in sorted(dims, reverse=True):
+        leaf = torch.prod(leaf, dim, keepdim=keepdim, dtype=dtype)
+    return leaf
+
+
+def quantile(
+    leaf: torch.Tensor,
+    dims: Any = None,
+    *,
+    q: float | torch.Tensor,
+    keepdim: bool = False,
+    interpolation: str = "linear",
+) -> torch.Tensor:
+    """Take quantiles over several dims, which torch does over one."""
+    if isinstance(dims, tuple) and len(dims) != 1:
+        rest = [dim for dim in range(leaf.dim()) if dim not in dims]
+        count = math.prod(leaf.shape[dim] for dim in dims)
+        shape = [leaf.shape[dim] for dim in rest]
+        flat = leaf.permute(*rest, *dims).reshape([*shape, count])
+        result = torch.quantile(flat, q, -1, interpolation=interpolation)
+        if keepdim:
+            ahead = result.dim() - len(rest)
+            for dim in sorted(dims):
+                result = result.unsqueeze(dim + ahead)
+        return result
+    dim = dims[0] if isinstance(dims, tuple) else dims
+    if dim is None:
+        return torch.quantile(leaf, q, interpolation=interpolation)
+    return torch.quantile(leaf, q, dim, keepdim=keepdim, interpolation=interpolation)
+
+
+_NAMES: dict[Any, str] = {
+    prod: "prod",
+    torch.logsumexp: "logsumexp",
+    **{
+        getattr(torch, name): name
+        for name in ("sum", "mean", "nansum", "nanmean", "std", "var", "amax", "amin")
+    },
+}
+"""The name of each reduction's method."""
+
+
+def _one_dim(td: Any, dim: Any, name: str) -> int:
+    """The one batch dim that an argument names.
+
+    Raises:
+        TypeError: it names several, or nothing.
+    """
+    if dim is None or dim is NO_DEFAULT:
+        msg = f'{name}() missing 1 required positional arguments: "dim"'
+        raise TypeError(msg)
+    if isinstance(dim, (tuple, list)):
+        if len(dim) != 1:
+            raise TypeError(MSG_ONE_DIM.format(name, dim))
+        dim = dim[0]
+    return _batch_dims(dim, len(td.batch_size))[0]
+
+
+def extremum(
+    td: Any,
+    name: str,
+    dim: Any,
+    keepdim: bool,
+    reduce: bool | None,
+    return_indices: bool,
+) -> Any:
+    """Take ``max`` or ``min``."""
+    if dim is NO_DEFAULT or dim is None:
+        if keepdim:
+            msg = f"{name}() takes keepdim only together with a dim."
+            raise TypeError(msg)
+        if reduce:
+            return getattr(_joined(td, None, name), name)()
+        size = torch.Size([])
+        return _rust.map_leaves(td, name, (), size, None, 0, False, ALL_DIMS)
+    if reduce:
+        if is_feature(dim):
+            found = getattr(_joined(td, "feature", name), name)(-1, keepdim)
+        else:
+            found = getattr(_joined(td, dim, name), name)(dim, keepdim)
+        return found if return_indices else found[0]
+    if is_feature(dim):
+        raise RuntimeError(MSG_FEATURE.format(name))
+    one = _one_dim(td, dim, name)
+    prefix, names = reduced_shape(td.batch_size, (one,), keepdim)
+    args = (one, keepdim) if keepdim else (one,)
+    found = _rust.split_leaves(td, name, args, [prefix, prefix], names)
+    if not return_indices:
+        return found[0]
+    return getattr(torch.return_types, name)(found)
+
+
+def cumulative(
+    td: Any,
+    name: str,
+    dim: Any,
+    reduce: bool | None,
+    return_indices: bool,
+) -> Any:
+    """Take ``cummax`` or ``cummin``."""
+    if is_feature(dim) and not reduce:
+        raise RuntimeError(MSG_FEATURE.format(name))
+    if reduce:
+        joined = _joined(td, dim, name)
+        found = getattr(joined, name)(-1 if is_feature(dim) else dim)
+        return found if return_indices else found[0]
+    one = _one_dim(td, dim, name)
+    size = td.batch_size
+    found = _rust.split_leaves(td, name, (one,), [size, size])
+    if not return_indices:
+        return found[0]
+    return getattr(torch.return_types, name)(found)
+
+
+def truth(td: Any, name: str, dim: int) -> Any:
+    """Take ``all`` or ``any`` along one batch dim, in plain containers.
+
+    Raises:
+        RuntimeError: ``dim`` is no batch dim.
+    """
+    ndim = len(td.batch_size)
+    if isinstance(dim, bool) or not -ndim <= dim < ndim:
+        raise RuntimeError(MSG_DIM_ALL)
+    dim %= ndim
+    prefix, names = reduced_shape(td.batch_size, (dim,), keepdim=False)
+    return _plain(_rust.map_leaves(td, name, (dim,), prefix, names))
+
+
+def _plain(td: Any) -> Any:
+    """A fresh result with the dense container in place of its subclasses."""
+    entries = {
+        key: _plain(value) if isinstance(value, CollectionProtocol) else value
+        for key, value in td._entries().items()
+    }
+    if type(td) is td._plain_type or not td._is_dense:
+        if td._is_dense:
+            td._tensordict.update(entries)
+        return td
+    return _rust.new(
+        td._plain_type, entries, td._batch_size, td._device, td._td_dim_names
+    )
