@@ -24,12 +24,14 @@ from tensordict.ops.joining import JoiningOps
 from tensordict.ops.keys import KeysOps
 from tensordict.ops.locking import LockingOps
 from tensordict.ops.memory import MemoryOps
+from tensordict.ops.merging import MergingOps
 from tensordict.ops.modules import ModulesOps
 from tensordict.ops.pickling import PicklingOps
 from tensordict.ops.pointwise import PointwiseOps
 from tensordict.ops.reductions import ReductionsOps
 from tensordict.ops.saving import SavingOps
 from tensordict.ops.shape import ShapeOps
+from tensordict.ops.storing import StoringOps
 from tensordict.ops.torch_dispatch import TorchDispatchOps
 
 __all__ = ["TensorCollection", "TensorDictBase"]
@@ -37,6 +39,8 @@ __all__ = ["TensorCollection", "TensorDictBase"]
 
 class TensorCollection(
     AccessOps,
+    StoringOps,
+    MergingOps,
     KeysOps,
     ConstructOps,
     BatchOps,

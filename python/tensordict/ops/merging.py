@@ -1,0 +1,419 @@
+"""Writing many entries at once, at an index, or one number into all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+
+from tensordict import _rust
+from tensordict.interop.convert import tensor_of
+from tensordict.interop.key_twins import MSG_NO_KEYS
+from tensordict.interop.twins import MSG_LOCKED
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict.protocol import NestedKeyLike
+
+__all__ = ["MergingOps"]
+
+MSG_KEY_LIST = "Expected a list or a tuple of keys, got {}."
+MSG_BATCH_SIZE_KEYS = (
+    "Some keys of the dest tensordict are not present in the source during update with "
+    "mismatching batch-size. batch_size of source={}, batch_size of dest={}, keys in "
+    "dest but not in source: {{{}}}."
+)
+MSG_FAST_COPY = (
+    "copy_at_(..., fast=True) requires the optimized tensor-only copy path, but the "
+    "source, destination, or index is not compatible. Use fast=False or update_at_ for "
+    "the general update semantics."
+)
+
+
+class MergingOps(CollectionProtocol):
+    """Writing many entries at once, at an index, or one number into all of them."""
+
+    # Many at once ----------------------------------------------------------------
+
+    def update(
+        self,
+        input_dict_or_td: Mapping[Any, Any] | CollectionProtocol | None = None,
+        clone: bool = False,
+        inplace: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKeyLike] | None = None,
+        is_leaf: Any = None,
+        update_batch_size: bool = False,
+        ignore_lock: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Merge the entries of another container or mapping into this one.
+
+        Nested containers are merged, everything else is replaced. All entries are
+        stored, or where one does not fit none.
+
+        Args:
+            input_dict_or_td: the entries, in which keys may be nested.
+            clone: store copies.
+            inplace: write into the entries that there are.
+            non_blocking: how entries are moved to the device of this container.
+            keys_to_update: take only these. A key of a container takes all in it.
+            is_leaf: which types of nested containers replace what is there.
+            update_batch_size: take the batch size of the other container, which must
+                then have all leaves of this one.
+            ignore_lock: write to a locked container, too.
+            **kwargs: more entries.
+
+        Raises:
+            RuntimeError: a value does not have the batch size as its leading dims, the
+                batch sizes differ, or the container is locked.
+
+        Examples:
+            >>> td = TensorDict({"n": {"a": torch.zeros(3)}}, [3])
+            >>> td.update({"n": {"b": torch.ones(3)}}, c=torch.ones(3))["n"].keys()
+            _StringKeys(dict_keys(['a', 'b']))
+        """
+        if self.is_locked and not inplace and not ignore_lock:
+            raise RuntimeError(MSG_LOCKED)
+        source: Any = kwargs
+        if input_dict_or_td is not None:
+            if input_dict_or_td is self:
+                return self
+            source = input_dict_or_td
+            if kwargs:
+                source = {**dict(source.items()), **kwargs}
+        if keys_to_update is not None:
+            source = _restricted(source, _paths(keys_to_update))
+        if not update_batch_size or not isinstance(source, CollectionProtocol):
+            _rust.update(
+                self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
+            )
+            return self
+        held = [
+            (container, dict(container._entries()), container.batch_size)
+            for container in _rust.containers(self)
+        ]
+        try:
+            _take_batch_sizes(self, source)
+            _rust.update(
+                self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
+            )
+        except BaseException:
+            for container, entries, batch_size in held:
+                container._batch_size = batch_size
+                for key in list(container._entries()):
+                    container._del_entry(key)
+                for key, value in entries.items():
+                    container._set_entry(key, value)
+            raise
+        return self
+
+    def update_(
+        self,
+        input_dict_or_td: Mapping[Any, Any] | CollectionProtocol | None = None,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKeyLike] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Copy the values of another container or mapping into the entries of this one.
+
+        Values broadcast to the shape of the entry. Those that have no entry here are
+        left out, unless that is all of them. Nothing is copied where one does not fit.
+
+        Args:
+            input_dict_or_td: the values, in which keys may be nested.
+            clone: has no effect, since values are copied.
+            non_blocking: whether copies between devices may be asynchronous.
+            keys_to_update: copy only these. A key of a container copies all in it.
+            **kwargs: more values.
+
+        Raises:
+            KeyError: there is an entry for none of the values.
+            RuntimeError: a value does not fit its entry.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, [3]).lock_()
+            >>> td.update_({"a": torch.ones(3)})["a"]
+            tensor([1., 1., 1.])
+        """
+        source = kwargs if input_dict_or_td is None else input_dict_or_td
+        if source is self:
+            return self
+        if kwargs and source is not kwargs:
+            source = {**dict(source.items()), **kwargs}
+        keys = None
+        if keys_to_update is not None:
+            keys = _paths(keys_to_update)
+        _rust.copy_into(self, source, keys, non_blocking)
+        return self
+
+    def copy_(self, tensordict: CollectionProtocol, non_blocking: bool = False) -> Self:
+        """Copy the values of another container into the entries of this one.
+
+        As :meth:`update_`.
+        """
+        return self.update_(tensordict, non_blocking=non_blocking)
+
+    # At an index -----------------------------------------------------------------
+
+    def set_at_(
+        self,
+        key: NestedKeyLike,
+        value: Any,
+        index: Any,
+        *,
+        non_blocking: bool = False,
+    ) -> Self:
+        """Write ``value`` into the entry at a nested key, where ``index`` points.
+
+        Raises:
+            KeyError: there is no such entry.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+            >>> td.set_at_("a", 1.0, slice(1, None))["a"]
+            tensor([0., 1., 1.])
+        """
+        path = _rust.unravel_key_to_tuple(key)
+        target = _rust.get(self, path or key)
+        if isinstance(target, CollectionProtocol):
+            if isinstance(value, dict):
+                value = _rust.validate(self, key, value)
+            target[index] = value
+            return self
+        if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
+            value = tensor_of(value, target.device)
+        if isinstance(value, torch.Tensor):
+            value = value.to(target.dtype)
+        target[index] = value
+        parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
+        if parent._writes_through():
+            # What it gives may be a copy.
+            parent._set_entry(path[-1], target)
+        return self
+
+    def _set_at_str(
+        self, key: str, value: Any, idx: Any, *, validated: bool, non_blocking: bool
+    ) -> Self:
+        return self.set_at_(key, value, idx, non_blocking=non_blocking)
+
+    def _set_at_tuple(
+        self,
+        key: tuple[str, ...],
+        value: Any,
+        idx: Any,
+        *,
+        validated: bool,
+        non_blocking: bool,
+    ) -> Self:
+        return self.set_at_(key, value, idx, non_blocking=non_blocking)
+
+    def update_at_(
+        self,
+        input_dict_or_td: Mapping[Any, Any] | CollectionProtocol,
+        idx: Any,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKeyLike] | None = None,
+    ) -> Self:
+        """Write the values of another container or mapping where ``idx`` points.
+
+        Args:
+            input_dict_or_td: the values, of the shape that indexing the entries gives.
+            idx: an index of the batch dims.
+            clone: has no effect, since values are copied.
+            non_blocking: whether copies between devices may be asynchronous.
+            keys_to_update: write only these.
+
+        Raises:
+            KeyError: there is no entry for a value.
+            RuntimeError: a value does not fit what the index points at; then nothing
+                is written.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 2)}, [3])
+            >>> td.update_at_({"a": torch.ones(2)}, 1)["a"].sum(-1)
+            tensor([0., 2., 0.])
+        """
+        source: Any = input_dict_or_td
+        if keys_to_update is not None:
+            source = _restricted(source, _paths(keys_to_update))
+        writes: list[tuple[Any, str, torch.Tensor, Any, Any]] = []
+        _collect_writes(self, source, idx, writes)
+        for parent, name, target, at, value in writes:
+            target[at] = value
+            if parent._writes_through():
+                # What it gives may be a copy.
+                parent._set_entry(name, target)
+        return self
+
+    def copy_at_(
+        self,
+        tensordict: CollectionProtocol,
+        idx: Any,
+        non_blocking: bool = False,
+        *,
+        fast: bool = True,
+    ) -> Self:
+        """Copy all leaves of another container to where ``idx`` points.
+
+        Args:
+            tensordict: a container with the leaves of this one.
+            idx: an integer or a slice, or a tuple of them; any index if not ``fast``.
+            non_blocking: whether copies between devices may be asynchronous.
+            fast: refuse what is not a plain copy of tensors to tensors.
+
+        Raises:
+            RuntimeError: ``fast`` is set, and the leaves or the index do not fit.
+        """
+        if fast and not _copies_plainly(self, tensordict, idx):
+            raise RuntimeError(MSG_FAST_COPY)
+        return self.update_at_(tensordict, idx, non_blocking=non_blocking)
+
+    # Filling ---------------------------------------------------------------------
+
+    def fill_(self, key: NestedKeyLike, value: float | bool) -> Self:
+        """Fill the entry at a nested key with one number; all leaves of a container.
+
+        Raises:
+            KeyError: there is no such entry.
+        """
+        path = _rust.unravel_key_to_tuple(key)
+        target = _rust.get(self, path or key)
+        if isinstance(target, CollectionProtocol):
+            _rust.fill(target, value)
+            return self
+        target.fill_(value)
+        parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
+        if parent._writes_through():
+            # What it gives may be a copy.
+            parent._set_entry(path[-1], target)
+        return self
+
+
+def _take_batch_sizes(td: Any, source: Any) -> None:
+    """Take the batch sizes of ``source`` where they differ, and drop the leaves there."""
+    size = td.batch_size
+    common = min(len(size), len(source.batch_size))
+    if size[:common] == source.batch_size[:common]:
+        for key, value in list(source._entries().items()):
+            present = td._get_entry(key, NO_DEFAULT)
+            if isinstance(value, CollectionProtocol) and isinstance(
+                present, CollectionProtocol
+            ):
+                _take_batch_sizes(present, value)
+        return
+    absent = set(td.keys(True)) - set(source.keys(True))
+    if absent:
+        raise RuntimeError(MSG_BATCH_SIZE_KEYS.format(source.batch_size, size, absent))
+    if td.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    # All leaves come anew: without them any batch size fits.
+    for container in _rust.containers(td):
+        for key, value in list(container._entries().items()):
+            if not isinstance(value, CollectionProtocol):
+                container._del_entry(key)
+    td.batch_size = source.batch_size
+
+
+def _paths(keys: Any) -> list[tuple[str, ...]]:
+    """The flat paths of a list or tuple of nested keys."""
+    if not isinstance(keys, (list, tuple)):
+        raise TypeError(MSG_KEY_LIST.format(type(keys)))
+    paths = [_rust.unravel_key_to_tuple(key) for key in keys]
+    if not all(paths):
+        raise RuntimeError(MSG_NO_KEYS)
+    return paths
+
+
+def _restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
+    """The part of a container or mapping at ``keys``, flat paths, as a mapping."""
+    kept: dict[Any, Any] = {}
+    for key, value in source.items():
+        path = _rust.unravel_key_to_tuple(key)
+        if any(path[: len(wanted)] == wanted for wanted in keys):
+            kept[key] = value
+            continue
+        below = [wanted[len(path) :] for wanted in keys if wanted[: len(path)] == path]
+        if below and isinstance(value, CollectionProtocol):
+            kept[key] = value.select(*below, strict=False)
+        elif below and isinstance(value, Mapping):
+            kept[key] = _restricted(value, below)
+    return kept
+
+
+def _collect_writes(
+    td: Any,
+    source: Any,
+    index: Any,
+    writes: list[tuple[Any, str, torch.Tensor, Any, Any]],
+) -> None:
+    """The leaves of ``td`` and the values for them, checked against what is indexed."""
+    for key, value in list(source.items()):
+        target = _rust.get(td, key)
+        if not isinstance(target, CollectionProtocol):
+            path = _rust.unravel_key_to_tuple(key)
+            parent = td if len(path) == 1 else _rust.get(td, path[:-1])
+            checked = _checked_write(target, value, index)
+            writes.append((parent, path[-1], target, index, checked))
+        elif isinstance(value, CollectionProtocol):
+            # The index means the batch dims of what is nested, not the dims of leaves.
+            plan = _rust.index_plan(target.batch_size, index)
+            at = ... if plan is None else plan[0]
+            _collect_writes(target, value, at, writes)
+        elif isinstance(value, Mapping):
+            _collect_writes(target, value, index, writes)
+        else:
+            spread = dict.fromkeys(target.keys(True, True), value)
+            _collect_writes(target, spread, index, writes)
+
+
+def _copies_plainly(td: Any, source: Any, index: Any) -> bool:
+    """Whether each leaf of ``source`` has the shape that it has at ``index`` of ``td``."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not isinstance(source, CollectionProtocol) or any(
+        isinstance(part, bool) or not _is_plain_index(part) for part in parts
+    ):
+        return False
+    for key, value in source.items(True, leaves_only=True):
+        if not _rust.contains(td, key):
+            return False
+        target = _rust.get(td, key)
+        if not isinstance(target, torch.Tensor):
+            return False
+        try:
+            shape = target[index].shape
+        except IndexError:
+            return False
+        if value.shape != shape:
+            return False
+    return True
+
+
+def _is_plain_index(part: Any) -> bool:
+    if isinstance(part, torch.Tensor):
+        return not part.shape and part.dtype is not torch.bool
+    return isinstance(part, (int, slice, np.integer))
+
+
+def _checked_write(target: torch.Tensor, value: Any, index: Any) -> Any:
+    """The form of ``value`` that can be written at ``index``, or what the write raises."""
+    if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
+        value = tensor_of(value, target.device)
+    if isinstance(value, torch.Tensor):
+        shape = target[index].shape
+        if value.shape != shape and shape.numel():
+            spare = value.dim() - len(shape)
+            if spare > 0 and set(value.shape[:spare]) == {1}:
+                value = value.reshape(value.shape[spare:])
+            value.expand(shape)
+        value = value.to(target.dtype)
+    return value

@@ -1,0 +1,152 @@
+"""How values come in: what every way of writing an entry stands on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict import _rust
+from tensordict.interop.access_twins import _missing
+from tensordict.interop.convert import tensor_of, tensor_of_sequence
+from tensordict.interop.key_twins import MSG_INPLACE, MSG_PRESENT
+from tensordict.interop.twins import MSG_LOCKED, _InplaceWriteError
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+__all__ = ["StoringOps"]
+
+MSG_INSIDE_ITSELF = (
+    "Cannot set a tensordict inside itself (key {!r}): tensordicts that contain "
+    "themselves are not supported."
+)
+MSG_NAMES = "refine_names: cannot coerce TensorDict names {} with {}."
+MSG_NO_NON_TENSOR = (
+    "Cannot store a {} under key {!r}: only tensors, arrays, numbers, mappings and "
+    "collections can be entries."
+)
+
+
+class StoringOps(CollectionProtocol):
+    """How values come in: conversion, nested containers, writes in place."""
+
+    def _set_path(
+        self,
+        path: tuple[str, ...],
+        value: Any,
+        inplace: bool | None,
+        non_blocking: bool,
+        validated: bool,
+        ignore_lock: bool,
+    ) -> None:
+        """Store a value at a flat path: the slow, general form of ``set_entry``."""
+        key = path[0]
+        present = self._get_entry(key, NO_DEFAULT)
+        if len(path) > 1:
+            rest = path[1:]
+            if present is NO_DEFAULT:
+                if self.is_locked and not ignore_lock:
+                    raise RuntimeError(MSG_LOCKED)
+                # The new branch is filled before it is hung in: a value that does
+                # not fit leaves this container as it was.
+                child = self._make_child()
+                child._set_path(rest, value, False, non_blocking, validated, True)
+                self._hang(key, child)
+            elif isinstance(present, CollectionProtocol):
+                present._set_path(
+                    rest, value, inplace, non_blocking, validated, ignore_lock
+                )
+            else:
+                raise KeyError(MSG_PRESENT.format(key, self))
+            return
+        if present is NO_DEFAULT:
+            if inplace is None:
+                raise _missing(self, key)
+        elif inplace is not False:
+            self._write_into(key, present, value, non_blocking)
+            return
+        if not validated:
+            value = _rust.validate(self, key, value, non_blocking)
+        if self.is_locked and not ignore_lock:
+            raise RuntimeError(MSG_LOCKED)
+        if isinstance(value, CollectionProtocol):
+            self._hang(key, value)
+        else:
+            self._set_entry(key, value)
+
+    def _hang(self, key: str, value: CollectionProtocol) -> None:
+        """Store a nested container that fits."""
+        _rust.hang(self, key, value)
+
+    def _write_into(
+        self, key: str, present: Any, value: Any, non_blocking: bool
+    ) -> None:
+        """Copy ``value`` into the storage of an entry that exists."""
+        if not isinstance(present, CollectionProtocol):
+            if isinstance(value, (CollectionProtocol, dict)):
+                _rust.validate(self, key, value, non_blocking)
+                raise _InplaceWriteError(MSG_INPLACE.format(key, self))
+            value = _rust.fit_inplace(self, key, value, present)
+            if not value.numel():
+                # Of no elements any shape fits, which copy_ does not know.
+                return
+            try:
+                present.copy_(value, non_blocking=non_blocking)
+            except RuntimeError as error:
+                # A leaf that requires grad, for one.
+                message = MSG_INPLACE.format(key, self)
+                raise _InplaceWriteError(message) from error
+            return
+        if not isinstance(value, (CollectionProtocol, dict)):
+            raise _InplaceWriteError(MSG_INPLACE.format(key, self))
+        try:
+            _rust.update(present, value, False, True, non_blocking)
+        except _InplaceWriteError:
+            raise
+        except RuntimeError as error:
+            raise _InplaceWriteError(MSG_INPLACE.format(key, self)) from error
+
+    def _make_child(self) -> Any:
+        kind = type(self) if self._is_dense else self._plain_type
+        names = list(self.names) if self._has_names() else None
+        return _rust.new(kind, {}, self.batch_size, self.device, names)
+
+    def _convert_value(self, key: Any, value: Any, non_blocking: bool) -> Any:
+        """A tensor or a container made of a value that is neither."""
+        if isinstance(value, dict):
+            names = list(self.names) if self._has_names() else None
+            child = _rust.new(self._plain_type, {}, self.batch_size, self.device, names)
+            for name, item in value.items():
+                _rust.set_entry(child, name, item, False, non_blocking)
+            return child
+        if isinstance(value, (list, tuple)):
+            converted = tensor_of_sequence(value, self.device)
+        else:
+            converted = tensor_of(value, self.device)
+        if converted is None:
+            raise TypeError(MSG_NO_NON_TENSOR.format(type(value).__name__, key))
+        if isinstance(converted, CollectionProtocol):
+            return self._fit_collection(key, converted, non_blocking)
+        return converted
+
+    def _fit_collection(
+        self, key: Any, value: Any, non_blocking: bool
+    ) -> CollectionProtocol:
+        """A nested container made to fit: batch size, device and names."""
+        if any(container is self for container in _rust.containers(value)):
+            raise ValueError(MSG_INSIDE_ITSELF.format(key))
+        batch_size = self.batch_size
+        if value.batch_size[: len(batch_size)] != batch_size:
+            value = value.clone(False)
+            value.batch_size = batch_size
+        if self.device is not None and value.device != self.device:
+            value = value.to(self.device, non_blocking=non_blocking)
+        if self._has_names():
+            names, held = self.names, value.names
+            wanted = names + held[len(names) :]
+            if held != wanted:
+                if any(
+                    own is not None and own != new
+                    for own, new in zip(held, wanted, strict=True)
+                ):
+                    raise RuntimeError(MSG_NAMES.format(held, wanted))
+                value = value.clone(False)
+                value.names = wanted
+        return value
