@@ -9,6 +9,7 @@ the installer and trusts no name of the package itself.
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import importlib
 import importlib.metadata
@@ -18,7 +19,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -212,26 +213,37 @@ def _conflict(
 def _owns_import_name(distribution: importlib.metadata.Distribution) -> bool:
     # A broken installation may have no record; its list of top-level names is older
     # than records and still written by setuptools.
-    files = distribution.files
-    if files is not None:
-        return any(file.parts[0] == IMPORT_NAME for file in files)
+    if distribution.read_text("RECORD") is not None:
+        return any(path.parts[0] == IMPORT_NAME for path, _ in _recorded(distribution))
     names = distribution.read_text("top_level.txt") or ""
     return IMPORT_NAME in names.split()
 
 
 def _overwritten(distribution: importlib.metadata.Distribution) -> Iterator[str]:
     """Yield our files whose bytes are not those that the installer recorded."""
-    for file in distribution.files or ():
-        if file.parts[0] != IMPORT_NAME or file.hash is None:
+    for file, recorded in _recorded(distribution):
+        if file.parts[0] != IMPORT_NAME or not recorded:
             continue
-        path = Path(str(file.locate()))
+        path = Path(str(distribution.locate_file(file)))
         if not path.is_file():
             yield f"{file} (missing)"
             continue
-        digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
-        recorded = file.hash.value.rstrip("=")
-        if base64.urlsafe_b64encode(digest).decode().rstrip("=") != recorded:
+        algorithm, _, expected = recorded.partition("=")
+        digest = hashlib.new(algorithm, path.read_bytes()).digest()
+        found = base64.urlsafe_b64encode(digest).decode()
+        if found.rstrip("=") != expected.rstrip("="):
             yield str(file)
+
+
+def _recorded(
+    distribution: importlib.metadata.Distribution,
+) -> Iterator[tuple[PurePosixPath, str]]:
+    """Yield each file that the installer recorded, and the hash it wrote beside it.
+
+    ``distribution.files`` leaves out files that are missing, from Python 3.12 on.
+    """
+    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        yield PurePosixPath(row[0]), row[1]
 
 
 def _normalized(name: str) -> str:
