@@ -27,6 +27,12 @@ from tensordict.checks import (
 )
 from tensordict.closeness import assert_allclose_td, assert_close
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.nontensor import (
+    MetaData,
+    NonTensorData,
+    NonTensorDataBase,
+    NonTensorStack,
+)
 from tensordict.containers.params import TensorDictParams
 from tensordict.factories import (
     from_any,
@@ -71,7 +77,11 @@ __all__ = [
     "KEY_SEPARATOR",
     "MemmapTensor",
     "MemoryMappedTensor",
+    "MetaData",
     "NestedKey",
+    "NonTensorData",
+    "NonTensorDataBase",
+    "NonTensorStack",
     "PackLayout",
     "TensorCollection",
     "TensorDict",

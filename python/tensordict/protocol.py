@@ -82,6 +82,12 @@ class CollectionProtocol:
     _plain_type: ClassVar[Any]
     """The dense container itself, not a subclass: what comparisons are made of."""
 
+    _non_tensor_type: ClassVar[Any]
+    """The container of one value that is no tensor."""
+
+    _non_tensor_stack_type: ClassVar[Any]
+    """The container of a value that is no tensor for each element."""
+
     _is_non_tensor: ClassVar[bool] = False
     """Whether this container is one value that is no tensor: walks do not enter it."""
 
@@ -253,6 +259,11 @@ class CollectionProtocol:
     def _clone_structure(self) -> Self:
         """New containers all the way down that share the leaves."""
         raise NotImplementedError
+
+    def _written_at(self, at: Any, value: Any) -> Any:
+        """Write ``value`` at a planned index: what then is the entry in its place."""
+        self[at] = value
+        return self
 
     def _store_leaves(self, values: list[Any]) -> None:
         """Take back the leaves that :meth:`_leaves` gave, after they were written to.

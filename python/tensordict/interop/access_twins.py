@@ -85,14 +85,24 @@ def contains(td: Any, key: Any) -> bool:
 
 
 def getitem(td: Any, index: Any) -> Any:
-    """``td[index]``: an entry where ``index`` is a nested key, else ``td._get_index``."""
+    """``td[index]``: an entry where ``index`` is a nested key, else ``td._get_index``.
+
+    Of a non-tensor entry it is the value that the entry holds.
+    """
     if isinstance(index, str):
-        return get(td, index)
+        return value_of(get(td, index))
     if isinstance(index, tuple):
         path = unravel_key_to_tuple(index)
         if path:
-            return get(td, path)
+            return value_of(get(td, path))
     return td._get_index(index)
+
+
+def value_of(entry: Any) -> Any:
+    """What reading an entry by key gives: of a non-tensor one the value it holds."""
+    if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+        return entry._value()
+    return entry
 
 
 # Writing -----------------------------------------------------------------------

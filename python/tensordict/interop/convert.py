@@ -55,7 +55,8 @@ def _tensor_of_array(value: np.ndarray[Any, Any], device: Any) -> Any:
 def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
     """A tensor made of a list or tuple of numbers or tensors; None where there is none.
 
-    A list gives the dtypes of torch, a tuple those of numpy.
+    A list gives the dtypes of torch, a tuple those of numpy. A tuple in a list is a
+    value of its own, which is no number.
     """
     flat = list(_scalars(value))
     if any(isinstance(item, (torch.Tensor, CollectionProtocol)) for item in flat):
@@ -78,7 +79,9 @@ def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
 
 def _scalars(value: Any) -> Any:
     for item in value:
-        if isinstance(item, (list, tuple)):
+        if isinstance(item, list) or (
+            isinstance(item, tuple) and isinstance(value, tuple)
+        ):
             yield from _scalars(item)
         else:
             yield item

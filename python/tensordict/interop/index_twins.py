@@ -356,7 +356,7 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         at: Any = (_WHOLE,) * len(batch_size)
     else:
         at, size, _ = plan
-    writes: list[tuple[Any, Any]] = []
+    writes: list[tuple[Any, str, Any, Any]] = []
     fresh: list[tuple[Any, str, Any]] = []
     if isinstance(value, CollectionProtocol):
         value = _fit_source(batch_size, index, size, value)
@@ -367,8 +367,13 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         ):
             value = torch.as_tensor(value)
         _plan_fill(td, at, size, len(batch_size), value, writes)
-    for leaf, item in writes:
-        leaf[at] = item
+    for parent, key, entry, item in writes:
+        if isinstance(entry, CollectionProtocol):
+            written = entry._written_at(at, item)
+            if written is not entry:
+                parent._set_entry(key, written)
+        else:
+            entry[at] = item
     for parent, key, item in fresh:
         parent._set_entry(key, item)
 
@@ -416,16 +421,21 @@ def _check_fits(item: Any, leaf: Any, size: torch.Size, k: int) -> None:
 
 
 def _plan_fill(
-    td: Any, at: Any, size: Any, k: int, value: Any, writes: list[tuple[Any, Any]]
+    td: Any,
+    at: Any,
+    size: Any,
+    k: int,
+    value: Any,
+    writes: list[tuple[Any, str, Any, Any]],
 ) -> None:
     is_tensor = isinstance(value, torch.Tensor) and value.dim() > 0
-    for entry in list(td._entries().values()):
+    for key, entry in list(td._entries().items()):
         if isinstance(entry, CollectionProtocol) and entry._is_dense:
             _plan_fill(entry, at, size, k, value, writes)
             continue
         if is_tensor and not isinstance(entry, CollectionProtocol):
             _check_fits(value, entry, size, k)
-        writes.append((entry, value))
+        writes.append((td, key, entry, value))
 
 
 def _plan_index(
@@ -434,7 +444,7 @@ def _plan_index(
     size: Any,
     k: int,
     value: Any,
-    writes: list[tuple[Any, Any]],
+    writes: list[tuple[Any, str, Any, Any]],
     fresh: list[tuple[Any, str, Any]],
 ) -> None:
     for key, item in list(value._entries().items()):
@@ -449,7 +459,7 @@ def _plan_index(
                 item = _fit_source(entry._batch_size, at, own, item)
                 _plan_index(entry, at, size, k, item, writes, fresh)
             else:
-                writes.append((entry, item))
+                writes.append((td, key, entry, item))
         elif isinstance(item, CollectionProtocol):
             msg = (
                 f"the entry {key!r} is a {type(entry).__name__}: a "
@@ -458,7 +468,7 @@ def _plan_index(
             raise TypeError(msg)
         else:
             _check_fits(item, entry, size, k)
-            writes.append((entry, item))
+            writes.append((td, key, entry, item))
 
 
 def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:

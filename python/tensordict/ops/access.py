@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.interop.access_twins import value_of
 from tensordict.interop.key_twins import MSG_NO_KEYS
 from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED
-from tensordict.ops.storing import MSG_NO_NON_TENSOR
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -139,13 +139,16 @@ class AccessOps(CollectionProtocol):
         """The entry at a nested key; of a non-tensor entry the value that it holds."""
         if not _rust.unravel_key_to_tuple(key):
             raise RuntimeError(MSG_NO_KEYS)
-        return _rust.get(self, key, default)
+        return value_of(_rust.get(self, key, default))
 
     def set_non_tensor(self, key: NestedKeyLike, value: Any) -> Self:
         """Store a value of any type, which no operation looks into."""
         if self.is_locked:
             raise RuntimeError(MSG_LOCKED)
-        raise TypeError(MSG_NO_NON_TENSOR.format(type(value).__name__, key))
+        if not isinstance(value, CollectionProtocol) or not value._is_non_tensor:
+            value = self._non_tensor_type(value)
+        _rust.set_entry(self, key, value)
+        return self
 
     def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
         """``self.get(key)[index]``, or ``default`` where there is no entry at ``key``.

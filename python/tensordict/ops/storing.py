@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensordict import _rust
-from tensordict.interop.access_twins import _missing
+from tensordict.interop.access_twins import MSG_BATCH_MISMATCH, _missing
 from tensordict.interop.convert import tensor_of, tensor_of_sequence
 from tensordict.interop.key_twins import MSG_INPLACE, MSG_PRESENT
 from tensordict.interop.twins import MSG_LOCKED, _InplaceWriteError
@@ -18,10 +18,6 @@ MSG_INSIDE_ITSELF = (
     "themselves are not supported."
 )
 MSG_NAMES = "refine_names: cannot coerce TensorDict names {} with {}."
-MSG_NO_NON_TENSOR = (
-    "Cannot store a {} under key {!r}: only tensors, arrays, numbers, mappings and "
-    "collections can be entries."
-)
 
 
 class StoringOps(CollectionProtocol):
@@ -121,8 +117,11 @@ class StoringOps(CollectionProtocol):
         else:
             converted = tensor_of(value, self.device)
         if converted is None:
-            raise TypeError(MSG_NO_NON_TENSOR.format(type(value).__name__, key))
+            converted = self._non_tensor_type._entry_of(value)
         if isinstance(converted, CollectionProtocol):
+            own, size = converted.batch_size, self.batch_size
+            if own and own[: len(size)] != size:
+                raise RuntimeError(MSG_BATCH_MISMATCH.format(size, own, key))
             return self._fit_collection(key, converted, non_blocking)
         return converted
 

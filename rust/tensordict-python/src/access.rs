@@ -143,9 +143,22 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
         descend(imports, td, &path)?
     };
     match found {
-        Step::Value(value) => Ok(value),
+        Step::Value(value) => value_of(imports, value),
         Step::Missing | Step::Leaf => from_twin(py, ACCESS_TWINS, "getitem", (td, index)),
     }
+}
+
+/// What reading an entry by key gives: of a non-tensor one the value it holds.
+fn value_of<'py>(imports: &Imports, entry: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if kind(imports, &entry)? != Kind::Foreign {
+        return Ok(entry);
+    }
+    let py = entry.py();
+    let is_value = entry.getattr(imports.names.is_non_tensor.bind(py))?;
+    if is_value.is_truthy()? {
+        return entry.call_method0(imports.names.method_value.bind(py));
+    }
+    Ok(entry)
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -34,6 +34,7 @@ names! {
     lock_parents = "_lock_parents_weakrefs",
     method_new = "__new__",
     method_get_index = "_get_index",
+    method_value = "_value",
     method_entries = "_entries",
     method_get_entry = "_get_entry",
     method_map_leaves = "_map_leaves",

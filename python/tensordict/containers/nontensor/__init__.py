@@ -1,0 +1,22 @@
+"""Values that are no tensors, as entries of containers.
+
+``data.py`` has one value for all elements of a batch, ``stack.py`` one value for each;
+``convert.py`` says what becomes which. :mod:`tensordict.tensorclass` is where programs,
+pickles and files find the classes.
+"""
+
+from tensordict.containers.nontensor.data import (
+    MetaData,
+    NonTensorData,
+    NonTensorDataBase,
+)
+from tensordict.containers.nontensor.linked import LinkedList
+from tensordict.containers.nontensor.stack import NonTensorStack
+
+__all__ = [
+    "LinkedList",
+    "MetaData",
+    "NonTensorData",
+    "NonTensorDataBase",
+    "NonTensorStack",
+]

@@ -1,0 +1,245 @@
+"""What all entries that hold no tensors have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.interop.twins import (
+    MSG_LOCKED,
+    _call,
+    _spliced_names,
+    _spliced_size,
+)
+from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["NonTensorOps", "same_value"]
+
+
+class NonTensorOps(CollectionProtocol):
+    """A container without entries: a batch of values that no operation looks into.
+
+    Values are kept in *cells*, a list that several containers can share: an element
+    that was taken of a stack writes to the stack that it was taken of, as a view of a
+    tensor does. A subclass says which cells are its own, and for shape operations which
+    of them become which elements of the result (:meth:`_moved`).
+    """
+
+    _is_dense: ClassVar[bool] = False
+    _is_non_tensor: ClassVar[bool] = True
+
+    _cells: list[Any]
+
+    # What a subclass says ----------------------------------------------------------
+
+    def _value(self) -> Any:
+        """What reading the entry by key gives: the bare value, or a list of them."""
+        raise NotImplementedError
+
+    def _moved(
+        self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
+    ) -> Any:
+        """The container of batch size ``size`` whose elements are moved by ``call``.
+
+        ``call`` is a function of tensors that copies, drops or reorders elements.
+        """
+        raise NotImplementedError
+
+    def _twin(self) -> Any:
+        """A container of its own with the same values."""
+        raise NotImplementedError
+
+    # The protocol --------------------------------------------------------------------
+
+    def _entries(self) -> dict[str, Any]:
+        return {}
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        return default
+
+    def _named(self, names: list[str | None] | None) -> Self:
+        self._td_dim_names = names
+        return self
+
+    def _map_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefix: torch.Size | None,
+        names: Any,
+        tail: int,
+        lock: bool,
+        k: int,
+    ) -> Any:
+        own = self._batch_size
+        if k < 0:
+            k = len(own)
+        size = _spliced_size(own, prefix, k)
+        if prefix is None and not moves_elements(op):
+            result = self._twin()
+        else:
+            result = self._moved(_leaf_call(op, args, tail, k), size)
+        result._named(_spliced_names(self._td_dim_names, names, k, size))
+        if lock and self._is_locked:
+            _rust.lock_tree(result)
+        return result
+
+    def _split_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefixes: list[torch.Size],
+        names: Any,
+        lock: bool,
+        k: int,
+    ) -> list[Any]:
+        own = self._batch_size
+        if k < 0:
+            k = len(own)
+        results = []
+        for position, prefix in enumerate(prefixes):
+            size = _spliced_size(own, prefix, k)
+            result = self._moved(_leaf_call(op, args, 0, k, position), size)
+            result._named(_spliced_names(self._td_dim_names, names, k, size))
+            if lock and self._is_locked:
+                _rust.lock_tree(result)
+            results.append(result)
+        return results
+
+    def _leaves(self, out: list[Any]) -> None:
+        """Add nothing: there is no tensor."""
+
+    def _rebuild(self, values: Any, lock: bool) -> Any:
+        result = self._twin()
+        if lock and self._is_locked:
+            _rust.lock_tree(result)
+        return result
+
+    def _clone_structure(self) -> Any:
+        return self._twin()
+
+    def _lock_tree(self, parents: tuple[Any, ...] = ()) -> None:
+        self._is_locked = True
+        if not parents:
+            return
+        held = [ref for ref in self._lock_parents_weakrefs if ref() is not None]
+        for parent in parents:
+            if not any(ref() is parent() for ref in held):
+                held.append(parent)
+        self._lock_parents_weakrefs = held
+
+    def _index(self, index: Any) -> Any:
+        plan = _rust.index_plan(self._batch_size, index, self)
+        if plan is None:
+            return self
+        at, size, dims = plan
+        result = self._moved(lambda positions: positions[at], size)
+        old = self._td_dim_names
+        return result._named(_spliced_names(old, dims, len(self._batch_size), size))
+
+    def _get_index(self, index: Any) -> Any:
+        return self._index(index)
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        raise KeyError(f"{type(self).__name__} has no entries: {key!r} cannot be set.")
+
+    def _check_unlocked(self) -> None:
+        if self._is_locked:
+            raise RuntimeError(MSG_LOCKED)
+
+    # What follows from having no tensors ---------------------------------------------
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it: never, it holds values."""
+        return False
+
+    def contiguous(self) -> Any:
+        """A container of its own with the same values."""
+        return self._twin()
+
+    def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
+        from tensordict.containers.nontensor.joining import stack_values
+
+        return stack_values(tds, dim)
+
+    def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
+        from tensordict.containers.nontensor.joining import cat_values
+
+        return cat_values(tds, dim)
+
+
+MOVING = frozenset(
+    {
+        "contiguous",
+        "diagonal",
+        "expand",
+        "flatten",
+        "flip",
+        "gather",
+        "index_select",
+        "masked_select",
+        "movedim",
+        "narrow",
+        "permute",
+        "repeat",
+        "repeat_interleave",
+        "reshape",
+        "roll",
+        "rot90",
+        "squeeze",
+        "tile",
+        "transpose",
+        "unflatten",
+        "unsqueeze",
+        "view",
+        "_roll_flat",
+    }
+)
+"""The names of operations that move elements, where a batch size does not tell."""
+
+
+def moves_elements(op: Any) -> bool:
+    """Whether an operation on leaves moves elements, rather than compute with them."""
+    name = op if isinstance(op, str) else getattr(op, "__name__", "")
+    return name in MOVING
+
+
+def _leaf_call(
+    op: Any, args: tuple[Any, ...], tail: int, k: int, part: int | None = None
+) -> Any:
+    def call(positions: torch.Tensor) -> Any:
+        result = _call(positions, op, args, tail, k)
+        return result if part is None else result[part]
+
+    return call
+
+
+def same_value(first: Any, second: Any) -> bool:
+    """Whether two values are equal; arrays and tensors where all their elements are."""
+    if first is second:
+        return True
+    if type(first) is not type(second) and (
+        isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor)
+    ):
+        return False
+    if isinstance(first, torch.Tensor):
+        return first.shape == second.shape and bool((first == second).all())
+    try:
+        found = first == second
+    except Exception:  # noqa: BLE001 - what a value's own comparison raises
+        return False
+    if isinstance(found, bool):
+        return found
+    try:
+        return bool(found)
+    except Exception:  # noqa: BLE001
+        all_of = getattr(found, "all", None)
+        shapes = getattr(first, "shape", None), getattr(second, "shape", None)
+        if all_of is None or shapes[0] != shapes[1]:
+            return False
+        return bool(all_of())

@@ -1,0 +1,467 @@
+"""One value that is no tensor, for all elements of a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.collection import TensorCollection
+from tensordict.containers.nontensor.base import NonTensorOps, same_value
+from tensordict.interop.twins import as_size
+from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["MetaData", "NonTensorData", "NonTensorDataBase"]
+
+MSG_BOOL = (
+    "Converting a tensorclass to boolean value is not permitted. Use len(tc.keys()) to "
+    "test for keys, tc.is_empty() to test for leaves, or (a == b).all() / .any() to "
+    "reduce a comparison."
+)
+MSG_NO_ATTRIBUTE = (
+    "'{0}' object has no attribute or field {1!r}. Its fields are ['data']."
+)
+MSG_NO_FIELD = (
+    "Cannot set the attribute {1!r}: {0} has no such field. Its fields are "
+    "['_is_non_tensor', '_metadata', 'data']."
+)
+MSG_ONE_VALUE = (
+    "A {0} holds one value for all its elements, so it cannot take another value at an "
+    "index. Call maybe_to_stack() to get a NonTensorStack, which holds a value for each "
+    "element."
+)
+MSG_UPDATE_BY_STACK = (
+    "Cannot update a NonTensorDataBase object with a NonTensorStack. Call "
+    "`non_tensor_data.maybe_to_stack()` before calling update()."
+)
+MSG_COPY_OF_STACK = "Cannot update a NonTensorDataBase with a NonTensorStack object."
+
+_STATE = frozenset(
+    {
+        "_at",
+        "_batch_size",
+        "_cells",
+        "_device",
+        "_is_locked",
+        "_is_memmap",
+        "_is_shared",
+        "_last_op",
+        "_lock_parents_weakrefs",
+        "_memmap_prefix",
+        "_metadata",
+        "_td_dim_names",
+    }
+)
+"""The attributes that an instance has; any other name is an error."""
+
+
+class NonTensorDataBase(NonTensorOps, TensorCollection):
+    """One value of any type for all elements of a batch: the base of both kinds.
+
+    No operation looks into the value. It is shared, never copied, by what is made of
+    this collection; shape operations change its batch size alone.
+    """
+
+    _is_tensorclass: ClassVar[bool] = True
+    _metadata: Any = None
+
+    _at: int
+    """The position of the value in the cells."""
+
+    def __init__(
+        self,
+        data: Any,
+        _metadata: dict[str, Any] | None = None,
+        _is_non_tensor: bool = True,
+        *,
+        batch_size: Any = None,
+        device: Any = None,
+        names: Sequence[str | None] | None = None,
+    ) -> None:
+        while isinstance(data, NonTensorOps):
+            data = data.data
+        self._cells = [data]
+        self._at = 0
+        self._batch_size = as_size(batch_size, None)
+        self._device = None if device is None else torch.device(device)
+        self._td_dim_names = None
+        if _metadata is not None:
+            self._metadata = _metadata
+        if names is not None:
+            self.names = names
+
+    @classmethod
+    def _of(
+        cls,
+        cells: list[Any],
+        at: int,
+        batch_size: torch.Size,
+        device: torch.device | None = None,
+    ) -> Self:
+        """One that holds the value at a position of ``cells``, which it shares."""
+        made = cls.__new__(cls)
+        made._cells = cells
+        made._at = at
+        made._batch_size = batch_size
+        made._device = device
+        made._td_dim_names = None
+        return made
+
+    @classmethod
+    def _entry_of(cls, value: Any) -> Any:
+        """The non-tensor entry that a value becomes, of no batch size yet."""
+        from tensordict.containers.nontensor.convert import non_tensor_of
+
+        return non_tensor_of(value)
+
+    def _sized(self, size: torch.Size) -> Self:
+        """One of another batch size with the same value, of its own."""
+        made = self._of([self._cells[self._at]], 0, size, self._device)
+        if self._metadata is not None:
+            made._metadata = self._metadata
+        return made
+
+    # The value -------------------------------------------------------------------------
+
+    @property
+    def data(self) -> Any:
+        """The value. It can be set unless the collection is locked.
+
+        Examples:
+            >>> NonTensorData("text").data
+            'text'
+        """
+        return self._cells[self._at]
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        self._check_unlocked()
+        self._put(value)
+
+    def _put(self, value: Any) -> None:
+        if isinstance(value, NonTensorOps):
+            value = value.data
+        self._cells[self._at] = value
+
+    def _value(self) -> Any:
+        return self._cells[self._at]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _STATE and not hasattr(type(self), name):
+            raise AttributeError(MSG_NO_FIELD.format(type(self).__name__, name))
+        super().__setattr__(name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the value, which must be a function.
+
+        Examples:
+            >>> NonTensorData(len)("four")
+            4
+        """
+        return self.data(*args, **kwargs)
+
+    def __bool__(self) -> bool:
+        """Refused, as for any collection."""
+        raise RuntimeError(MSG_BOOL)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Its class, value, batch size and device.
+
+        Examples:
+            >>> NonTensorData("text", batch_size=[3])
+            NonTensorData(data=text, batch_size=torch.Size([3]), device=None)
+        """
+        return (
+            f"{type(self).__name__}(data={self.data}, batch_size={self.batch_size}, "
+            f"device={self.device})"
+        )
+
+    def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+        """The value under the key ``"data"``; the default under any other."""
+        if key == "data":
+            return self.data
+        default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
+        if default is NO_DEFAULT:
+            raise KeyError(key)
+        return None if default is NONE_IF_MISSING else default
+
+    def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Self:
+        """Set the value, under the key ``"data"``."""
+        if key != "data":
+            raise AttributeError(MSG_NO_FIELD.format(type(self).__name__, key))
+        self.data = item
+        return self
+
+    @classmethod
+    def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
+        """The fields of the class, as a dataclass has them."""
+        return dataclasses.fields(_Fields)
+
+    # What it becomes ---------------------------------------------------------------------
+
+    def maybe_to_stack(self) -> Any:
+        """A :class:`NonTensorStack` with a value for each element; itself without dims.
+
+        Examples:
+            >>> NonTensorData("a", batch_size=[2]).maybe_to_stack().tolist()
+            ['a', 'a']
+        """
+        if not self._batch_size:
+            return self
+        return self._to_stack()
+
+    def _to_stack(self) -> Any:
+        from tensordict.containers.nontensor.stack import NonTensorStack
+
+        cells = [self.data] * self._batch_size.numel()
+        stack = NonTensorStack._of(cells, self._batch_size, self._device)
+        stack._member_class = type(self)
+        names = self._td_dim_names
+        return stack._named(None if names is None else list(names))
+
+    def _moved(
+        self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
+    ) -> Any:
+        return self._sized(size)
+
+    def _map_leaves(  # type: ignore[override]
+        self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
+    ) -> Any:
+        result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
+        return result.maybe_to_stack() if op in _STACKING else result
+
+    def _twin(self) -> Self:
+        made = self._sized(self._batch_size)
+        names = self._td_dim_names
+        return made._named(None if names is None else list(names))
+
+    def tolist(self, **kwargs: Any) -> Any:
+        """The value, in as many nested lists as there are batch dims.
+
+        Examples:
+            >>> NonTensorData("a", batch_size=[2]).tolist()
+            ['a', 'a']
+        """
+        return _nested([self.data] * self._batch_size.numel(), self._batch_size)
+
+    def to_dict(self, **kwargs: Any) -> Any:
+        """The value."""
+        return self.data
+
+    def state_dict(
+        self,
+        destination: Any = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        flatten: bool = False,
+    ) -> Any:
+        """The tensors by name: none."""
+        return OrderedDict() if destination is None else destination
+
+    # Writing -------------------------------------------------------------------------------
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write a value at an index, which must be the value that is there.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        _rust.index_plan(self._batch_size, index)
+        if not same_value(_bare(value), self.data):
+            raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))
+
+    def _written_at(self, at: Any, value: Any) -> Any:
+        if same_value(_bare(value), self.data):
+            return self
+        stack = self._to_stack()
+        stack._write(at, value)
+        return stack
+
+    def _taking(self, value: Any) -> Any:
+        from tensordict.containers.nontensor.stack import NonTensorStack
+
+        if isinstance(value, NonTensorStack) and not value._is_uniform():
+            return value._twin()
+        self._put(value)
+        return self
+
+    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Take the value of another one.
+
+        Raises:
+            RuntimeError: this one is locked.
+            ValueError: the other one has a value for each element.
+        """
+        if isinstance(input_dict_or_td, NonTensorOps):
+            self._check_unlocked()
+            if not isinstance(input_dict_or_td, NonTensorDataBase):
+                raise ValueError(MSG_UPDATE_BY_STACK)
+            self._put(input_dict_or_td)
+        elif not input_dict_or_td.is_empty():
+            self.data = input_dict_or_td.get("data")
+        return self
+
+    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Take the value of another one, which a lock allows.
+
+        Raises:
+            RuntimeError: the other one has a value for each element.
+        """
+        if isinstance(input_dict_or_td, NonTensorOps):
+            if not isinstance(input_dict_or_td, NonTensorDataBase):
+                raise RuntimeError(MSG_COPY_OF_STACK)
+            self._put(input_dict_or_td)
+        elif not input_dict_or_td.is_empty():
+            self._put(input_dict_or_td.get("data"))
+        return self
+
+    # Comparing ---------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> Any:
+        """Whether the values are equal, for each element: a bool tensor ``[*B]``."""
+        return _compared(self, other, True)
+
+    def __ne__(self, other: object) -> Any:
+        """Whether the values differ, for each element: a bool tensor ``[*B]``."""
+        return _compared(self, other, False)
+
+    # Pickles ---------------------------------------------------------------------------------
+
+    @property
+    def _tensordict(self) -> Any:  # type: ignore[override]
+        """An empty dense container of the same size: what the release keeps here."""
+        names = self._td_dim_names
+        return _rust.new(
+            self._plain_type,
+            {},
+            self._batch_size,
+            self._device,
+            None if names is None else list(names),
+        )
+
+    @property
+    def _non_tensordict(self) -> dict[str, Any]:
+        return {
+            "data": self.data,
+            "_metadata": self._metadata,
+            "_is_non_tensor": True,
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state in the form that the published release reads."""
+        return {
+            "tensordict": self._tensordict,
+            "non_tensordict": self._non_tensordict,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle, ours or the published release's."""
+        td, fields = state["tensordict"], state["non_tensordict"]
+        self._cells = [fields["data"]]
+        self._at = 0
+        self._batch_size = td.batch_size
+        self._device = td.device
+        self._td_dim_names = td._td_dim_names
+        if fields.get("_metadata") is not None:
+            self._metadata = fields["_metadata"]
+        if td.is_locked:
+            self._lock_tree()
+
+    def __copy__(self) -> Self:
+        return self._twin()
+
+
+class NonTensorData(NonTensorDataBase):
+    """One value of any type for all elements of a batch.
+
+    What is set as an entry and can neither become a tensor nor a collection becomes
+    one. Reading the entry by key gives the value; ``get`` gives this. Elements that
+    take another value make it a :class:`NonTensorStack`.
+
+    Args:
+        data: the value. Of another one, its value.
+        batch_size: the batch size ``[*B]``.
+        device: what it says of itself; nothing is moved.
+        names: a name or None per batch dim.
+
+    Examples:
+        >>> td = TensorDict(a=torch.zeros(2), text="hello", batch_size=[2])
+        >>> td["text"]
+        'hello'
+        >>> td.get("text")
+        NonTensorData(data=hello, batch_size=torch.Size([2]), device=None)
+        >>> td[0] = TensorDict(a=torch.ones(()), text="bye")
+        >>> td.get("text").tolist()
+        ['bye', 'hello']
+    """
+
+
+class MetaData(NonTensorDataBase):
+    """One value of any type that belongs to a collection as a whole.
+
+    As :class:`NonTensorData`, but equal ones are stacked to one, not to a
+    :class:`NonTensorStack`.
+
+    Examples:
+        >>> torch.stack([MetaData("a"), MetaData("a")])
+        MetaData(data=a, batch_size=torch.Size([2]), device=None)
+    """
+
+
+@dataclasses.dataclass
+class _Fields:
+    data: Any
+    _metadata: dict[str, Any] | None = None
+    _is_non_tensor: bool = True
+
+
+_STACKING = frozenset({"expand", "unsqueeze"})
+"""The operations after which each element has a value of its own."""
+
+
+def _bare(value: Any) -> Any:
+    """The value that a collection of one holds; what is no such collection as it is."""
+    return value.data if isinstance(value, NonTensorDataBase) else value
+
+
+def _nested(flat: Any, size: Sequence[int]) -> Any:
+    """A list of values, row by row, as nested lists of a shape; its one value without."""
+    if not size:
+        return flat[0]
+    if len(size) == 1:
+        return list(flat)
+    length = 1
+    for dim in size[1:]:
+        length *= dim
+    return [
+        _nested(flat[row * length : (row + 1) * length], size[1:])
+        for row in range(size[0])
+    ]
+
+
+def _compared(first: Any, second: Any, wanted: bool) -> Any:
+    """A bool tensor of where two are (not) equal; NotImplemented for anything else."""
+    if not isinstance(second, NonTensorOps):
+        return NotImplemented
+    if isinstance(first, NonTensorDataBase) and isinstance(second, NonTensorDataBase):
+        answer = same_value(first.data, second.data) is wanted
+        return torch.full(first.batch_size, answer, dtype=torch.bool)
+    mine, theirs = first._flat(), second._flat()
+    answers = [same_value(*pair) is wanted for pair in zip(mine, theirs, strict=True)]
+    return torch.tensor(answers, dtype=torch.bool).view(first.batch_size)
+
+
+for _class in (NonTensorDataBase, NonTensorData, MetaData):
+    _class.__module__ = "tensordict.tensorclass"
+CollectionProtocol._non_tensor_type = NonTensorData

@@ -1,0 +1,397 @@
+"""A value that is no tensor for each element of a batch: one column of values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.collection import TensorDictBase
+from tensordict.containers.nontensor.base import NonTensorOps, same_value
+from tensordict.containers.nontensor.data import (
+    NonTensorData,
+    NonTensorDataBase,
+    _compared,
+    _nested,
+)
+from tensordict.containers.nontensor.linked import LinkedList
+from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["NonTensorStack"]
+
+MSG_NOT_UNIQUE = (
+    "Cannot get the non-unique data of a NonTensorStack. Use .tolist() instead."
+)
+MSG_NO_NON_TENSOR = "All tensordicts must be non-tensors."
+MSG_STACK_DIM = "Stack dim {} is too big for batch size {}."
+MSG_RESIZED = (
+    "Received a new batch size {} with an existing batch_size {} in a lazy TD. "
+    "Modifying the batch size of a lazy representation of a tensordict is not "
+    "permitted. Consider instantiating the tensordict first by calling `td = "
+    "td.to_tensordict()` before resetting the batch size."
+)
+MSG_INDEXED_SIZE = (
+    "indexed destination TensorDict batch size is {} (batch_size = {}, index={}), "
+    "which differs from the source batch size {}"
+)
+MSG_DIFFERENT_SIZES = (
+    "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
+    "td[0].batch_size={} and td[i].batch_size={}."
+)
+
+
+class NonTensorStack(NonTensorOps, TensorDictBase):
+    """A value of any type for each element of a batch.
+
+    The values lie in one list, row by row; the element at an index is made when it is
+    asked for, as a view: setting its ``data`` writes to the stack. So are the stacks
+    that an index with integers and slices, a view or a split gives. Other operations
+    copy the list, never the values.
+
+    Args:
+        *args: a value for each element, or a collection of values for each row.
+        stack_dim: the dim along which they are stacked.
+
+    Examples:
+        >>> stack = NonTensorStack("a", "b", "c")
+        >>> stack[1]
+        NonTensorData(data=b, batch_size=torch.Size([]), device=None)
+        >>> stack[1:].tolist()
+        ['b', 'c']
+        >>> td = TensorDict(people=["ada", "alan"], batch_size=[2])
+        >>> td["people"]
+        LinkedList(['ada', 'alan'])
+    """
+
+    _member_class: type[NonTensorDataBase] = NonTensorData
+    """The class of the element at an index."""
+
+    _places: torch.Tensor | None
+    """The position in the cells of each element ``[*B]``; None where they are in order."""
+
+    stack_dim: int = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        stack_dim = kwargs.pop("stack_dim", 0)
+        source = _stack_of(args, stack_dim)
+        self.__dict__.update(source.__dict__)
+
+    @classmethod
+    def _of(
+        cls,
+        cells: list[Any],
+        batch_size: torch.Size,
+        device: torch.device | None = None,
+    ) -> Self:
+        """One of values that lie row by row in ``cells``, which become its own."""
+        made = cls.__new__(cls)
+        made._cells = cells
+        made._places = None
+        made._batch_size = batch_size
+        made._device = device
+        made._td_dim_names = None
+        return made
+
+    def _like(self, size: torch.Size, cells: list[Any]) -> Self:
+        made = self._of(cells, size, self._device)
+        if self._member_class is not NonTensorData:
+            made._member_class = self._member_class
+        return made
+
+    @classmethod
+    def from_list(cls, non_tensors: list[Any]) -> Any:  # type: ignore[override]
+        """Make a stack of nested lists, each depth of which becomes a batch dim.
+
+        Examples:
+            >>> NonTensorStack.from_list([["a", "b"], ["c", "d"]]).batch_size
+            torch.Size([2, 2])
+        """
+        return _from_list(non_tensors)
+
+    @classmethod
+    def from_nontensordata(cls, non_tensor: NonTensorDataBase) -> Any:
+        """The stack that has the value of ``non_tensor`` for each of its elements."""
+        return non_tensor._to_stack()
+
+    # The values --------------------------------------------------------------------------
+
+    def _flat(self) -> list[Any]:
+        """The values row by row. Not to be changed: it may be the list of cells."""
+        if self._places is None:
+            return self._cells
+        cells = self._cells
+        return [cells[place] for place in self._places.flatten().tolist()]
+
+    def _index_tensor(self) -> torch.Tensor:
+        """The position in the cells of each element ``[*B]``."""
+        if self._places is None:
+            return torch.arange(len(self._cells)).view(self._batch_size)
+        return self._places
+
+    def _is_uniform(self) -> bool:
+        flat = self._flat()
+        return bool(flat) and all(same_value(value, flat[0]) for value in flat)
+
+    @property
+    def data(self) -> Any:
+        """The value that all elements share.
+
+        Raises:
+            AttributeError: they do not have one value.
+
+        Examples:
+            >>> NonTensorStack("a", "a").data
+            'a'
+        """
+        if not self._is_uniform():
+            raise AttributeError(MSG_NOT_UNIQUE)
+        return self._flat()[0]
+
+    def _value(self) -> Any:
+        return LinkedList._of(self, _nested(self._flat(), self._batch_size))
+
+    def tolist(self, **kwargs: Any) -> Any:
+        """The values in nested lists, one for each batch dim.
+
+        Examples:
+            >>> NonTensorStack("a", "b").tolist()
+            ['a', 'b']
+        """
+        return _nested(self._flat(), self._batch_size)
+
+    def to_dict(self, **kwargs: Any) -> Any:
+        """The values in nested lists: see :meth:`tolist`."""
+        return self.tolist()
+
+    def numpy(self) -> Any:
+        """The values in nested lists: see :meth:`tolist`."""
+        return self.tolist()
+
+    def maybe_to_stack(self) -> Self:
+        """This stack itself."""
+        return self
+
+    @property
+    def tensordicts(self) -> list[Any]:
+        """The elements, or stacks of them, along ``stack_dim``: views, made now."""
+        return list(self.unbind(self.stack_dim))
+
+    # The protocol --------------------------------------------------------------------------
+
+    def _moved(
+        self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
+    ) -> Any:
+        places = self._index_tensor()
+        moved = call(places)
+        if not moved.dim():
+            member = self._member_class
+            return member._of(self._cells, int(moved), size, self._device)
+        if _is_view(moved, places):
+            made = self._like(size, self._cells)
+            made._places = moved
+            return made
+        cells = self._cells
+        return self._like(size, [cells[place] for place in moved.flatten().tolist()])
+
+    def _twin(self) -> Self:
+        made = self._like(self._batch_size, list(self._flat()))
+        if self.stack_dim:
+            made.stack_dim = self.stack_dim
+        names = self._td_dim_names
+        return made._named(None if names is None else list(names))
+
+    def _index(self, index: Any) -> Any:
+        if type(index) is int and len(self._batch_size) == 1:
+            # One element of a plain column, without a tensor of positions.
+            length = self._batch_size[0]
+            if -length <= index < length:
+                place = index % length
+                if self._places is not None:
+                    place = int(self._places[place])
+                member = self._member_class
+                size = self._batch_size[1:]
+                made = member._of(self._cells, place, size, self._device)
+                if self._is_locked:
+                    made._lock_tree()
+                return made
+        return super()._index(index)
+
+    def _resize_batch(self, size: torch.Size) -> None:
+        if size != self._batch_size:
+            raise RuntimeError(MSG_RESIZED.format(size, self._batch_size))
+
+    def __repr__(self) -> str:
+        """Its values, batch size and device.
+
+        Examples:
+            >>> NonTensorStack("a", "b")
+            NonTensorStack(
+                ['a', 'b'],
+                batch_size=torch.Size([2]),
+                device=None)
+        """
+        return (
+            f"{type(self).__name__}(\n    {self.tolist()},\n"
+            f"    batch_size={self.batch_size},\n    device={self.device})"
+        )
+
+    # Writing ---------------------------------------------------------------------------------
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write a value, or a list or collection of them, at an index.
+
+        Raises:
+            IndexError: the index does not fit.
+            RuntimeError: the values do not have the shape of what is indexed.
+        """
+        self._write(index, value)
+
+    def _write(self, index: Any, value: Any) -> None:
+        plan = _rust.index_plan(self._batch_size, index)
+        places = self._index_tensor()
+        size = self._batch_size
+        if plan is not None:
+            places, size = places[plan[0]], plan[1]
+        cells = self._cells
+        flat = places.flatten().tolist()
+        if isinstance(value, NonTensorDataBase):
+            value = value.data
+        elif isinstance(value, list):
+            value = _from_list(value)
+        if isinstance(value, NonTensorStack):
+            if value._batch_size != size:
+                raise RuntimeError(
+                    MSG_INDEXED_SIZE.format(
+                        size, self._batch_size, index, value._batch_size
+                    )
+                )
+            for place, item in zip(flat, list(value._flat()), strict=True):
+                cells[place] = item
+            return
+        for place in flat:
+            cells[place] = value
+
+    def _written_at(self, at: Any, value: Any) -> Any:
+        self._write(at, value)
+        return self
+
+    def _taking(self, value: Any) -> Any:
+        self._write((), value)
+        return self
+
+    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Take the values of another one.
+
+        Raises:
+            RuntimeError: this one is locked.
+        """
+        self._check_unlocked()
+        return self.update_(input_dict_or_td)
+
+    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Take the values of another one, which a lock allows."""
+        if isinstance(input_dict_or_td, NonTensorOps):
+            self._write((), input_dict_or_td)
+        return self
+
+    # Comparing ---------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> Any:
+        """Whether the values are equal, for each element: a bool tensor ``[*B]``."""
+        return _compared(self, other, True)
+
+    def __ne__(self, other: object) -> Any:
+        """Whether the values differ, for each element: a bool tensor ``[*B]``."""
+        return _compared(self, other, False)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # Pickles -----------------------------------------------------------------------------------
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a call of the class, which the published release understands, too."""
+        is_plain = (
+            self._device is None
+            and self._td_dim_names is None
+            and not self._is_locked
+            and not self.stack_dim
+            and self._member_class is NonTensorData
+        )
+        if is_plain and len(self._batch_size) == 1:
+            return type(self), tuple(self._flat())
+        return _remade, (type(self), self.__getstate__())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state in the form that the published release reads."""
+        return {
+            "_is_locked": self._is_locked or None,
+            "stack_dim": self.stack_dim,
+            "_batch_size": self._batch_size,
+            "tensordicts": self.tensordicts,
+            "_hook_out": None,
+            "_hook_in": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle, ours or the published release's."""
+        made = _stack_of(state["tensordicts"], state.get("stack_dim", 0))
+        self.__dict__.update(made.__dict__)
+        if state.get("_is_locked"):
+            self._lock_tree()
+
+
+def _remade(cls: Any, state: dict[str, Any]) -> Any:
+    made = cls.__new__(cls)
+    made.__setstate__(state)
+    return made
+
+
+def _is_view(moved: torch.Tensor, places: torch.Tensor) -> bool:
+    """Whether ``moved`` shows each element of ``places`` once at most, in its memory."""
+    if moved.untyped_storage()._cdata != places.untyped_storage()._cdata:
+        return False
+    return all(
+        stride or length < 2
+        for stride, length in zip(moved.stride(), moved.shape, strict=True)
+    )
+
+
+def _stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
+    """The stack of values, and of collections of values, along a new dim."""
+    if not any(isinstance(item, CollectionProtocol) for item in items):
+        if dim:
+            size = torch.Size([len(items)])
+            raise RuntimeError(MSG_STACK_DIM.format(dim, size))
+        return NonTensorStack._of(list(items), torch.Size([len(items)]))
+    members: list[Any] = []
+    for item in items:
+        if not isinstance(item, NonTensorOps):
+            if isinstance(item, CollectionProtocol):
+                raise RuntimeError(MSG_NO_NON_TENSOR)
+            item = NonTensorData(item)
+        members.append(item)
+    from tensordict.containers.nontensor.joining import stacked
+
+    return stacked(members, dim)
+
+
+def _from_list(items: list[Any]) -> Any:
+    """The stack of nested lists."""
+    if not any(isinstance(item, list) for item in items):
+        return _stack_of(items, 0)
+    members = [
+        _from_list(item) if isinstance(item, list) else _member(item) for item in items
+    ]
+    return _stack_of(members, 0)
+
+
+def _member(item: Any) -> Any:
+    return item if isinstance(item, NonTensorOps) else NonTensorData(item)
+
+
+NonTensorStack.__module__ = "tensordict.tensorclass"
+CollectionProtocol._non_tensor_stack_type = NonTensorStack
