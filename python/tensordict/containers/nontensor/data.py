@@ -11,7 +11,7 @@ import torch
 from tensordict import _rust
 from tensordict.collection import TensorCollection
 from tensordict.containers.nontensor.base import NonTensorOps, same_value
-from tensordict.interop.twins import as_size
+from tensordict.interop.access_twins import as_size
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 if TYPE_CHECKING:
