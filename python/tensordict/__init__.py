@@ -69,7 +69,9 @@ from tensordict.storage.functions import load, load_memmap, memmap, save
 from tensordict.utils import isin, parse_tensor_dict_string
 
 _hooks.install()
-__getattr__ = _deprecation.deprecated_names(__name__, _deprecated_utils.TOP)
+__getattr__ = _deprecation.deprecated_names(
+    __name__, _deprecated_utils.TOP, later={"nn": "tensordict.nn"}
+)
 
 __version__ = "0.15.3+rs.0.1.0"
 

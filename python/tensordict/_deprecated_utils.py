@@ -22,7 +22,7 @@ import torch
 from tensordict._deprecation import strtobool
 from tensordict.interop.twins import MSG_LOCKED
 
-__all__ = ["NN_PARAMS", "TENSORDICT", "TOP", "UTILS"]
+__all__ = ["NN_COMMON", "NN_PARAMS", "NN_UTILS", "TENSORDICT", "TOP", "UTILS"]
 
 USE_NESTED_KEY = "isinstance(key, tensordict.NestedKey) (which rejects lists and accepts nested tuples)"
 USE_NESTED_KEYS = (
@@ -336,3 +336,12 @@ TOP: Table = {
     "torch": (_is(torch), "torch"),
 }
 """Of ``tensordict``."""
+
+NN_UTILS: Table = {"StrEnum": (_of("enum", "StrEnum"), None)}
+"""Of ``tensordict.nn.utils``."""
+
+NN_COMMON: Table = {
+    name: (_of("torch._functorch.make_functional", name), f"functorch.{name}")
+    for name in ("FunctionalModule", "FunctionalModuleWithBuffers")
+}
+"""Of ``tensordict.nn.common``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -41,15 +42,21 @@ def warn_deprecated(
 
 
 def deprecated_names(
-    module: str, table: Mapping[str, tuple[Callable[[], Any], str | None]]
+    module: str,
+    table: Mapping[str, tuple[Callable[[], Any], str | None]],
+    later: Mapping[str, str] | None = None,
 ) -> Callable[[str], Any]:
     """The ``__getattr__`` of a module whose deprecated names are in ``table``.
 
     Each name has a function that gives its value, so that nothing is imported before
-    the name is used, and what to use instead.
+    the name is used, and what to use instead. The names of ``later`` are not deprecated:
+    each is a module, or has one, that is imported when it is first asked for.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807 (it becomes the module's own)
+        if later is not None and name in later:
+            found = importlib.import_module(later[name])
+            return found if later[name].endswith(f".{name}") else getattr(found, name)
         if name not in table:
             msg = f"module {module!r} has no attribute {name!r}"
             raise AttributeError(msg)

@@ -1,5 +1,51 @@
 """Modules that read and write collections."""
 
 from tensordict.containers.params import TensorDictParams
+from tensordict.functional import make_tensordict
+from tensordict.nn.common import (
+    TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictModuleWrapper,
+    WrapModule,
+    as_tensordict_module,
+    dispatch,
+)
+from tensordict.nn.sequence import TensorDictSequential
+from tensordict.nn.settings import (
+    InteractionType,
+    composite_lp_aggregate,
+    interaction_type,
+    set_composite_lp_aggregate,
+    set_interaction_type,
+    set_skip_existing,
+    skip_existing,
+)
+from tensordict.nn.utils import (
+    add_custom_mapping,
+    biased_softplus,
+    inv_softplus,
+    mappings,
+)
 
-__all__ = ["TensorDictParams"]
+__all__ = [
+    "InteractionType",
+    "TensorDictModule",
+    "TensorDictModuleBase",
+    "TensorDictModuleWrapper",
+    "TensorDictParams",
+    "TensorDictSequential",
+    "WrapModule",
+    "add_custom_mapping",
+    "as_tensordict_module",
+    "biased_softplus",
+    "composite_lp_aggregate",
+    "dispatch",
+    "interaction_type",
+    "inv_softplus",
+    "make_tensordict",
+    "mappings",
+    "set_composite_lp_aggregate",
+    "set_interaction_type",
+    "set_skip_existing",
+    "skip_existing",
+]

@@ -1,0 +1,728 @@
+"""Modules that read their inputs from a collection and write their outputs to it."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from textwrap import indent
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from tensordict import _rust
+from tensordict._deprecated_utils import NN_COMMON
+from tensordict._deprecation import deprecated_names, warn_deprecated
+from tensordict.containers.dense import TensorDict
+from tensordict.functional import make_tensordict
+from tensordict.nn.dispatching import SINK, dispatch
+from tensordict.nn.settings import SKIP, has_results
+from tensordict.protocol import CollectionProtocol
+
+__all__ = [
+    "TensorDictModule",
+    "TensorDictModuleBase",
+    "TensorDictModuleWrapper",
+    "WrapModule",
+    "as_tensordict_module",
+    "dispatch",
+    "make_tensordict",
+]
+
+NestedKey = Any
+
+MSG_NOT_CALLABLE = (
+    "Module {module} if type {type} is not callable. Typical accepted types are nn.Module "
+    "or TensorDictModule. If you need to call a specific method from your module, pass "
+    "the `method` keyword argument to the TensorDictModule constructor."
+)
+MSG_INPLACE = (
+    "The only accepted valued for inplace is `None`, `True`, `False`, or `'empty'`. Got "
+    "inplace={inplace} instead."
+)
+MSG_MISSING = (
+    "Some tensors that are necessary for the module call may not have not been found in "
+    "the input tensordict: the following inputs are None: {{{keys}}}. {module} reads "
+    "in_keys={in_keys}, the tensordict has {present}. Set the entries before the call, or "
+    "give the module other in_keys; with strict=True a missing entry is an error of its "
+    "own."
+)
+MSG_BATCHED = (
+    "reset_parameters_recursive does not support batched TensorDicts, ensure `batch_size` "
+    "is empty and the parameters shape match their original shape."
+)
+MSG_NOTHING_RESET = (
+    "reset_parameters_recursive was called without the parameters argument and did not "
+    "find any parameters to reset"
+)
+
+
+class _OutKeyNotFoundError(ValueError, RuntimeError):
+    """A key to be selected is no output of the module."""
+
+
+class _OutKeysSelect:
+    """The forward hook that drops the outputs that were not selected."""
+
+    def __init__(self, out_keys: list[NestedKey]) -> None:
+        self.out_keys = out_keys
+
+    def __call__(self, module: Any, inputs: Any, outputs: Any) -> Any:
+        if isinstance(outputs, CollectionProtocol):
+            return _dropped(outputs, module, self.out_keys)
+        return outputs
+
+
+def _dropped(td: Any, module: Any, out_keys: list[NestedKey]) -> Any:
+    """``td`` without the outputs of a module that are neither selected nor inputs."""
+    kept = (*out_keys, *module.in_keys)
+    gone = [
+        key
+        for key in module.out_keys_source
+        if key not in kept and _rust.contains(td, key)
+    ]
+    return td.exclude(*gone, inplace=True) if gone else td
+
+
+def is_tdmodule_compatible(module: Any) -> bool:
+    """Whether a module names its inputs and outputs by ``in_keys`` and ``out_keys``."""
+    return hasattr(module, "in_keys") and hasattr(module, "out_keys")
+
+
+class TensorDictModuleBase(nn.Module):
+    """A module whose ``forward`` takes a collection and gives one.
+
+    A subclass sets ``in_keys`` and ``out_keys``, as class attributes or on the instance,
+    before or after ``super().__init__()``. With :class:`dispatch` on ``forward`` it can
+    be called with tensors as well.
+
+    Examples:
+        >>> class Double(TensorDictModuleBase):
+        ...     in_keys = ["x"]
+        ...     out_keys = ["y"]
+        ...
+        ...     @dispatch
+        ...     def forward(self, tensordict):
+        ...         return tensordict.set("y", tensordict["x"] * 2)
+        >>> Double()(TensorDict(x=torch.ones(2)))["y"]
+        tensor([2., 2.])
+        >>> Double()(torch.ones(2))
+        tensor([2., 2.])
+    """
+
+    _in_keys: list[NestedKey]
+    _out_keys: list[NestedKey]
+    _out_keys_apparent: list[NestedKey]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG004
+        """An instance; keys that the class names become those of its instances."""
+        for owner in cls.__mro__:
+            if owner is TensorDictModuleBase:
+                break
+            # Where a class names its keys by a plain attribute, that would hide the
+            # property: it moves to where the property looks.
+            for name in ("in_keys", "out_keys"):
+                keys = owner.__dict__.get(name)
+                if keys is None or hasattr(keys, "__get__"):
+                    continue
+                keys = _rust.unravel_key_list(keys)
+                setattr(owner, f"_{name}", keys)
+                if name == "out_keys":
+                    owner._out_keys_apparent = keys  # type: ignore[attr-defined]
+                delattr(owner, name)
+        return super().__new__(cls)
+
+    @staticmethod
+    def is_tdmodule_compatible(module: Any) -> bool:
+        """Whether a module names its inputs and outputs by in_keys and out_keys.
+
+        Examples:
+            >>> TensorDictModuleBase.is_tdmodule_compatible(nn.Linear(3, 2))
+            False
+        """
+        return is_tdmodule_compatible(module)
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """The entries that are read."""
+        try:
+            return self._in_keys
+        except AttributeError:
+            raise _no_keys(self, "in_keys") from None
+
+    @in_keys.setter
+    def in_keys(self, value: Sequence[NestedKey]) -> None:
+        self._in_keys = _rust.unravel_key_list(value)
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """The entries that are written, and left in the result."""
+        try:
+            return self._out_keys_apparent
+        except AttributeError:
+            raise _no_keys(self, "out_keys") from None
+
+    @out_keys.setter
+    def out_keys(self, value: Iterable[NestedKey]) -> None:
+        self._out_keys = _rust.unravel_key_list(list(value))
+        self._out_keys_apparent = self._out_keys
+        if self.__dict__.get("_forward_hooks"):
+            self._drop_selection()
+
+    @property
+    def out_keys_source(self) -> list[NestedKey]:
+        """All entries that are written, those that were not selected included."""
+        return self._out_keys
+
+    @property
+    def __name__(self) -> Any:
+        """The name of the class, for what expects a function."""
+        return type(self).__name__
+
+    def select_out_keys(self, *out_keys: NestedKey) -> TensorDictModuleBase:
+        """Leave only some of the outputs in the results, in place.
+
+        The others are dropped after each call, unless they are inputs.
+
+        Args:
+            *out_keys: those that stay.
+
+        Raises:
+            ValueError: one of them is no output.
+
+        Examples:
+            >>> module = TensorDictModule(lambda x: (x, x + 1), ["a"], ["b", "c"])
+            >>> module.select_out_keys("c").out_keys
+            ['c']
+            >>> module(a=torch.zeros(()))
+            tensor(1.)
+            >>> module.reset_out_keys().out_keys
+            ['b', 'c']
+        """
+        if len(out_keys) == 1 and isinstance(out_keys[0], list):
+            msg = "key should be a Sequence<NestedKey>, one argument for each key"
+            raise RuntimeError(msg)
+        keys = _rust.unravel_key_list(list(out_keys))
+        for key in keys:
+            if key not in self.out_keys:
+                msg = (
+                    f"Can't select non existent key: {key}. The out_keys of "
+                    f"{type(self).__name__} are {self.out_keys}."
+                )
+                raise _OutKeyNotFoundError(msg)
+        self._select(keys)
+        return self
+
+    def _select(self, keys: list[NestedKey]) -> None:
+        self._drop_selection()
+        self.register_forward_hook(_OutKeysSelect(keys))
+        self._out_keys_apparent = keys
+
+    def _drop_selection(self) -> None:
+        for number, hook in list(self._forward_hooks.items()):
+            if isinstance(hook, _OutKeysSelect):
+                del self._forward_hooks[number]
+
+    def reset_out_keys(self) -> Self:
+        """Leave all outputs in the results again, in place."""
+        self._drop_selection()
+        self._out_keys_apparent = self._out_keys
+        return self
+
+    def reset_parameters_recursive(self, parameters: Any = None) -> Any:
+        """Draw the parameters anew: call ``reset_parameters`` of each submodule.
+
+        Args:
+            parameters: a collection of parameters of this module: they are drawn anew,
+                in place, and this module's own stay as they are.
+
+        Returns:
+            None; with ``parameters``, a collection of the same tensors, with gradients.
+
+        Raises:
+            RuntimeError: the parameters have batch dims.
+
+        Examples:
+            >>> module = TensorDictModule(nn.Linear(2, 2), ["a"], ["b"])
+            >>> module.reset_parameters_recursive()
+        """
+        if parameters is None:
+            if not _reset_below(self):
+                warnings.warn(MSG_NOTHING_RESET, stacklevel=2)
+            return None
+        if parameters.batch_dims:
+            raise RuntimeError(MSG_BATCHED)
+        parameters = parameters.detach().requires_grad_()
+        with parameters.to_module(self, preserve_module_state=False):
+            _reset_below(self)
+        return parameters
+
+    def _reset_parameters(self, module: nn.Module) -> bool:
+        """Reset what is below ``module``; whether there was anything."""
+        return _reset_below(module)
+
+    def __repr__(self) -> str:
+        """The submodules and the keys."""
+        return _text(self, self._modules.items())
+
+
+def _no_keys(module: Any, name: str) -> AttributeError:
+    class_name = type(module).__name__
+    return AttributeError(
+        f"{class_name!r} object has no attribute {name!r}. Set it, such as "
+        f"`self.{name} = ['key']`, in the class or in __init__."
+    )
+
+
+def _text(module: Any, fields: Iterable[tuple[str, Any]]) -> str:
+    lines = [f"{name}={field}" for name, field in fields]
+    lines += [f"in_keys={module.in_keys}", f"out_keys={module.out_keys}"]
+    body = indent(",\n".join(lines), 4 * " ")
+    return f"{type(module).__name__}(\n{body})"
+
+
+def _reset_below(module: nn.Module) -> bool:
+    """Reset the submodules, those within first; whether there was anything to reset."""
+    found = False
+    for child in module.children():
+        found |= _reset_below(child)
+        # Asked of the class: a wrapper gives the attributes of what it wraps, too.
+        if hasattr(type(child), "reset_parameters"):
+            child.reset_parameters()  # type: ignore[operator]
+            found = True
+    return found
+
+
+# A module of tensors ------------------------------------------------------------------
+
+
+class _Function:
+    """A function that is pickled by value where pickle has no name for it."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __deepcopy__(self, memo: Any) -> _Function:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import cloudpickle  # type: ignore[import-untyped]
+
+        return _unpickled, (cloudpickle.dumps(self.function),)
+
+
+def _unpickled(data: bytes) -> _Function:
+    return _Function(pickle.loads(data))  # noqa: S301 - it is inside another pickle
+
+
+class TensorDictModule(TensorDictModuleBase):
+    """A module or function of tensors, which reads and writes a collection here.
+
+    Attributes that this has not are those of the module inside.
+
+    Args:
+        module: what is called with the inputs, in order.
+        in_keys: the entries to read: a key, a list of keys, or a dictionary from the
+            module's parameters to the keys that they get, which are given by name.
+        out_keys: where the outputs go: a key or a list of keys. What is for the key
+            ``"_"`` is dropped.
+        out_to_in_map: for a dictionary. True is as above; false reads it from the keys
+            to the parameters.
+        inplace: true writes to the input and gives it back; false writes to a new
+            collection without batch dims; ``"empty"`` to an empty one like the input.
+        method: the method of the module that is called.
+        method_kwargs: further arguments of each call.
+        strict: whether a missing entry is an error at once. Otherwise the module gets
+            None, and the error says so if it fails.
+        get_kwargs: arguments for reading, such as ``{"as_padded_tensor": True}``.
+
+    Raises:
+        ValueError: the module cannot be called, or the keys are no keys.
+
+    Examples:
+        >>> module = TensorDictModule(torch.add, ["x", ("n", "y")], [("n", "sum")])
+        >>> td = TensorDict(x=torch.ones(2), n={"y": torch.ones(2)})
+        >>> module(td)["n", "sum"]
+        tensor([2., 2.])
+        >>> module(x=torch.ones(2), n_y=torch.zeros(2))
+        tensor([1., 1.])
+    """
+
+    _IN_KEY_ERR = "in_keys must be of type list, str or tuples of str, or dict."
+    _OUT_KEY_ERR = "out_keys must be of type list, str or tuples of str."
+
+    def __init__(
+        self,
+        module: Callable[..., Any],
+        in_keys: NestedKey | list[NestedKey] | dict[Any, Any],
+        out_keys: NestedKey | list[NestedKey],
+        *,
+        out_to_in_map: bool | None = None,
+        inplace: bool | str | None = True,
+        method: str | None = None,
+        method_kwargs: dict[str, Any] | None = None,
+        strict: bool = False,
+        get_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(module, type) or (method is None and not callable(module)):
+            msg = MSG_NOT_CALLABLE.format(module=module, type=type(module))
+            raise ValueError(msg)
+        if inplace not in (True, False, None, "empty"):
+            raise ValueError(MSG_INPLACE.format(inplace=inplace))
+        self._kwargs: list[str] | None = None
+        if isinstance(in_keys, Mapping):
+            if out_to_in_map is False:
+                self._kwargs = list(in_keys.values())
+                in_keys = list(in_keys)
+            else:
+                self._kwargs = list(in_keys)
+                in_keys = list(in_keys.values())
+        elif out_to_in_map is not None:
+            warnings.warn(
+                "out_to_in_map is not None but is only used when in_key is a dictionary.",
+                stacklevel=2,
+            )
+        self.out_keys = _as_keys(out_keys, self._OUT_KEY_ERR)
+        self.in_keys = _as_keys(in_keys, self._IN_KEY_ERR)
+        self.strict = strict
+        self.module = module
+        self.inplace = inplace
+        self.method = method
+        self.method_kwargs = dict(method_kwargs or {})
+        self._get_kwargs = dict(get_kwargs or {})
+
+    @property
+    def is_functional(self) -> bool:
+        """False; deprecated."""
+        warn_deprecated("TensorDictModule.is_functional")
+        return False
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter, or the CPU; deprecated."""
+        warnings.warn(
+            "TensorDictModule.device is deprecated and will be removed in TensorDict "
+            "0.17. Modules may contain parameters and buffers on multiple devices",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        for parameter in self.parameters():
+            return parameter.device
+        return torch.device("cpu")
+
+    def _write_to_tensordict(
+        self,
+        tensordict: Any,
+        tensors: Sequence[Any],
+        tensordict_out: Any = None,
+        out_keys: Iterable[NestedKey] | None = None,
+    ) -> Any:
+        """Write the outputs of the module to their keys; the collection that has them."""
+        keys: Any = self._out_keys if out_keys is None else list(out_keys)
+        if len(tensors) > len(keys):
+            msg = (
+                f"There are more tensors (len(tensors)={len(tensors)}) than out_keys "
+                f"(out_keys={keys}). {type(self).__name__} needs a key for each output: "
+                'name it "_" to drop it.'
+            )
+            raise RuntimeError(msg)
+        if len(tensors) < len(keys):
+            msg = (
+                f"There are more out_keys than tensors. {type(self).__name__} got "
+                f"{len(tensors)} of its module for out_keys={keys}: several outputs are "
+                "a tuple, or a dictionary with these keys."
+            )
+            raise RuntimeError(msg)
+        if tensordict_out is None:
+            inplace = self.inplace
+            if inplace is True:
+                tensordict_out = tensordict
+            elif inplace == "empty":
+                tensordict_out = tensordict.empty()
+            else:
+                tensordict_out = TensorDict()
+        for number, key in enumerate(keys):
+            if key != SINK:
+                _rust.set_entry(tensordict_out, key, tensors[number])
+        return tensordict_out
+
+    def _call_module(self, tensors: Sequence[Any], **kwargs: Any) -> Any:
+        """Call the module, or its method, with the inputs in order."""
+        module: Any = self._modules.get("module")
+        if module is None:
+            module = self.__dict__["module"]
+        if self.method is not None:
+            module = getattr(module, self.method)
+        if self._kwargs is not None:
+            kwargs.update(zip(self._kwargs, tensors, strict=True))
+            return module(**kwargs, **self.method_kwargs)
+        if self.method_kwargs:
+            return module(*tensors, **kwargs, **self.method_kwargs)
+        return module(*tensors, **kwargs)
+
+    @dispatch(auto_batch_size=False)
+    def forward(
+        self,
+        tensordict: Any = None,
+        *args: Any,
+        tensordict_out: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Read the inputs, call the module, write the outputs.
+
+        Args:
+            tensordict: the collection; or tensors by position or name, see
+                :class:`dispatch`.
+            *args: refused together with a collection.
+            tensordict_out: where the outputs go.
+            **kwargs: further arguments of the module.
+
+        Raises:
+            KeyError: an entry is missing, and the module cannot do without.
+            RuntimeError: there are not as many outputs as output keys.
+        """
+        if args:
+            msg = (
+                "Got a non-empty list of extra agruments, when none was expected. "
+                f"{type(self).__name__} takes a tensordict, or {len(self.in_keys)} "
+                "tensors."
+            )
+            raise ValueError(msg)
+        skip = SKIP.get()
+        if skip and has_results(skip, self._in_keys, self._out_keys, tensordict):
+            return tensordict
+        if self.strict:
+            tensors = [tensordict[key] for key in self._in_keys]
+        elif self._get_kwargs:
+            tensors = [
+                tensordict.get(key, None, **self._get_kwargs) for key in self._in_keys
+            ]
+        else:
+            tensors = [tensordict.get(key, None) for key in self._in_keys]
+        try:
+            outputs = self._call_module(tensors, **kwargs)
+        except Exception as error:
+            missing = [
+                repr(key)
+                for key, tensor in zip(self._in_keys, tensors, strict=True)
+                if tensor is None
+            ]
+            # What None is to blame for says so.
+            if missing and "None" in str(error):
+                raise _missing_inputs(self, missing, tensordict) from error
+            raise
+        if not isinstance(outputs, tuple):
+            outputs = self._as_outputs(outputs)
+        return self._write_to_tensordict(tensordict, outputs, tensordict_out)
+
+    def _as_outputs(self, outputs: Any) -> tuple[Any, ...]:
+        """The output of a module that gave no tuple, as one."""
+        if outputs is None:
+            return ()
+        if isinstance(outputs, (dict, CollectionProtocol)):
+            found: Any = outputs
+            keys = self._out_keys
+            present = [key in found for key in keys]
+            if keys and all(present):
+                return tuple([found[key] for key in keys])
+        return (outputs,)
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the module inside."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            state = self.__dict__
+            modules = state.get("_modules", {})
+            if "module" in modules and not name.startswith("__"):
+                return getattr(modules["module"], name)
+            if "module" in state and not name.startswith("_"):
+                # A plain function has no attributes that anybody asks this one for.
+                found = getattr(state["module"], name, None)
+                if found is not None:
+                    return found
+            raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state; a function that is no module is pickled by value."""
+        state = self.__dict__.copy()
+        if "module" in state:
+            state["module"] = _Function(state["module"])
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of :meth:`__getstate__`."""
+        state = dict(state)
+        if isinstance(state.get("module"), _Function):
+            state["module"] = state["module"].function
+        super().__setstate__(state)
+
+    def __repr__(self) -> str:
+        """The module inside and the keys."""
+        modules = dict(self._modules)
+        if "module" in self.__dict__:
+            modules = {"module": self.__dict__["module"], **modules}
+        return _text(self, modules.items())
+
+
+def _as_keys(keys: Any, message: str) -> list[NestedKey]:
+    if isinstance(keys, (str, tuple)):
+        keys = [keys]
+    if not isinstance(keys, list):
+        raise ValueError(message)
+    try:
+        return _rust.unravel_key_list(keys)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(message) from error
+
+
+def _missing_inputs(module: Any, missing: list[str], td: Any) -> KeyError:
+    return KeyError(
+        MSG_MISSING.format(
+            keys=", ".join(missing),
+            module=type(module).__name__,
+            in_keys=module.in_keys,
+            present=list(td.keys()),
+        )
+    )
+
+
+# Wrappers -----------------------------------------------------------------------------
+
+
+class TensorDictModuleWrapper(TensorDictModuleBase):
+    """A module around another one, whose keys and attributes it has.
+
+    Args:
+        td_module: the module that is called.
+
+    Examples:
+        >>> inner = TensorDictModule(torch.abs, in_keys=["x"], out_keys=["y"])
+        >>> TensorDictModuleWrapper(inner)(x=torch.tensor(-1.0))
+        tensor(1.)
+    """
+
+    def __init__(self, td_module: TensorDictModuleBase) -> None:
+        super().__init__()
+        self.td_module = td_module
+        if is_tdmodule_compatible(td_module):
+            self.in_keys = td_module.in_keys
+            self.out_keys = td_module.out_keys
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the module inside."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            modules = self.__dict__.get("_modules", {})
+            if "td_module" in modules and not name.startswith("__"):
+                return getattr(modules["td_module"], name)
+            raise
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module inside."""
+        return self.td_module(*args, **kwargs)
+
+
+class WrapModule(TensorDictModuleBase):
+    """A function of a collection as a module.
+
+    Args:
+        func: takes a collection and gives one.
+        inplace: write what it gives to the input, and give that back.
+        in_keys: the entries that it reads, if they are to be known.
+        out_keys: the entries that it writes.
+
+    Examples:
+        >>> module = WrapModule(lambda td: td.exclude("x"))
+        >>> list(module(TensorDict(x=torch.zeros(1), y=torch.zeros(1))).keys())
+        ['y']
+    """
+
+    in_keys: list[NestedKey] = []  # type: ignore[override]  # noqa: RUF012
+    out_keys: list[NestedKey] = []  # type: ignore[override]  # noqa: RUF012
+
+    def __init__(
+        self,
+        func: Callable[[Any], Any],
+        *,
+        inplace: bool = False,
+        in_keys: list[NestedKey] | None = None,
+        out_keys: list[NestedKey] | None = None,
+    ) -> None:
+        super().__init__()
+        self.func = func
+        if in_keys is not None:
+            self.in_keys = in_keys
+        if out_keys is not None:
+            self.out_keys = out_keys
+        self.inplace = inplace
+
+    def forward(self, data: Any) -> Any:
+        """Call the function."""
+        result = self.func(data)
+        if self.inplace and result is not data:
+            return data.update(result)
+        return result
+
+
+class as_tensordict_module:  # noqa: N801 - a public name
+    """Make a function or method of tensors one that reads and writes a collection.
+
+    Args:
+        in_keys: the entries that it gets, in order.
+        out_keys: where its outputs go.
+
+    Examples:
+        >>> @as_tensordict_module(in_keys=["x"], out_keys=["y"])
+        ... def double(x):
+        ...     return x * 2
+        >>> double(TensorDict(x=torch.ones(2)))["y"]
+        tensor([2., 2.])
+    """
+
+    def __init__(
+        self,
+        *,
+        in_keys: list[NestedKey] | NestedKey,
+        out_keys: list[NestedKey] | NestedKey,
+    ) -> None:
+        self.in_keys = in_keys
+        self.out_keys = out_keys
+
+    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, which takes a collection."""
+        parameters = list(inspect_parameters(func))
+        is_method = bool(parameters) and parameters[0] == "self"
+        if is_method:
+
+            @functools.wraps(func)
+            def method(_self: Any, *args: Any, **kwargs: Any) -> Any:
+                bound = functools.partial(func, _self)
+                module = TensorDictModule(bound, self.in_keys, self.out_keys)
+                return module(*args, **kwargs)
+
+            return method
+        module = TensorDictModule(func, self.in_keys, self.out_keys)
+
+        @functools.wraps(func)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return module(*args, **kwargs)
+
+        return function
+
+
+def inspect_parameters(func: Callable[..., Any]) -> Iterable[str]:
+    """The names of the parameters of a function."""
+    import inspect
+
+    return inspect.signature(func).parameters
+
+
+for _public in (as_tensordict_module, WrapModule):
+    _public.__module__ = "tensordict.nn.common"
+
+__getattr__ = deprecated_names(__name__, NN_COMMON)

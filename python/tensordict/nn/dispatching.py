@@ -1,0 +1,156 @@
+"""Calling a module with tensors where it takes a collection."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from tensordict import _rust
+from tensordict._deprecation import warn_deprecated
+from tensordict.containers.dense import TensorDict
+from tensordict.nn.settings import DISPATCH
+from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["dispatch"]
+
+SINK = "_"
+"""The output key whose values are dropped."""
+
+MSG_TWICE = (
+    "Duplicated argument in args and kwargs. The input {key!r} of {module} is given by "
+    "position and by name: give it once."
+)
+
+
+class dispatch:  # noqa: N801 - a public name
+    """Make a method that takes a collection take its input tensors as well.
+
+    The method can be called with a collection, which it gets as it is; with the inputs
+    in order; or with them by name, nested keys joined by ``separator``. In the latter
+    cases the outputs are given as tensors: one, or a tuple.
+
+    Args:
+        separator: what joins the parts of a nested key.
+        source: the input keys, or the attribute of the instance that has them.
+        dest: the output keys, or the attribute that has them.
+        auto_batch_size: whether the collection made of tensors has the batch size that
+            they share, or none.
+
+    Raises:
+        RuntimeError: the first parameter of the method is not called ``tensordict``, or
+            an input is given twice.
+        KeyError: the method wrote no output of a key.
+
+    Examples:
+        >>> from tensordict.nn import TensorDictModuleBase
+        >>> class Sum(TensorDictModuleBase):
+        ...     in_keys = ["x", ("n", "y")]
+        ...     out_keys = ["z"]
+        ...
+        ...     @dispatch
+        ...     def forward(self, tensordict):
+        ...         return tensordict.set("z", tensordict["x"] + tensordict["n", "y"])
+        >>> Sum()(torch.ones(2), n_y=torch.ones(2))
+        tensor([2., 2.])
+    """
+
+    DEFAULT_SEPARATOR = "_"
+    DEFAULT_SOURCE = "in_keys"
+    DEFAULT_DEST = "out_keys"
+
+    def __new__(
+        cls,
+        separator: Any = DEFAULT_SEPARATOR,
+        source: str | Sequence[Any] = DEFAULT_SOURCE,  # noqa: ARG004
+        dest: str | Sequence[Any] = DEFAULT_DEST,  # noqa: ARG004
+        auto_batch_size: bool = True,  # noqa: ARG004
+    ) -> Any:
+        """The decorator; or, as ``@dispatch`` without arguments, the method."""
+        if callable(separator):
+            return cls()(separator)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        separator: str = DEFAULT_SEPARATOR,
+        source: str | Sequence[Any] = DEFAULT_SOURCE,
+        dest: str | Sequence[Any] = DEFAULT_DEST,
+        auto_batch_size: bool = True,
+    ) -> None:
+        self.separator = separator
+        self.source = source
+        self.dest = dest
+        self.auto_batch_size = auto_batch_size
+
+    def get_source(self, func: Any, self_func: Any) -> Any:
+        """The input keys for a call on an instance; deprecated."""
+        warn_deprecated("dispatch.get_source")
+        return _keys_of(self_func, self.source)
+
+    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """The method, which takes a collection or tensors."""
+        parameters = list(inspect.signature(func).parameters)
+        if len(parameters) < 2 or parameters[1] != "tensordict":
+            found = parameters[1] if len(parameters) > 1 else "none"
+            msg = (
+                "the first argument of the wrapped function must be named 'tensordict'. "
+                f"Got {found} instead."
+            )
+            raise RuntimeError(msg)
+        separator, source, dest = self.separator, self.source, self.dest
+        auto_batch_size = self.auto_batch_size
+
+        @functools.wraps(func)
+        def method(_self: Any, *args: Any, **kwargs: Any) -> Any:
+            first = args[0] if args else kwargs.get("tensordict")
+            if isinstance(first, CollectionProtocol) or not DISPATCH.get():
+                return func(_self, *args, **kwargs)
+            in_keys = _keys_of(_self, source)
+            entries, args, kwargs = _gather(_self, in_keys, separator, args, kwargs)
+            td: Any = TensorDict(entries)
+            if auto_batch_size:
+                td.auto_batch_size_()
+            result = func(_self, td, *args, **kwargs)
+            outputs = tuple(
+                [result[key] for key in _keys_of(_self, dest) if key != SINK]
+            )
+            return outputs[0] if len(outputs) == 1 else outputs
+
+        return method
+
+
+dispatch.__module__ = "tensordict.nn.common"
+
+
+def _keys_of(module: Any, keys: Any) -> Any:
+    """The keys themselves, or those of an attribute that is named."""
+    return getattr(module, keys) if isinstance(keys, str) else keys
+
+
+def _gather(
+    module: Any,
+    in_keys: Sequence[Any],
+    separator: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[dict[Any, Any], tuple[Any, ...], dict[str, Any]]:
+    """The inputs by their keys, and the arguments that are none."""
+    entries = dict(zip(in_keys, args, strict=False))
+    left = dict(kwargs)
+    for key in in_keys:
+        name = key if isinstance(key, str) else separator.join(key)
+        if name in left:
+            if key in entries:
+                msg = MSG_TWICE.format(key=name, module=type(module).__name__)
+                raise RuntimeError(msg)
+            entries[key] = left.pop(name)
+    return entries, args[len(in_keys) :], left
+
+
+def is_contained(td: Any, keys: Sequence[Any]) -> bool:
+    """Whether a collection has all of ``keys``."""
+    return all([_rust.contains(td, key) for key in keys])

@@ -1,0 +1,318 @@
+"""Modules one after the other, each of which finds its inputs in the same collection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from torch import nn
+
+from tensordict import _rust
+from tensordict.containers.dense import TensorDict
+from tensordict.nn.common import (
+    MSG_INPLACE,
+    TensorDictModule,
+    TensorDictModuleBase,
+    WrapModule,
+    is_tdmodule_compatible,
+)
+from tensordict.nn.dispatching import SINK, dispatch, is_contained
+from tensordict.nn.settings import SKIP, has_results
+
+__all__ = ["TensorDictSequential"]
+
+NestedKey = Any
+
+MSG_KWARGS = (
+    "TensorDictSequential does not support keyword arguments other than 'tensordict_out' "
+    "or in_keys: {in_keys}. Got {names} instead."
+)
+
+
+class TensorDictSequential(TensorDictModule):
+    """Modules that are called one after the other with the same collection.
+
+    Its ``in_keys`` are the entries that no module before has written, its ``out_keys``
+    all that are written.
+
+    Args:
+        *modules: modules, or functions of a collection; or one list of them, or one
+            dictionary from names to them.
+        partial_tolerant: leave out the modules whose inputs are not all there.
+        selected_out_keys: the outputs that stay in the result.
+        inplace: true writes all outputs to the input; false gives them in a new
+            collection, ``"empty"`` in an empty one like the input. None leaves it to
+            the modules.
+
+    Raises:
+        ValueError: a selected key is no output of the modules.
+
+    Examples:
+        >>> module = TensorDictSequential(
+        ...     TensorDictModule(lambda x: x + 1, in_keys=["x"], out_keys=["y"]),
+        ...     TensorDictModule(torch.mul, in_keys=["x", "y"], out_keys=["z"]),
+        ... )
+        >>> module.in_keys, module.out_keys
+        (['x'], ['y', 'z'])
+        >>> module(x=torch.tensor(2.0))
+        (tensor(3.), tensor(6.))
+    """
+
+    module: Any
+
+    def __init__(
+        self,
+        *modules: Callable[[Any], Any] | Any,
+        partial_tolerant: bool = False,
+        selected_out_keys: list[NestedKey] | None = None,
+        inplace: bool | str | None = None,
+    ) -> None:
+        if inplace not in (True, False, None, "empty"):
+            raise ValueError(MSG_INPLACE.format(inplace=inplace))
+        held: nn.Module
+        if len(modules) == 1 and isinstance(modules[0], Mapping):
+            held = nn.ModuleDict(
+                {key: _as_module(module) for key, module in modules[0].items()}
+            )
+        else:
+            if len(modules) == 1 and isinstance(modules[0], list):
+                modules = tuple(modules[0])
+            held = nn.ModuleList([_as_module(module) for module in modules])
+        in_keys, out_keys = self._compute_in_and_out_keys([*held._modules.values()])
+        super().__init__(held, in_keys, out_keys, inplace=inplace)
+        self._complete_out_keys = list(out_keys)
+        self._select_before_return = False
+        self.partial_tolerant = partial_tolerant
+        if selected_out_keys is not None:
+            selected = _rust.unravel_key_list(selected_out_keys)
+            if not all(key in out_keys for key in selected):
+                msg = (
+                    "All keys in selected_out_keys must be in out_keys. Got "
+                    f"selected_out_keys={selected}, the modules write {out_keys}."
+                )
+                raise ValueError(msg)
+            self._select(selected)
+
+    def _compute_in_and_out_keys(
+        self, modules: list[Any]
+    ) -> tuple[list[NestedKey], list[NestedKey]]:
+        """The keys that no module before wrote, and those that are written.
+
+        An output that is written twice counts at its last place.
+        """
+        in_keys: list[NestedKey] = []
+        written: list[NestedKey] = []
+        for module in modules:
+            for key in module.in_keys:
+                if key not in written and key not in in_keys:
+                    in_keys.append(key)
+            written += module.out_keys
+        out_keys: list[NestedKey] = []
+        for key in reversed(written):
+            if key not in out_keys:
+                out_keys.append(key)
+        return in_keys, out_keys[::-1]
+
+    def _select(self, keys: list[NestedKey]) -> None:
+        self._out_keys_apparent = keys
+        self._select_before_return = True
+
+    def reset_out_keys(self) -> Self:
+        """Leave all outputs in the results again, in place."""
+        self._select_before_return = False
+        return super().reset_out_keys()
+
+    def select_subsequence(
+        self,
+        in_keys: Iterable[NestedKey] | None = None,
+        out_keys: Iterable[NestedKey] | None = None,
+    ) -> TensorDictSequential:
+        """The modules that are needed to get from some keys to others, as a sequence.
+
+        Args:
+            in_keys: what is there. Default: all of ``in_keys``.
+            out_keys: what is wanted. Default: all of ``out_keys``.
+
+        Raises:
+            ValueError: no module is left.
+
+        Examples:
+            >>> module = TensorDictSequential(
+            ...     TensorDictModule(torch.abs, in_keys=["x"], out_keys=["y"]),
+            ...     TensorDictModule(torch.exp, in_keys=["y"], out_keys=["z"]),
+            ... )
+            >>> len(module.select_subsequence(out_keys=["y"]))
+            1
+        """
+        available = set(_listed(in_keys, self.in_keys))
+        wanted = set(_listed(out_keys, self._complete_out_keys))
+        chosen: list[tuple[str, Any]] = []
+        for name, module in self.module._modules.items():
+            if set(module.in_keys) <= available:
+                chosen.append((name, module))
+                available |= set(module.out_keys)
+        needed: list[tuple[str, Any]] = []
+        for name, module in reversed(chosen):
+            if not wanted & set(module.out_keys):
+                continue
+            if isinstance(module, TensorDictSequential):
+                module = module.select_subsequence(out_keys=wanted)
+            wanted |= set(module.in_keys)
+            needed.append((name, module))
+        if not needed:
+            msg = (
+                "No modules left after selection. Make sure that in_keys and out_keys are "
+                f"coherent. The sequence reads {self.in_keys} and writes "
+                f"{self._complete_out_keys}."
+            )
+            raise ValueError(msg)
+        return self._sequence_of(needed[::-1])
+
+    def _sequence_of(self, modules: list[tuple[str, Any]]) -> TensorDictSequential:
+        """A sequence of some of the modules, with the options of this one."""
+        if isinstance(self.module, nn.ModuleDict):
+            return type(self)(dict(modules), **self._options())
+        return type(self)(*[module for _, module in modules], **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {"partial_tolerant": self.partial_tolerant, "inplace": self.inplace}
+
+    def _module_iter(self) -> Iterator[Any]:
+        """The modules in order."""
+        yield from self.module._modules.values()
+
+    def _run_module(self, module: Any, tensordict: Any, **kwargs: Any) -> Any:
+        """Call a module, or leave it out where its inputs are not there."""
+        if self.partial_tolerant and not is_contained(tensordict, module.in_keys):
+            return tensordict
+        return module(tensordict, **kwargs)
+
+    @dispatch(auto_batch_size=False)
+    def forward(
+        self, tensordict: Any = None, tensordict_out: Any = None, **kwargs: Any
+    ) -> Any:
+        """Call the modules in order.
+
+        Args:
+            tensordict: the collection; or tensors by position or name, see
+                :class:`dispatch`.
+            tensordict_out: where the outputs go.
+            **kwargs: inputs by name.
+
+        Raises:
+            RuntimeError: there are other keyword arguments.
+        """
+        skip = SKIP.get()
+        if skip and has_results(skip, self._in_keys, self._out_keys, tensordict):
+            return tensordict
+        if kwargs:
+            msg = MSG_KWARGS.format(in_keys=self.in_keys, names=kwargs.keys())
+            raise RuntimeError(msg)
+        inplace = self.inplace
+        if (
+            tensordict_out is None
+            and inplace is None
+            and not self._select_before_return
+        ):
+            for module in self._modules["module"]._modules.values():  # type: ignore[union-attr]
+                tensordict = self._run_module(module, tensordict)
+            return tensordict
+        is_own = tensordict_out is None and inplace is not False and inplace != "empty"
+        result = tensordict if is_own and inplace is None else tensordict.copy()
+        kept = set(tensordict.keys(True)) if self._select_before_return else set()
+        for module in self._modules["module"]._modules.values():  # type: ignore[union-attr]
+            result = self._run_module(module, result)
+        return self._given(tensordict, result, tensordict_out, kept)
+
+    def _given(self, source: Any, result: Any, out: Any, kept: set[Any]) -> Any:
+        """The outputs of the modules where they are asked for."""
+        inplace = self.inplace
+        keys = [key for key in self.out_keys if key != SINK]
+        if out is None:
+            if inplace is None:
+                gone = [
+                    key
+                    for key in self._complete_out_keys
+                    if key not in keys and key not in kept and key != SINK
+                ]
+                return result.exclude(*gone, inplace=True) if gone else result
+            if inplace is True:
+                out = source
+            elif inplace == "empty":
+                out = source.empty()
+            else:
+                out = TensorDict()
+        return out.update(result.select(*keys, strict=False))
+
+    def __len__(self) -> int:
+        """The number of modules."""
+        return len(self.module)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The modules in order."""
+        return iter([*self._module_iter()])
+
+    def _name_of(self, index: int | str) -> str:
+        """The name of a module at a position, or the name itself."""
+        if isinstance(index, str):
+            if isinstance(self.module, nn.ModuleDict):
+                return index
+            msg = f"The modules of this sequence have no names: got {index!r}, use a position."
+            raise TypeError(msg)
+        names = list(self.module._modules)
+        if not -len(names) <= index < len(names):
+            msg = f"index {index} is out of range"
+            raise IndexError(msg)
+        return names[index]
+
+    def __getitem__(self, index: int | slice | str) -> Any:
+        """A module, by position or name; a sequence of a slice of them."""
+        if isinstance(index, slice):
+            return self._sequence_of(list(self.module._modules.items())[index])
+        return self.module._modules[self._name_of(index)]
+
+    def __setitem__(self, index: int | str, module: Any) -> None:
+        """Replace a module; a new name adds one."""
+        self.module._modules[self._name_of(index)] = _as_module(module)
+        self._refresh_keys()
+
+    def __delitem__(self, index: int | slice | str) -> None:
+        """Remove a module, or a slice of them."""
+        if isinstance(index, str) and isinstance(self.module, nn.ModuleDict):
+            del self.module[index]
+        else:
+            names = list(self.module._modules)
+            gone = names[index] if isinstance(index, slice) else [self._name_of(index)]
+            rest = {
+                name: module
+                for name, module in self.module._modules.items()
+                if name not in gone
+            }
+            if isinstance(self.module, nn.ModuleDict):
+                self.module = nn.ModuleDict(rest)
+            else:
+                self.module = nn.ModuleList(rest.values())
+        self._refresh_keys()
+
+    def _refresh_keys(self) -> None:
+        """Take the keys of the modules, after these have changed."""
+        selected = self._out_keys_apparent if self._select_before_return else None
+        self.in_keys, self.out_keys = self._compute_in_and_out_keys(
+            [*self._module_iter()]
+        )
+        self._complete_out_keys = list(self.out_keys)
+        if selected is not None:
+            self._out_keys_apparent = [
+                key for key in selected if key in self._complete_out_keys
+            ]
+
+
+def _listed(keys: Iterable[NestedKey] | None, default: list[NestedKey]) -> list[Any]:
+    return list(default) if keys is None else _rust.unravel_key_list(list(keys))
+
+
+def _as_module(module: Any) -> Any:
+    """A module with keys; a function of a collection as one."""
+    if isinstance(module, TensorDictModuleBase) or is_tdmodule_compatible(module):
+        return module
+    return WrapModule(module)

@@ -1,0 +1,145 @@
+"""Functions that make any number positive, by name; and the settings of modules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from tensordict._deprecated_utils import NN_UTILS
+from tensordict._deprecation import deprecated_names
+from tensordict.nn.settings import (
+    _dispatch_td_nn_modules,
+    _set_dispatch_td_nn_modules,
+    _set_skip_existing_None,
+    composite_lp_aggregate,
+    set_composite_lp_aggregate,
+    set_skip_existing,
+    skip_existing,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "add_custom_mapping",
+    "biased_softplus",
+    "composite_lp_aggregate",
+    "expln",
+    "inv_softplus",
+    "mappings",
+    "set_composite_lp_aggregate",
+    "set_skip_existing",
+    "skip_existing",
+]
+
+SMALLEST = 1e-6
+
+
+def inv_softplus(bias: float | torch.Tensor) -> float | torch.Tensor:
+    """The inverse of softplus; arguments below 1e-6 are taken as that.
+
+    Args:
+        bias: a tensor, or a number, for which the result is one.
+
+    Examples:
+        >>> torch.nn.functional.softplus(inv_softplus(torch.tensor([2.0])))
+        tensor([2.])
+    """
+    if isinstance(bias, torch.Tensor):
+        return bias.expm1().clamp_min(SMALLEST).log()
+    return torch.tensor(bias).expm1().clamp_min(SMALLEST).log().item()
+
+
+class biased_softplus(nn.Module):  # noqa: N801 - a public name
+    """A softplus that is ``bias`` at 0, and never less than ``min_val``.
+
+    Args:
+        bias: the value at 0.
+        min_val: the least value.
+
+    Examples:
+        >>> biased_softplus(1.0)(torch.zeros(2))
+        tensor([1., 1.])
+    """
+
+    def __init__(self, bias: float, min_val: float = 0.01) -> None:
+        super().__init__()
+        self.bias = inv_softplus(bias - min_val)
+        self.min_val = min_val
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The values, elementwise."""
+        return torch.nn.functional.softplus(x + self.bias) + self.min_val
+
+
+def expln(x: torch.Tensor) -> torch.Tensor:
+    """``exp(x)`` below 0 and ``log(x + 1) + 1`` above: positive, and slow to grow.
+
+    Examples:
+        >>> expln(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.3679, 1.0000, 1.6931])
+    """
+    # The branch that is not taken gets a harmless argument: a NaN in its gradient
+    # would spoil that of the other.
+    below = x <= 0
+    zero = torch.zeros_like(x)
+    return torch.where(
+        below,
+        torch.where(below, x, zero).exp(),
+        torch.where(below, zero, x).log1p() + 1,
+    )
+
+
+def _unchanged(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+_MAPPINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "softplus": torch.nn.functional.softplus,
+    "exp": torch.exp,
+    "relu": torch.relu,
+    "expln": expln,
+    "none": _unchanged,
+}
+
+BIASED = "biased_softplus"
+
+
+def mappings(key: str) -> Callable[..., Any]:
+    """The function of a name: of ``"softplus"``, ``"exp"``, ``"relu"``, ``"expln"``,
+    ``"none"``, ``"biased_softplus"``, ``"biased_softplus_0.5"`` for another bias than 1,
+    and of those that :func:`add_custom_mapping` added.
+
+    Raises:
+        NotImplementedError: there is no such name.
+
+    Examples:
+        >>> mappings("exp")(torch.zeros(1))
+        tensor([1.])
+    """  # noqa: D205
+    found = _MAPPINGS.get(key)
+    if found is not None:
+        return found
+    if key.startswith(BIASED):
+        bias = key.rsplit("_", maxsplit=1)[-1]
+        return biased_softplus(1.0 if key == BIASED else float(bias))
+    msg = f"Unknown mapping {key}. Add it with add_custom_mapping, or use one of "
+    raise NotImplementedError(msg + ", ".join((*_MAPPINGS, BIASED)) + ".")
+
+
+def add_custom_mapping(
+    name: str, mapping: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """Give a function a name for :func:`mappings`.
+
+    Examples:
+        >>> add_custom_mapping("square", torch.square)
+        >>> mappings("square")(torch.full((1,), 3.0))
+        tensor([9.])
+    """
+    _MAPPINGS[name] = mapping
+
+
+__getattr__ = deprecated_names(__name__, NN_UTILS)
