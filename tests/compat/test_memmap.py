@@ -17,7 +17,11 @@ DTYPES = (
 
 
 def digest(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".tensordict-sums.json"
+    )
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files

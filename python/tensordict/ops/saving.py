@@ -52,7 +52,10 @@ class SavingOps(CollectionProtocol):
         robust_key: bool | None = True,
         archive: bool | None = None,
         compression: str | int | None = None,
-        atomic: bool = False,
+        atomic: bool | None = None,
+        durable: bool = False,
+        pbar: bool = False,
+        checks: bool = True,
     ) -> Self:
         """Save to a directory and return a new collection over its files.
 
@@ -77,7 +80,14 @@ class SavingOps(CollectionProtocol):
                 no file name is an error.
             archive: not supported yet.
             compression: not supported yet.
-            atomic: accepted: where it can be done a save appears in one step anyway.
+            atomic: False to write over the files in place, as the published release
+                does: readers see the change arrive, and a kill leaves a mixture.
+                Default: the save appears in one step.
+            durable: whether the save is on the disk when this returns, and survives a
+                power cut.
+            pbar: whether a progress bar is shown.
+            checks: whether sums are kept, to tell damage later. See
+                :func:`tensordict.storage.verify`.
 
         Returns:
             A locked collection on the CPU, whose tensors are
@@ -111,6 +121,9 @@ class SavingOps(CollectionProtocol):
             atomic,
             archive,
             compression,
+            durable,
+            pbar,
+            checks,
         )
         return _tree.save(self, prefix, options, inplace=False)
 
@@ -124,7 +137,10 @@ class SavingOps(CollectionProtocol):
         share_non_tensor: bool = False,
         existsok: bool = True,
         robust_key: bool | None = True,
-        atomic: bool = False,
+        atomic: bool | None = None,
+        durable: bool = False,
+        pbar: bool = False,
+        checks: bool = True,
     ) -> Self:
         """Save to a directory and let this collection be the one over its files.
 
@@ -148,6 +164,9 @@ class SavingOps(CollectionProtocol):
             robust_key is not False,
             atomic,
             archive=False,
+            durable=durable,
+            pbar=pbar,
+            checks=checks,
         )
         return _tree.save(self, prefix, options, inplace=True)
 
@@ -213,7 +232,10 @@ class SavingOps(CollectionProtocol):
         robust_key: bool | None = True,
         archive: bool | None = None,
         compression: str | int | None = None,
-        atomic: bool = False,
+        atomic: bool | None = None,
+        durable: bool = False,
+        pbar: bool = False,
+        checks: bool = True,
     ) -> Self:
         """Save to a directory. As :meth:`memmap`; :meth:`load` reads it.
 
@@ -234,6 +256,9 @@ class SavingOps(CollectionProtocol):
             archive=archive,
             compression=compression,
             atomic=atomic,
+            durable=durable,
+            pbar=pbar,
+            checks=checks,
         )
 
     dumps = save
@@ -253,6 +278,7 @@ class SavingOps(CollectionProtocol):
         mode: str | None = None,
         num_threads: int = 0,
         allow_pickle: bool | None = None,
+        verify: bool = False,
     ) -> Self:
         """Load a save: a collection over its files.
 
@@ -273,6 +299,8 @@ class SavingOps(CollectionProtocol):
             num_threads: the most native threads to map with. Default: the cores that
                 this process may use, at most 8.
             allow_pickle: whether values that were pickled are loaded.
+            verify: whether all files are read first and compared with their sums:
+                damage is an error, a file that was modified since the save a warning.
 
         Returns:
             A collection of the class that was saved, not locked. Under a
@@ -312,6 +340,7 @@ class SavingOps(CollectionProtocol):
             mode=mode,
             num_threads=num_threads,
             allow_pickle=allow_pickle,
+            verify=verify,
         )
 
     @classmethod

@@ -8,14 +8,18 @@ to containers:
 - :mod:`~tensordict.storage.mapped` is the tensor over a file, ``MemoryMappedTensor``;
 - :mod:`~tensordict.storage.leaves` makes the bytes of unusual tensors plain;
 - :mod:`~tensordict.storage.anonymous` is memory shared without a file name;
+- :mod:`~tensordict.storage.checks` compares saves with their sums: :func:`verify`,
+  :func:`seal`;
 - :mod:`~tensordict.storage.registry` knows which class a directory was saved from.
 
 A container takes part with three methods, which each kind of container may override
 (the dense ones are in :mod:`~tensordict.storage.tree`):
 
 ``_save_plan(plan, level)``
-    adds its entries to a level of the plan, opens levels for nested containers, and
-    closes the level;
+    adds its entries to a level of the plan (``plan.add_entries``), opens levels for
+    nested containers, adds files of its own (``plan.add_file(level, name, content)``,
+    such as pickled values), and closes the level (``plan.close_level`` or
+    ``plan.close_level_as``);
 ``_saved(leaves, directory, inplace)``
     takes the tensors over its files from an iterator, in the order in which it planned
     them (of each level the tensors first, then what is nested), and gives the saved
@@ -23,3 +27,17 @@ A container takes part with three methods, which each kind of container may over
 ``_load_tree(directory, options)``, a class method
     makes a container from a directory that holds one of its class.
 """
+
+from typing import Any
+
+__all__ = ["seal", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on use: the containers import the modules of this package.
+    if name in __all__:
+        from tensordict.storage import checks
+
+        return getattr(checks, name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -28,7 +28,10 @@ def memmap(
     robust_key: bool | None = True,
     archive: bool | None = None,
     compression: str | int | None = None,
-    atomic: bool = False,
+    atomic: bool | None = None,
+    durable: bool = False,
+    pbar: bool = False,
+    checks: bool = True,
 ) -> Any:
     """Save a collection: :meth:`TensorDictBase.memmap` as a function."""
     return data.memmap(
@@ -42,6 +45,9 @@ def memmap(
         archive=archive,
         compression=compression,
         atomic=atomic,
+        durable=durable,
+        pbar=pbar,
+        checks=checks,
     )
 
 
@@ -56,7 +62,10 @@ def save(
     robust_key: bool | None = True,
     archive: bool | None = None,
     compression: str | int | None = None,
-    atomic: bool = False,
+    atomic: bool | None = None,
+    durable: bool = False,
+    pbar: bool = False,
+    checks: bool = True,
 ) -> Any:
     """Save a collection: :meth:`TensorDictBase.save` as a function."""
     return data.memmap(
@@ -69,6 +78,9 @@ def save(
         archive=archive,
         compression=compression,
         atomic=atomic,
+        durable=durable,
+        pbar=pbar,
+        checks=checks,
     )
 
 
@@ -83,6 +95,7 @@ def load_memmap(
     mode: str | None = None,
     num_threads: int = 0,
     allow_pickle: bool | None = None,
+    verify: bool = False,
 ) -> Any:
     """Load a save of any class: :meth:`TensorDictBase.load_memmap` as a function."""
     return tree.load(
@@ -96,6 +109,7 @@ def load_memmap(
         mode=mode,
         num_threads=num_threads,
         allow_pickle=allow_pickle,
+        verify=verify,
     )
 
 
@@ -110,6 +124,7 @@ def load(
     mode: str | None = None,
     num_threads: int = 0,
     allow_pickle: bool | None = None,
+    verify: bool = False,
 ) -> Any:
     """Load a save of any class: :meth:`TensorDictBase.load` as a function."""
     return load_memmap(
@@ -122,4 +137,5 @@ def load(
         mode=mode,
         num_threads=num_threads,
         allow_pickle=allow_pickle,
+        verify=verify,
     )

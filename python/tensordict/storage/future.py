@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["TensorDictFuture", "in_background"]
+    from tensordict._rust import SaveProgress
+
+__all__ = ["TensorDictFuture", "in_background", "with_bar"]
 
 
 class TensorDictFuture:
     """What :meth:`memmap` gives with ``return_early=True``.
+
+    The tensors that are saved are read until the save is done: they must not change
+    before :meth:`result`, or :meth:`done`, says so.
 
     Args:
         futures: the work to wait for.
@@ -22,25 +28,72 @@ class TensorDictFuture:
     def __init__(self, futures: list[Future[Any]], resulting_td: Any = None) -> None:
         self.futures = futures
         self.resulting_td = resulting_td
+        self._progress: SaveProgress | None = None
 
     def result(self) -> Any:
         """Wait for the end of the work and return the collection.
 
         Raises:
             OSError: the files could not be written.
+            RuntimeError: the save was cancelled.
         """
         results = [future.result() for future in self.futures]
         if self.resulting_td is None and results:
             self.resulting_td = results[-1]
         return self.resulting_td
 
+    def done(self) -> bool:
+        """Whether the work has ended, well or not."""
+        return all(future.done() for future in self.futures)
+
+    def cancel(self) -> bool:
+        """Ask the save to stop: :meth:`result` then raises, and files stay as they were.
+
+        Returns:
+            Whether it was still running. One that was about to end may end well.
+        """
+        if self.done() or self._progress is None:
+            return False
+        self._progress.cancel()
+        return True
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes written, and bytes to write; both 0 before that is known."""
+        return (0, 0) if self._progress is None else self._progress.bytes()
+
 
 TensorDictFuture.__module__ = "tensordict.utils"
 
 
-def in_background(work: Callable[[], Any]) -> TensorDictFuture:
+def in_background(work: Callable[[], Any], progress: SaveProgress) -> TensorDictFuture:
     """Do ``work`` in a thread that ends with it."""
     executor = ThreadPoolExecutor(1, "tensordict-save")
     future = executor.submit(work)
     executor.shutdown(wait=False)
-    return TensorDictFuture([future])
+    made = TensorDictFuture([future])
+    made._progress = progress
+    return made
+
+
+def with_bar(work: Callable[[], Any], progress: SaveProgress) -> Any:
+    """Do ``work`` and show how far it is."""
+    from tqdm.auto import tqdm
+
+    ended = threading.Event()
+
+    def watch() -> None:
+        with tqdm(unit="B", unit_scale=True, unit_divisor=1024, desc="saving") as bar:
+            while True:
+                is_last = ended.wait(0.1)
+                bar.n, bar.total = progress.bytes()
+                bar.refresh()
+                if is_last:
+                    return
+
+    watcher = threading.Thread(target=watch, name="tensordict-progress")
+    watcher.start()
+    try:
+        return work()
+    finally:
+        ended.set()
+        watcher.join()

@@ -45,6 +45,9 @@ def _add_lines(path: str | os.PathLike[str], indent: str, lines: list[str]) -> N
         return
     lines.append(f"{indent}{name}/")
     for entry in sorted(os.listdir(path)):
+        # Files of ours that no reader of the published format knows.
+        if entry.startswith(".tensordict-"):
+            continue
         _add_lines(os.path.join(path, entry), f"{indent}    ", lines)
 
 

@@ -25,7 +25,8 @@ from tensordict import _rust
 from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry
-from tensordict.storage.future import in_background
+from tensordict.storage.checks import check_loaded
+from tensordict.storage.future import in_background, with_bar
 from tensordict.storage.leaves import nested_from_flat
 from tensordict.storage.mapped import MemoryMappedTensor
 
@@ -66,9 +67,14 @@ class SaveOptions(NamedTuple):
     return_early: bool = False
     existsok: bool = True
     robust_key: bool = True
-    atomic: bool = False
+    atomic: bool | None = None
+    """False writes in place; None and True commit in one step."""
     archive: bool | None = None
     compression: str | int | None = None
+    durable: bool = False
+    pbar: bool = False
+    checks: bool = True
+    preallocate: bool = False
 
 
 class LoadOptions(NamedTuple):
@@ -104,16 +110,25 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
         raise RuntimeError(MSG_SHARED)
     path = td._memmap_prefix if prefix is None else Path(prefix)
 
+    progress = _rust.SaveProgress()
+
     def work() -> Any:
         if path is None:
             return _save_anonymous(td, True, inplace)
         target = os.path.abspath(path)
         plan = _rust.SavePlan(target, options.robust_key, options.copy_existing, False)
         td._save_plan(plan, 0)
-        leaves = iter(plan.write(max(0, options.num_threads), options.existsok))
-        return td._saved(leaves, _Directory(path, options.robust_key), inplace)
+        leaves = plan.write(
+            max(0, options.num_threads),
+            options.existsok,
+            options.atomic is False,
+            options.durable,
+            options.checks,
+            progress,
+        )
+        return td._saved(iter(leaves), _Directory(path, options.robust_key), inplace)
 
-    return _now_or_later(work, options)
+    return _now_or_later(work, options, progress)
 
 
 def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
@@ -143,7 +158,7 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
         directory = _Directory(path, options.robust_key)
         return td._saved(iter(leaves), directory, False)
 
-    return _now_or_later(work, options)
+    return _now_or_later(work, options, _rust.SaveProgress())
 
 
 def _save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
@@ -152,9 +167,11 @@ def _save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
     return td._saved(iter(plan.leaves), None, inplace)
 
 
-def _now_or_later(work: Callable[[], Any], options: SaveOptions) -> Any:
+def _now_or_later(work: Callable[[], Any], options: SaveOptions, progress: Any) -> Any:
+    if options.pbar:
+        watched, work = work, lambda: with_bar(watched, progress)
     if options.return_early and options.num_threads > 1:
-        return in_background(work)
+        return in_background(work, progress)
     return work()
 
 
@@ -293,6 +310,7 @@ def load(
     mode: str | None = None,
     num_threads: int = 0,
     allow_pickle: bool | None = None,
+    verify: bool = False,
 ) -> Any:
     """Make a container from a directory; with ``out``, in the place of its entries."""
     options = LoadOptions(
@@ -308,6 +326,8 @@ def load(
         raise NotImplementedError(MSG_ARCHIVE)
     if subpath is not None:
         path = _descend(path, subpath, options.robust_key)
+    if verify:
+        check_loaded(prefix, options.num_threads)
     loaded = load_directory(path, options)
     target = options.device
     if target is not None and target.type not in ("meta", "cpu"):

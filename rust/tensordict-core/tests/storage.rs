@@ -7,13 +7,22 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use tempfile::TempDir;
+use tensordict_core::storage::commit::SaveOptions;
+use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::json::{self, Value};
 use tensordict_core::storage::map::Mode;
 use tensordict_core::storage::metadata::{self, LeafMeta, LevelFields};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::read::{Node, ReadOptions, Tree, map_leaves, read_tree};
 use tensordict_core::storage::region::Region;
+use tensordict_core::storage::source::Source;
+use tensordict_core::storage::sums::SUMS_FILE;
 use tensordict_core::storage::{StorageError, StorageResult, commit, sparse};
+
+const OPTIONS: SaveOptions = SaveOptions {
+    exist_ok: true,
+    in_place: false,
+};
 
 const CLASS: &str = "tensordict:TensorDict";
 
@@ -44,8 +53,15 @@ fn plan(leaves: &Leaves) -> Plan {
         // SAFETY: the caller's map holds the bytes until it is done with the plan.
         let region = unsafe { Region::new(bytes.as_ptr(), bytes.len()) };
         let length = bytes.len() as u64;
-        plan.add_leaf(level, key, meta, length, Content::Memory(region), None)
-            .unwrap();
+        plan.add_leaf(
+            level,
+            key,
+            meta,
+            length,
+            Content::Data(Source::Memory(region)),
+            None,
+        )
+        .unwrap();
     }
     for level in levels.into_values() {
         let fields = LevelFields {
@@ -58,7 +74,12 @@ fn plan(leaves: &Leaves) -> Plan {
 }
 
 fn save(leaves: &Leaves, target: &Path) -> StorageResult<()> {
-    commit::save(&plan(leaves), target, 2, true).map(drop)
+    save_plan(&plan(leaves), target)
+}
+
+fn save_plan(plan: &Plan, target: &Path) -> StorageResult<()> {
+    let progress = Progress::default();
+    commit::save(&Job::new(&progress), plan, target, OPTIONS).map(drop)
 }
 
 fn read(target: &Path) -> StorageResult<Tree> {
@@ -159,7 +180,7 @@ fn test_a_target_with_other_files_keeps_them() {
     assert_eq!(load(&target).unwrap(), new);
     assert_eq!(
         files(&target),
-        names(&["c.memmap", "meta.json", "notes.txt"])
+        names(&[SUMS_FILE, "c.memmap", "meta.json", "notes.txt"])
     );
 }
 
@@ -220,8 +241,11 @@ fn test_a_linked_leaf_stays_the_same_file() {
     // The other leaf's memory is gone by now, so it is given anew.
     let new = b"new";
     // SAFETY: the array is static.
-    plan.set_content(1, Content::Memory(unsafe { Region::new(new.as_ptr(), 3) }));
-    commit::save(&plan, &target, 1, true).unwrap();
+    plan.set_content(
+        1,
+        Content::Data(Source::Memory(unsafe { Region::new(new.as_ptr(), 3) })),
+    );
+    save_plan(&plan, &target).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
     assert_eq!(
         load(&target).unwrap(),
@@ -299,5 +323,5 @@ fn test_an_entry_is_added_after_all_others() {
         panic!("no object")
     };
     assert_eq!(fields.keys().last().map(String::as_str), Some("later"));
-    assert_eq!(files(&target), names(&["a.memmap", "meta.json"]));
+    assert_eq!(files(&target), names(&[SUMS_FILE, "a.memmap", "meta.json"]));
 }

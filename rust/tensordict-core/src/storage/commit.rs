@@ -11,65 +11,173 @@
 //!   renamed into place by itself, metadata after leaves, the root's last. After a kill no leaf is
 //!   torn, but leaves of both saves can be there. The work directory is then inside the target.
 //!
-//! The owner of a work directory holds a lock on it, which ends with the process: the next save
-//! to the same target deletes those that nobody holds.
+//! [`super::work`] says who owns a work directory, and when it is swept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
+use super::io::Disk;
+use super::job::Job;
 use super::json::Value;
 use super::map::Mapping;
 use super::metadata;
 use super::names;
 use super::plan::{FileContent, Plan};
-use super::write::write;
+use super::sums::{SUMS_FILE, Sums};
+use super::work::WorkArea;
+use super::write::{Place, sync, write};
 use super::{METADATA_FILE, StorageError, StorageResult};
 
-/// Saves `plan` as the directory `target`; the mappings are those of [`write`].
-///
-/// With `exist_ok` false, a leaf whose file exists in the target is an error.
+/// How a save meets what is in its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaveOptions {
+    /// Whether leaves may be there. If not, a leaf whose file exists is an error.
+    pub exist_ok: bool,
+    /// Whether files are written over in their place, as the published release does. Readers see
+    /// the change; after a kill old and new bytes are mixed.
+    pub in_place: bool,
+}
+
+/// Saves `plan` as the directory `target`; the mappings of the leaves, None for one of no bytes and for
+/// one whose file was linked.
 ///
 /// # Errors
-/// The operating system refuses something. The target is then as it was.
+/// The operating system refuses something, or the job was cancelled. The target is then as it was.
 pub fn save(
+    job: &Job<'_>,
     plan: &Plan,
     target: &Path,
-    threads: usize,
-    exist_ok: bool,
+    options: SaveOptions,
 ) -> StorageResult<Vec<Option<Mapping>>> {
     let target = resolve(target)?;
-    if !exist_ok {
+    if !options.exist_ok {
         refuse_existing(plan, &target)?;
+    }
+    if options.in_place {
+        return save_in_place(job, plan, &target);
     }
     let state = survey(&target)?;
     if let State::Mixed { .. } = state {
         check_places(plan, &target)?;
     }
-    let (work, state) = match (WorkArea::create(&target, &state), state) {
-        // A target that may be written in a directory that may not.
-        (Err(StorageError::Io { source, .. }), State::Whole { named })
-            if source.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            let state = State::Mixed { named };
-            (WorkArea::create(&target, &state)?, state)
-        }
-        (work, state) => (work?, state),
+    let disk = job.disk;
+    let (work, state) = match state {
+        State::Absent => (WorkArea::beside(disk, &target)?, State::Absent),
+        State::Whole { named } => match WorkArea::beside(disk, &target) {
+            // A target that may be written in a directory that may not.
+            Err(StorageError::Io { source, .. })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                (WorkArea::inside(disk, &target)?, State::Mixed { named })
+            }
+            work => (work?, State::Whole { named }),
+        },
+        mixed @ State::Mixed { .. } => (WorkArea::inside(disk, &target)?, mixed),
     };
-    let mappings = write(plan, &work.new, threads)?;
-    match state {
-        State::Absent => publish(&work.new, &target)?,
-        State::Whole { .. } => exchange(&work, &target)?,
-        State::Mixed { named } => move_files(plan, &work.new, &target, named)?,
+    let new = work.new_path();
+    let make = |path: &Path| {
+        disk.make_directory(path)
+            .map_err(|source| StorageError::io(path, source))
+    };
+    make(&new)?;
+    for level in &plan.levels[1..] {
+        make(&new.join(&level.path))?;
     }
-    Ok(mappings)
+    let mut written = write(job, plan, &new, Place::New)?;
+    if job.has_sums {
+        write_sums(job, plan, &new, &target, &mut written.sums)?;
+    }
+    if job.is_durable {
+        let sums: &[&str] = if job.has_sums { &[SUMS_FILE] } else { &[] };
+        sync(job, plan, &new, sums)?;
+    }
+    job.progress.check()?;
+    match state {
+        State::Absent => publish(disk, &new, &target)?,
+        State::Whole { .. } => exchange(disk, &work, &target)?,
+        State::Mixed { named } => move_files(job, plan, &new, &target, named)?,
+    }
+    if job.is_durable {
+        sync_directories(disk, plan, &target)?;
+    }
+    Ok(written.mappings)
+}
+
+/// Writes over the files of the target, metadata last.
+fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec<Option<Mapping>>> {
+    fs::create_dir_all(target).map_err(|source| StorageError::io(target, source))?;
+    check_places(plan, target)?;
+    ensure_directories(plan, target)?;
+    // Sums that are not right any more go first: without them nothing is said to be damaged.
+    let old = target.join(SUMS_FILE);
+    let kept = read_sums(target);
+    if old.exists() {
+        job.disk
+            .remove_file(&old)
+            .map_err(|source| StorageError::io(&old, source))?;
+    }
+    let mut written = write(job, plan, target, Place::Existing)?;
+    if job.has_sums {
+        keep_sums(plan, kept, &mut written.sums);
+        let text = written.sums.to_text();
+        super::sparse::replace_file(&old, text.as_bytes())?;
+    }
+    if job.is_durable {
+        sync(job, plan, target, &[])?;
+    }
+    Ok(written.mappings)
+}
+
+/// Writes the sums of a save. Of leaves whose files were linked they are those of the old save.
+fn write_sums(
+    job: &Job<'_>,
+    plan: &Plan,
+    new: &Path,
+    target: &Path,
+    sums: &mut Sums,
+) -> StorageResult<()> {
+    if plan.has_links() {
+        keep_sums(plan, read_sums(target), sums);
+    }
+    let path = new.join(SUMS_FILE);
+    let refused = |source| StorageError::io(&path, source);
+    let directory = job.disk.open_directory(new).map_err(refused)?;
+    let file = job
+        .disk
+        .create(directory.as_fd(), SUMS_FILE)
+        .map_err(refused)?;
+    job.disk
+        .write_all_at(&file, sums.to_text().as_bytes(), 0)
+        .map_err(refused)
+}
+
+fn keep_sums(plan: &Plan, mut old: Sums, sums: &mut Sums) {
+    for number in 0..plan.leaves.len() {
+        if plan.is_link(number) {
+            let name = plan.leaf_path(number).to_string_lossy().into_owned();
+            if let Some(sum) = old.files.swap_remove(&name)
+                && !sums.files.contains_key(&name)
+            {
+                sums.files.insert(name, sum);
+            }
+        }
+    }
+}
+
+/// The sums of the save in a directory; none where they cannot be read.
+fn read_sums(target: &Path) -> Sums {
+    fs::read_to_string(target.join(SUMS_FILE))
+        .ok()
+        .and_then(|text| Sums::parse(&text).ok())
+        .unwrap_or_default()
 }
 
 /// What a target holds. Paths are relative to it.
@@ -183,7 +291,7 @@ fn survey_level(root: &Path, level: &Path, named: &mut BTreeSet<PathBuf>) -> io:
         .map(|entry| entry.and_then(|entry| Ok((entry.file_name(), entry.file_type()?))))
         .collect::<io::Result<_>>()?;
     let known = metadata::read_json(&directory.join(METADATA_FILE))
-        .map(|value| names_in(&value, &found))
+        .map(|value| names_in(&value, &found, level.as_os_str().is_empty()))
         .unwrap_or_default();
     let mut is_whole = true;
     for (name, kind) in found {
@@ -204,7 +312,11 @@ fn survey_level(root: &Path, level: &Path, named: &mut BTreeSet<PathBuf>) -> io:
 }
 
 /// The names that belong to a level of any class, each with whether it is a directory.
-fn names_in(value: &Value, found: &BTreeMap<OsString, fs::FileType>) -> BTreeMap<String, bool> {
+fn names_in(
+    value: &Value,
+    found: &BTreeMap<OsString, fs::FileType>,
+    is_root: bool,
+) -> BTreeMap<String, bool> {
     let mut known = BTreeMap::new();
     let Value::Object(fields) = value else {
         return known;
@@ -216,6 +328,9 @@ fn names_in(value: &Value, found: &BTreeMap<OsString, fs::FileType>) -> BTreeMap
         "pickle.pkl",
     ] {
         known.insert(name.to_owned(), false);
+    }
+    if is_root {
+        known.insert(SUMS_FILE.to_owned(), false);
     }
     for name in ["_tensordict", "_source"] {
         known.insert(name.to_owned(), true);
@@ -240,141 +355,49 @@ fn names_in(value: &Value, found: &BTreeMap<OsString, fs::FileType>) -> BTreeMap
     known
 }
 
-/// A directory to write a save in. Dropped, it is deleted with what it holds.
-struct WorkArea {
-    area: PathBuf,
-    owned: PathBuf,
-    new: PathBuf,
-    /// Held locked, and so not closed, while the directory is in use.
-    _lock: File,
-}
-
-impl WorkArea {
-    fn create(target: &Path, state: &State) -> StorageResult<Self> {
-        let area = match (state, target.parent(), target.file_name()) {
-            (State::Absent | State::Whole { .. }, Some(parent), Some(name)) => {
-                // A name that is as long as can be leaves no room for more.
-                let name: String = name.to_string_lossy().chars().take(50).collect();
-                parent.join(format!(".{name}.tdtmp"))
-            }
-            _ => target.join(".tdtmp"),
-        };
-        sweep(&area);
-        loop {
-            match Self::try_create(&area) {
-                Ok(Some(work)) => return Ok(work),
-                Ok(None) => {}
-                Err(source) => return Err(StorageError::io(&area, source)),
-            }
-        }
-    }
-
-    /// None where another save swept the directory before it was locked.
-    fn try_create(area: &Path) -> io::Result<Option<Self>> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let owned = area.join(format!("{}-{count}", std::process::id()));
-        match fs::create_dir(area) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        match fs::create_dir(&owned) {
-            // Of another process of this number (in another container), or swept with the area.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound
-                ) =>
-            {
-                return Ok(None);
-            }
-            made => made?,
-        }
-        let is_swept = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        let lock = match File::open(&owned) {
-            Err(error) if is_swept(&error) => return Ok(None),
-            lock => lock?,
-        };
-        // Only a sweep can hold the lock. A file system without locks is never swept.
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-            return Ok(None);
-        }
-        let new = owned.join("new");
-        match fs::create_dir(&new) {
-            Err(error) if is_swept(&error) => return Ok(None),
-            made => made?,
-        }
-        Ok(Some(Self {
-            area: area.to_path_buf(),
-            owned,
-            new,
-            _lock: lock,
-        }))
-    }
-}
-
-impl Drop for WorkArea {
-    fn drop(&mut self) {
-        // What cannot be deleted now is swept by the next save.
-        let _ = fs::remove_dir_all(&self.owned);
-        let _ = fs::remove_dir(&self.area);
-    }
-}
-
-/// Deletes the work directories whose owner is gone.
-fn sweep(area: &Path) {
-    let Ok(entries) = fs::read_dir(area) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        let Ok(directory) = File::open(&path) else {
-            continue;
-        };
-        if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // What cannot be deleted stays for the next sweep.
-            let _ = fs::remove_dir_all(&path);
-        }
-    }
-}
-
-fn is_unsupported(errno: Errno) -> bool {
-    matches!(errno, Errno::INVAL | Errno::NOSYS | Errno::NOTSUP)
+/// Whether a file system does not know the flags of a rename.
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP)
+    )
 }
 
 /// Renames `new` to `target`, which does not exist.
-fn publish(new: &Path, target: &Path) -> StorageResult<()> {
-    match renameat_with(CWD, new, CWD, target, RenameFlags::NOREPLACE) {
-        Err(errno) if is_unsupported(errno) => {
-            fs::rename(new, target).map_err(|source| StorageError::io(target, source))
-        }
-        renamed => renamed.map_err(|errno| StorageError::io(target, errno)),
-    }
+fn publish(disk: Disk<'_>, new: &Path, target: &Path) -> StorageResult<()> {
+    let renamed = match disk.rename(new, target, RenameFlags::NOREPLACE) {
+        Err(error) if is_unsupported(&error) => disk.rename(new, target, RenameFlags::empty()),
+        renamed => renamed,
+    };
+    renamed.map_err(|source| StorageError::io(target, source))
 }
 
 /// Puts the new directory in the place of the target; the old one stays in the work directory and
 /// is deleted with it.
-fn exchange(work: &WorkArea, target: &Path) -> StorageResult<()> {
+fn exchange(disk: Disk<'_>, work: &WorkArea<'_>, target: &Path) -> StorageResult<()> {
     let refused = |source: io::Error| StorageError::io(target, source);
-    let permissions = fs::metadata(target).map_err(refused)?.permissions();
-    fs::set_permissions(&work.new, permissions).map_err(refused)?;
-    match renameat_with(CWD, &work.new, CWD, target, RenameFlags::EXCHANGE) {
-        Err(errno) if is_unsupported(errno) => {
-            let old = work.owned.join("old");
-            fs::rename(target, &old).map_err(refused)?;
-            fs::rename(&work.new, target).map_err(|source| {
-                // Without the old data in place there would be none: it goes back.
-                let _ = fs::rename(&old, target);
-                refused(source)
-            })
+    let new = work.new_path();
+    disk.copy_permissions(target, &new).map_err(refused)?;
+    match disk.rename(&new, target, RenameFlags::EXCHANGE) {
+        Err(error) if is_unsupported(&error) => {
+            let old = work.old_path();
+            disk.rename(target, &old, RenameFlags::empty())
+                .map_err(refused)?;
+            disk.rename(&new, target, RenameFlags::empty())
+                .map_err(|source| {
+                    // Without the old data in place there would be none: it goes back.
+                    let _ = fs::rename(&old, target);
+                    refused(source)
+                })
         }
-        exchanged => exchanged.map_err(|errno| refused(errno.into())),
+        exchanged => exchanged.map_err(refused),
     }
 }
 
-/// Renames each file into place, metadata after leaves and that of the root last, then deletes the
-/// files that only the old metadata named.
+/// Renames each file into place, leaves first, then sums, then metadata, that of the root last; then
+/// deletes the files that only the old metadata named.
 fn move_files(
+    job: &Job<'_>,
     plan: &Plan,
     new: &Path,
     target: &Path,
@@ -388,15 +411,36 @@ fn move_files(
     // Children come after their parents in a plan, so backwards the root is last.
     let mut metadata = metadata;
     metadata.sort_by_key(|file| std::cmp::Reverse(file.level));
-    for file in others.into_iter().chain(metadata) {
-        let path = plan.file_path(file);
+    let paths = |files: Vec<&super::plan::PlannedFile>| -> Vec<PathBuf> {
+        files.into_iter().map(|file| plan.file_path(file)).collect()
+    };
+    let mut order = paths(others);
+    if job.has_sums {
+        order.push(PathBuf::from(SUMS_FILE));
+    }
+    order.extend(paths(metadata));
+    for path in order {
         let place = target.join(&path);
-        fs::rename(new.join(&path), &place).map_err(|source| StorageError::io(&place, source))?;
+        job.disk
+            .rename(&new.join(&path), &place, RenameFlags::empty())
+            .map_err(|source| StorageError::io(&place, source))?;
         named.remove(&path);
     }
     for path in named {
         // A stale file that cannot be deleted is not part of the save.
-        let _ = fs::remove_file(target.join(path));
+        let _ = job.disk.remove_file(&target.join(path));
+    }
+    Ok(())
+}
+
+/// Brings the names in the target, and its own, to the disk.
+fn sync_directories(disk: Disk<'_>, plan: &Plan, target: &Path) -> StorageResult<()> {
+    let levels = plan.levels.iter().map(|level| target.join(&level.path));
+    let parent = target.parent().map(Path::to_path_buf);
+    for path in levels.chain(parent) {
+        let refused = |source: io::Error| StorageError::io(&path, source);
+        let directory = disk.open_directory(&path).map_err(refused)?;
+        disk.sync(&directory).map_err(refused)?;
     }
     Ok(())
 }

@@ -132,6 +132,17 @@ pub enum StorageError {
         path: PathBuf,
     },
 
+    /// The save was asked to stop.
+    #[error("the save was cancelled; what was there before is as it was")]
+    Cancelled,
+
+    /// Bytes are not those that were saved.
+    #[error("{}", .damages.join("\n"))]
+    Damaged {
+        /// What is wrong with each file, with key and file.
+        damages: Vec<String>,
+    },
+
     /// A file or directory of the target is a symbolic link.
     #[error("Refusing to write a memory-mapped TensorDict through symlink {}.", path.display())]
     Symlink {

@@ -11,9 +11,13 @@
 //!
 //! Threads are scoped to one call: nothing outlives it, so a process may fork at any time.
 
+pub mod archive;
 pub mod commit;
 pub mod dtype;
 mod error;
+pub mod file;
+pub mod io;
+pub mod job;
 pub mod json;
 pub mod map;
 pub mod metadata;
@@ -21,8 +25,12 @@ pub mod names;
 pub mod plan;
 pub mod read;
 pub mod region;
+pub mod source;
 pub mod sparse;
+pub mod sums;
 mod threads;
+pub mod verify;
+mod work;
 pub mod write;
 
 pub use error::{StorageError, StorageResult};

@@ -15,6 +15,8 @@ use rustix::io::Errno;
 use super::metadata::{self, Entry, LeafMeta, LevelFields};
 use super::names::{self, display_key};
 use super::region::Region;
+use super::source::Source;
+use super::sums::SUMS_FILE;
 use super::{METADATA_FILE, StorageError, StorageResult};
 
 /// The longest file name that the usual file systems take, in bytes.
@@ -23,8 +25,8 @@ const MAX_NAME_BYTES: usize = 255;
 /// Where the bytes of a leaf come from.
 #[derive(Debug, Clone)]
 pub enum Content {
-    /// Memory of a tensor, in row-major order without gaps.
-    Memory(Region),
+    /// Memory of a tensor, or bytes of our own.
+    Data(Source),
     /// A file that holds these bytes already and is mapped from them: it is linked, and copied from
     /// memory where links do not work.
     Link {
@@ -102,7 +104,10 @@ impl Plan {
     }
 
     fn push_level(&mut self, keys: Vec<String>, path: PathBuf) -> usize {
-        let used = HashMap::from([(METADATA_FILE.to_owned(), String::new())]);
+        let mut used = HashMap::from([(METADATA_FILE.to_owned(), String::new())]);
+        if self.levels.is_empty() {
+            used.insert(SUMS_FILE.to_owned(), String::new());
+        }
         self.levels.push(PlannedLevel {
             keys,
             path,
@@ -212,12 +217,22 @@ impl Plan {
 
     /// Closes a level of another layout with the text of its metadata.
     pub fn close_level_as(&mut self, level: usize, text: String) {
-        self.add_file(level, METADATA_FILE, text.into_bytes());
+        self.push_file(level, METADATA_FILE, text.into_bytes());
         self.levels[level].is_closed = true;
     }
 
-    /// Adds a file whose bytes are known: metadata of other classes, pickled values.
-    pub fn add_file(&mut self, level: usize, name: &str, bytes: Vec<u8>) {
+    /// Adds a file whose bytes are known: pickled values, and what else a class keeps beside its
+    /// metadata.
+    ///
+    /// # Errors
+    /// Its name is taken.
+    pub fn add_file(&mut self, level: usize, name: &str, bytes: Vec<u8>) -> StorageResult<()> {
+        self.claim(level, name, name)?;
+        self.push_file(level, name, bytes);
+        Ok(())
+    }
+
+    fn push_file(&mut self, level: usize, name: &str, bytes: Vec<u8>) {
         let content = FileContent::Bytes(bytes);
         self.files.push(PlannedFile {
             level,
@@ -254,6 +269,11 @@ impl Plan {
     #[must_use]
     pub fn is_link(&self, leaf: usize) -> bool {
         matches!(self.leaves[leaf].content, Content::Link { .. })
+    }
+
+    /// Whether any leaf's file is that of the target already.
+    pub(crate) fn has_links(&self) -> bool {
+        (0..self.leaves.len()).any(|leaf| self.is_link(leaf))
     }
 
     /// A leaf's key as messages show it.
@@ -301,7 +321,7 @@ impl Plan {
             }
             Slot::Occupied(slot) => slot.get().clone(),
         };
-        if name == METADATA_FILE {
+        if taken.is_empty() && matches!(name, METADATA_FILE | SUMS_FILE) {
             let key = self.display(level, key);
             return Err(StorageError::ReservedKey {
                 key,

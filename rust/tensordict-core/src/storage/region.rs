@@ -38,6 +38,12 @@ impl Region {
         Self { pointer, length }
     }
 
+    /// Bytes of our own, which outlive every use of the region.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        // SAFETY: callers use the region while they hold the bytes: within one function.
+        unsafe { Self::new(bytes.as_ptr(), bytes.len()) }
+    }
+
     /// How many bytes there are.
     #[must_use]
     pub fn len(&self) -> usize {

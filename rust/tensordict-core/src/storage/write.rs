@@ -3,27 +3,28 @@
 //! Bytes go from the tensor's memory to the file with positioned writes. A store through a
 //! mapping would cost a third more for page faults, and turn a full disk into a bus error. At most
 //! one thread is in a file at a time: the kernel's inode lock takes back what a second one gains.
-//! A small file is opened relative to its directory, written, mapped and closed.
+//! A small file is opened relative to its directory, written, mapped and closed. Sums are taken
+//! of each block just before it is written, while it comes into the cache.
 
-use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
+use rustix::fs::OFlags;
 
+use super::file::pour;
+use super::job::Job;
 use super::map::{Mapping, no_mapping};
 use super::plan::{Content, FileContent, Plan, PlannedFile, PlannedLeaf};
 use super::region::Region;
+use super::source::{Source, UNIT_BYTES};
+use super::sums::{FileSum, Sum, Summer, Sums};
 use super::{StorageError, StorageResult, thread_count, threads};
-
-/// The bytes of one write: large enough to cost nothing, small enough to be interrupted.
-const WRITE_BYTES: usize = 8 << 20;
 
 /// A file of this size is a task of its own.
 const LARGE_BYTES: u64 = 1 << 20;
@@ -35,10 +36,23 @@ const BATCH_FILES: usize = 32;
 const SERIAL_FILES: usize = 24;
 const SERIAL_BYTES: u64 = 1 << 20;
 
-/// Writes all files of `plan` into the directory `root`, which is empty, and maps the leaves.
-///
-/// The mappings are by leaf; None for a leaf of no bytes and for one whose file was linked.
-/// With `threads` 0, the cores of this process, at most 8.
+/// What is known of the leaves of a plan once they are written, by leaf.
+#[derive(Debug, Default)]
+pub struct WrittenLeaves {
+    /// The mappings; None for a leaf of no bytes and for one whose file was linked.
+    pub mappings: Vec<Option<Mapping>>,
+    /// The sums of all files that were written, leaves and others, by path.
+    pub sums: Sums,
+}
+
+/// Whether files are new, or may be there and are written over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    New,
+    Existing,
+}
+
+/// Writes all files of `plan` into the directory `root`, and maps the leaves.
 ///
 /// # Errors
 /// The operating system refuses a file: no space left, a file size limit, permissions. What was
@@ -46,20 +60,51 @@ const SERIAL_BYTES: u64 = 1 << 20;
 ///
 /// # Panics
 /// A level of the plan was not closed.
-pub fn write(plan: &Plan, root: &Path, threads: usize) -> StorageResult<Vec<Option<Mapping>>> {
+pub(crate) fn write(
+    job: &Job<'_>,
+    plan: &Plan,
+    root: &Path,
+    place: Place,
+) -> StorageResult<WrittenLeaves> {
     assert!(plan.is_complete(), "a level of the plan has no metadata");
-    for level in &plan.levels[1..] {
-        let path = root.join(&level.path);
-        fs::create_dir(&path).map_err(|source| StorageError::io(&path, source))?;
-    }
-    let mappings: Vec<OnceLock<Mapping>> = plan.leaves.iter().map(|_| OnceLock::new()).collect();
     let (tasks, bytes) = tasks(plan);
+    job.progress.expect(bytes);
+    let writer = Writer {
+        job,
+        plan,
+        root,
+        place,
+        mappings: plan.leaves.iter().map(|_| OnceLock::new()).collect(),
+        sums: plan.files.iter().map(|_| OnceLock::new()).collect(),
+    };
     let is_small = plan.files.len() <= SERIAL_FILES && bytes <= SERIAL_BYTES;
-    let threads = if is_small { 1 } else { thread_count(threads) };
+    let threads = if is_small {
+        1
+    } else {
+        thread_count(job.threads)
+    };
     threads::for_each(tasks.len(), threads, |task| {
-        write_batch(plan, root, &plan.files[tasks[task].clone()], &mappings)
+        writer.batch(tasks[task].clone())
     })?;
-    Ok(mappings.into_iter().map(OnceLock::into_inner).collect())
+    let mut sums = Sums::new();
+    if job.has_sums {
+        sums.files.reserve(plan.files.len());
+        for (file, sum) in plan.files.iter().zip(writer.sums) {
+            if let Some(sum) = sum.into_inner() {
+                let modified_ns = job.stamp_ns;
+                let name = plan.file_path(file).to_string_lossy().into_owned();
+                sums.files.insert(name, FileSum { sum, modified_ns });
+            }
+        }
+    }
+    Ok(WrittenLeaves {
+        mappings: writer
+            .mappings
+            .into_iter()
+            .map(OnceLock::into_inner)
+            .collect(),
+        sums,
+    })
 }
 
 /// The files of the plan in tasks, the largest first, and the bytes of all.
@@ -107,71 +152,106 @@ fn file_bytes(plan: &Plan, file: &PlannedFile) -> u64 {
     }
 }
 
-/// Writes files of one level.
-fn write_batch(
-    plan: &Plan,
-    root: &Path,
-    files: &[PlannedFile],
-    mappings: &[OnceLock<Mapping>],
-) -> StorageResult<()> {
-    let Some(first) = files.first() else {
-        return Ok(());
-    };
-    let path = root.join(&plan.levels[first.level].path);
-    let directory = openat(
-        CWD,
-        &path,
-        OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .map_err(|errno| StorageError::io(&path, errno))?;
-    for file in files {
-        match &file.content {
-            FileContent::Bytes(bytes) => create(&directory, &file.name)
-                .and_then(|created| write_all(&created, bytes))
-                .map_err(|source| StorageError::io(path.join(&file.name), source))?,
-            FileContent::Leaf(number) => {
-                let leaf = &plan.leaves[*number];
-                if let Some(mapping) = write_leaf(&directory, leaf)
-                    .map_err(|source| {
-                        StorageError::io_of(plan.display_leaf(leaf), path.join(&leaf.name), source)
-                    })?
-                    .map_or(Ok(None), |file| {
-                        map_written(&file, leaf).map(Some).map_err(|source| {
-                            no_mapping(&path.join(&leaf.name), plan.display_leaf(leaf), source)
-                        })
-                    })?
-                {
-                    // Each leaf is in one task, so its place is empty.
-                    let _ = mappings[*number].set(mapping);
-                }
-            }
-        }
-    }
-    Ok(())
+struct Writer<'w> {
+    job: &'w Job<'w>,
+    plan: &'w Plan,
+    root: &'w Path,
+    place: Place,
+    mappings: Vec<OnceLock<Mapping>>,
+    sums: Vec<OnceLock<Sum>>,
 }
 
-/// Writes the file of a leaf; None where the file was linked and not written.
-fn write_leaf(directory: &OwnedFd, leaf: &PlannedLeaf) -> io::Result<Option<File>> {
-    let memory = match &leaf.content {
-        Content::Memory(memory) => *memory,
-        Content::Link { path, memory } => {
-            if linkat(CWD, path, directory, leaf.name.as_str(), AtFlags::empty()).is_ok() {
-                return Ok(None);
-            }
-            *memory
+impl Writer<'_> {
+    /// Writes files of one level.
+    fn batch(&self, range: Range<usize>) -> StorageResult<()> {
+        let files = &self.plan.files[range.clone()];
+        let Some(first) = files.first() else {
+            return Ok(());
+        };
+        let path = self.root.join(&self.plan.levels[first.level].path);
+        let directory = self
+            .job
+            .disk
+            .open_directory(&path)
+            .map_err(|source| StorageError::io(&path, source))?;
+        let mut bounce = Vec::new();
+        for (number, file) in range.zip(files) {
+            self.file(number, file, directory.as_fd(), &path, &mut bounce)?;
         }
-        Content::Absent => Region::EMPTY,
-    };
-    if memory.len() as u64 != leaf.length {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "the memory of the leaf is not of its size",
-        ));
+        Ok(())
     }
-    let file = create(directory, &leaf.name)?;
-    write_all(&file, memory.bytes())?;
-    Ok(Some(file))
+
+    fn file(
+        &self,
+        number: usize,
+        planned: &PlannedFile,
+        directory: BorrowedFd<'_>,
+        path: &Path,
+        bounce: &mut Vec<u8>,
+    ) -> StorageResult<()> {
+        let Job { disk, .. } = *self.job;
+        let name = planned.name.as_str();
+        let leaf = match &planned.content {
+            FileContent::Leaf(leaf) => Some((*leaf, &self.plan.leaves[*leaf])),
+            FileContent::Bytes(_) => None,
+        };
+        let failed = |source: io::Error| {
+            let key = leaf.map(|(_, leaf)| self.plan.display_leaf(leaf));
+            StorageError::io_of(key.unwrap_or_default(), path.join(name), source)
+        };
+        let linked;
+        let source = match (&planned.content, leaf.map(|(_, leaf)| &leaf.content)) {
+            (FileContent::Bytes(bytes), _) => {
+                linked = Source::Memory(Region::of(bytes));
+                &linked
+            }
+            (_, Some(Content::Data(source))) => source,
+            (_, Some(Content::Link { path, memory })) => {
+                // In its place already, or given a name in the new place.
+                if self.place == Place::Existing || disk.link(path, directory, name).is_ok() {
+                    return self.job.progress.advance(memory.len() as u64);
+                }
+                linked = Source::Memory(*memory);
+                &linked
+            }
+            _ => &Source::EMPTY,
+        };
+        if leaf.is_some_and(|(_, leaf)| source.len() != leaf.length) {
+            let text = "the memory of the leaf is not of its size";
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, text)));
+        }
+        let file = match self.place {
+            Place::New => disk.create(directory, name),
+            Place::Existing => {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                disk.open_at(directory, name, flags)
+            }
+        };
+        let file = file.map_err(failed)?;
+        let mut summer = Summer::default();
+        let take = |block: &[u8]| {
+            if self.job.has_sums {
+                summer.update(block);
+            }
+        };
+        pour(self.job, &file, 0, source, bounce, take, &failed)?;
+        if leaf.is_none() && self.place == Place::Existing {
+            disk.set_length(&file, source.len()).map_err(failed)?;
+        }
+        if self.job.has_sums {
+            disk.set_modified(&file, self.job.stamp_ns)
+                .map_err(failed)?;
+            // Each file is in one task, so its place is empty.
+            let _ = self.sums[number].set(summer.finish());
+        }
+        if let Some((number, leaf)) = leaf {
+            let mapping = disk.map(|| map_written(&file, leaf)).map_err(|source| {
+                no_mapping(&path.join(name), self.plan.display_leaf(leaf), source)
+            })?;
+            let _ = self.mappings[number].set(mapping);
+        }
+        Ok(())
+    }
 }
 
 fn map_written(file: &File, leaf: &PlannedLeaf) -> io::Result<Mapping> {
@@ -179,22 +259,36 @@ fn map_written(file: &File, leaf: &PlannedLeaf) -> io::Result<Mapping> {
     Mapping::new(file, &file.metadata()?, length, true)
 }
 
-fn create(directory: &OwnedFd, name: impl AsRef<OsStr>) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(
-        directory.as_fd(),
-        name.as_ref(),
-        flags,
-        Mode::from_raw_mode(0o666),
-    )?;
-    Ok(File::from(file))
-}
+/// More files than this are brought to the disk with all of their file system: the device then
+/// orders the writes, and the journal is committed once.
+const SYNC_FILES: usize = 300;
 
-fn write_all(file: &File, bytes: &[u8]) -> io::Result<()> {
-    let mut offset = 0;
-    for unit in bytes.chunks(WRITE_BYTES) {
-        file.write_all_at(unit, offset)?;
-        offset += unit.len() as u64;
+/// Brings the files and directories of a plan to the disk.
+pub(crate) fn sync(job: &Job<'_>, plan: &Plan, root: &Path, others: &[&str]) -> StorageResult<()> {
+    let disk = job.disk;
+    let refused = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source: io::Error| StorageError::io(path, source)
+    };
+    if plan.files.len() > SYNC_FILES {
+        let directory = disk.open_directory(root).map_err(refused(root))?;
+        return disk.sync_file_system(&directory).map_err(refused(root));
+    }
+    let mut paths: Vec<PathBuf> = plan
+        .files
+        .iter()
+        .map(|file| root.join(plan.file_path(file)))
+        .collect();
+    paths.extend(others.iter().map(|name| root.join(name)));
+    threads::for_each(paths.len(), thread_count(job.threads), |number| {
+        let path = &paths[number];
+        let file = File::open(path).map_err(refused(path))?;
+        disk.sync(&file).map_err(refused(path))
+    })?;
+    for level in &plan.levels {
+        let path = root.join(&level.path);
+        let directory = disk.open_directory(&path).map_err(refused(&path))?;
+        disk.sync(&directory).map_err(refused(&path))?;
     }
     Ok(())
 }
@@ -220,7 +314,7 @@ pub fn write_file(path: &Path, memory: Region, length: u64) -> StorageResult<Opt
         let mut offset = 0;
         while offset < length {
             let left = usize::try_from(length - offset).unwrap_or(usize::MAX);
-            let unit = memory.len().min(WRITE_BYTES).min(left);
+            let unit = memory.len().min(UNIT_BYTES).min(left);
             let start = usize::try_from(offset % memory.len() as u64).unwrap_or(0);
             let unit = unit.min(memory.len() - start);
             file.write_all_at(&memory.bytes()[start..start + unit], offset)?;

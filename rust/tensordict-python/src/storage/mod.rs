@@ -4,6 +4,7 @@
 //! entries to Python containers. Memory goes to and from torch by [`dlpack`]; [`mapped`] makes the
 //! tensors over files. The GIL is released while files are written, opened or mapped.
 
+mod checks;
 pub(crate) mod dlpack;
 mod errors;
 mod load;
@@ -16,5 +17,6 @@ use pyo3::prelude::*;
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     mapped::register(module)?;
     save::register(module)?;
-    load::register(module)
+    load::register(module)?;
+    checks::register(module)
 }

@@ -12,10 +12,13 @@ use pyo3::prelude::*;
 use pyo3::sync::{PyOnceLock, critical_section::with_critical_section};
 use pyo3::types::{PyDict, PyList, PyString, PyType};
 use pyo3::{PyTraverseError, PyVisit};
+use tensordict_core::storage::commit::SaveOptions;
+use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::metadata::{Entry, LeafMeta, LevelFields};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::region::Region;
+use tensordict_core::storage::source::Source;
 use tensordict_core::storage::{commit, metadata, names, sparse, write};
 
 use super::dlpack::{self, Memory};
@@ -168,6 +171,15 @@ impl SavePlan {
         self.state.lock().plan.close_level_as(level, text);
     }
 
+    /// Adds a file whose bytes are known to a level: what a container keeps beside its metadata.
+    fn add_file(&self, py: Python<'_>, level: usize, name: &str, content: Vec<u8>) -> PyResult<()> {
+        self.state
+            .lock()
+            .plan
+            .add_file(level, name, content)
+            .map_err(|error| exception(py, &error))
+    }
+
     /// The directory of a level once saved.
     fn level_directory(&self, level: usize) -> PathBuf {
         self.target.join(self.state.lock().plan.level_path(level))
@@ -175,15 +187,31 @@ impl SavePlan {
 
     /// Writes the plan and makes it the target; the tensors over its files, in the order in which
     /// the leaves were added.
+    #[pyo3(signature = (num_threads, exist_ok, in_place, durable, checks, progress))]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "they are keywords in Python"
+    )]
     fn write<'py>(
         &self,
         py: Python<'py>,
         num_threads: usize,
         exist_ok: bool,
+        in_place: bool,
+        durable: bool,
+        checks: bool,
+        progress: &SaveProgress,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mappings = py.detach(|| {
             let state = self.state.lock();
-            commit::save(&state.plan, &self.target, num_threads, exist_ok)
+            let job = Job {
+                threads: num_threads,
+                is_durable: durable,
+                has_sums: checks,
+                ..Job::new(&progress.progress)
+            };
+            let options = SaveOptions { exist_ok, in_place };
+            commit::save(&job, &state.plan, &self.target, options)
         });
         let mappings = mappings.map_err(|error| exception(py, &error))?;
         self.tensors(py, mappings)
@@ -236,6 +264,32 @@ impl SavePlan {
     fn __clear__(&self) {
         let leaves = std::mem::take(&mut self.state.lock().leaves);
         drop(leaves);
+    }
+}
+
+/// How far a save is; shared with whoever watches it or stops it.
+#[pyclass(module = "tensordict._rust", frozen)]
+pub(crate) struct SaveProgress {
+    progress: Progress,
+}
+
+#[pymethods]
+impl SaveProgress {
+    #[new]
+    fn new() -> Self {
+        Self {
+            progress: Progress::default(),
+        }
+    }
+
+    /// Bytes written, and bytes to write; 0 before they are known.
+    fn bytes(&self) -> (u64, u64) {
+        self.progress.bytes()
+    }
+
+    /// Asks the save to stop.
+    fn cancel(&self) {
+        self.progress.cancel();
     }
 }
 
@@ -365,11 +419,11 @@ impl SavePlan {
     ) -> PyResult<Content> {
         let py = value.py();
         if !value.get_type().is(mapped_class(py)?) {
-            return Ok(Content::Memory(region));
+            return Ok(Content::Data(Source::Memory(region)));
         }
         let filename: Option<PathBuf> = value.getattr(&imports(py)?.filename)?.extract()?;
         let Some(filename) = filename else {
-            return Ok(Content::Memory(region));
+            return Ok(Content::Data(Source::Memory(region)));
         };
         if is_same_path(&filename, &path) {
             if is_file_at(memory.pointer, memory.num_bytes, &path) {
@@ -385,7 +439,7 @@ impl SavePlan {
                 filename.display()
             )));
         }
-        Ok(Content::Memory(region))
+        Ok(Content::Data(Source::Memory(region)))
     }
 
     /// The tensors over the files: new ones, and those that are there where the file was linked.
@@ -522,6 +576,7 @@ fn add_metadata(
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<SavePlan>()?;
+    module.add_class::<SaveProgress>()?;
     module.add_function(wrap_pyfunction!(write_file, module)?)?;
     module.add_function(wrap_pyfunction!(create_file, module)?)?;
     module.add_function(wrap_pyfunction!(escape_key, module)?)?;

@@ -1,0 +1,456 @@
+//! One file, written and committed in one step.
+//!
+//! [`save_file`] makes the file beside its target and renames it into place; what is in it is written
+//! by the caller, mostly with [`FileWriter::write_segments`], from segments whose offsets are planned.
+//! Of each segment it gives the sum, which the layout keeps in its own metadata; so
+//! the metadata is usually written last, into room that was left for it.
+//!
+//! ```
+//! use tensordict_core::storage::file::{Segment, save_file};
+//! use tensordict_core::storage::job::{Job, Progress};
+//! use tensordict_core::storage::source::Source;
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("file");
+//! let progress = Progress::default();
+//! save_file(&Job::new(&progress), &path, |writer| {
+//!     let sums = writer.write_segments(&[
+//!         Segment::new(4, Source::Bytes(b"data".to_vec())),
+//!     ])?;
+//!     let header = u32::to_le_bytes(sums[0].sum.whole);
+//!     writer.write_at(0, &header)
+//! })?;
+//! assert_eq!(std::fs::read(path)?.len(), 8);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
+
+use super::job::Job;
+use super::source::{Source, UNIT_BYTES};
+use super::sums::{BLOCK_BYTES, Sum, Summer};
+use super::work::WorkArea;
+use super::{StorageError, StorageResult};
+
+/// Segments of fewer bytes are put together in memory and written with one call.
+const SLAB_LIMIT: u64 = 1 << 20;
+
+/// Bytes that belong at an offset of a file.
+#[derive(Debug, Clone)]
+pub struct Segment {
+    /// Where they begin.
+    pub offset: u64,
+    /// Where they come from.
+    pub source: Source,
+    /// The entry whose bytes they are, as messages show it; empty for none.
+    pub key: String,
+}
+
+impl Segment {
+    /// Bytes that belong at `offset`.
+    #[must_use]
+    pub fn new(offset: u64, source: Source) -> Self {
+        Self {
+            offset,
+            source,
+            key: String::new(),
+        }
+    }
+}
+
+/// What is known of a segment once it is written.
+#[derive(Debug, Clone, Default)]
+pub struct Written {
+    /// The CRC32C; without blocks, and zero, where no sums are asked for.
+    pub sum: Sum,
+    /// The CRC-32 of zip files.
+    pub crc32: u32,
+}
+
+/// A file that is being made.
+#[derive(Debug)]
+pub struct FileWriter<'w> {
+    job: &'w Job<'w>,
+    file: &'w File,
+    /// The name for messages: that of the target.
+    path: &'w Path,
+    takes_crc32: bool,
+}
+
+impl FileWriter<'_> {
+    /// Writes bytes at an offset.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> StorageResult<()> {
+        self.job
+            .disk
+            .write_all_at(self.file, bytes, offset)
+            .map_err(|source| StorageError::io(self.path, source))
+    }
+
+    /// The file: for what is not here.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        self.file
+    }
+
+    /// Takes the CRC-32 of zip files of what is written from now on.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the archive uses it"))]
+    pub(crate) fn take_crc32(&mut self) {
+        self.takes_crc32 = true;
+    }
+
+    /// Writes segments, which are in the order of their offsets and do not overlap; what is
+    /// known of each. Gaps between small segments are written as zeros, others are left out.
+    ///
+    /// # Errors
+    /// The operating system refuses; the save was cancelled.
+    pub fn write_segments(&self, segments: &[Segment]) -> StorageResult<Vec<Written>> {
+        let mut written = Vec::with_capacity(segments.len());
+        let mut bounce = Vec::new();
+        let mut slab = Slab::default();
+        for segment in segments {
+            let length = segment.source.len();
+            if length < SLAB_LIMIT {
+                if !slab.has_room(segment.offset, length) {
+                    slab.flush(self)?;
+                }
+                written.push(slab.add(self, segment, &mut bounce));
+                self.job.progress.advance(length)?;
+                continue;
+            }
+            slab.flush(self)?;
+            written.push(self.write_large(segment, &mut bounce)?);
+        }
+        slab.flush(self)?;
+        Ok(written)
+    }
+
+    fn write_large(&self, segment: &Segment, bounce: &mut Vec<u8>) -> StorageResult<Written> {
+        let mut summer = Summer::default();
+        let mut crc32 = 0;
+        let failed =
+            |source: io::Error| StorageError::io_of(segment.key.clone(), self.path, source);
+        let take = |block: &[u8]| {
+            if self.job.has_sums {
+                summer.update(block);
+            }
+            if self.takes_crc32 {
+                crc32 = next_crc32(crc32, block);
+            }
+        };
+        let source = &segment.source;
+        pour(
+            self.job,
+            self.file,
+            segment.offset,
+            source,
+            bounce,
+            take,
+            &failed,
+        )?;
+        let sum = self.finish(summer, segment.source.len());
+        Ok(Written { sum, crc32 })
+    }
+
+    fn finish(&self, summer: Summer, length: u64) -> Sum {
+        if self.job.has_sums {
+            return summer.finish();
+        }
+        Sum {
+            length,
+            ..Sum::default()
+        }
+    }
+}
+
+/// Writes the bytes of a source at an offset, and shows them to `take` on the way.
+pub(crate) fn pour(
+    job: &Job<'_>,
+    file: &File,
+    offset: u64,
+    source: &Source,
+    bounce: &mut Vec<u8>,
+    mut take: impl FnMut(&[u8]),
+    failed: &dyn Fn(io::Error) -> StorageError,
+) -> StorageResult<()> {
+    source.units(bounce, |at, unit| {
+        job.progress.check()?;
+        // A block is written while the sum has it in the cache.
+        let mut place = offset + at;
+        for block in unit.chunks(BLOCK_BYTES) {
+            take(block);
+            job.disk.write_all_at(file, block, place).map_err(failed)?;
+            place += block.len() as u64;
+        }
+        if job.is_durable {
+            job.disk
+                .begin_writeback(file, offset + at, unit.len() as u64);
+        }
+        job.progress.advance(unit.len() as u64)
+    })
+}
+
+/// Continues a CRC-32 with more bytes.
+#[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+pub(crate) fn next_crc32(so_far: u32, bytes: &[u8]) -> u32 {
+    use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
+    let sum = crc_fast::checksum(Crc32IsoHdlc, bytes);
+    if so_far == 0 {
+        // The CRC of nothing, too.
+        return sum as u32;
+    }
+    crc_fast::checksum_combine(Crc32IsoHdlc, so_far.into(), sum, bytes.len() as u64) as u32
+}
+
+/// Small segments, with the gaps between them, to be written in one call.
+#[derive(Default)]
+struct Slab {
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Slab {
+    fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
+
+    /// Whether a segment is near enough, and small enough, to be added.
+    fn has_room(&self, offset: u64, length: u64) -> bool {
+        self.bytes.is_empty()
+            || (offset - self.end() <= SLAB_LIMIT
+                && offset + length - self.offset <= UNIT_BYTES as u64)
+    }
+
+    fn add(&mut self, writer: &FileWriter<'_>, segment: &Segment, bounce: &mut Vec<u8>) -> Written {
+        if self.bytes.is_empty() {
+            self.offset = segment.offset;
+        }
+        let start = usize::try_from(segment.offset - self.offset).unwrap_or(usize::MAX);
+        self.bytes.resize(start, 0);
+        let slab = &mut self.bytes;
+        let taken = segment.source.units(bounce, |_, unit| {
+            slab.extend_from_slice(unit);
+            Ok::<_, std::convert::Infallible>(())
+        });
+        let Ok(()) = taken;
+        let bytes = &self.bytes[start..];
+        let mut summer = Summer::default();
+        if writer.job.has_sums {
+            summer.update(bytes);
+        }
+        let crc32 = if writer.takes_crc32 {
+            next_crc32(0, bytes)
+        } else {
+            0
+        };
+        let sum = writer.finish(summer, bytes.len() as u64);
+        Written { sum, crc32 }
+    }
+
+    fn flush(&mut self, writer: &FileWriter<'_>) -> StorageResult<()> {
+        writer.write_at(self.offset, &self.bytes)?;
+        self.bytes.clear();
+        Ok(())
+    }
+}
+
+/// Makes the file `target`, or replaces it, in one step; what `write` returns.
+///
+/// A symbolic link to a file stays one. The file gets the job's time, and the permissions of
+/// the one that it replaces. Readers that have that one open keep it. Where `write` fails, the target
+/// is as it was.
+///
+/// # Errors
+/// The operating system refuses; what `write` returns.
+pub fn save_file<T>(
+    job: &Job<'_>,
+    target: &Path,
+    write: impl FnOnce(&mut FileWriter<'_>) -> StorageResult<T>,
+) -> StorageResult<T> {
+    let files = FileSet::new(*job, &[target.to_path_buf()])?;
+    let result = write(&mut files.writer(0))?;
+    files.commit()?;
+    Ok(result)
+}
+
+/// Several files that are written side by side, by one thread each, and committed one after the
+/// other: shards, and last the file that names them.
+#[derive(Debug)]
+pub struct FileSet<'w> {
+    job: Job<'w>,
+    made: Vec<(PathBuf, PathBuf, File)>,
+    _work: Vec<WorkArea<'w>>,
+}
+
+impl<'w> FileSet<'w> {
+    /// Opens new files, to become `targets`.
+    ///
+    /// # Errors
+    /// The operating system refuses; a target is a directory.
+    pub fn new(job: Job<'w>, targets: &[PathBuf]) -> StorageResult<Self> {
+        let mut work: Vec<WorkArea<'w>> = Vec::new();
+        let mut made = Vec::with_capacity(targets.len());
+        for target in targets {
+            let target = resolve_file(target)?;
+            let area = WorkArea::beside(job.disk, &target)?;
+            let path = area.new_path();
+            let directory = path.parent().unwrap_or(&path).to_path_buf();
+            let opened = job
+                .disk
+                .open_directory(&directory)
+                .and_then(|directory| {
+                    use std::os::fd::AsFd;
+                    job.disk
+                        .create(directory.as_fd(), path.file_name().unwrap_or_default())
+                })
+                .map_err(|source| StorageError::io(&target, source))?;
+            work.push(area);
+            made.push((path, target, opened));
+        }
+        Ok(Self {
+            job,
+            made,
+            _work: work,
+        })
+    }
+
+    /// The writer of one of the files.
+    ///
+    /// # Panics
+    /// There is no file of this number.
+    #[must_use]
+    pub fn writer(&self, number: usize) -> FileWriter<'_> {
+        let (_, target, file) = &self.made[number];
+        FileWriter {
+            job: &self.job,
+            file,
+            path: target,
+            takes_crc32: false,
+        }
+    }
+
+    /// Puts the files in their places, in the order in which they were named.
+    ///
+    /// # Errors
+    /// The operating system refuses: files that were renamed before stay.
+    pub fn commit(self) -> StorageResult<()> {
+        let Job {
+            disk, is_durable, ..
+        } = self.job;
+        self.job.progress.check()?;
+        for (path, target, file) in &self.made {
+            let refused = |source: io::Error| StorageError::io(target, source);
+            if target.exists() {
+                disk.copy_permissions(target, path).map_err(refused)?;
+            }
+            disk.set_modified(file, self.job.stamp_ns)
+                .map_err(refused)?;
+            if is_durable {
+                disk.sync(file).map_err(refused)?;
+            }
+        }
+        for (path, target, _) in &self.made {
+            let refused = |source: io::Error| StorageError::io(target, source);
+            disk.rename(path, target, RenameFlags::empty())
+                .map_err(refused)?;
+            if is_durable && let Some(parent) = target.parent() {
+                let parent = disk.open_directory(parent).map_err(refused)?;
+                disk.sync(&parent).map_err(refused)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The file that a name leads to, now or once it is made. Directories above it are made.
+fn resolve_file(target: &Path) -> StorageResult<PathBuf> {
+    let refused = |source| StorageError::io(target, source);
+    let absolute = std::path::absolute(target).map_err(refused)?;
+    match fs::symlink_metadata(&absolute) {
+        Ok(_) => {
+            let path = fs::canonicalize(&absolute).map_err(refused)?;
+            if path.is_dir() {
+                return Err(refused(Errno::ISDIR.into()));
+            }
+            Ok(path)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+                return Err(refused(error));
+            };
+            fs::create_dir_all(parent).map_err(|source| StorageError::io(parent, source))?;
+            Ok(fs::canonicalize(parent).map_err(refused)?.join(name))
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::job::Progress;
+
+    #[test]
+    fn test_segments_are_written_where_they_belong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let large = vec![7_u8; 5 << 20];
+        let progress = Progress::default();
+        let written = save_file(&Job::new(&progress), &path, |writer| {
+            writer.take_crc32();
+            writer.write_segments(&[
+                Segment::new(2, Source::Bytes(b"ab".to_vec())),
+                Segment::new(10, Source::Bytes(b"123456789".to_vec())),
+                Segment::new(4096, Source::Bytes(large.clone())),
+                Segment::new(6 << 20, Source::Bytes(b"z".to_vec())),
+            ])
+        })
+        .unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), (6 << 20) + 1);
+        assert_eq!(&bytes[..4], b"\0\0ab");
+        assert_eq!(&bytes[10..19], b"123456789");
+        assert_eq!(bytes[4096..][..5 << 20], large);
+        assert_eq!(written[1].crc32, 0xCBF4_3926);
+        assert_eq!(written[1].sum.whole, 0xE306_9283);
+        assert_eq!(written[2].sum, Sum::of(&large));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn test_a_save_that_fails_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "old").unwrap();
+        let progress = Progress::default();
+        let result = save_file(&Job::new(&progress), &path, |writer| {
+            writer.write_at(0, b"new")?;
+            progress.cancel();
+            progress.check()
+        });
+        assert!(matches!(result, Err(StorageError::Cancelled)));
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn test_a_link_to_a_file_stays_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let progress = Progress::default();
+        save_file(&Job::new(&progress), &link, |writer| {
+            writer.write_at(0, b"new")
+        })
+        .unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+}

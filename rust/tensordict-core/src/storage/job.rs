@@ -1,0 +1,89 @@
+//! What goes with a save while it runs: how it is done, how far it is, whether it is to stop.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::io::Disk;
+use super::sums;
+use super::{StorageError, StorageResult};
+
+/// How far a save is, shared with whoever watches it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    done: AtomicU64,
+    total: AtomicU64,
+    is_cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Bytes written, and bytes to write: 0 before they are known.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        (
+            self.done.load(Ordering::Relaxed),
+            self.total.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Asks the save to stop: it fails, and the target stays as it is. A save that is past its
+    /// commit is not stopped.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Says how many bytes there are to write.
+    pub fn expect(&self, total: u64) {
+        self.total.store(total, Ordering::Relaxed);
+    }
+
+    /// Says that bytes are about to be written.
+    ///
+    /// # Errors
+    /// The save is to stop.
+    pub fn advance(&self, bytes: u64) -> StorageResult<()> {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+        self.check()
+    }
+
+    /// Fails where the save is to stop.
+    ///
+    /// # Errors
+    /// [`StorageError::Cancelled`].
+    pub fn check(&self) -> StorageResult<()> {
+        if self.is_cancelled.load(Ordering::Relaxed) {
+            return Err(StorageError::Cancelled);
+        }
+        Ok(())
+    }
+}
+
+/// How a save is done.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'j> {
+    /// The system calls.
+    pub disk: Disk<'j>,
+    /// The most threads; 0 for the cores of this process, at most 8.
+    pub threads: usize,
+    /// Whether the save is on the disk when it is done, and survives a power cut.
+    pub is_durable: bool,
+    /// Whether sums are taken.
+    pub has_sums: bool,
+    /// How far it is.
+    pub progress: &'j Progress,
+    /// The time that the files get.
+    pub stamp_ns: i64,
+}
+
+impl<'j> Job<'j> {
+    /// A save on the real disk, not durable, with sums.
+    #[must_use]
+    pub fn new(progress: &'j Progress) -> Self {
+        Self {
+            disk: Disk::REAL,
+            threads: 0,
+            is_durable: false,
+            has_sums: true,
+            progress,
+            stamp_ns: sums::stamp(),
+        }
+    }
+}

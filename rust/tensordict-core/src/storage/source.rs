@@ -1,0 +1,363 @@
+//! Where the bytes of a leaf come from, given out in units.
+//!
+//! Bytes that lie as they are to be written are lent; those of tensors with gaps, and of conjugated
+//! and negated views, are put in order in a buffer that belongs to the thread.
+
+use super::region::Region;
+
+/// The bytes of one unit: large enough to cost nothing, small enough to be interrupted.
+pub const UNIT_BYTES: usize = 4 << 20;
+
+/// Which items of a view have the other sign than in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Signs {
+    /// Every real number: a negated view.
+    pub negated: bool,
+    /// The imaginary parts of complex numbers: a conjugated view.
+    pub conjugated: bool,
+}
+
+/// A tensor whose items do not lie one after the other.
+#[derive(Debug, Clone)]
+pub struct Strided {
+    memory: Region,
+    /// Where the first item begins, in bytes from the start of `memory`.
+    start: usize,
+    /// Sizes and strides in bytes, the last dim last; dims that can be walked as one are one.
+    dims: Vec<(usize, isize)>,
+    item_bytes: usize,
+    signs: Signs,
+    is_complex: bool,
+}
+
+impl Strided {
+    /// A tensor of these sizes and strides (in items) over `memory`, whose first item is at `start`
+    /// bytes. None where it would reach beyond the memory.
+    #[must_use]
+    pub fn new(
+        memory: Region,
+        start: usize,
+        shape: &[i64],
+        strides: &[i64],
+        item_bytes: usize,
+        is_complex: bool,
+        signs: Signs,
+    ) -> Option<Self> {
+        let mut dims: Vec<(usize, isize)> = Vec::with_capacity(shape.len());
+        let (mut lowest, mut highest) = (0_isize, 0_isize);
+        for (&size, &stride) in shape.iter().zip(strides) {
+            let size = usize::try_from(size).ok()?;
+            let stride = isize::try_from(stride)
+                .ok()?
+                .checked_mul(isize::try_from(item_bytes).ok()?)?;
+            if size == 0 {
+                return None;
+            }
+            let reach = stride.checked_mul(isize::try_from(size).ok()? - 1)?;
+            lowest = lowest.checked_add(reach.min(0))?;
+            highest = highest.checked_add(reach.max(0))?;
+            if size == 1 {
+                continue;
+            }
+            match dims.last_mut() {
+                // The dim before steps over exactly this one.
+                Some(last) if last.1 == stride * isize::try_from(size).ok()? => {
+                    *last = (last.0 * size, stride);
+                }
+                _ => dims.push((size, stride)),
+            }
+        }
+        let first = isize::try_from(start).ok()?;
+        let end = first
+            .checked_add(highest)?
+            .checked_add(isize::try_from(item_bytes).ok()?)?;
+        if first.checked_add(lowest)? < 0 || end > isize::try_from(memory.len()).ok()? {
+            return None;
+        }
+        Some(Self {
+            memory,
+            start,
+            dims,
+            item_bytes,
+            signs,
+            is_complex,
+        })
+    }
+
+    /// How many bytes there are, put in order.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        let items: usize = self.dims.iter().map(|(size, _)| size).product();
+        (items * self.item_bytes) as u64
+    }
+
+    /// Whether there are none, which is never so.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts the bytes from `offset`, a whole number of items, in order in `buffer`.
+    fn fill(&self, offset: u64, buffer: &mut [u8]) {
+        let item = self.item_bytes;
+        let mut left = usize::try_from(offset).unwrap_or(usize::MAX) / item;
+        let mut place = vec![0_usize; self.dims.len()];
+        for (dim, &(size, _)) in self.dims.iter().enumerate().rev() {
+            place[dim] = left % size;
+            left /= size;
+        }
+        let bytes = self.memory.bytes();
+        let (inner_size, inner_stride) = self.dims.last().copied().unwrap_or((1, 0));
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let mut at = self.start;
+            for (&index, &(_, stride)) in place.iter().zip(&self.dims) {
+                at = at.wrapping_add_signed(stride * index.cast_signed());
+            }
+            let first = place.last().copied().unwrap_or(0);
+            let items = (inner_size - first).min((buffer.len() - filled) / item);
+            let run = &mut buffer[filled..filled + items * item];
+            if inner_stride.unsigned_abs() == item && inner_stride > 0 {
+                run.copy_from_slice(&bytes[at..at + run.len()]);
+            } else {
+                match item {
+                    1 => gather::<1>(bytes, at, inner_stride, run),
+                    2 => gather::<2>(bytes, at, inner_stride, run),
+                    4 => gather::<4>(bytes, at, inner_stride, run),
+                    8 => gather::<8>(bytes, at, inner_stride, run),
+                    16 => gather::<16>(bytes, at, inner_stride, run),
+                    _ => {
+                        for (number, one) in run.chunks_exact_mut(item).enumerate() {
+                            let at = at.wrapping_add_signed(inner_stride * number.cast_signed());
+                            one.copy_from_slice(&bytes[at..at + item]);
+                        }
+                    }
+                }
+            }
+            filled += items * item;
+            let Some(last) = place.len().checked_sub(1) else {
+                break;
+            };
+            place[last] += items;
+            for dim in (0..=last).rev() {
+                if place[dim] < self.dims[dim].0 {
+                    break;
+                }
+                place[dim] = 0;
+                if dim > 0 {
+                    place[dim - 1] += 1;
+                }
+            }
+        }
+        self.flip_signs(buffer);
+    }
+
+    fn flip_signs(&self, buffer: &mut [u8]) {
+        if self.signs == Signs::default() {
+            return;
+        }
+        // The sign is the highest bit of a float, little-endian; a complex number is two floats.
+        let part = if self.is_complex {
+            self.item_bytes / 2
+        } else {
+            self.item_bytes
+        };
+        for (number, one) in buffer.chunks_exact_mut(part).enumerate() {
+            let is_imaginary = self.is_complex && number % 2 == 1;
+            if self.signs.negated != (self.signs.conjugated && is_imaginary) {
+                one[part - 1] ^= 0x80;
+            }
+        }
+    }
+}
+
+fn gather<const ITEM: usize>(bytes: &[u8], at: usize, stride: isize, run: &mut [u8]) {
+    let mut at = at;
+    for one in run.as_chunks_mut::<ITEM>().0 {
+        *one = *bytes[at..]
+            .first_chunk::<ITEM>()
+            .expect("checked when made");
+        at = at.wrapping_add_signed(stride);
+    }
+}
+
+/// Where bytes come from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Bytes of our own: metadata, pickled values.
+    Bytes(Vec<u8>),
+    /// Memory of a tensor, in row-major order without gaps.
+    Memory(Region),
+    /// A tensor with gaps, or whose signs are others than in memory.
+    Strided(Strided),
+}
+
+impl Source {
+    /// No bytes.
+    pub const EMPTY: Self = Self::Memory(Region::EMPTY);
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Memory(memory) => memory.len() as u64,
+            Self::Strided(strided) => strided.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls `take` with the bytes, in order, in units of at most [`UNIT_BYTES`]; with the
+    /// offset of each. `bounce` is used where they have to be put in order, and grows as needed.
+    ///
+    /// # Errors
+    /// The first that `take` returns.
+    pub fn units<E>(
+        &self,
+        bounce: &mut Vec<u8>,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let bytes = match self {
+            Self::Bytes(bytes) => bytes.as_slice(),
+            Self::Memory(memory) => memory.bytes(),
+            Self::Strided(strided) => {
+                let unit = UNIT_BYTES - UNIT_BYTES % strided.item_bytes;
+                let mut offset = 0;
+                while offset < strided.len() {
+                    let left = usize::try_from(strided.len() - offset).unwrap_or(usize::MAX);
+                    let length = unit.min(left);
+                    if bounce.len() < length {
+                        bounce.resize(length, 0);
+                    }
+                    let buffer = &mut bounce[..length];
+                    strided.fill(offset, buffer);
+                    take(offset, buffer)?;
+                    offset += length as u64;
+                }
+                return Ok(());
+            }
+        };
+        let mut offset = 0;
+        for unit in bytes.chunks(UNIT_BYTES) {
+            take(offset, unit)?;
+            offset += unit.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "the numbers are small"
+)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(source: &Source) -> Vec<u8> {
+        let mut all = Vec::new();
+        source
+            .units(&mut Vec::new(), |offset, unit| {
+                assert_eq!(offset, all.len() as u64);
+                all.extend_from_slice(unit);
+                Ok::<_, ()>(())
+            })
+            .unwrap();
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn test_permuted_dims_are_put_in_order(
+            sizes in proptest::collection::vec(1_usize..5, 1..4),
+            item in prop_oneof![Just(1_usize), Just(2), Just(4), Just(8), Just(16)],
+            seed in any::<u64>(),
+        ) {
+            let items: usize = sizes.iter().product();
+            let bytes: Vec<u8> = (0..items * item).map(|at| (at % 253) as u8).collect();
+            // SAFETY: the bytes outlive the region.
+            let memory = unsafe { Region::new(bytes.as_ptr(), bytes.len()) };
+            let mut strides = vec![1_usize; sizes.len()];
+            for dim in (1..sizes.len()).rev() {
+                strides[dim - 1] = strides[dim] * sizes[dim];
+            }
+            let turn = usize::try_from(seed % sizes.len() as u64).unwrap();
+            let order: Vec<usize> = (0..sizes.len()).map(|dim| (dim + turn) % sizes.len()).collect();
+            let shape: Vec<i64> = order.iter().map(|&dim| sizes[dim] as i64).collect();
+            let turned: Vec<i64> = order.iter().map(|&dim| strides[dim] as i64).collect();
+            let strided =
+                Strided::new(memory, 0, &shape, &turned, item, false, Signs::default()).unwrap();
+            let mut expected = Vec::new();
+            for number in 0..items {
+                let (mut left, mut at) = (number, 0);
+                for dim in (0..shape.len()).rev() {
+                    let size = shape[dim] as usize;
+                    at += (left % size) * turned[dim] as usize;
+                    left /= size;
+                }
+                expected.extend_from_slice(&bytes[at * item..(at + 1) * item]);
+            }
+            prop_assert_eq!(read(&Source::Strided(strided)), expected);
+        }
+    }
+
+    #[test]
+    fn test_expanded_and_reversed_dims() {
+        let bytes = [1_u8, 2, 3];
+        // SAFETY: the bytes outlive the region.
+        let memory = unsafe { Region::new(bytes.as_ptr(), bytes.len()) };
+        let signs = Signs::default();
+        let expanded = Strided::new(memory, 0, &[2, 3], &[0, 1], 1, false, signs).unwrap();
+        assert_eq!(read(&Source::Strided(expanded)), [1, 2, 3, 1, 2, 3]);
+        let reversed = Strided::new(memory, 2, &[3], &[-1], 1, false, signs).unwrap();
+        assert_eq!(read(&Source::Strided(reversed)), [3, 2, 1]);
+        assert!(Strided::new(memory, 1, &[3], &[1], 1, false, signs).is_none());
+        assert!(Strided::new(memory, 1, &[3], &[-1], 1, false, signs).is_none());
+    }
+
+    #[test]
+    fn test_signs() {
+        let numbers: Vec<u8> = [1.0_f32, 2.0, 3.0, -4.0]
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
+        // SAFETY: the bytes outlive the region.
+        let memory = unsafe { Region::new(numbers.as_ptr(), numbers.len()) };
+        let read_floats = |shape: &[i64], item, is_complex, signs| -> Vec<f32> {
+            let strided = Strided::new(memory, 0, shape, &[1], item, is_complex, signs).unwrap();
+            read(&Source::Strided(strided))
+                .chunks_exact(4)
+                .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
+                .collect()
+        };
+        let conjugated = Signs {
+            conjugated: true,
+            negated: false,
+        };
+        let negated = Signs {
+            conjugated: false,
+            negated: true,
+        };
+        let both = Signs {
+            conjugated: true,
+            negated: true,
+        };
+        assert_eq!(
+            read_floats(&[2], 8, true, conjugated),
+            [1.0, -2.0, 3.0, 4.0]
+        );
+        assert_eq!(
+            read_floats(&[4], 4, false, negated),
+            [-1.0, -2.0, -3.0, 4.0]
+        );
+        assert_eq!(read_floats(&[2], 8, true, both), [-1.0, 2.0, -3.0, -4.0]);
+    }
+}

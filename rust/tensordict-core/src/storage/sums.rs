@@ -1,0 +1,337 @@
+//! Sums of what was written, to tell damage from change.
+//!
+//! A save keeps the CRC32C of each block of 1 MiB and of each file, with the file's size and the time
+//! at which it was modified. Filling a dataset through its mapping is normal use, so the time
+//! decides what other bytes mean:
+//!
+//! * the bytes that were written: *good*, whatever the time;
+//! * other bytes under the same time: *damaged*;
+//! * other bytes under another time: *modified since the save*.
+//!
+//! Times on disk come from a clock with ticks of some milliseconds, so a store right after a
+//! save could leave the time as it is. Therefore the files of a save get a time that is a
+//! few ticks in the past ([`stamp`]): each later store gives a newer one. On file systems
+//! where stores through a mapping leave the time alone ([`follows_stores`]) other bytes are
+//! *changed or damaged*: nobody can tell.
+//!
+//! In a tree the sums are a file of their own, [`SUMS_FILE`], which readers of the
+//! published format ignore; in a single file they are part of its metadata.
+
+use std::fmt::Write as _;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use crc_fast::{checksum, checksum_combine};
+use indexmap::IndexMap;
+
+use super::json::{self, Value};
+
+/// The file of the sums, in the root of a tree.
+pub const SUMS_FILE: &str = ".tensordict-sums.json";
+
+/// The bytes that a sum stands for, but for the last of a file.
+pub const BLOCK_BYTES: usize = 1 << 20;
+
+/// The version of the format of the sums.
+const VERSION: i64 = 1;
+
+/// Longer than a tick of any kernel's clock of times, twice.
+const TICKS_NS: i64 = 20_000_000;
+
+/// The CRC32C of some bytes and of their blocks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// How many bytes.
+    pub length: u64,
+    /// Of all bytes.
+    pub whole: u32,
+    /// Of each block, where there is more than one.
+    pub blocks: Vec<u32>,
+}
+
+impl Sum {
+    /// The sum of bytes that are all there.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut summer = Summer::default();
+        summer.update(bytes);
+        summer.finish()
+    }
+}
+
+/// Takes sums as bytes come.
+#[derive(Debug, Default)]
+pub struct Summer {
+    blocks: Vec<u32>,
+    /// Of the block that is not full yet.
+    current: u32,
+    filled: usize,
+    length: u64,
+}
+
+impl Summer {
+    /// Takes the next bytes.
+    pub fn update(&mut self, mut bytes: &[u8]) {
+        self.length += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let (piece, rest) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.filled));
+            let sum = crc32c(piece);
+            self.current = match self.filled {
+                0 => sum,
+                _ => combine(self.current, sum, piece.len() as u64),
+            };
+            self.filled += piece.len();
+            bytes = rest;
+            if self.filled == BLOCK_BYTES {
+                self.blocks.push(self.current);
+                self.filled = 0;
+            }
+        }
+    }
+
+    /// The sum of all bytes that came.
+    #[must_use]
+    pub fn finish(mut self) -> Sum {
+        if self.filled > 0 {
+            self.blocks.push(self.current);
+        }
+        let mut left = self.length;
+        let mut whole = 0;
+        for (number, &block) in self.blocks.iter().enumerate() {
+            let bytes = left.min(BLOCK_BYTES as u64);
+            left -= bytes;
+            whole = match number {
+                0 => block,
+                _ => combine(whole, block, bytes),
+            };
+        }
+        if self.blocks.len() < 2 {
+            self.blocks.clear();
+        }
+        Sum {
+            length: self.length,
+            whole,
+            blocks: self.blocks,
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(Crc32Iscsi, bytes) as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+fn combine(left: u32, right: u32, right_bytes: u64) -> u32 {
+    checksum_combine(Crc32Iscsi, left.into(), right.into(), right_bytes) as u32
+}
+
+/// The sum of a file of a save, and the time at which it was right.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FileSum {
+    /// The sum of its bytes.
+    pub sum: Sum,
+    /// When the file was modified, in nanoseconds since 1970.
+    pub modified_ns: i64,
+}
+
+/// The sums of a save.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// A text that no other save has.
+    pub generation: String,
+    /// By file, relative to the root of the save, with `/` between the parts.
+    pub files: IndexMap<String, FileSum>,
+}
+
+impl Sums {
+    /// Those of a new save, without files.
+    #[must_use]
+    pub fn new() -> Self {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let process = std::process::id();
+        Self {
+            generation: format!("{:x}-{process:x}-{count:x}", now_ns()),
+            files: IndexMap::new(),
+        }
+    }
+
+    /// The text of [`SUMS_FILE`].
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::with_capacity(128 + self.files.len() * 96);
+        write!(
+            text,
+            "{{\"version\": {VERSION}, \"algorithm\": \"crc32c\", \"block_bytes\": {BLOCK_BYTES}, \
+             \"generation\": "
+        )
+        .expect("a String takes all that is written");
+        json::write_string(&self.generation, &mut text);
+        text.push_str(", \"files\": {");
+        for (number, (name, file)) in self.files.iter().enumerate() {
+            if number > 0 {
+                text.push_str(", ");
+            }
+            json::write_string(name, &mut text);
+            write!(
+                text,
+                ": [{}, {}, \"{:08x}",
+                file.sum.length, file.modified_ns, file.sum.whole
+            )
+            .expect("a String takes all that is written");
+            if !file.sum.blocks.is_empty() {
+                text.push_str("\", \"");
+                for block in &file.sum.blocks {
+                    write!(text, "{block:08x}").expect("a String takes all that is written");
+                }
+            }
+            text.push_str("\"]");
+        }
+        text.push_str("}}");
+        text
+    }
+
+    /// Reads the text of [`SUMS_FILE`].
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let value = json::parse(text).map_err(|error| error.message.to_owned())?;
+        if value.get("version").and_then(Value::as_i64) != Some(VERSION)
+            || value.get("block_bytes").and_then(Value::as_i64)
+                != Some(i64::try_from(BLOCK_BYTES).unwrap_or(0))
+        {
+            return Err("the sums are of another version".to_owned());
+        }
+        let generation = value.get("generation").and_then(Value::as_str);
+        let Some(Value::Object(entries)) = value.get("files") else {
+            return Err("the sums name no files".to_owned());
+        };
+        let mut files = IndexMap::with_capacity(entries.len());
+        for (name, entry) in entries {
+            let file = parse_entry(entry).ok_or_else(|| format!("the sum of '{name}' is none"))?;
+            files.insert(name.clone(), file);
+        }
+        Ok(Self {
+            generation: generation.unwrap_or_default().to_owned(),
+            files,
+        })
+    }
+}
+
+fn parse_entry(entry: &Value) -> Option<FileSum> {
+    let Value::Array(items) = entry else {
+        return None;
+    };
+    let length = u64::try_from(items.first()?.as_i64()?).ok()?;
+    let modified_ns = items.get(1)?.as_i64()?;
+    let whole = u32::from_str_radix(items.get(2)?.as_str()?, 16).ok()?;
+    let digits = items.get(3).map_or(Some(""), Value::as_str)?;
+    if !digits.is_ascii() || digits.len() % 8 != 0 {
+        return None;
+    }
+    let blocks = (0..digits.len() / 8)
+        .map(|block| u32::from_str_radix(&digits[block * 8..][..8], 16).ok())
+        .collect::<Option<Vec<_>>>()?;
+    let expected = match length.div_ceil(BLOCK_BYTES as u64) {
+        0 | 1 => 0,
+        several => several,
+    };
+    (blocks.len() as u64 == expected).then_some(FileSum {
+        sum: Sum {
+            length,
+            whole,
+            blocks,
+        },
+        modified_ns,
+    })
+}
+
+/// The time for the files of a save that begins now: every later store gives a newer one.
+#[must_use]
+pub fn stamp() -> i64 {
+    now_ns() - TICKS_NS
+}
+
+fn now_ns() -> i64 {
+    let passed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    passed.map_or(0, |passed| i64::try_from(passed.as_nanos()).unwrap_or(0))
+}
+
+/// When a file was modified, in nanoseconds since 1970.
+#[must_use]
+pub fn modified_ns(metadata: &Metadata) -> i64 {
+    metadata
+        .mtime()
+        .saturating_mul(1_000_000_000)
+        .saturating_add(metadata.mtime_nsec())
+}
+
+/// Whether the times of a file's file system follow stores through a mapping.
+///
+/// Those of memory do not, and of network file systems nobody knows when.
+#[must_use]
+pub fn follows_stores(file: &File) -> bool {
+    // ext2 to ext4, XFS, Btrfs, F2FS, and overlays of them, by the numbers of statfs(2).
+    const KNOWN: [u32; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x794C_7630];
+    rustix::fs::fstatfs(file)
+        .is_ok_and(|found| u32::try_from(found.f_type).is_ok_and(|number| KNOWN.contains(&number)))
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "the numbers are small")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn test_sum_is_crc32c() {
+        assert_eq!(Sum::of(b"123456789").whole, 0xE306_9283);
+        assert_eq!(Sum::of(b"").whole, 0);
+    }
+
+    #[test]
+    fn test_the_whole_is_combined_from_blocks() {
+        let bytes: Vec<u8> = (0..3 * BLOCK_BYTES + 5)
+            .map(|at| (at % 251) as u8)
+            .collect();
+        let sum = Sum::of(&bytes);
+        assert_eq!(sum.blocks.len(), 4);
+        assert_eq!(sum.blocks[3], crc32c(&bytes[3 * BLOCK_BYTES..]));
+        assert_eq!(sum.whole, crc32c(&bytes));
+        let mut summer = Summer::default();
+        for piece in bytes.chunks(70_001) {
+            summer.update(piece);
+        }
+        assert_eq!(summer.finish(), sum);
+    }
+
+    proptest! {
+        #[test]
+        fn test_parse_is_the_inverse_of_to_text(
+            names in proptest::collection::btree_map(".*", (0_u64..5 << 20, any::<i64>(), any::<u32>()), 0..8)
+        ) {
+            let mut sums = Sums::new();
+            for (name, (length, modified_ns, whole)) in names {
+                let blocks = if length > BLOCK_BYTES as u64 {
+                    vec![whole; usize::try_from(length.div_ceil(BLOCK_BYTES as u64)).unwrap()]
+                } else {
+                    Vec::new()
+                };
+                let sum = Sum { length, whole, blocks };
+                sums.files.insert(name, FileSum { sum, modified_ns });
+            }
+            prop_assert_eq!(Sums::parse(&sums.to_text()).unwrap(), sums);
+        }
+
+        #[test]
+        fn test_any_text_is_read_or_refused(text in ".{0,200}") {
+            let _ = Sums::parse(&text);
+            let _ = Sums::parse(&format!("{{\"version\": 1, \"block_bytes\": 1048576, \"files\": {text}}}"));
+        }
+    }
+}

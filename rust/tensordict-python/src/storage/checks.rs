@@ -1,0 +1,49 @@
+//! Comparing saves with their sums, for Python.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments from Python are converted to values"
+)]
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use tensordict_core::storage::verify;
+
+use super::exception;
+
+/// What [`verify_save`] gives: the layout, the generation, and for each file of the save the key, the
+/// file, what became of it, what is wrong, and all that as a line.
+type Found = (
+    &'static str,
+    String,
+    Vec<(String, PathBuf, &'static str, String, String)>,
+);
+
+/// Compares the files of a save of any layout with their sums.
+#[pyfunction]
+#[pyo3(signature = (path, num_threads))]
+fn verify_save(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<Found> {
+    let report = py
+        .detach(|| verify::verify(&path, num_threads))
+        .map_err(|error| exception(py, &error))?;
+    let findings = report.findings.into_iter().map(|finding| {
+        let line = finding.to_line();
+        let outcome = finding.outcome.name();
+        (finding.key, finding.path, outcome, finding.detail, line)
+    });
+    Ok((report.layout, report.generation, findings.collect()))
+}
+
+/// Takes the sums of a tree as it is; how many files have one.
+#[pyfunction]
+#[pyo3(signature = (path, num_threads))]
+fn seal_tree(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<usize> {
+    let sums = py.detach(|| verify::seal(&path, num_threads));
+    Ok(sums.map_err(|error| exception(py, &error))?.files.len())
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(verify_save, module)?)?;
+    module.add_function(wrap_pyfunction!(seal_tree, module)?)
+}

@@ -1,0 +1,266 @@
+"""Sums: what is good, what is damaged, what was modified since the save."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from tensordict import TensorDict
+from tensordict.storage import seal, verify
+
+SUMS = ".tensordict-sums.json"
+
+
+def make() -> TensorDict:
+    nested = TensorDict({"b": torch.arange(300_000)}, [])
+    return TensorDict(
+        {"a": torch.arange(6.0).view(3, 2), "n": nested, "e": torch.ones(0)}
+    )
+
+
+def outcomes(path: Path) -> dict[str, str]:
+    return {
+        Path(found.path).relative_to(path).as_posix(): found.outcome
+        for found in verify(path).findings
+    }
+
+
+def flip(path: Path, at: int, *, keep_time: bool = True) -> None:
+    """Change one byte, as a failing disk does, or as a program does."""
+    times = os.stat(path)
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    if keep_time:
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def on_disk_with_times(tmp_path: Path) -> bool:
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True
+    )
+    return kind.stdout.strip() in ("ext2/ext3", "xfs", "btrfs", "f2fs", "overlayfs")
+
+
+@pytest.fixture(autouse=True)
+def _skip_without_times(tmp_path):
+    if not on_disk_with_times(tmp_path):
+        pytest.skip("the file system does not tell when a mapped file was changed")
+
+
+def test_a_save_is_good(tmp_path):
+    make().memmap(tmp_path / "x")
+    assert outcomes(tmp_path / "x") == {
+        "meta.json": "good",
+        "a.memmap": "good",
+        "n/meta.json": "good",
+        "n/b.memmap": "good",
+    }
+    assert verify(tmp_path / "x").layout == "tree"
+
+
+def test_sums_are_json_with_the_sum_of_each_block(tmp_path):
+    saved = make().memmap(tmp_path / "x")
+    sums = json.loads((tmp_path / "x" / SUMS).read_text())
+    length, modified, whole, blocks = sums["files"]["n/b.memmap"]
+    assert length == saved["n", "b"].numel() * 8
+    assert modified == os.stat(tmp_path / "x" / "n" / "b.memmap").st_mtime_ns
+    assert len(whole) == 8
+    assert len(blocks) == 8 * 3
+    assert sums["block_bytes"] == 1 << 20
+
+
+@pytest.mark.parametrize("at", [0, 1 << 20, 2_399_999])
+def test_damage_names_key_and_file(at, tmp_path):
+    make().memmap(tmp_path / "x")
+    flip(tmp_path / "x" / "n" / "b.memmap", at)
+    report = verify(tmp_path / "x")
+    assert report.is_damaged
+    (line,) = report.lines("damaged")
+    assert line.startswith("the entry ('n', 'b') ('")
+    start = at // (1 << 20) * (1 << 20)
+    assert f"b.memmap') is damaged: bytes {start} to " in line
+    with pytest.raises(RuntimeError, match=r"\('n', 'b'\).*b\.memmap.*damaged"):
+        TensorDict.load_memmap(tmp_path / "x", verify=True)
+    TensorDict.load_memmap(tmp_path / "x")
+
+
+def test_damaged_metadata_is_found(tmp_path):
+    make().memmap(tmp_path / "x")
+    meta = tmp_path / "x" / "meta.json"
+    flip(meta, meta.read_bytes().index(b"[3, 2]") + 1)
+    assert outcomes(tmp_path / "x")["meta.json"] == "damaged"
+
+
+def test_a_store_right_after_the_save_is_no_damage(tmp_path):
+    # The clock of times on disk has ticks: a file that is stored to within one tick
+    # of being saved must not look untouched.
+    for number in range(20):
+        saved = make().memmap(tmp_path / str(number))
+        saved["a"][0, 0] = -1.0
+        found = outcomes(tmp_path / str(number))
+        assert found["a.memmap"] == "modified since the save"
+        assert found["n/b.memmap"] == "good"
+
+
+def test_a_modified_leaf_is_a_warning(tmp_path):
+    make().memmap(tmp_path / "x")["a"].fill_(2)
+    with pytest.warns(UserWarning, match="'a'.*modified since the save"):
+        loaded = TensorDict.load_memmap(tmp_path / "x", verify=True)
+    assert loaded["a"].eq(2).all()
+
+
+def test_the_same_bytes_under_a_newer_time_are_good(tmp_path):
+    make().memmap(tmp_path / "x")
+    shutil.copytree(tmp_path / "x", tmp_path / "y", copy_function=shutil.copyfile)
+    assert set(outcomes(tmp_path / "y").values()) == {"good"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (lambda p: p.unlink(), "the file is missing"),
+        (lambda p: os.truncate(p, 23), "has 23 bytes"),
+    ],
+)
+def test_missing_and_short_files_are_damaged(damage, found, tmp_path):
+    make().memmap(tmp_path / "x")
+    damage(tmp_path / "x" / "a.memmap")
+    (line,) = verify(tmp_path / "x").lines("damaged")
+    assert found in line
+    assert "'a'" in line
+
+
+def test_a_linked_leaf_keeps_its_sum(tmp_path):
+    make().memmap(tmp_path / "x")
+    td = TensorDict.load_memmap(tmp_path / "x")
+    td["new"] = torch.ones(3)
+    td.memmap_(tmp_path / "x")
+    assert set(outcomes(tmp_path / "x").values()) == {"good"}
+    flip(tmp_path / "x" / "a.memmap", 0)
+    assert outcomes(tmp_path / "x")["a.memmap"] == "damaged"
+    td["n", "b"][0] = 7
+    assert outcomes(tmp_path / "x")["n/b.memmap"] == "modified since the save"
+
+
+def test_files_without_sums_are_unchecked(tmp_path):
+    make().memmap(tmp_path / "x", checks=False)
+    assert not (tmp_path / "x" / SUMS).exists()
+    assert set(outcomes(tmp_path / "x").values()) == {"unchecked"}
+    assert verify(tmp_path / "x").generation == ""
+
+
+def test_seal(tmp_path):
+    data = make().memmap_like(tmp_path / "x")
+    assert set(outcomes(tmp_path / "x").values()) == {"unchecked"}
+    data["a"].fill_(3)
+    assert seal(tmp_path / "x") == 4
+    assert set(outcomes(tmp_path / "x").values()) == {"good"}
+    # The page is mapped, and was stored to: the next store must still be noticed.
+    data["a"].fill_(4)
+    assert outcomes(tmp_path / "x")["a.memmap"] == "modified since the save"
+    seal(tmp_path / "x")
+    flip(tmp_path / "x" / "a.memmap", 0)
+    assert outcomes(tmp_path / "x")["a.memmap"] == "damaged"
+
+
+def test_seal_of_what_is_no_save(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        seal(tmp_path)
+
+
+def test_an_entry_added_in_place_is_unchecked(tmp_path):
+    td = make().memmap_(tmp_path / "x")
+    td.make_memmap("later", (3,))
+    found = outcomes(tmp_path / "x")
+    assert found["later.memmap"] == "unchecked"
+    assert found["meta.json"] == "modified since the save"
+
+
+def test_unreadable_sums_are_an_error(tmp_path):
+    make().memmap(tmp_path / "x")
+    (tmp_path / "x" / SUMS).write_text('{"version": 1}')
+    with pytest.raises(RuntimeError, match=SUMS):
+        verify(tmp_path / "x")
+
+
+def test_each_save_has_a_generation_of_its_own(tmp_path):
+    make().memmap(tmp_path / "x")
+    first = verify(tmp_path / "x").generation
+    make().memmap(tmp_path / "x")
+    assert verify(tmp_path / "x").generation not in ("", first)
+
+
+def test_memory_file_systems_do_not_tell_damage_from_change():
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        pytest.skip("there is no file system in memory")
+    path = folder / f"tensordict-test-{os.getpid()}"
+    try:
+        make().memmap(path)
+        flip(path / "a.memmap", 0)
+        assert outcomes(path)["a.memmap"] == "changed or damaged"
+        assert not verify(path).is_damaged
+        with pytest.warns(UserWarning, match="changed or damaged"):
+            TensorDict.load_memmap(path, verify=True)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def test_saving_in_place(tmp_path):
+    make().memmap(tmp_path / "x")
+    reader = TensorDict.load_memmap(tmp_path / "x")
+    make().zero_().memmap(tmp_path / "x", atomic=False)
+    assert reader["a"].eq(0).all()
+    assert set(outcomes(tmp_path / "x").values()) == {"good"}
+    make().memmap(tmp_path / "new", atomic=False)
+    assert set(outcomes(tmp_path / "new").values()) == {"good"}
+
+
+def test_saving_a_view_in_place_over_its_own_file(tmp_path):
+    td = make().memmap(tmp_path / "x")
+    values = td["a"].clone()
+    TensorDict({"a": td["a"].flip(0), "n": td["n"]}).memmap(
+        tmp_path / "x", atomic=False
+    )
+    assert TensorDict.load_memmap(tmp_path / "x")["a"].eq(values.flip(0)).all()
+    TensorDict({"a": td["a"].mT}).memmap(tmp_path / "x", atomic=False)
+    assert TensorDict.load_memmap(tmp_path / "x")["a"].eq(values.flip(0).mT).all()
+
+
+def test_durable(tmp_path):
+    make().memmap(tmp_path / "x", durable=True)
+    make().memmap(tmp_path / "x", durable=True)
+    many = TensorDict({str(i): torch.ones(2) for i in range(400)})
+    many.memmap(tmp_path / "y", durable=True)
+    assert set(outcomes(tmp_path / "x").values()) == {"good"}
+    assert len(outcomes(tmp_path / "y")) == 401
+
+
+def test_a_progress_bar(tmp_path, capsys):
+    make().memmap(tmp_path / "x", pbar=True)
+    assert "saving" in capsys.readouterr().err
+
+
+def test_a_future_can_be_cancelled(tmp_path):
+    large = TensorDict({str(i): torch.ones(8 << 20) for i in range(8)})
+    future = large.memmap(tmp_path / "x", num_threads=2, return_early=True)
+    assert future.cancel()
+    with pytest.raises(RuntimeError, match="cancelled"):
+        future.result()
+    assert list(tmp_path.iterdir()) == []
+    assert future.done()
+    assert not future.cancel()
+
+
+def test_a_future_tells_how_far_it_is(tmp_path):
+    future = make().memmap(tmp_path / "x", num_threads=2, return_early=True)
+    future.result()
+    done, total = future.progress()
+    assert done == total >= 300_000 * 8
