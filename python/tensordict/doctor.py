@@ -243,6 +243,8 @@ def _recorded(
     ``distribution.files`` leaves out files that are missing, from Python 3.12 on.
     """
     for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        if not row:
+            continue
         # Some tools write names alone.
         yield PurePosixPath(row[0]), row[1] if len(row) > 1 else ""
 
