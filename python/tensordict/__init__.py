@@ -27,6 +27,7 @@ from tensordict.checks import (
 )
 from tensordict.closeness import assert_allclose_td, assert_close
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.lazy import LazyStackedTensorDict, lazy_stack
 from tensordict.containers.nontensor import (
     MetaData,
     NonTensorData,
@@ -77,6 +78,7 @@ __version__ = "0.15.3+rs.0.1.0"
 
 __all__ = [
     "KEY_SEPARATOR",
+    "LazyStackedTensorDict",
     "MemmapTensor",
     "MemoryMappedTensor",
     "MetaData",
@@ -119,6 +121,7 @@ __all__ = [
     "is_tensorclass",
     "isin",
     "lazy_legacy",
+    "lazy_stack",
     "list_to_stack",
     "load",
     "load_memmap",

@@ -1,5 +1,6 @@
 """Established import path: functions that make, join and save collections."""
 
+from tensordict.containers.lazy import lazy_stack
 from tensordict.factories import from_pytree, fromkeys
 from tensordict.ops.joining import cat, maybe_dense_stack, stack
 from tensordict.ops.modules import from_module, from_modules
@@ -11,6 +12,7 @@ __all__ = [
     "from_modules",
     "from_pytree",
     "fromkeys",
+    "lazy_stack",
     "load",
     "load_memmap",
     "maybe_dense_stack",

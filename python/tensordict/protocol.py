@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     import weakref
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -199,6 +199,22 @@ class CollectionProtocol:
         """The value of one direct entry, or ``default``."""
         raise NotImplementedError
 
+    def _sample_entries(self) -> dict[str, Any]:
+        """The direct entries for a look at their types: leaves may be those of a part."""
+        return self._entries()
+
+    def _sample_entry(self, key: str) -> Any:
+        """One of :meth:`_sample_entries`, or ``NO_DEFAULT``."""
+        return self._get_entry(key, NO_DEFAULT)
+
+    def _children(self) -> list[Any]:
+        """The containers that this one directly holds."""
+        return [
+            value
+            for value in list(self._entries().values())
+            if isinstance(value, CollectionProtocol)
+        ]
+
     # Writing ---------------------------------------------------------------
 
     def _set_entry(self, key: str, value: Any) -> None:
@@ -216,6 +232,13 @@ class CollectionProtocol:
     def _with_entries(self, entries: dict[str, Any]) -> Any:
         """A container around ``entries``, which are values of this one."""
         raise NotImplementedError
+
+    def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
+        """Write ``value`` at an index of ``target``, the entry that reading ``key`` gave."""
+        target[index] = value
+        if self._writes_through():
+            # What it gives may be a copy.
+            self._set_entry(key, target)
 
     def _writes_through(self) -> bool:
         """Whether entries set in a copy of the structure show in another container."""
@@ -255,6 +278,39 @@ class CollectionProtocol:
     def _rebuild(self, values: Any, lock: bool) -> Self:
         """A container of this structure with the leaves that ``values`` yields."""
         raise NotImplementedError
+
+    def _align_leaves(self, other: Any, out: list[Any]) -> bool:
+        """Append the leaves of ``other`` in the order of :meth:`_leaves`, or give up."""
+        from tensordict.interop.twins import _align_entries
+
+        return _align_entries(self, other, out)
+
+    def _leaf_batch_dims(self, out: list[int]) -> None:
+        """Append, in the order of :meth:`_leaves`, how many batch dims each one has."""
+        from tensordict.interop.twins import _entry_batch_dims
+
+        _entry_batch_dims(self, out)
+
+    def _member_operands(
+        self, operands: Sequence[Any]
+    ) -> list[tuple[Any, list[Any]]] | None:
+        """Of a stack, each member with its parts of the operands; None of what is none."""
+        return None
+
+    def _update_parts(self, source: Any) -> list[Any] | None:
+        """Of a stack, what of the source of an update goes to each of its children."""
+        return None
+
+    def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
+        """For each leaf the part of ``operand``, ``[*B]``, that broadcasts over it."""
+        out: list[torch.Tensor] = []
+        dims = operand.dim()
+        for value in list(self._entries().values()):
+            if isinstance(value, CollectionProtocol):
+                out += value._spread(operand)
+            else:
+                out.append(operand[(..., *(None,) * (value.dim() - dims))])
+        return out
 
     def _clone_structure(self) -> Self:
         """New containers all the way down that share the leaves."""

@@ -7,6 +7,7 @@ from tensordict.checks import is_tensor_collection, is_tensorclass
 from tensordict.closeness import assert_allclose_td
 from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.functional import (
     dense_stack_tds,
     make_tensordict,
@@ -20,6 +21,7 @@ from tensordict.utils import expand_as_right, expand_right
 
 __all__ = [
     "NO_DEFAULT",
+    "LazyStackedTensorDict",
     "MemoryMappedTensor",
     "NestedKey",
     "TensorDict",

@@ -78,7 +78,7 @@ def contains(td: Any, key: Any) -> bool:
         if value._is_dense:
             value = value._tensordict.get(part, NO_DEFAULT)
         else:
-            value = value._get_entry(part, NO_DEFAULT)
+            value = value._sample_entry(part)
         if value is NO_DEFAULT:
             return False
     return True
@@ -270,6 +270,11 @@ def _plan_writes(
 ) -> None:
     if not inplace and td._is_locked:
         raise RuntimeError(MSG_LOCKED)
+    parts = None if td._is_dense else td._update_parts(tree)
+    if parts is not None:
+        for member, part in zip(td._children(), parts, strict=True):
+            _plan_writes(member, part, inplace, checked, nested, writes)
+        return
     for key, value in list(tree._entries().items()):
         present = td._get_entry(key, NO_DEFAULT)
         if value is present and inplace:

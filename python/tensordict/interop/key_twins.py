@@ -98,6 +98,10 @@ def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
 
 
 def _select(td: Any, keys: Any, inplace: bool, strict: bool, changes: list[Any]) -> Any:
+    members = None if td._is_dense else td._member_operands(())
+    if members is not None:
+        kept = [_select(each, keys, inplace, strict, changes) for each, _ in members]
+        return td if inplace else td._like(kept)
     if inplace and td.is_locked:
         raise RuntimeError(MSG_LOCKED)
     entries: dict[str, Any] = {}
@@ -150,6 +154,10 @@ def exclude(td: Any, keys: tuple[Any, ...], inplace: bool) -> Any:
 
 
 def _exclude(td: Any, keys: Any, inplace: bool, changes: list[Any]) -> Any:
+    members = None if td._is_dense else td._member_operands(())
+    if members is not None:
+        kept = [_exclude(each, keys, inplace, changes) for each, _ in members]
+        return td if inplace else td._like(kept)
     plan = _grouped(keys)
     entries: dict[str, Any] = {}
     dropped = False
@@ -323,6 +331,7 @@ class _Branch:
     def __init__(self, target: Any) -> None:
         self.target = target
         self.staged: dict[str, Any] = {}
+        self.members: list[_Branch] = []
 
 
 def update(
@@ -363,6 +372,13 @@ def _stage_all(
         pairs = source.items()
     if td.is_locked and not options[1] and not options[4]:
         raise RuntimeError(MSG_LOCKED)
+    parts = None if td._is_dense else td._update_parts(source)
+    if parts is not None:
+        for member, part in zip(td._children(), parts, strict=True):
+            inner = _Branch(member)
+            _stage_all(inner, part, options, copies)
+            branch.members.append(inner)
+        return
     for key, value in list(pairs):
         if isinstance(key, str):
             _stage(branch, key, value, options, copies)
@@ -436,6 +452,8 @@ def _is_one_value(value: Any) -> bool:
 
 def _commit(branch: _Branch) -> None:
     td = branch.target
+    for member in branch.members:
+        _commit(member)
     for key, value in branch.staged.items():
         if isinstance(value, _Branch):
             _commit(value)
@@ -536,6 +554,11 @@ def _pair(
     absent: list[Any],
 ) -> None:
     """Collect the leaves of ``source`` and the entries of ``td`` that they go to."""
+    parts = None if td._is_dense else td._update_parts(source)
+    if parts is not None:
+        for member, part in zip(td._children(), parts, strict=True):
+            _pair(member, part, keys, prefix, targets, values, absent)
+        return
     if isinstance(source, CollectionProtocol):
         pairs = source._entries().items()
     else:

@@ -319,6 +319,12 @@ def align(td: Any, other: Any) -> list[Any] | None:
 
 
 def _align(td: Any, other: Any, out: list[Any]) -> bool:
+    if not td._is_dense:
+        return td._align_leaves(other, out)
+    return _align_entries(td, other, out)
+
+
+def _align_entries(td: Any, other: Any, out: list[Any]) -> bool:
     mine, theirs = td._entries(), other._entries()
     if len(mine) != len(theirs):
         return False
@@ -342,6 +348,13 @@ def leaf_batch_dims(td: Any, out: list[int] | None = None) -> list[int]:
     """For each leaf, in the order of :func:`leaves`, how many batch dims its container has."""
     if out is None:
         out = []
+    if not td._is_dense:
+        td._leaf_batch_dims(out)
+        return out
+    return _entry_batch_dims(td, out)
+
+
+def _entry_batch_dims(td: Any, out: list[int]) -> list[int]:
     dims = len(td.batch_size)
     for value in list(td._entries().values()):
         if isinstance(value, CollectionProtocol):
@@ -388,7 +401,8 @@ def walk(
     """
     if out is None:
         out = []
-    for key, value in list(td._entries().items()):
+    entries = td._sample_entries() if kind == 0 else td._entries()
+    for key, value in list(entries.items()):
         name = (*prefix, key) if prefix else key
         item = name if kind == 0 else value if kind == 1 else (name, value)
         if isinstance(value, CollectionProtocol):
@@ -457,7 +471,6 @@ def containers(td: Any, out: list[Any] | None = None) -> list[Any]:
     if out is None:
         out = []
     out.append(td)
-    for value in list(td._entries().values()):
-        if isinstance(value, CollectionProtocol):
-            containers(value, out)
+    for value in td._children():
+        containers(value, out)
     return out

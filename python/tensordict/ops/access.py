@@ -124,7 +124,14 @@ class AccessOps(CollectionProtocol):
                 raise TypeError(MSG_ONE_DEFAULT)
             return _rust.get(self, key, args[0])
         if kwargs:
-            return _rust.get(self, key, kwargs.get("default", DEFAULT_OF_GET))
+            default = kwargs.pop("default", DEFAULT_OF_GET)
+            path = _rust.unravel_key_to_tuple(key)
+            if kwargs and len(path) > 1:
+                # A stack among the entries knows how to read what is ragged.
+                parent = _rust.get(self, path[:-1], None)
+                if isinstance(parent, CollectionProtocol):
+                    return parent.get(path[-1], default, **kwargs)
+            return _rust.get(self, key, default)
         return _rust.get(self, key, DEFAULT_OF_GET)
 
     def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
@@ -387,7 +394,7 @@ class AccessOps(CollectionProtocol):
         if value is None:
             name = path[0] if len(path) == 1 else path
             raise _absent(self, name)
-        value = _kept(self, value)
+        value = _kept(value)
         self.del_(path)
         return value
 
@@ -404,7 +411,7 @@ class AccessOps(CollectionProtocol):
             msg = "popitem(): dictionary is empty"
             raise KeyError(msg)
         key = next(reversed(entries))
-        value = _kept(self, entries[key])
+        value = _kept(entries[key])
         self._del_entry(key)
         return key, value
 
@@ -421,9 +428,9 @@ class AccessOps(CollectionProtocol):
         return self
 
 
-def _kept(td: Any, value: Any) -> Any:
-    """``value``, an entry of ``td``, as it can be used once it is removed."""
-    if td._is_dense or not isinstance(value, CollectionProtocol) or value._is_dense:
+def _kept(value: Any) -> Any:
+    """``value``, an entry, as it can be used once it is removed."""
+    if not isinstance(value, CollectionProtocol) or not value._writes_through():
         return value
     part: Any = value
     return part._as_plain()

@@ -11,6 +11,7 @@ import torch
 # The base of torch's own context managers that are decorators too.
 from torch.utils._contextlib import _DecoratorContextManager
 
+from tensordict.metatensor import MetaTensor
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["DisplayOps", "get_printoptions", "set_printoptions"]
@@ -230,6 +231,8 @@ def _describe(value: Any, options: types.MappingProxyType[str, Any]) -> str:
     if isinstance(value, CollectionProtocol):
         text, name = repr(value), value._printed_nested_as
         return text if name is None else name + text.removeprefix(type(value).__name__)
+    if isinstance(value, MetaTensor):
+        return _describe_meta(value, options)
     if not isinstance(value, torch.Tensor):
         return repr(value)
     parts = []
@@ -252,6 +255,22 @@ def _describe(value: Any, options: types.MappingProxyType[str, Any]) -> str:
     if options["plain"]:
         parts.append(_summary(value))
     return f"{type(value).__name__}({', '.join(parts)})"
+
+
+def _describe_meta(value: MetaTensor, options: types.MappingProxyType[str, Any]) -> str:
+    """One entry of a stack, of which no tensor was made."""
+    parts = []
+    if options["show_shape"]:
+        parts.append(f"shape={value.shape}")
+    if options["show_field_device"]:
+        parts.append(f"device={value.device}")
+    if options["show_dtype"]:
+        parts.append(f"dtype={value.dtype}")
+    if options["show_field_is_shared"]:
+        parts.append(f"is_shared={value.is_shared()}")
+    if options["show_grad"]:
+        parts.append(f"requires_grad={value.requires_grad}")
+    return f"{value._class.__name__}({', '.join(parts)})"
 
 
 def _or_unknown(question: Any, value: torch.Tensor) -> Any:
@@ -334,7 +353,7 @@ def _shape(shape: Any) -> str:
 def _compact_leaf(
     value: Any, parent: Any, options: types.MappingProxyType[str, Any]
 ) -> str:
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, (torch.Tensor, MetaTensor)):
         return repr(value)
     shape = _ragged_shape(value) if value.is_nested else list(value.shape)
     text = _shape(shape[len(parent.batch_size) :])

@@ -362,6 +362,25 @@ def expand_right(values: Iterable[torch.Tensor], operand: torch.Tensor) -> Leave
     return out
 
 
+def spread(td: Any, values: Leaves, operand: torch.Tensor) -> Leaves:
+    """:func:`expand_right` for the leaves of ``td``, of a stack the parts of members."""
+    if td._is_dense and all(each._is_dense for each in _rust.containers(td)):
+        return expand_right(values, operand)
+    return td._spread(operand)
+
+
+def by_members(each: Callable[..., Any], td: Any, *operands: Any) -> Any:
+    """``each(member, *parts)`` of a stack, stacked again; None where ``td`` is no stack.
+
+    The parts are those of the operands, which are broadcast with the stack, that belong
+    to the member.
+    """
+    groups = None if td._is_dense else td._member_operands(operands)
+    if groups is None:
+        return None
+    return td._like([each(member, *parts) for member, parts in groups])
+
+
 def with_tensor(op: ForEach, td: Any, other: torch.Tensor) -> Any:
     """``op`` with a tensor that broadcasts from the left over the batch dims."""
     size = td.batch_size
@@ -373,7 +392,7 @@ def with_tensor(op: ForEach, td: Any, other: torch.Tensor) -> Any:
             other = other.expand(shape)
     values = _rust.leaves(td)
     if values:
-        values = op(values, expand_right(values, other))
+        values = op(values, spread(td, values, other))
     return _rust.rebuild(td, values, True, False)
 
 
@@ -396,6 +415,11 @@ def with_collection(op: ForEach, td: Any, other: Any, default: Any) -> Any:
     values = _rust.leaves(td)
     operands = _rust.align(td, other)
     if operands is None:
+        result = by_members(
+            lambda member, part: with_collection(op, member, part, default), td, other
+        )
+        if result is not None:
+            return result
         if default is not None:
             return _with_default(op, td, other, default)
         operands = matched_leaves(td, other, strict=True) if values else values
@@ -416,7 +440,24 @@ def matched_leaves(td: Any, other: Any, *, strict: bool) -> Leaves:
         raise KeyError(mismatch_message(missing, extra))
     if extra and strict:
         raise KeyError(MSG_EXTRA.format(set(extra)))
-    return [theirs[key] for key in mine]
+    out: Leaves = []
+    _collect_matched(td, other, out)
+    return out
+
+
+def _collect_matched(td: Any, other: Any, out: Leaves) -> None:
+    """Append the leaves of ``other`` at the keys of ``td``, in the order of its leaves."""
+    groups = None if td._is_dense else td._member_operands((other,))
+    if groups is not None:
+        for member, parts in groups:
+            _collect_matched(member, parts[0], out)
+        return
+    for key, value in list(td._entries().items()):
+        match = other._get_entry(key, None)
+        if isinstance(value, CollectionProtocol):
+            _collect_matched(value, match, out)
+        else:
+            out.append(match)
 
 
 def mismatch_message(missing: Iterable[Any], extra: Iterable[Any]) -> str:
@@ -493,7 +534,7 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
                 found = matched_leaves(td, operand, strict=False)
             lists.append(found)
         elif own is not None:
-            lists.append(expand_right(values, operand))
+            lists.append(spread(td, values, operand))
         else:
             lists.append(operand)
     return td, values, lists
@@ -559,6 +600,13 @@ def compare_collections(
         td, other = broadcast_collections(td, other)
     operands = _rust.align(td, other)
     if operands is None:
+        result = by_members(
+            lambda member, part: compare_collections(op, operator, member, part),
+            td,
+            other,
+        )
+        if result is not None:
+            return result
         return _compare_entries(operator, td, other)
     values = list(map(op, _rust.leaves(td), operands))
     return _rust.rebuild_as(td, values, td._plain_type)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.ops.families import expand_right
+from tensordict.ops.families import spread
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class IndexingOps(CollectionProtocol):
         """
         leaves = _rust.leaves(self)
         _check_mask(mask, self.batch_size, leaves)
-        for leaf, view in zip(leaves, expand_right(leaves, mask), strict=True):
+        for leaf, view in zip(leaves, spread(self, leaves, mask), strict=True):
             leaf.masked_fill_(view, value)
         if not self._is_dense:
             self._store_leaves(leaves)
@@ -136,7 +136,7 @@ class IndexingOps(CollectionProtocol):
         """As :meth:`masked_fill_`, on a copy. The result is unlocked."""
         leaves = _rust.leaves(self)
         _check_mask(mask, self.batch_size, leaves)
-        views = expand_right(leaves, mask)
+        views = spread(self, leaves, mask)
         filled = [
             leaf.masked_fill(view, value)
             for leaf, view in zip(leaves, views, strict=True)
@@ -177,7 +177,7 @@ class IndexingOps(CollectionProtocol):
         leaves = _rust.leaves(self)
         _check_mask(condition, self.batch_size, leaves)
         if not isinstance(other, CollectionProtocol):
-            views = expand_right(leaves, condition)
+            views = spread(self, leaves, condition)
             chosen = [
                 torch.where(view, leaf, other)
                 for view, leaf in zip(views, leaves, strict=True)
@@ -185,8 +185,15 @@ class IndexingOps(CollectionProtocol):
             result = _rust.rebuild(self, chosen, True, True)
         else:
             others = _rust.align(self, other) if self._is_dense else None
-            if others:
-                views = expand_right(leaves, condition)
+            groups = (
+                None if self._is_dense else self._member_operands((condition, other))
+            )
+            if groups is not None:
+                result = self._like(
+                    [member.where(*parts, pad=pad) for member, parts in groups]
+                )
+            elif others:
+                views = spread(self, leaves, condition)
                 chosen = list(map(torch.where, views, leaves, others))
                 result = _rust.rebuild(self, chosen, True, False)
             else:
@@ -250,12 +257,8 @@ class IndexingOps(CollectionProtocol):
         size = torch.Size([*index.shape, *rest])
         # One index for all leaves with the same further dims.
         indices: dict[Any, torch.Tensor] = {}
-        for leaf in _rust.leaves(self):
-            tail = leaf.shape[count:]
-            if tail not in indices:
-                indices[tail] = _gather_index(leaf, at, index)
         result = _rust.map_leaves(
-            self, _gather, (at, indices, count), size, True, 0, False, -1
+            self, _gather, (at, indices, index), size, True, 0, False, -1
         )
         if count != ndim:
             result._batch_size = index.shape
@@ -342,9 +345,13 @@ def _where_entry(
 
 
 def _gather(
-    leaf: torch.Tensor, dim: int, indices: dict[Any, torch.Tensor], count: int
+    leaf: torch.Tensor, dim: int, indices: dict[Any, torch.Tensor], index: torch.Tensor
 ) -> torch.Tensor:
-    return leaf.gather(dim, indices[leaf.shape[count:]])
+    tail = leaf.shape[index.dim() :]
+    found = indices.get(tail)
+    if found is None:
+        found = indices[tail] = _gather_index(leaf, dim, index)
+    return leaf.gather(dim, found)
 
 
 def _gather_index(leaf: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:

@@ -66,6 +66,43 @@ class JoiningOps(CollectionProtocol):
         return cat(input, dim, out=out)
 
     @classmethod
+    def lazy_stack(
+        cls, input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any
+    ) -> Any:
+        """Stack collections without copying them: see :func:`tensordict.lazy_stack`.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
+            >>> TensorDict.lazy_stack([td, td])[1] is td
+            True
+        """
+        from tensordict.containers.lazy.stack import lazy_stack
+
+        return lazy_stack(input, dim, out=out, **kwargs)
+
+    def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
+        """A lazy stack of collections that are known to fit, of which this is the first."""
+        from tensordict.containers.lazy.stack import LazyStackedTensorDict
+
+        return LazyStackedTensorDict._of(members, dim, name)
+
+    def to_lazystack(self, dim: int = 0) -> Any:
+        """A lazy stack of the collections along a batch dim.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3])
+            >>> td.to_lazystack(0).tensordicts[0]["a"].shape
+            torch.Size([4])
+        """
+        dim = dim + len(self.batch_size) if dim < 0 else dim
+        names = self.names if self._has_names() else None
+        members = list(self.unbind(dim))
+        name = None if names is None else names[dim]
+        if not members:
+            return self
+        return members[0]._stack_lazily(members, dim, name)
+
+    @classmethod
     def maybe_dense_stack(
         cls, input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any
     ) -> Any:
@@ -248,16 +285,22 @@ def maybe_dense_stack(
     dim: int = 0,
     *,
     out: T | None = None,
-    **kwargs: Any,  # noqa: ARG001 (accepted, as published)
+    **kwargs: Any,
 ) -> T:
     """Stack collections along a new batch dim, densely where their shapes allow it.
 
-    See :func:`stack`.
+    Otherwise the result is a lazy stack. See :func:`stack` and
+    :func:`tensordict.lazy_stack`, which takes ``kwargs``.
     """
     if not len(input):
         msg = "list_of_tensordicts cannot be empty"
         raise RuntimeError(msg)
-    return stack_collections(input, dim, out)
+    try:
+        return stack_collections(input, dim, out)
+    except RuntimeError:
+        from tensordict.containers.lazy.stack import lazy_stack
+
+        return lazy_stack(input, dim, out=out, **kwargs)
 
 
 def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:

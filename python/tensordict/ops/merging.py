@@ -192,11 +192,8 @@ class MergingOps(CollectionProtocol):
             value = tensor_of(value, target.device)
         if isinstance(value, torch.Tensor):
             value = value.to(target.dtype)
-        target[index] = value
         parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
-        if parent._writes_through():
-            # What it gives may be a copy.
-            parent._set_entry(path[-1], target)
+        parent._write_at(path[-1], target, index, value)
         return self
 
     def _set_at_str(
@@ -249,10 +246,7 @@ class MergingOps(CollectionProtocol):
         writes: list[tuple[Any, str, torch.Tensor, Any, Any]] = []
         _collect_writes(self, source, idx, writes)
         for parent, name, target, at, value in writes:
-            target[at] = value
-            if parent._writes_through():
-                # What it gives may be a copy.
-                parent._set_entry(name, target)
+            parent._write_at(name, target, at, value)
         return self
 
     def copy_at_(
@@ -291,11 +285,8 @@ class MergingOps(CollectionProtocol):
         if isinstance(target, CollectionProtocol):
             _rust.fill(target, value)
             return self
-        target.fill_(value)
         parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
-        if parent._writes_through():
-            # What it gives may be a copy.
-            parent._set_entry(path[-1], target)
+        parent._write_at(path[-1], target, ..., value)
         return self
 
 

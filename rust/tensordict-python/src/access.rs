@@ -112,16 +112,38 @@ fn descend<'py>(
 fn contains<'py>(td: &Bound<'py, PyAny>, key: &Bound<'py, PyAny>) -> PyResult<bool> {
     let py = td.py();
     let imports = imports(py)?;
-    let found = if key.is_instance_of::<PyString>() {
-        step(imports, td, key)?
-    } else {
-        let path = keys::path_of(key)?;
-        if path.is_empty() {
-            return from_twin(py, ACCESS_TWINS, "contains", (td, key))?.is_truthy();
+    if key.is_instance_of::<PyString>() {
+        return Ok(sample(imports, td, key)?.is_some());
+    }
+    let path = keys::path_of(key)?;
+    if path.is_empty() {
+        return from_twin(py, ACCESS_TWINS, "contains", (td, key))?.is_truthy();
+    }
+    let mut value = td.clone();
+    for part in path {
+        match sample(imports, &value, &part)? {
+            Some(next) => value = next,
+            None => return Ok(false),
         }
-        descend(imports, td, &path)?
-    };
-    Ok(matches!(found, Step::Value(_)))
+    }
+    Ok(true)
+}
+
+/// An entry for a look at its type; None where there is none, or `td` is no container.
+fn sample<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if kind(imports, td)? == Kind::Foreign {
+        let py = td.py();
+        let value = td.call_method1(imports.names.method_sample_entry.bind(py), (key,))?;
+        return Ok(Some(value).filter(|value| !value.is(imports.no_default.bind(py))));
+    }
+    Ok(match step(imports, td, key)? {
+        Step::Value(value) => Some(value),
+        Step::Missing | Step::Leaf => None,
+    })
 }
 
 /// `td[index]`: an entry where `index` is a nested key, else `td._get_index`.

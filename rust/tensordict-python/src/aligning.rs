@@ -27,7 +27,13 @@ fn collect_aligned<'py>(
     other: &Bound<'py, PyAny>,
     out: &Bound<'py, PyList>,
 ) -> PyResult<bool> {
-    let _guard = RecursionGuard::enter(td.py())?;
+    let py = td.py();
+    let _guard = RecursionGuard::enter(py)?;
+    if !container::is_dense(imports, td)? {
+        return td
+            .call_method1(imports.names.method_align_leaves.bind(py), (other, out))?
+            .is_truthy();
+    }
     let mine = entry_pairs(imports, td)?;
     let theirs = entries_of(imports, other)?;
     if theirs.len()? != mine.len() {
@@ -161,7 +167,12 @@ fn collect_batch_dims<'py>(
     td: &Bound<'py, PyAny>,
     out: &Bound<'py, PyList>,
 ) -> PyResult<()> {
-    let _guard = RecursionGuard::enter(td.py())?;
+    let py = td.py();
+    let _guard = RecursionGuard::enter(py)?;
+    if !container::is_dense(imports, td)? {
+        td.call_method1(imports.names.method_leaf_batch_dims.bind(py), (out,))?;
+        return Ok(());
+    }
     let num_dims = batch_size_of(imports, td, kind(imports, td)?)?.len()?;
     for (_, value) in entry_pairs(imports, td)? {
         if kind(imports, &value)? == Kind::Leaf {
@@ -190,8 +201,16 @@ fn collect_containers<'py>(
     td: &Bound<'py, PyAny>,
     out: &Bound<'py, PyList>,
 ) -> PyResult<()> {
-    let _guard = RecursionGuard::enter(td.py())?;
+    let py = td.py();
+    let _guard = RecursionGuard::enter(py)?;
     out.append(td)?;
+    if !container::is_dense(imports, td)? {
+        let children = td.call_method0(imports.names.method_children.bind(py))?;
+        for child in children.cast::<PyList>()?.iter() {
+            collect_containers(imports, &child, out)?;
+        }
+        return Ok(());
+    }
     for (_, value) in entry_pairs(imports, td)? {
         if kind(imports, &value)? != Kind::Leaf {
             collect_containers(imports, &value, out)?;

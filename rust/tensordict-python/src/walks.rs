@@ -211,7 +211,11 @@ impl<'py> Walk<'_, 'py> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
-        for (key, value) in entry_pairs(imports, td)? {
+        let pairs = match self.listed {
+            Listed::Keys => sample_pairs(imports, td)?,
+            Listed::Values | Listed::Items => entry_pairs(imports, td)?,
+        };
+        for (key, value) in pairs {
             if kind(imports, &value)? == Kind::Leaf {
                 let listed = match self.is_leaf {
                     Some(_) if self.leaves_only => self.is_leaf(&value)?,
@@ -275,11 +279,24 @@ pub(crate) fn entry_pairs<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<ffi::Pairs<'py>> {
+    pairs_by(imports, td, &imports.names.method_entries)
+}
+
+/// The owned entries of any container, for a look at their types.
+fn sample_pairs<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<ffi::Pairs<'py>> {
+    pairs_by(imports, td, &imports.names.method_sample_entries)
+}
+
+fn pairs_by<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    method: &Py<PyString>,
+) -> PyResult<ffi::Pairs<'py>> {
     let py = td.py();
     if container::is_dense(imports, td)? {
         return Ok(ffi::dict_pairs(&container::entries(imports, td)?));
     }
-    let entries = td.call_method0(imports.names.method_entries.bind(py))?;
+    let entries = td.call_method0(method.bind(py))?;
     if let Ok(entries) = entries.cast_exact::<PyDict>() {
         return Ok(ffi::dict_pairs(entries));
     }

@@ -1,0 +1,292 @@
+"""A stack with others of its kind: calls on every leaf, stacks of stacks, copies of parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["CombiningOps"]
+
+MSG_OUT = (
+    "out must be a LazyStackedTensorDict instance in lazy_stack.apply(..., out=out)."
+)
+MSG_UPDATE_COUNT = (
+    "cannot update stacked tensordicts with different shapes when "
+    "update_batch_size=False."
+)
+
+
+class CombiningOps(CollectionProtocol):
+    """A stack with others of its kind."""
+
+    tensordicts: list[Any]
+    stack_dim: int
+    _td_dim_name: str | None
+
+    if TYPE_CHECKING:
+
+        def _like(self, members: list[Any]) -> Self: ...
+        def _as_dense(self) -> Any: ...
+        def _parts_of(self, other: Any) -> list[Any] | None: ...
+
+    # Calling a function on every leaf ----------------------------------------------
+
+    def _apply_nest(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        batch_size: Sequence[int] | None = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+        checked: bool = False,
+        call_on_nested: bool = False,
+        default: Any = NO_DEFAULT,
+        named: bool = False,
+        nested_keys: bool = False,
+        prefix: tuple[str, ...] = (),
+        filter_empty: bool | None = None,
+        is_leaf: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The walk of ``apply``: each member by itself, unless the batch size changes."""
+        if call_on_nested:
+            is_leaf = True
+        columns = None if batch_size is not None else self._columns_of(others)
+        if columns is None:
+            others = tuple(
+                other._as_dense() if isinstance(other, CombiningOps) else other
+                for other in others
+            )
+            return _rust.apply_nest(
+                self._as_dense(), fn, others, batch_size, device, names, default, named,
+                nested_keys, filter_empty, is_leaf, checked, prefix,
+            )  # fmt: skip
+        given, own = names, self._td_dim_name
+        if names is not NO_DEFAULT:
+            rest = [None] * len(self.batch_size) if names is None else list(names)
+            own = rest.pop(self.stack_dim)
+            given = rest if any(name is not None for name in rest) else None
+        results = [
+            _rust.apply_nest(
+                member, fn, tuple(column[at] for column in columns), None, device, given,
+                default, named, nested_keys, filter_empty, is_leaf, checked, prefix,
+            )
+            for at, member in enumerate(self.tensordicts)
+        ]  # fmt: skip
+        if results and all(result is None for result in results):
+            return None
+        results = [
+            member.empty() if result is None else result
+            for member, result in zip(self.tensordicts, results, strict=True)
+        ]
+        stack = self._like(results)
+        stack._td_dim_name = own
+        return stack
+
+    def _columns_of(self, others: Sequence[Any]) -> list[list[Any]] | None:
+        """For each of ``others`` its part for every member; None where one has none."""
+        columns = []
+        for other in others:
+            if isinstance(other, CollectionProtocol):
+                parts = self._parts_of(other)
+                if parts is None:
+                    return None
+                columns.append(parts)
+            else:
+                columns.append([other] * len(self.tensordicts))
+        return columns
+
+    def _apply_with(
+        self,
+        fn: Callable[..., Any],
+        others: tuple[Any, ...] = (),
+        batch_size: Any = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+        inplace: bool = False,
+        default: Any = NO_DEFAULT,
+        named: bool = False,
+        nested_keys: bool = False,
+        filter_empty: bool | None = None,
+        propagate_lock: bool = False,
+        is_leaf: Any = None,
+        out: Any = None,
+        checked: bool = False,
+        prefix: tuple[str, ...] = (),
+    ) -> Any:
+        if out is not None and not isinstance(out, CombiningOps):
+            raise ValueError(MSG_OUT)
+        return super()._apply_with(  # type: ignore[misc]
+            fn, others, batch_size, device, names, inplace, default, named, nested_keys,
+            filter_empty, propagate_lock, is_leaf, out, checked, prefix,
+        )  # fmt: skip
+
+    # Updates -------------------------------------------------------------------------
+
+    def _update_parts(self, source: Any) -> list[Any] | None:
+        """What of the source of an update goes to each member.
+
+        Raises:
+            ValueError: it is a stack of another number of members.
+        """
+        if isinstance(source, CombiningOps) and source.stack_dim == self.stack_dim:
+            if len(source.tensordicts) != len(self.tensordicts):
+                raise ValueError(MSG_UPDATE_COUNT)
+            return source.tensordicts
+        if isinstance(source, CollectionProtocol):
+            size = source.batch_size
+            if not size:
+                return self._mapping_parts(source._entries())
+            return self._parts_of(source)
+        return self._mapping_parts(source)
+
+    def _mapping_parts(self, source: Mapping[Any, Any]) -> list[dict[Any, Any]]:
+        parts: list[dict[Any, Any]] = [{} for _ in self.tensordicts]
+        ragged = -1 in self.batch_size
+        for key, value in list(source.items()):
+            if isinstance(value, dict):
+                pieces: Any = self._mapping_parts(value)
+            else:
+                if not (ragged and isinstance(value, torch.Tensor)):
+                    value = _rust.validate(self, key, value)
+                pieces = self._value_parts(value)
+            for part, piece in zip(parts, pieces, strict=True):
+                part[key] = piece
+        return parts
+
+    if TYPE_CHECKING:
+
+        def _value_parts(self, value: Any) -> list[Any]: ...
+
+    # Joining -----------------------------------------------------------------------------
+
+    def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
+        own = self.stack_dim
+        if not all(_is_alike(td, self) for td in tds):
+            return _rust.stack([_dense(td) for td in tds], dim)
+        at = dim - (dim > own)
+        members = [
+            _rust.stack(list(group), at)
+            for group in zip(*(td.tensordicts for td in tds), strict=True)
+        ]
+        if not members:
+            return _rust.stack([_dense(td) for td in tds], dim)
+        name = _common_name(tds)
+        return members[0]._stack_lazily(members, own + (dim <= own), name)
+
+    def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
+        own = self.stack_dim
+        name = self._td_dim_name
+        if dim == own:
+            members = [member for td in tds for member in _members(td, own)]
+            return self._like(members)
+        if any(len(_members(td, own)) != len(self.tensordicts) for td in tds):
+            return _rust.cat([_dense(td) for td in tds], dim)
+        at = dim - (dim > own)
+        groups = zip(*(_members(td, own) for td in tds), strict=True)
+        result = self._like([_rust.cat(list(group), at) for group in groups])
+        result._td_dim_name = name
+        return result
+
+    # Copies of parts ------------------------------------------------------------------
+
+    def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
+        """Keep the elements where ``mask`` is true, stacked."""
+        mask.ndimension()
+        entries = {key: value[mask] for key, value in self._entries().items()}
+        size = _rust.index_shape(self.batch_size, mask)
+        result = _rust.new(self._plain_type, entries, size, self._device, None)
+        return self._replace_content(result) if inplace else result
+
+    def repeat(self, *repeats: Any, inplace: bool = False) -> Any:
+        """Repeat along the batch dims: a stack of copies. See ``TensorDict.repeat``."""
+        times = repeats[0] if repeats and not isinstance(repeats[0], int) else repeats
+        times = list(times)
+        if inplace or len(times) != len(self.batch_size) or not self.tensordicts:
+            return super().repeat(*repeats, inplace=inplace)  # type: ignore[misc]
+        count = times.pop(self.stack_dim)
+        if count < 1:
+            return super().repeat(*repeats)  # type: ignore[misc]
+        members = [
+            member.repeat(*times) if times else member.clone()
+            for _ in range(count)
+            for member in self.tensordicts
+        ]
+        return members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
+
+    def repeat_interleave(self, *args: Any, **kwargs: Any) -> Any:
+        """Repeat each element of a dim: a stack. See ``TensorDict.repeat_interleave``."""
+        repeats = args[0] if args else kwargs.get("repeats")
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        ndim = len(self.batch_size)
+        if (
+            not isinstance(repeats, int)
+            or not isinstance(dim, int)
+            or not -ndim <= dim < ndim
+            or kwargs.get("inplace")
+            or repeats < 1
+            or not self.tensordicts
+        ):
+            return super().repeat_interleave(*args, **kwargs)  # type: ignore[misc]
+        at = dim % ndim
+        if at == self.stack_dim:
+            members = [
+                member.clone() for member in self.tensordicts for _ in range(repeats)
+            ]
+        else:
+            inner = at - (at > self.stack_dim)
+            members = [
+                member.repeat_interleave(repeats, dim=inner)
+                for member in self.tensordicts
+            ]
+        return members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
+
+
+def _stacked_first(name: str) -> Callable[..., Any]:
+    """A method that needs all members in one tensor: it is that of the dense container."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._as_dense(), name)(*args, **kwargs)
+
+    method.__name__ = name
+    method.__qualname__ = f"CombiningOps.{name}"
+    method.__doc__ = f"As ``TensorDict.{name}``, of the entries stacked."
+    return method
+
+
+for _name in (
+    "sum", "mean", "nansum", "nanmean", "prod", "std", "var", "quantile", "max", "min",
+    "amax", "amin", "cummax", "cummin", "norm", "logsumexp", "roll", "rot90", "flip",
+    "fliplr", "flipud", "pack", "to_struct_array", "numpy",
+):  # fmt: skip
+    setattr(CombiningOps, _name, _stacked_first(_name))
+
+
+def _is_alike(td: Any, first: Any) -> bool:
+    return (
+        isinstance(td, CombiningOps)
+        and td.stack_dim == first.stack_dim
+        and len(td.tensordicts) == len(first.tensordicts)
+    )
+
+
+def _dense(td: Any) -> Any:
+    return td._as_dense() if isinstance(td, CombiningOps) else td
+
+
+def _members(td: Any, dim: int) -> list[Any]:
+    if isinstance(td, CombiningOps) and td.stack_dim == dim:
+        return td.tensordicts
+    return list(td.unbind(dim))
+
+
+def _common_name(tds: Sequence[Any]) -> str | None:
+    names = {td._td_dim_name for td in tds}
+    return names.pop() if len(names) == 1 else None

@@ -1,0 +1,67 @@
+"""How a stack prints: the entries that all members have, then those that some have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict.ops import display
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["compact", "long_parts"]
+
+
+def exclusive_entries(td: Any) -> list[tuple[int, list[tuple[str, Any]]]]:
+    """For each member that has some, the entries that not all members have."""
+    common = set(td._common_keys())
+    out = []
+    for position, member in enumerate(td.tensordicts):
+        own = [entry for entry in member._repr_entries() if entry[0] not in common]
+        if own:
+            out.append((position, own))
+    return out
+
+
+def long_parts(td: Any, parts: list[str]) -> list[str]:
+    """The lines of the long form: with the exclusive fields, and the stack dim."""
+    options = display._options
+    blocks = [
+        f"        {position} ->\n"
+        + ",\n".join(
+            display._indented(f"{key}: {display._describe(value, options)}", 12)
+            for key, value in own
+        )
+        for position, own in exclusive_entries(td)
+    ]
+    text = ",\n".join(blocks)
+    exclusive = f"    exclusive_fields={{\n{text or '    '}}}"
+    return [parts[0], exclusive, *parts[1:], f"    stack_dim={td.stack_dim}"]
+
+
+def compact(td: Any) -> str:
+    """The short form: one line where it is not too wide."""
+    options = display._options
+    head = ", ".join([*td._repr_head(), "fields={"])
+    children = display._compact_children(td, options)
+    name = type(td).__name__
+    exclusive = exclusive_entries(td)
+    if not exclusive:
+        return display._layout(f"{name}({head}", children, "})", 0, 0)
+    members = []
+    for position, own in exclusive:
+        member = td.tensordicts[position]
+        inner: list[Any] = []
+        for key, value in own:
+            if isinstance(value, CollectionProtocol):
+                opening = f"{key}: {display._nested_label(value, member)}{{"
+                inner.append((opening, display._compact_children(value, options)))
+            else:
+                inner.append(f"{key}: {display._compact_leaf(value, member, options)}")
+        members.append((f"{position}: {{", inner))
+    fields = display._layout(f"{name}({head}", children, "}", 0, 2)
+    opening = "exclusive_fields={"
+    line = f"{fields}, {opening}{', '.join(map(display._flat, members))}}})"
+    if "\n" not in line and len(line) <= display.LINE_WIDTH:
+        return line
+    fields = display._layout(f"{name}({head}", children, "}", display.LINE_WIDTH, 2)
+    start = len(fields.rsplit("\n", 1)[-1]) + 2
+    return f"{fields}, " + display._layout(opening, members, "})", start, 0)

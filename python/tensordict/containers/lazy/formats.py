@@ -1,0 +1,78 @@
+"""Entries of a stack whose members may differ in shape, as one tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["as_nested", "as_padded", "stack_leaves"]
+
+MSG_STACK = (
+    "Failed to stack tensors within a tensordict under the key {!r}: their shapes are "
+    "{}. To read them, pass as_padded_tensor=True, as_nested_tensor=True or "
+    "as_list=True to get()."
+)
+MSG_PADDING_SIDE = "padding_side must be 'left' or 'right', got {!r}."
+
+
+def stack_leaves(key: Any, values: list[torch.Tensor], dim: int) -> torch.Tensor:
+    """The tensors stacked along ``dim``.
+
+    Raises:
+        RuntimeError: their shapes differ.
+    """
+    first = values[0]
+    if first.is_nested:
+        return _stack_nested(key, values, dim)
+    try:
+        return torch.stack(values, dim)
+    except RuntimeError:
+        shapes = list(dict.fromkeys(value.shape for value in values))
+        if len(shapes) > 1:
+            raise RuntimeError(MSG_STACK.format(key, shapes)) from None
+        raise
+
+
+def _stack_nested(key: Any, values: list[torch.Tensor], dim: int) -> torch.Tensor:
+    """Nested tensors can be stacked only where they have the same raggedness."""
+    try:
+        return torch.stack(values, dim)
+    except RuntimeError as error:
+        shapes = list(dict.fromkeys(value.shape for value in values))
+        raise RuntimeError(MSG_STACK.format(key, shapes)) from error
+
+
+def as_padded(
+    values: list[torch.Tensor], dim: int, padding: float, side: str
+) -> torch.Tensor:
+    """The tensors stacked along ``dim``, each filled up to the largest size of each dim."""
+    if side not in ("left", "right"):
+        raise ValueError(MSG_PADDING_SIDE.format(side))
+    first = values[0]
+    shapes = [value.shape for value in values]
+    if all(shape == first.shape for shape in shapes):
+        return torch.stack(values, dim)
+    if any(len(shape) != len(first.shape) for shape in shapes):
+        msg = (
+            f"Cannot pad tensors of different numbers of dims, got the shapes {shapes}."
+        )
+        raise RuntimeError(msg)
+    goal = [max(lengths) for lengths in zip(*shapes, strict=True)]
+    dtype = first.dtype
+    for value in values:
+        dtype = torch.promote_types(dtype, value.dtype)
+    out = first.new_full((len(values), *goal), padding, dtype=dtype)
+    for row, value in zip(out.unbind(0), values, strict=True):
+        for at, length in enumerate(value.shape):
+            start = goal[at] - length if side == "left" else 0
+            row = row.narrow(at, start, length)
+        row.copy_(value)
+    return out if dim == 0 else out.movedim(0, dim)
+
+
+def as_nested(values: list[torch.Tensor], layout: torch.layout | None) -> torch.Tensor:
+    """The tensors as the rows of a nested tensor, a jagged one by default."""
+    if layout is None:
+        layout = torch.jagged
+    return torch.nested.as_nested_tensor(values, layout=layout)

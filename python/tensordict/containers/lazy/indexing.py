@@ -1,0 +1,290 @@
+"""Which members of a stack an index touches, and with which index each.
+
+An index is split into the part for the stack dim, which chooses members, and the rest,
+which goes to each member chosen. What the index gives is described by a :class:`Plan`
+of *picks*, one per member touched, in the order of the result.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tensordict.interop.index_twins import (
+    MSG_NO_BATCH_DIMS,
+    MSG_OUT_OF_BOUNDS,
+    MSG_TOO_MANY,
+    _index_tensor,
+    _is_whole,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Pick", "Plan", "plan_index"]
+
+_WHOLE = slice(None)
+_MASKS = (torch.bool, torch.uint8)
+
+
+class Pick(NamedTuple):
+    """A member, and the index into it; None takes all of it."""
+
+    member: int
+    index: Any
+
+
+class Plan(NamedTuple):
+    """What an index of a stack gives.
+
+    ``picks`` are the members touched. With ``dim`` None there is one, and it is the
+    result. Else the results of all are stacked along ``dim``; ``shape`` is the shape of
+    the dims that the picks make there, one dim unless an index tensor has more.
+    ``to_front`` says how many dims that an index of tensors made in a member have to be
+    moved from ``to_front[0]`` to the front of it.
+    """
+
+    picks: list[Pick]
+    dim: int | None
+    shape: tuple[int, ...]
+    to_front: tuple[int, int] | None
+    keeps_name: bool
+
+
+def normalized(index: Any, ndim: int) -> list[Any] | None:
+    """The items of an index: no ellipsis, no masks, no lists. None if it takes all.
+
+    Raises:
+        IndexError: there are too many of them, or one is no index.
+        RuntimeError: there are two ellipses.
+        TypeError: one is a string.
+    """
+    items = list(index) if isinstance(index, tuple) else [index]
+    used, ellipsis_at = 0, -1
+    for position, item in enumerate(items):
+        if item is Ellipsis:
+            if ellipsis_at >= 0:
+                msg = "An index can only have one ellipsis at most."
+                raise RuntimeError(msg)
+            ellipsis_at = position
+        elif item is None or isinstance(item, bool):
+            continue
+        elif isinstance(item, slice):
+            used += 1
+        elif isinstance(item, (int, np.integer, torch.SymInt)):
+            items[position] = operator.index(item)
+            used += 1
+        elif isinstance(item, (str, bytes)):
+            used += 1
+        else:
+            item = _index_tensor(item)
+            if item.dim() == 0:
+                if item.dtype in _MASKS:
+                    items[position] = bool(item)
+                    continue
+                items[position] = int(item)
+                used += 1
+                continue
+            used += item.dim() if item.dtype in _MASKS else 1
+            items[position] = item
+    if used > ndim:
+        if not ndim:
+            raise RuntimeError(MSG_NO_BATCH_DIMS.format(index))
+        raise IndexError(MSG_TOO_MANY.format(ndim))
+    for item in items:
+        if isinstance(item, (str, bytes)):
+            msg = f"new(): invalid data type '{type(item).__name__}'"
+            raise TypeError(msg)
+    if ellipsis_at >= 0:
+        items[ellipsis_at : ellipsis_at + 1] = [_WHOLE] * (ndim - used)
+    while items and isinstance(items[-1], slice) and _is_whole(items[-1]):
+        items.pop()
+    return items or None
+
+
+def _with_masks_spread(items: list[Any], size: Sequence[int]) -> list[Any]:
+    """Masks as the index tensors of their true elements.
+
+    Raises:
+        IndexError: a mask does not have the shape of the dims that it stands for.
+    """
+    out: list[Any] = []
+    dim = 0
+    for item in items:
+        if isinstance(item, torch.Tensor) and item.dtype in _MASKS:
+            shape = tuple(size[dim : dim + item.dim()])
+            for at, (own, wanted) in enumerate(zip(item.shape, shape, strict=True)):
+                if wanted not in (-1, own):
+                    msg = (
+                        f"The shape of the mask {list(item.shape)} at index {at} does not "
+                        f"match the shape of the indexed tensor {list(size)} at index "
+                        f"{dim + at}"
+                    )
+                    raise IndexError(msg)
+            out += item.nonzero(as_tuple=True)
+            dim += item.dim()
+            continue
+        out.append(item)
+        if item is not None and not isinstance(item, bool):
+            dim += 1
+    return out
+
+
+def _bounded(item: int, dim: int, length: int) -> int:
+    if not -length <= item < length:
+        raise IndexError(MSG_OUT_OF_BOUNDS.format(item, dim, length))
+    return item + length if item < 0 else item
+
+
+def _as_index(items: list[Any]) -> Any:
+    """The index of ``items``; None where it takes all."""
+    while items and isinstance(items[-1], slice) and _is_whole(items[-1]):
+        items = items[:-1]
+    if not items:
+        return None
+    return items[0] if len(items) == 1 and items[0] is not None else tuple(items)
+
+
+def plan_index(
+    size: Sequence[int], stack_dim: int, count: int, index: Any
+) -> Plan | None:
+    """The plan of ``index`` on a stack; None where it takes all as it is.
+
+    Args:
+        size: the batch size of the stack, -1 in ragged dims.
+        stack_dim: the stack dim.
+        count: the number of members.
+        index: any index of the batch dims.
+
+    Raises:
+        IndexError: the index does not fit.
+    """
+    items = normalized(index, len(size))
+    if items is None:
+        return None
+    if any(isinstance(item, torch.Tensor) and item.dtype in _MASKS for item in items):
+        items = _with_masks_spread(items, size)
+    # Where the stack dim is among the items, and how many dims stand before it.
+    dim, at, before = 0, len(items), 0
+    for position, item in enumerate(items):
+        if item is None or isinstance(item, bool):
+            before += item is None
+            continue
+        if dim == stack_dim:
+            at = position
+            break
+        before += isinstance(item, slice)
+        dim += 1
+    else:
+        before += stack_dim - dim
+    _check_bounds(items, size, stack_dim)
+    item = items[at] if at < len(items) else _WHOLE
+    rest = items[:at] + items[at + 1 :]
+    tensors = [
+        position
+        for position, each in enumerate(items)
+        if isinstance(each, (torch.Tensor, bool))
+    ]
+    if isinstance(item, int):
+        member = _bounded(item, stack_dim, count)
+        return Plan([Pick(member, _as_index(rest))], None, (), None, False)
+    if isinstance(item, slice):
+        chosen = range(count)[item]
+        new_dim, to_front = _place_of_slice(items, tensors, at, before)
+        picked = _as_index(rest)
+        picks = [Pick(member, picked) for member in chosen]
+        return Plan(picks, new_dim, (len(picks),), to_front, True)
+    return _plan_tensor(items, tensors, at, count)
+
+
+def _check_bounds(items: list[Any], size: Sequence[int], stack_dim: int) -> None:
+    """Raise where a number is out of range, as it is for all members."""
+    dim = 0
+    for item in items:
+        if item is None or isinstance(item, bool):
+            continue
+        if isinstance(item, int) and dim != stack_dim and size[dim] >= 0:
+            _bounded(item, dim, size[dim])
+        dim += 1
+
+
+def _block_dims(items: list[Any], tensors: list[int]) -> int:
+    """The number of dims of the broadcast index tensors."""
+    return max(
+        (items[at].dim() if isinstance(items[at], torch.Tensor) else 1)
+        for at in tensors
+    )
+
+
+def _is_adjacent(items: list[Any], tensors: list[int]) -> bool:
+    """Whether only numbers, which make no dim, stand between the index tensors."""
+    return all(
+        isinstance(items[at], (int, torch.Tensor, bool))
+        for at in range(tensors[0], tensors[-1])
+    )
+
+
+def _place_of_slice(
+    items: list[Any], tensors: list[int], at: int, before: int
+) -> tuple[int, tuple[int, int] | None]:
+    """Where the stack dim goes if a slice takes it, among what tensors elsewhere make."""
+    if not tensors:
+        return before, None
+    block = _block_dims(items, tensors)
+    if not _is_adjacent(items, tensors):
+        # The block leads, here. In a member the tensors may have become adjacent.
+        rest = items[:at] + items[at + 1 :]
+        moved = [place - (place > at) for place in tensors]
+        to_front = None
+        if _is_adjacent(rest, moved):
+            start = sum(
+                1
+                for each in rest[: moved[0]]
+                if each is None or isinstance(each, slice)
+            )
+            to_front = (start, block) if start else None
+        return block + before, to_front
+    return before + (block if tensors[0] < at else 0), None
+
+
+def _plan_tensor(items: list[Any], tensors: list[int], at: int, count: int) -> Plan:
+    """The plan of an index whose item for the stack dim is a tensor."""
+    flags = [place for place in tensors if isinstance(items[place], bool)]
+    parts = [items[place] for place in tensors if place not in flags]
+    parts = list(torch.broadcast_tensors(*parts)) if len(parts) > 1 else parts
+    shape = tuple(parts[0].shape)
+    if any(not items[place] for place in flags):
+        shape = (*shape[:-1], 0)
+        parts = [part[..., :0] for part in parts]
+    columns = [part.reshape(-1).tolist() for part in parts]
+    adjacent = _is_adjacent(items, tensors)
+    first = tensors[0] if adjacent else 0
+    new_dim = sum(
+        1 for each in items[:first] if each is None or isinstance(each, slice)
+    )
+    places = [place for place in tensors if place not in flags]
+    own = places.index(at)
+    fixed = [
+        each
+        for position, each in enumerate(items)
+        if position != at and position not in flags
+    ]
+    others = [
+        (place - (place > at) - sum(flag < place for flag in flags), column)
+        for place, column in zip(places, columns, strict=True)
+        if place != at
+    ]
+    picks = []
+    alone = None if others else _as_index(fixed)
+    for row, member in enumerate(columns[own]):
+        picked = alone
+        if others:
+            filled = list(fixed)
+            for place, column in others:
+                filled[place] = column[row]
+            picked = _as_index(filled)
+        picks.append(Pick(_bounded(member, 0, count), picked))
+    return Plan(picks, new_dim, shape, None, len(tensors) == 1 and len(shape) == 1)

@@ -1,0 +1,259 @@
+"""The keys of a stack, and what is done with them: each member does its part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from tensordict import _rust
+from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
+from tensordict.ops.keys import _sorting_key
+from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tensordict.protocol import NestedKeyLike
+
+__all__ = ["StackKeysOps"]
+
+MSG_EXCLUSIVE = "the method {} cannot complete when there are exclusive keys."
+MSG_DELETE = "Key {} not found in any of the stacked tensordicts."
+
+
+class _LazyStackedTensorDictKeysView:
+    """The keys that all members of a stack have: a live view."""
+
+    def __init__(
+        self,
+        tensordict: Any,
+        include_nested: bool,
+        leaves_only: bool,
+        is_leaf: Callable[[type], bool] | None,
+        sort: bool = False,
+    ) -> None:
+        self.tensordict = tensordict
+        self.include_nested = include_nested
+        self.leaves_only = leaves_only
+        self.is_leaf = is_leaf
+        self.sort = sort
+
+    def _list(self) -> list[NestedKeyLike]:
+        if not self.include_nested and not self.leaves_only:
+            keys: list[Any] = self.tensordict._common_keys()
+        else:
+            keys = _rust.walk(
+                self.tensordict,
+                0,
+                bool(self.include_nested),
+                bool(self.leaves_only),
+                self.is_leaf,
+            )
+        if self.sort:
+            keys.sort(key=_sorting_key)
+        return keys
+
+    def __iter__(self) -> Iterator[NestedKeyLike]:
+        return iter(self._list())
+
+    def __len__(self) -> int:
+        return len(self._list())
+
+    def __contains__(self, key: Any) -> bool:
+        path = _rust.unravel_key_to_tuple(key)
+        if not path:
+            raise TypeError(MSG_MEMBERSHIP)
+        if len(path) > 1 and not self.include_nested:
+            return False
+        return _rust.contains(self.tensordict, path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({tuple(self._list())})"
+
+
+_LazyStackedTensorDictKeysView.__module__ = "tensordict._lazy"
+
+
+class StackKeysOps(CollectionProtocol):
+    """The keys of a stack, and what is done with them."""
+
+    tensordicts: list[Any]
+
+    if TYPE_CHECKING:
+
+        def _like(self, members: list[Any]) -> Self: ...
+
+    def keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        """The keys that all members have. See ``TensorDict.keys``."""
+        return _LazyStackedTensorDictKeysView(
+            self, include_nested, leaves_only, is_leaf, sort
+        )
+
+    def valid_keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        """The same as :meth:`keys`; deprecated."""
+        return self.keys(include_nested, leaves_only, is_leaf, sort=sort)
+
+    @property
+    def sorted_keys(self) -> list[str]:
+        """The direct keys, sorted."""
+        return sorted(self.keys())
+
+    def _refuse_exclusive(self, method: str) -> None:
+        if self._has_exclusive_keys:
+            raise RuntimeError(MSG_EXCLUSIVE.format(method))
+
+    # Choosing --------------------------------------------------------------------------
+
+    def select(
+        self, *keys: NestedKeyLike, inplace: bool = False, strict: bool = True
+    ) -> Self:
+        """Keep only the entries at ``keys``, in every member. See ``TensorDict.select``."""
+        if inplace and self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        members = [each.select(*keys, strict=strict) for each in self.tensordicts]
+        if not inplace:
+            return self._like(members)
+        for each in self.tensordicts:
+            each.select(*keys, inplace=True, strict=strict)
+        return self
+
+    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Self:
+        """Drop the entries at ``keys`` from every member. See ``TensorDict.exclude``."""
+        if inplace and self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        members = [each.exclude(*keys, inplace=inplace) for each in self.tensordicts]
+        return self if inplace else self._like(members)
+
+    def empty(self, recurse: bool = False, **kwargs: Any) -> Any:
+        """A stack of as many members without entries. See ``TensorDict.empty``."""
+        if kwargs:
+            return super().empty(recurse, **kwargs)
+        return self._like([each.empty(recurse) for each in self.tensordicts])
+
+    def split_keys(self, *key_sets: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Several stacks of the entries of several sets of keys. See ``TensorDict``."""
+        if kwargs.get("inplace"):
+            return super().split_keys(*key_sets, **kwargs)  # type: ignore[misc]
+        rows = [each.split_keys(*key_sets, **kwargs) for each in self.tensordicts]
+        return tuple(self._like(list(group)) for group in zip(*rows, strict=True))
+
+    # Regrouping ------------------------------------------------------------------------
+
+    def flatten_keys(
+        self,
+        separator: str = ".",
+        inplace: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+    ) -> Self:
+        """All leaves of every member under joined keys. See ``TensorDict.flatten_keys``.
+
+        Raises:
+            RuntimeError: members have keys of their own.
+        """
+        self._refuse_exclusive("flatten_keys")
+        return self._regrouped("flatten_keys", separator, inplace, is_leaf)
+
+    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
+        """Nest the entries of every member. See ``TensorDict.unflatten_keys``."""
+        return self._regrouped("unflatten_keys", separator, inplace)
+
+    def _regrouped(self, method: str, separator: str, inplace: bool, *more: Any) -> Any:
+        if inplace and self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        members = [
+            getattr(each, method)(separator, False, *more) for each in self.tensordicts
+        ]
+        result: Any = self
+        if inplace:
+            for each in self.tensordicts:
+                getattr(each, method)(separator, True, *more)
+        else:
+            result = self._like(members)
+            if self.is_locked:
+                _rust.lock_tree(result)
+        return self._remember(result, method, (separator,), {})
+
+    def rename_key_(
+        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
+    ) -> Self:
+        """Rename an entry in every member. See ``TensorDict.rename_key_``.
+
+        Raises:
+            KeyError: a member does not have it.
+        """
+        for each in self.tensordicts:
+            each.copy().unlock_().rename_key_(old_key, new_key, safe=safe)
+        for each in self.tensordicts:
+            each.rename_key_(old_key, new_key, safe=safe)
+        return self
+
+    # Removing --------------------------------------------------------------------------
+
+    def del_(self, key: NestedKeyLike) -> Self:
+        """Remove an entry from every member that has it.
+
+        Raises:
+            KeyError: none has it.
+            RuntimeError: the stack is locked.
+        """
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        path = _rust.unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+        holders = [each for each in self.tensordicts if _rust.contains(each, path)]
+        if not holders:
+            raise KeyError(MSG_DELETE.format(key))
+        for each in holders:
+            each.del_(path)
+        return self
+
+    def clear(self) -> Self:
+        """Remove all entries of all members.
+
+        Raises:
+            RuntimeError: the stack is locked.
+        """
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        for each in self.tensordicts:
+            each.clear()
+        return self
+
+    def is_non_tensor(self, key: NestedKeyLike) -> bool:
+        """Whether the entry at a nested key is no tensor and no container of tensors."""
+        value = self._meta(key)
+        return isinstance(value, CollectionProtocol) and value._is_non_tensor
+
+    # As other structures ------------------------------------------------------------------
+
+    def to_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """A dictionary of the stacked entries. See ``TensorDict.to_dict``.
+
+        Raises:
+            RuntimeError: members have keys of their own.
+        """
+        self._refuse_exclusive("to_dict")
+        return super().to_dict(*args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The stacked entries for a module's state. See ``TensorDict.state_dict``.
+
+        Raises:
+            RuntimeError: members have keys of their own.
+        """
+        self._refuse_exclusive("state_dict")
+        return super().state_dict(*args, **kwargs)  # type: ignore[misc]

@@ -1,0 +1,531 @@
+"""What a stack does by having each member do its part: walks, writes and locks."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.lazy import shapes
+from tensordict.interop.twins import MSG_LOCKED, _InplaceWriteError
+from tensordict.ops.access import MSG_PRESENT
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["MembersOps"]
+
+MSG_NO_SUCH_MEMBERS = (
+    "setting a value in-place on a stack of TensorDict is only permitted if all members "
+    "of the stack have this key in their register."
+)
+MSG_DELETE = "Key {} not found in any of the stacked tensordicts."
+MSG_UPDATE_SHAPE = (
+    "cannot update stacked tensordicts with different shapes when "
+    "update_batch_size=False."
+)
+MSG_OUT = (
+    "out must be a LazyStackedTensorDict instance in lazy_stack.apply(..., out=out)."
+)
+MSG_DEVICE = (
+    "device cannot be set using tensordict.device = device, because device cannot be "
+    "updated in-place. To update device, use tensordict.to(new_device), which will "
+    "return a new tensordict on the new device. You can also use "
+    "tensordict.to(new_device) as a context manager for temporary device changes."
+)
+
+ALONG_DIMS = frozenset({"softmax", "flip", "roll"})
+"""Methods of leaves that keep the shape, but go along a dim of it."""
+
+MOVING = frozenset({"unsqueeze", "squeeze", "transpose", "permute"})
+"""Methods of leaves that move, add or remove dims."""
+
+REGROUPING = frozenset({"view", "reshape", "flatten", "unflatten"})
+"""Methods of leaves that give the same elements another shape."""
+
+
+class MembersOps(CollectionProtocol):
+    """What a stack does by having each member do its part."""
+
+    tensordicts: list[Any]
+    stack_dim: int
+    _td_dim_name: str | None
+
+    if TYPE_CHECKING:
+
+        def _like(self, members: list[Any]) -> Self: ...
+        def _group(self, key: str) -> list[Any] | None: ...
+        def _as_dense(self) -> Any: ...
+        def _plan(self, index: Any) -> Any: ...
+
+    # Walking -----------------------------------------------------------------------
+
+    def _map_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefix: torch.Size | None,
+        names: Any,
+        tail: int,
+        lock: bool,
+        k: int,
+    ) -> Any:
+        result = self._mapped(op, args, prefix, names, tail, k)
+        if lock and self.is_locked and not result.is_locked:
+            _rust.lock_tree(result)
+        return result
+
+    def _mapped(
+        self,
+        op: Any,
+        args: Any,
+        prefix: torch.Size | None,
+        names: Any,
+        tail: int,
+        k: int,
+    ) -> Any:
+        size = self.batch_size
+        k = len(size) if k < 0 else k
+        dim = self.stack_dim
+        members = self.tensordicts
+        if dim >= k or not members:
+            # The dims that the operation is about are those of the members, too.
+            results = [
+                _rust.map_leaves(member, op, args, prefix, names, tail, False, k)
+                for member in members
+            ]
+            if prefix is None:
+                return self._like(results)
+            if not results:
+                return self._as_dense()._map_leaves(
+                    op, args, prefix, names, tail, False, k
+                )
+            name = None if names is None else self._td_dim_name
+            return results[0]._stack_lazily(results, dim + len(prefix) - k, name)
+        if prefix is None and not tail and op not in ALONG_DIMS:
+            results = [
+                _rust.map_leaves(member, op, args, None, names, 0, False, k - 1)
+                for member in members
+            ]
+            result = self._like(results)
+            if names is None:
+                result._td_dim_names = None
+            return result
+        if isinstance(op, str) and isinstance(names, tuple):
+            if op in MOVING and dim in names:
+                return shapes.moved(self, op, args, prefix, names, tail, k)
+            if op == "squeeze":
+                gone = args[0] if isinstance(args[0], tuple) else (args[0],)
+                return shapes.squeezed(self, gone, k)
+        if isinstance(op, str) and op in REGROUPING and prefix is not None:
+            goal = torch.Size([*prefix, *size[k:]])
+            return shapes.regrouped(self, goal, op != "view")
+        if op == "expand" and prefix is not None:
+            expanded = self._expanded_members(prefix, names, k)
+            if expanded is not None:
+                return expanded
+        dense = self._as_dense()
+        return _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)
+
+    def _expanded_members(self, prefix: torch.Size, names: Any, k: int) -> Any:
+        """The members expanded where they cannot be stacked; None where they can."""
+        first = self.tensordicts[0]
+        if not self._has_exclusive_keys and all(
+            _shapes(member) == _shapes(first) for member in self.tensordicts
+        ):
+            return None
+        dim = self.stack_dim + len(prefix) - k
+        count = prefix[dim]
+        size = torch.Size([*prefix[:dim], *prefix[dim + 1 :]])
+        if isinstance(names, tuple):
+            names = tuple(
+                old - (old > self.stack_dim)
+                for at, old in enumerate(names)
+                if at != dim
+            )
+        # A ragged dim keeps the size that it has in each member.
+        members = []
+        for member in self.tensordicts:
+            own = [
+                member.batch_size[at - len(size)] if length == -1 else length
+                for at, length in enumerate(size)
+            ]
+            goal = torch.Size(own)
+            members.append(
+                _rust.map_leaves(
+                    member, "expand", (goal,), goal, names, 1, False, k - 1
+                )
+            )
+        if len(members) == 1 and count != 1:
+            members = members * count
+        return members[0]._stack_lazily(members, dim, self._td_dim_name)
+
+    def _split_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefixes: list[torch.Size],
+        names: Any,
+        lock: bool,
+        k: int,
+    ) -> list[Any]:
+        results = self._split(op, args, prefixes, names, k)
+        if lock and self.is_locked:
+            for result in results:
+                _rust.lock_tree(result)
+        return results
+
+    def _split(
+        self, op: Any, args: Any, prefixes: list[torch.Size], names: Any, k: int
+    ) -> list[Any]:
+        k = len(self.batch_size) if k < 0 else k
+        dim, members = self.stack_dim, self.tensordicts
+        at = args[-1] if args else -1
+        if op not in ("unbind", "split_with_sizes", "tensor_split") or not members:
+            dense = self._as_dense()
+            return _rust.split_leaves(dense, op, args, prefixes, names, False, k)
+        if at == dim:
+            if op == "unbind":
+                return list(members)
+            bounds: list[int] = [0]
+            if op == "split_with_sizes":
+                for size in args[0]:
+                    bounds.append(bounds[-1] + size)
+                pieces = [
+                    members[start:stop] for start, stop in itertools.pairwise(bounds)
+                ]
+            else:
+                ends = [*args[0], len(members)]
+                pieces = [
+                    members[start:stop]
+                    for start, stop in zip([0, *args[0]], ends, strict=True)
+                ]
+            return [
+                self._like(list(piece)) if piece else self._none_of(op, at)
+                for piece in pieces
+            ]
+        inner = at - (at > dim) if dim < k else at
+        below = k - 1 if dim < k else k
+        rows = [
+            _rust.split_leaves(
+                member,
+                op,
+                (*args[:-1], inner),
+                _without_dim(member, op, args, inner, below),
+                _moved_names(names, inner, len(member.batch_size)),
+                False,
+                below,
+            )
+            for member in members
+        ]
+        new_dim = dim - (op == "unbind" and at < dim)
+        return [
+            group[0]._stack_lazily(list(group), new_dim, self._td_dim_name)
+            for group in zip(*rows, strict=True)
+        ]
+
+    def _none_of(self, op: Any, dim: int) -> Any:
+        """A piece of no members: dense, without elements."""
+        index = (slice(None),) * dim + (slice(0, 0),)
+        return self[index]
+
+    def _leaves(self, out: list[Any]) -> None:
+        for member in self.tensordicts:
+            _rust.leaves(member, out)
+
+    def _rebuild(self, values: Any, lock: bool) -> Any:
+        members = []
+        for member in self.tensordicts:
+            leaves = [next(values) for _ in range(len(_rust.leaves(member)))]
+            members.append(_rust.rebuild(member, leaves, True, False))
+        return self._like(members)
+
+    def _clone_structure(self) -> Self:
+        return self._like([_rust.clone_structure(each) for each in self.tensordicts])
+
+    def _align_leaves(self, other: Any, out: list[Any]) -> bool:
+        parts = self._parts_of(other)
+        if parts is None:
+            return False
+        for member, part in zip(self.tensordicts, parts, strict=True):
+            found = _rust.align(member, part)
+            if found is None:
+                return False
+            out += found
+        return True
+
+    def _leaf_batch_dims(self, out: list[int]) -> None:
+        for member in self.tensordicts:
+            _rust.leaf_batch_dims(member, out)
+
+    def _parts_of(self, other: Any) -> list[Any] | None:
+        """The part of another collection that belongs to each member; None if it has none.
+
+        A collection without batch dims is a part of its own for all members.
+        """
+        count, dim = len(self.tensordicts), self.stack_dim
+        if not isinstance(other, CollectionProtocol):
+            return None
+        if isinstance(other, MembersOps) and other.stack_dim == dim:
+            return other.tensordicts if len(other.tensordicts) == count else None
+        size = other.batch_size
+        if not size:
+            return [other] * count
+        if len(size) <= dim or size[dim] != count:
+            return None
+        return list(other.unbind(dim))
+
+    def _tensor_parts(self, value: torch.Tensor) -> list[torch.Tensor]:
+        """The part of a tensor, broadcast from the left, that belongs to each member."""
+        count, dim = len(self.tensordicts), self.stack_dim
+        if value.dim() <= dim:
+            return [value] * count
+        if value.shape[dim] == 1:
+            return [value.select(dim, 0)] * count
+        return list(value.unbind(dim))
+
+    def _member_operands(self, operands: Sequence[Any]) -> Any:
+        count = len(self.tensordicts)
+        columns: list[list[Any]] = []
+        for operand in operands:
+            if isinstance(operand, CollectionProtocol):
+                parts = self._parts_of(operand)
+                if parts is None:
+                    return None
+                columns.append(parts)
+            elif isinstance(operand, torch.Tensor) and operand.dim():
+                columns.append(self._tensor_parts(operand))
+            else:
+                columns.append([operand] * count)
+        return [
+            (member, [column[at] for column in columns])
+            for at, member in enumerate(self.tensordicts)
+        ]
+
+    def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
+        out: list[torch.Tensor] = []
+        for member, part in zip(
+            self.tensordicts, self._tensor_parts(operand), strict=True
+        ):
+            out += member._spread(part)
+        return out
+
+    # Locks -------------------------------------------------------------------------
+
+    def _lock_tree(self, parents: Any = ()) -> None:
+        self._is_locked = True
+        if parents:
+            held = [ref for ref in self._lock_parents_weakrefs if ref() is not None]
+            known = {id(ref()) for ref in held}
+            held += [ref for ref in parents if id(ref()) not in known]
+            self._lock_parents_weakrefs = held
+        inner = (*parents, weakref.ref(self))
+        for member in self.tensordicts:
+            _rust.lock_tree(member, inner)
+
+    # Writing -----------------------------------------------------------------------
+
+    def _value_parts(self, value: Any) -> list[Any]:
+        """The part of a value of this batch size that belongs to each member."""
+        hook = getattr(self, "_hook_in", None)
+        if hook is not None:
+            value = hook(value)
+        if isinstance(value, MembersOps) and value.stack_dim == self.stack_dim:
+            return list(value.tensordicts)
+        return list(value.unbind(self.stack_dim))
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        for member, part in zip(
+            self.tensordicts, self._value_parts(value), strict=True
+        ):
+            member._set_entry(key, part)
+
+    def _hang(self, key: str, value: Any) -> None:
+        for member, part in zip(
+            self.tensordicts, self._value_parts(value), strict=True
+        ):
+            member._hang(key, part)
+
+    def _del_entry(self, key: str) -> None:
+        for member in self.tensordicts:
+            if member._sample_entry(key) is not NO_DEFAULT:
+                member._del_entry(key)
+
+    def _set_path(
+        self,
+        path: tuple[str, ...],
+        value: Any,
+        inplace: bool | None,
+        non_blocking: bool,
+        validated: bool,
+        ignore_lock: bool,
+    ) -> None:
+        key = path[0]
+        held = [member._sample_entry(key) for member in self.tensordicts]
+        present = [each for each in held if each is not NO_DEFAULT]
+        if len(present) < len(held) and inplace is None:
+            raise KeyError(MSG_NO_SUCH_MEMBERS)
+        if len(path) > 1 and present:
+            if not all(isinstance(each, CollectionProtocol) for each in present):
+                raise KeyError(MSG_PRESENT.format(key, self))
+            if len(present) < len(held):
+                self._set_in_some(path, value, non_blocking, validated, ignore_lock)
+                return
+        if len(path) == 1 and len(present) < len(held):
+            # Not all have it, so there is nothing to write into as a whole.
+            inplace = False
+        super_set = super()._set_path
+        if len(path) == 1 and inplace is not False and present:
+            self._write_into(key, None, value, non_blocking)
+            return
+        super_set(path, value, inplace, non_blocking, validated, ignore_lock)
+
+    def _set_in_some(
+        self, path: Any, value: Any, non_blocking: bool, validated: bool, force: bool
+    ) -> None:
+        """Store below an entry that only some members have: the others get a new one."""
+        if self.is_locked and not force:
+            raise RuntimeError(MSG_LOCKED)
+        if not validated:
+            value = _rust.validate(self, path, value, non_blocking)
+        for member, part in zip(
+            self.tensordicts, self._value_parts(value), strict=True
+        ):
+            member._set_path(path, part, False, non_blocking, validated, force)
+
+    def _write_into(
+        self, key: str, present: Any, value: Any, non_blocking: bool
+    ) -> None:
+        value = _rust.validate(self, key, value, non_blocking)
+        parts = self._value_parts(value)
+        entries = [member._get_entry(key, NO_DEFAULT) for member in self.tensordicts]
+        for member, entry, part in zip(self.tensordicts, entries, parts, strict=True):
+            if isinstance(entry, torch.Tensor):
+                if isinstance(part, CollectionProtocol):
+                    raise _InplaceWriteError(f"Failed to update {key!r} in {self}")
+                _rust.fit_inplace(member, key, part, entry)
+        for member, entry, part in zip(self.tensordicts, entries, parts, strict=True):
+            member._write_into(key, entry, part, non_blocking)
+
+    def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
+        """Write into part of the entry at ``key``: ``target`` is a copy of it."""
+        target[index] = value
+        values: Any = self._group(key)
+        for entry, part in zip(values, target.unbind(self.stack_dim), strict=True):
+            entry.copy_(part)
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        """No effect but where members give copies: leaves are those of the members."""
+        position = 0
+        for member in self.tensordicts:
+            count = len(_rust.leaves(member))
+            if not member._is_dense:
+                member._store_leaves(values[position : position + count])
+            position += count
+
+    # At an index -----------------------------------------------------------------------
+
+    def _set_index(self, index: Any, value: Any) -> None:
+        plan = self._plan(index)
+        members = self.tensordicts
+        if isinstance(value, dict):
+            value = self._from_dict_at(index, value)
+        if plan is None:
+            parts: Any = None
+            if isinstance(value, CollectionProtocol):
+                value = _expanded_to(value, self.batch_size)
+                parts = self._parts_of(value)
+            self._write_picks([(m, None) for m in range(len(members))], parts, value)
+            return
+        if plan.dim is None:
+            member, at = plan.picks[0]
+            self._write_picks([(member, at)], [value], value)
+            return
+        if not isinstance(value, CollectionProtocol):
+            if isinstance(value, torch.Tensor) and value.dim():
+                self._write_tensor(index, value)
+                return
+            self._write_picks(plan.picks, None, value)
+            return
+        size = self._index(index).batch_size
+        value = _expanded_to(value, size)
+        count = len(plan.shape)
+        if count > 1:
+            value = value.flatten(plan.dim, plan.dim + count - 1)
+        parts = list(value.unbind(plan.dim))
+        if plan.to_front is not None:
+            start, block = plan.to_front
+            moved = tuple(range(start, start + block))
+            parts = [part.movedim(tuple(range(block)), moved) for part in parts]
+        self._write_picks(plan.picks, parts, None)
+
+    def _from_dict_at(self, index: Any, value: Any) -> Any:
+        size = self._index(index).batch_size
+        return self._plain_type(value, batch_size=size, device=self.device)
+
+    def _write_picks(self, picks: Any, parts: Any, value: Any) -> None:
+        """Write a part, or one value, into each member picked."""
+        members = self.tensordicts
+        for position, (member, at) in enumerate(picks):
+            part = value if parts is None else parts[position]
+            target = members[member]
+            if at is not None:
+                target[at] = part
+            elif isinstance(part, CollectionProtocol):
+                if part is not target:
+                    size = target.batch_size
+                    target.update(_expanded_to(part, size), inplace=True)
+            else:
+                target[...] = part
+
+    def _write_tensor(self, index: Any, value: torch.Tensor) -> None:
+        """Write one tensor into every entry at an index: it broadcasts from the right."""
+        copies = [(key, self._get_entry(key, None)) for key in self._sample_entries()]
+        for _, entry in copies:
+            entry[index] = value
+        for key, entry in copies:
+            present = self._group(key)
+            parts = entry.unbind(self.stack_dim)
+            for target, part in zip(present or (), parts, strict=True):
+                if isinstance(target, CollectionProtocol):
+                    if target is not part:
+                        target.update_(part)
+                else:
+                    target.copy_(part)
+
+
+def _shapes(td: Any) -> list[Any]:
+    return [leaf.shape for leaf in _rust.leaves(td)]
+
+
+def _expanded_to(value: Any, size: torch.Size) -> Any:
+    own = value.batch_size
+    if own == size or (len(own) == len(size) and -1 in size):
+        return value
+    return value.expand(size)
+
+
+def _without_dim(member: Any, op: Any, args: Any, at: int, k: int) -> list[torch.Size]:
+    """The batch sizes of the pieces of a member that is split along ``at``."""
+    size = member.batch_size[:k]
+    if op == "unbind":
+        return [torch.Size([*size[:at], *size[at + 1 :]])] * size[at]
+    if op == "split_with_sizes":
+        lengths = list(args[0])
+    else:
+        whole = size[at]
+        lengths = [
+            len(range(whole)[start:stop])
+            for start, stop in zip([0, *args[0]], [*args[0], whole], strict=True)
+        ]
+    return [torch.Size([*size[:at], length, *size[at + 1 :]]) for length in lengths]
+
+
+def _moved_names(names: Any, at: int, ndim: int) -> Any:
+    if not isinstance(names, tuple):
+        return names
+    return tuple(dim for dim in range(ndim) if dim != at)

@@ -1,0 +1,209 @@
+"""What operations on batch dims make of a stack, and the entries that it has as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.lazy.formats import stack_leaves
+from tensordict.metatensor import MetaTensor
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+__all__ = ["common_keys", "densified", "moved", "printed_entries", "regrouped"]
+
+MSG_VIEW = "Cannot call `view` on a lazy stacked tensordict. Call `reshape` instead."
+MSG_DENSIFY = "stack_dim is {} but not 0. Densify cannot be done."
+
+
+def common_keys(all_entries: list[dict[str, Any]]) -> list[str]:
+    """The keys that all of them have, in the order of the first."""
+    if not all_entries:
+        return []
+    first = all_entries[0]
+    keys = list(first)
+    for entries in all_entries[1:]:
+        if entries.keys() != first.keys():
+            keys = [key for key in keys if key in entries]
+    return keys
+
+
+# Dims ------------------------------------------------------------------------------
+
+
+def moved(
+    td: Any,
+    op: Any,
+    args: tuple[Any, ...],
+    prefix: torch.Size,
+    order: tuple[int, ...],
+    tail: int,
+    k: int,
+) -> Any:
+    """A stack whose ``k`` leading dims are those of ``order``, -1 for a new dim of one.
+
+    The stack dim is among them, on both sides. Each member is moved the same way.
+    """
+    dim = td.stack_dim
+    new_dim = order.index(dim)
+    size = torch.Size([*prefix[:new_dim], *prefix[new_dim + 1 :]])
+    rest = tuple(old - (old > dim) for at, old in enumerate(order) if at != new_dim)
+    if op == "unsqueeze":
+        at = args[0]
+        args = (at - (at > new_dim),)
+    elif op == "squeeze":
+        gone = args[0] if isinstance(args[0], tuple) else (args[0],)
+        args = (tuple(each - (each > dim) for each in gone),)
+    elif op == "transpose":
+        op, args, tail = "permute", (rest,), 2
+    elif op == "permute":
+        args = (rest,)
+    members = [
+        _rust.map_leaves(member, op, args, size, rest, tail, False, k - 1)
+        for member in td.tensordicts
+    ]
+    return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
+
+
+def squeezed(td: Any, gone: tuple[int, ...], k: int) -> Any:
+    """The single member, without the dims of ``gone`` but the stack dim."""
+    dim = td.stack_dim
+    member = td.tensordicts[0]
+    rest = tuple(each - (each > dim) for each in gone if each != dim)
+    if not rest:
+        return _rust.clone_structure(member)
+    size = member.batch_size
+    order = tuple(at for at in range(len(size)) if at not in rest)
+    prefix = torch.Size([size[at] for at in order if at < k - 1])
+    order = tuple(at for at in order if at < k - 1)
+    return _rust.map_leaves(member, "squeeze", (rest,), prefix, order, 0, False, k - 1)
+
+
+def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
+    """The same elements in another shape: one run of dims joined into one, or one split.
+
+    Raises:
+        RuntimeError: it takes more than that, and ``copies`` is false.
+    """
+    old = td.batch_size
+    if shape == old:
+        return td
+    head = 0
+    most = min(len(old), len(shape)) - 1
+    while head < most and old[head] == shape[head]:
+        head += 1
+    tail = 0
+    while (
+        tail < min(len(old), len(shape)) - head - 1
+        and old[-1 - tail] == shape[-1 - tail]
+    ):
+        tail += 1
+    before = old[head : len(old) - tail]
+    after = shape[head : len(shape) - tail]
+    if len(after) == 1 and before and -1 not in before:
+        parts = [td]
+        for _ in before:
+            parts = [piece for part in parts for piece in part.unbind(head)]
+        if parts:
+            return parts[0]._stack_lazily(parts, head, None)
+    elif len(before) == 1 and after and 0 not in after:
+        return _split_dim(td, head, after)
+    if not copies:
+        raise RuntimeError(MSG_VIEW)
+    return td._as_dense().reshape(shape)
+
+
+def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
+    """One dim as several: a stack of the pieces along the first of them."""
+    if len(sizes) == 1:
+        return td
+    parts = [_split_dim(piece, dim, sizes[1:]) for piece in td.chunk(sizes[0], dim)]
+    return parts[0]._stack_lazily(parts, dim, None)
+
+
+# The whole stack -----------------------------------------------------------------------
+
+
+def densified(td: Any, layout: torch.layout) -> Any:
+    """See ``LazyStackedTensorDict.densify``."""
+    from tensordict.containers.dense import TensorDict
+
+    members = td.tensordicts
+    all_entries = [dict(member._entries()) for member in members]
+    keys = dict.fromkeys(key for entries in all_entries for key in entries)
+    entries: dict[str, Any] = {}
+    for key in keys:
+        values = [each.get(key, NO_DEFAULT) for each in all_entries]
+        known = [value for value in values if value is not NO_DEFAULT]
+        first = known[0]
+        if isinstance(first, CollectionProtocol):
+            values = [
+                first.empty() if value is NO_DEFAULT else value for value in values
+            ]
+            stacked = first._stack_lazily(values, td.stack_dim, td._td_dim_name)
+            entries[key] = stacked.densify(layout)
+            continue
+        if len(known) == len(values) and all(
+            value.shape == first.shape for value in known
+        ):
+            entries[key] = stack_leaves(key, known, td.stack_dim)
+            continue
+        if td.stack_dim != 0:
+            raise NotImplementedError(MSG_DENSIFY.format(td.stack_dim))
+        entries[key] = _nested_rows(td, values, known, layout)
+    return _rust.new(TensorDict, entries, td._batch_size, td._device, td._td_dim_names)
+
+
+def _nested_rows(td: Any, values: list[Any], known: list[Any], layout: Any) -> Any:
+    """The entries of members as the rows of a nested tensor, empty ones where missing."""
+    first = known[0]
+    dtype = _common_dtype(known)
+    ndim = max(len(td._batch_size) - 1, 0)
+    rows = []
+    for member, value in zip(td.tensordicts, values, strict=True):
+        if value is NO_DEFAULT:
+            features = list(first.shape[ndim:])
+            if features:
+                features[0 if layout is torch.jagged else -1] = 0
+            value = first.new_zeros([*member.batch_size, *features], dtype=dtype)
+        rows.append(value.to(dtype))
+    return torch.nested.as_nested_tensor(rows, layout=layout)
+
+
+def _common_dtype(values: list[torch.Tensor]) -> torch.dtype:
+    """The dtype of the values that have elements: an empty one has none to tell it."""
+    told = [value for value in values if value.numel()] or values
+    dtype = told[0].dtype
+    for value in told[1:]:
+        dtype = torch.promote_types(dtype, value.dtype)
+    return dtype
+
+
+def printed_entries(td: Any) -> list[tuple[str, Any]]:
+    """The entries that all members have, as the text of the stack names them."""
+    from tensordict.ops.display import get_printoptions
+
+    out = []
+    for key in td._common_keys():
+        values = td._group(key)
+        nested = [isinstance(value, CollectionProtocol) for value in values]
+        if all(nested):
+            out.append((key, td._sampled(values)))
+        elif any(nested):
+            out.append((key, _Mixed(values)))
+        else:
+            out.append((key, MetaTensor._of_stack(values, td.stack_dim)))
+    if get_printoptions()["sort_keys"] == "alphabetical":
+        out.sort(key=lambda entry: entry[0])
+    return out
+
+
+class _Mixed:
+    """An entry that is a tensor in some members and a collection in others, printed."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.names = dict.fromkeys(type(value).__name__ for value in values)
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(self.names)}]"

@@ -1,0 +1,130 @@
+"""What is special to a lazy stack: members, ragged entries, exclusive keys."""
+
+import pickle
+
+import pytest
+import torch
+
+from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack
+
+
+def ragged(*lengths, batch_size=()):
+    return lazy_stack(
+        [
+            TensorDict(a=torch.ones(*batch_size, n), batch_size=batch_size)
+            for n in lengths
+        ]
+    )
+
+
+def test_index_gives_the_member_itself():
+    members = [TensorDict(a=torch.zeros(2)), TensorDict(a=torch.ones(2))]
+    stack = lazy_stack(members)
+    assert stack[0] is members[0]
+    assert stack[-1] is members[1]
+    assert all(each is member for each, member in zip(stack, members, strict=True))
+
+
+def test_set_writes_the_members():
+    members = [TensorDict(batch_size=[3]) for _ in range(2)]
+    stack = lazy_stack(members, 1)
+    stack["a"] = torch.arange(6).view(3, 2)
+    assert members[1]["a"].tolist() == [1, 3, 5]
+
+
+def test_get_of_a_ragged_entry():
+    stack = ragged(1, 3)
+    assert stack.get_item_shape("a") == torch.Size([2, -1])
+    with pytest.raises(RuntimeError, match="Failed to stack tensors"):
+        stack["a"]
+    assert [each.shape[0] for each in stack.get("a", as_list=True)] == [1, 3]
+    padded = stack.get("a", as_padded_tensor=True, padding_side="left")
+    assert padded.tolist() == [[0, 0, 1], [1, 1, 1]]
+    nested = stack.get("a", as_nested_tensor=True)
+    assert nested.layout is torch.jagged
+
+
+def test_a_key_that_not_all_have_is_hidden():
+    stack = lazy_stack([TensorDict(a=1, b=2), TensorDict(b=3)])
+    assert list(stack.keys()) == ["b"]
+    assert stack.get("a") is None
+    assert "0 ->\n            a: Tensor(" in repr(stack)
+    assert list(stack.densify().keys()) == ["a", "b"]
+
+
+def test_append_to_an_empty_stack():
+    stack = LazyStackedTensorDict(stack_dim=0)
+    stack.append(TensorDict(a=torch.zeros(2)))
+    stack.extend([TensorDict(a=torch.ones(2))])
+    assert stack.batch_size == torch.Size([2])
+    assert stack["a"].sum() == 2
+    with pytest.raises(ValueError, match="Batch sizes in tensordicts differs"):
+        stack.insert(0, TensorDict(batch_size=[3]))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_every_index_is_that_of_the_dense_container(dim):
+    torch.manual_seed(0)
+    members = [TensorDict(a=torch.randn(3, 2, 5), batch_size=[3, 2]) for _ in range(4)]
+    stack = lazy_stack(members, dim)
+    dense = stack.contiguous()
+    size = dense.batch_size
+    mask = torch.zeros(size, dtype=torch.bool)
+    mask[1, 1, 1] = mask[0, 0, 0] = True
+    pair = torch.tensor([1, 0])
+    for index in (
+        1, -1, slice(1, None), slice(None, None, 2), None, ..., True, False,
+        (slice(None), 1), (..., 0), (0, slice(None), 1), (None, 0), (0, None, 1),
+        pair, (slice(None), pair), (..., pair), (pair, pair), (pair, slice(None), pair),
+        (pair[:, None], slice(None), pair), (slice(None), pair, pair), (pair, 0),
+        (0, pair), (0, slice(None), pair), (pair, None, pair), pair.view(1, 2),
+        (slice(None), pair.view(2, 1)), mask, mask[0, 0, : size[0]].new_ones(size[0]),
+        (slice(None), mask[0].new_ones(size[1:])), [0, 1], range(2), (slice(1, 1),),
+        (..., slice(0, 0)),
+    ):  # fmt: skip
+        found, expected = stack[index], dense[index]
+        assert found.batch_size == expected.batch_size, index
+        if found.numel() and found.batch_size.numel():
+            assert (found["a"] == expected["a"]).all(), index
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_every_write_at_an_index_is_that_of_the_dense_container(dim):
+    members = [TensorDict(a=torch.zeros(3, 2, 5), batch_size=[3, 2]) for _ in range(4)]
+    pair = torch.tensor([1, 0])
+    for index in (
+        1, slice(1, None), None, ..., (slice(None), 1), (..., 0), (0, None, 1),
+        pair, (slice(None), pair), (pair, slice(None), pair), (pair, pair),
+        (slice(None), pair, pair), pair.view(1, 2),
+    ):  # fmt: skip
+        stack = lazy_stack(members, dim).clone()
+        dense = stack.contiguous()
+        size = dense[index].batch_size
+        value = TensorDict(a=torch.randn(*size, 5), batch_size=size)
+        stack[index] = value
+        dense[index] = value
+        assert (stack["a"] == dense["a"]).all(), index
+        stack[index] = 7
+        dense[index] = 7
+        assert (stack["a"] == dense["a"]).all(), index
+
+
+def test_pickle_keeps_members_and_lock():
+    stack = ragged(1, 2).lock_()
+    other = pickle.loads(pickle.dumps(stack))
+    assert other.is_locked
+    assert [each.shape[0] for each in other.get("a", as_list=True)] == [1, 2]
+
+
+def test_a_subclass_is_built_by_appending():
+    class Stream(LazyStackedTensorDict):
+        @classmethod
+        def of(cls, values):
+            stack = cls(stack_dim=0)
+            for value in values:
+                stack.append(TensorDict(a=value))
+            return stack
+
+    stack = Stream.of([[1, 2], [3]])
+    assert type(stack + 1) is Stream
+    assert stack.densify(layout=torch.strided)["a"].values().tolist() == [1, 2, 3]
