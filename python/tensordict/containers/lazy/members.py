@@ -10,8 +10,8 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.lazy import shapes
+from tensordict.interop.key_twins import MSG_PRESENT
 from tensordict.interop.twins import MSG_LOCKED, _InplaceWriteError
-from tensordict.ops.access import MSG_PRESENT
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:

@@ -167,6 +167,12 @@ class NonTensorOps(CollectionProtocol):
 
         return stack_values(tds, dim)
 
+    def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
+        """What a lazy stack shows of the entries of its members: one stack of values."""
+        if any(not member._is_non_tensor for member in members):
+            return super()._stack_lazily(members, dim, name)
+        return self._stack_all(members, dim)
+
     def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
         from tensordict.containers.nontensor.joining import cat_values
 
