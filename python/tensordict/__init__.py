@@ -66,7 +66,13 @@ from tensordict.ops.joining import (
 )
 from tensordict.ops.modules import from_module, from_modules
 from tensordict.ops.packing import PackLayout
-from tensordict.storage.functions import load, load_memmap, memmap, save
+from tensordict.storage.functions import (
+    from_consolidated,
+    load,
+    load_memmap,
+    memmap,
+    save,
+)
 from tensordict.utils import isin, parse_tensor_dict_string
 
 _hooks.install()
@@ -100,6 +106,7 @@ __all__ = [
     "default_is_leaf",
     "dense_stack_tds",
     "from_any",
+    "from_consolidated",
     "from_dict",
     "from_module",
     "from_modules",

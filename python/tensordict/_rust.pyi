@@ -109,6 +109,17 @@ def write_file(
 def create_file(
     path: str | PathLike[str], dtype: str, shape: Sequence[int]
 ) -> MemoryMappedTensor: ...
+def write_consolidated(
+    path: str | PathLike[str],
+    parts: Sequence[tuple[int, torch.Tensor, str]],
+    data_bytes: int,
+    remarks: str,
+    description: str,
+    durable: bool,
+    checks: bool,
+    progress: SaveProgress,
+) -> torch.Tensor: ...
+def read_consolidated(path: str | PathLike[str]) -> tuple[int, str, str]: ...
 def add_metadata(
     directory: str | PathLike[str],
     key: str,

@@ -13,6 +13,7 @@ from tensordict.ops.access import AccessOps
 from tensordict.ops.apply import ApplyOps
 from tensordict.ops.autograd import AutogradOps
 from tensordict.ops.batch import BatchOps
+from tensordict.ops.consolidating import ConsolidatingOps
 from tensordict.ops.construct import ConstructOps
 from tensordict.ops.convert import ConvertOps
 from tensordict.ops.device import DeviceOps
@@ -56,6 +57,7 @@ class TensorCollection(
     ApplyOps,
     MemoryOps,
     SavingOps,
+    ConsolidatingOps,
     ConvertOps,
     ModulesOps,
     DistributedOps,

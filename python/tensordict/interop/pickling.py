@@ -21,6 +21,7 @@ __all__ = ["install", "state_of"]
 _OF_THIS_PROCESS = frozenset(
     {
         "_cache",
+        "_consolidated",
         "_key_tree",
         "_last_op",
         "_last_op_queue",
@@ -68,12 +69,29 @@ def _make_td(cls: Any, state: dict[str, Any]) -> Any:
     return td
 
 
+def _rebuild_tensordict_files_consolidated(
+    metadata: dict[str, Any], storage: torch.Tensor
+) -> Any:
+    """A consolidated container of its description and its buffer."""
+    from tensordict.storage import consolidated
+
+    return consolidated.rebuild(metadata, storage)
+
+
 def _reduce_td(data: Any) -> tuple[Any, ...]:
     """What is pickled for a dense container."""
+    if "_consolidated" in data.__dict__:
+        from tensordict.storage import consolidated
+
+        state = consolidated.state_of(data)
+        if state is not None:
+            arguments = state["metadata"], state["storage"]
+            return _rebuild_tensordict_files_consolidated, arguments
     return _make_td, (type(data), data.__getstate__())
 
 
-_make_td.__module__ = _reduce_td.__module__ = "tensordict._reductions"
+for _target in (_make_td, _reduce_td, _rebuild_tensordict_files_consolidated):
+    _target.__module__ = "tensordict._reductions"
 
 
 def install(*classes: type) -> None:
@@ -86,5 +104,11 @@ def install(*classes: type) -> None:
         copyreg.pickle(cls, _reduce_td)
         ForkingPickler.register(cls, _reduce_td)
     torch.serialization.add_safe_globals(
-        [*classes, _make_td, _LockedSchema, (dict, "tensordict.utils._StringOnlyDict")]
+        [
+            *classes,
+            _make_td,
+            _rebuild_tensordict_files_consolidated,
+            _LockedSchema,
+            (dict, "tensordict.utils._StringOnlyDict"),
+        ]
     )

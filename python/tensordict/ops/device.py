@@ -11,6 +11,7 @@ from tensordict import _rust
 from tensordict.interop.twins import MSG_LOCKED
 from tensordict.ops.families import cast_leaves
 from tensordict.protocol import CollectionProtocol
+from tensordict.storage import consolidated
 
 __all__ = ["DeviceOps", "normalize_device"]
 
@@ -326,6 +327,10 @@ def _transfer(
     """A copy of ``td`` whose leaves are on ``device``, in ``dtype``; either may be None."""
     if device is None:
         return cast_leaves(td, dtype)  # type: ignore[arg-type]
+    if dtype is None and "_consolidated" in td.__dict__:
+        moved = consolidated.moved(td, device, non_blocking)
+        if moved is not None:
+            return moved
     leaves = _rust.leaves(td)
     wait = non_blocking is None and _crosses(leaves, device)
     if wait or non_blocking:

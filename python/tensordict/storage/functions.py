@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensordict.storage import tree
+from tensordict.storage import consolidated, tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tensordict.protocol import NestedKeyLike
 
-__all__ = ["load", "load_memmap", "memmap", "save"]
+__all__ = ["from_consolidated", "load", "load_memmap", "memmap", "save"]
 
 
 def memmap(
@@ -139,3 +139,8 @@ def load(
         allow_pickle=allow_pickle,
         verify=verify,
     )
+
+
+def from_consolidated(filename: Path | str) -> Any:
+    """Load a consolidated file: :meth:`TensorDictBase.from_consolidated`."""
+    return consolidated.load(filename)

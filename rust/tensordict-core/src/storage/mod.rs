@@ -13,6 +13,7 @@
 
 pub mod archive;
 pub mod commit;
+pub mod consolidated;
 pub mod dtype;
 mod error;
 pub mod file;

@@ -236,6 +236,9 @@ pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
     if path.is_dir() {
         return verify_tree(path, threads);
     }
+    if super::consolidated::is_consolidated(path) {
+        return super::consolidated::verify(path, threads);
+    }
     super::archive::verify(path, threads)
 }
 

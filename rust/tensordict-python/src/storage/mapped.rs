@@ -138,6 +138,16 @@ pub(crate) fn mapped_tensor<'py>(
     Ok(tensor)
 }
 
+/// A plain tensor of the bytes of a mapping.
+pub(crate) fn bytes_over<'py>(
+    py: Python<'py>,
+    mapping: Mapping,
+    path: &Path,
+) -> PyResult<Bound<'py, PyAny>> {
+    let length = i64::try_from(mapping.len())?;
+    over(py, mapping, path, "uint8", &[length])
+}
+
 fn over<'py>(
     py: Python<'py>,
     mapping: Mapping,

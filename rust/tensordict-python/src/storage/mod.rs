@@ -5,6 +5,7 @@
 //! tensors over files. The GIL is released while files are written, opened or mapped.
 
 mod checks;
+mod consolidated;
 pub(crate) mod dlpack;
 mod errors;
 mod load;
@@ -18,5 +19,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     mapped::register(module)?;
     save::register(module)?;
     load::register(module)?;
-    checks::register(module)
+    checks::register(module)?;
+    consolidated::register(module)
 }

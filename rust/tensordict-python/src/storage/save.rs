@@ -270,7 +270,7 @@ impl SavePlan {
 /// How far a save is; shared with whoever watches it or stops it.
 #[pyclass(module = "tensordict._rust", frozen)]
 pub(crate) struct SaveProgress {
-    progress: Progress,
+    pub(crate) progress: Progress,
 }
 
 #[pymethods]
@@ -494,6 +494,19 @@ fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
         || (memory.dtype.starts_with("complex")
             && value.call_method0(&imports.is_conj)?.is_truthy()?);
     Ok((!is_lazy).then_some(memory))
+}
+
+/// The values of any tensor as memory, and the tensor that holds it: a copy where torch has to
+/// help.
+pub(crate) fn values_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Memory)> {
+    let py = value.py();
+    if let Some(memory) = plain_memory(value)? {
+        return Ok((value.clone(), memory));
+    }
+    let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
+    let plain = prepared.get_item(0)?;
+    let memory = required_memory(&plain)?;
+    Ok((plain, memory))
 }
 
 /// The memory of a tensor that was made plain.

@@ -1,0 +1,151 @@
+"""What a published format has no place for, beside it: classes, order of keys, values.
+
+The text of a consolidated file, and that of ``__metadata__["tensordict"]`` in a
+safetensors file, is read by the published release too, and holds what that can
+understand. The rest is in remarks, by path: the class of a container that is no plain
+``TensorDict``, the order of keys where tensors and nested collections alternate, and
+values that change when they go through JSON (a tuple becomes a list, ``{1: 2}``
+becomes ``{"1": 2}``).
+
+In a consolidated file the remarks lie between data and text. Who does not know them
+takes them for data that no leaf is in. In a safetensors file they are the entry
+``tensordict.remarks`` of ``__metadata__``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tensordict.storage import registry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Remarks"]
+
+PLAIN_TYPES = (str, int, float, bool, type(None))
+
+
+class Remarks:
+    """Remarks about the levels and entries of a file, by path."""
+
+    def __init__(self, fields: Any = None) -> None:
+        self.fields: dict[str, Any] = fields if isinstance(fields, dict) else {}
+
+    def _of(self, kind: str, path: tuple[str, ...]) -> Any:
+        for known, *remark in self.fields.get(kind, ()):
+            if tuple(known) == path:
+                return remark
+        return None
+
+    def _add(self, kind: str, path: tuple[str, ...], *remark: Any) -> None:
+        self.fields.setdefault(kind, []).append([list(path), *remark])
+
+    # Classes ---------------------------------------------------------------------
+
+    def class_name(self, cls: Any, path: tuple[str, ...]) -> str:
+        """The name of a class that the published release knows; the class is noted."""
+        if isinstance(cls, str):
+            return cls
+        texts = registry.class_text(cls), registry.type_text(cls)
+        self._add("classes", path, *texts)
+        return "TensorDict"
+
+    def find_class(
+        self,
+        path: tuple[str, ...],
+        name: str,
+        requested: type | None,
+        filename: str | Path | None,
+    ) -> Any:
+        """The class that a level names, by itself or in a remark.
+
+        Raises:
+            RuntimeError: there is no class of that name here.
+        """
+        noted = self._of("classes", path)
+        class_text, type_text = noted or (f"tensordict:{name}", name)
+        return registry.find_class(requested, class_text, type_text, filename or "")
+
+    # The order of keys -----------------------------------------------------------
+
+    def order(self, keys: list[str], written: list[str], path: tuple[str, ...]) -> None:
+        """Note the order of keys, unless it is the one in which they are written."""
+        if keys != written:
+            self._add("orders", path, keys)
+
+    def ordered(self, entries: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        """The entries of a level in their order."""
+        noted = self._of("orders", path)
+        if noted is None or sorted(noted[0]) != sorted(entries):
+            return entries
+        return {key: entries[key] for key in noted[0]}
+
+    # Values ----------------------------------------------------------------------
+
+    def value(self, value: Any, path: tuple[str, ...], message: str) -> Any:
+        """A value as JSON holds it; one that JSON changes is noted as it is.
+
+        Raises:
+            RuntimeError: JSON cannot hold it.
+        """
+        plain, is_same = _as_plain(value, path, message)
+        if not is_same:
+            self._add("values", path, _tagged(value))
+        return plain
+
+    def noted_value(self, value: Any, path: tuple[str, ...]) -> Any:
+        """A value as it was noted, or else as JSON gave it."""
+        noted = self._of("values", path)
+        return value if noted is None else _untagged(noted[0])
+
+    # The file --------------------------------------------------------------------
+
+    def to_text(self) -> str:
+        """The remarks as JSON; empty where there are none."""
+        return json.dumps(self.fields) if self.fields else ""
+
+
+def _as_plain(value: Any, path: tuple[str, ...], message: str) -> tuple[Any, bool]:
+    """The value as JSON holds it, and whether JSON gives it back as it is."""
+    if type(value) in PLAIN_TYPES:
+        return value, True
+    if isinstance(value, PLAIN_TYPES):  # a subclass: an enum, a name
+        return value, True
+    if isinstance(value, (list, tuple)):
+        items = [_as_plain(item, path, message) for item in value]
+        is_same = type(value) is list and all(same for _, same in items)
+        return [item for item, _ in items], is_same
+    if type(value) is dict:
+        fields = {}
+        is_same = True
+        for key, item in value.items():
+            if type(key) not in PLAIN_TYPES:
+                break
+            fields[key], same = _as_plain(item, path, message)
+            is_same &= same and type(key) is str
+        else:
+            return fields, is_same
+    shown = path[0] if len(path) == 1 else path
+    raise RuntimeError(message.format(key=repr(shown), type=type(value)))
+
+
+def _tagged(value: Any) -> Any:
+    """A value in JSON that says which type each part is of."""
+    if isinstance(value, (list, tuple)):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_tagged(item) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_tagged(key), _tagged(item)] for key, item in value.items()]}
+    return value
+
+
+def _untagged(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, items),) = value.items()
+    if kind == "dict":
+        return {_untagged(key): _untagged(item) for key, item in items}
+    made = [_untagged(item) for item in items]
+    return tuple(made) if kind == "tuple" else made

@@ -1,0 +1,346 @@
+//! The layout of one buffer: data, remarks, description, and the length of the description.
+//!
+//! ```text
+//! [leaves, each padded to 8 bytes] [remarks] [description: JSON] [its length: 8 bytes]
+//! remarks: [JSON, padded with spaces to 8 bytes] [its length: 8 bytes] [REMARKS_MAGIC]
+//! ```
+//!
+//! Data, description and length are the published format, which is read from its end: its readers
+//! take the remarks for data that no leaf is in. Numbers are little-endian. The remarks hold
+//! the sums, by the offset of each leaf, and what else the description has no place for.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use super::file::{Segment, save_file};
+use super::io::Disk;
+use super::job::Job;
+use super::json::{self, Value};
+use super::map::Mapping;
+use super::names::display_key;
+use super::sums::{FileSum, Sums};
+use super::verify::{Expected, Finding, Outcome, Report, check_all};
+use super::{StorageError, StorageResult};
+
+/// The last bytes of the remarks.
+pub const REMARKS_MAGIC: &[u8; 8] = b"tdremark";
+
+/// The name under which the remarks hold the sums.
+const SUMS: &str = "sums";
+
+/// The name of the description among the sums; leaves are named by their offset.
+const DESCRIPTION: &str = "description";
+
+/// Writes a file in one step, and maps it.
+///
+/// `data_bytes` are the bytes of the data, in which the segments lie; `remarks` is the
+/// text of a JSON object, or empty; `description` that of the published format.
+///
+/// # Errors
+/// The operating system refuses; the save was cancelled. The target is then as it was.
+pub fn save(
+    job: &Job<'_>,
+    target: &Path,
+    segments: &[Segment],
+    data_bytes: u64,
+    remarks: &str,
+    description: &str,
+) -> StorageResult<Mapping> {
+    job.progress.expect(data_bytes);
+    save_file(job, target, |writer| {
+        let written = writer.write_segments(segments)?;
+        let mut sums = Sums::new();
+        for (segment, written) in segments.iter().zip(written) {
+            let sum = FileSum {
+                sum: written.sum,
+                modified_ns: job.stamp_ns,
+            };
+            if !segment.source.is_empty() {
+                sums.files.insert(segment.offset.to_string(), sum);
+            }
+        }
+        let sum = FileSum {
+            sum: super::sums::Sum::of(description.as_bytes()),
+            modified_ns: job.stamp_ns,
+        };
+        sums.files.insert(DESCRIPTION.to_owned(), sum);
+        let mut tail = remarks_bytes(job.has_sums.then_some(&sums), remarks);
+        tail.extend_from_slice(description.as_bytes());
+        tail.extend_from_slice(&(description.len() as u64).to_le_bytes());
+        writer.write_at(data_bytes, &tail)?;
+        let refused = |source: io::Error| StorageError::io(target, source);
+        let length = usize::try_from(data_bytes + tail.len() as u64)
+            .map_err(|_| refused(io::ErrorKind::OutOfMemory.into()))?;
+        let metadata = writer.file().metadata().map_err(refused)?;
+        Mapping::new(writer.file(), &metadata, length, true).map_err(refused)
+    })
+}
+
+fn remarks_bytes(sums: Option<&Sums>, remarks: &str) -> Vec<u8> {
+    let fields = remarks.strip_prefix('{').unwrap_or_default();
+    let text = match sums {
+        None => remarks.to_owned(),
+        Some(sums) => {
+            let comma = if matches!(fields, "" | "}") { "" } else { ", " };
+            let rest = if fields.is_empty() { "}" } else { fields };
+            format!("{{\"{SUMS}\": {}{comma}{rest}", sums.to_text())
+        }
+    };
+    let mut bytes = text.into_bytes();
+    if bytes.is_empty() {
+        return bytes;
+    }
+    bytes.resize(bytes.len().next_multiple_of(8), b' ');
+    let length = bytes.len() as u64;
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(REMARKS_MAGIC);
+    bytes
+}
+
+/// What lies behind the data of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tail {
+    /// The bytes of the data.
+    pub data_bytes: u64,
+    /// The JSON of the remarks; empty where there are none.
+    pub remarks: String,
+    /// The JSON of the description.
+    pub description: String,
+    /// Where the description begins.
+    pub description_offset: u64,
+}
+
+/// Reads what lies behind the data of a file.
+///
+/// # Errors
+/// The file cannot be read, or is no file of this layout.
+pub fn read_tail(path: &Path) -> StorageResult<Tail> {
+    let refused = |source: io::Error| StorageError::io(path, source);
+    let file = File::open(path).map_err(refused)?;
+    let size = file.metadata().map_err(refused)?.len();
+    let wrong = |reason: String| StorageError::BadMetadata {
+        path: path.to_path_buf(),
+        key: String::new(),
+        reason,
+    };
+    let length = size
+        .checked_sub(8)
+        .map(|at| read_number(&file, at))
+        .transpose()
+        .map_err(refused)?;
+    let end = size.saturating_sub(8);
+    let Some(length) = length.filter(|&length| length <= end) else {
+        let named = length.unwrap_or(0).cast_signed();
+        return Err(wrong(format!(
+            "it is no consolidated file, or was cut: its last 8 bytes name a description of \
+             {named} bytes, and there are {end} before them"
+        )));
+    };
+    let description_offset = end - length;
+    let description = read_text(&file, description_offset, length)
+        .map_err(refused)?
+        .ok_or_else(|| wrong("its description is no text".to_owned()))?;
+    let (data_bytes, remarks) = read_remarks(&file, description_offset)
+        .map_err(refused)?
+        .ok_or_else(|| wrong("the remarks before its description are no text".to_owned()))?;
+    Ok(Tail {
+        data_bytes,
+        remarks,
+        description,
+        description_offset,
+    })
+}
+
+fn read_remarks(file: &File, end: u64) -> io::Result<Option<(u64, String)>> {
+    let none = Some((end, String::new()));
+    let Some(at) = end.checked_sub(16) else {
+        return Ok(none);
+    };
+    let mut magic = [0; 8];
+    Disk::REAL.read_exact_at(file, &mut magic, at + 8)?;
+    if &magic != REMARKS_MAGIC {
+        return Ok(none);
+    }
+    let length = read_number(file, at)?;
+    let Some(start) = at.checked_sub(length) else {
+        return Ok(None);
+    };
+    Ok(read_text(file, start, length)?.map(|text| (start, text)))
+}
+
+fn read_number(file: &File, at: u64) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    Disk::REAL.read_exact_at(file, &mut bytes, at)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// None where the bytes are no text.
+fn read_text(file: &File, at: u64, length: u64) -> io::Result<Option<String>> {
+    let length = usize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let mut bytes = vec![0; length];
+    Disk::REAL.read_exact_at(file, &mut bytes, at)?;
+    Ok(String::from_utf8(bytes).ok())
+}
+
+/// Whether a file looks like one of this layout.
+#[must_use]
+pub fn is_consolidated(path: &Path) -> bool {
+    read_tail(path).is_ok_and(|tail| tail.description.starts_with('{'))
+}
+
+/// Compares the leaves of a file, and its description, with their sums.
+///
+/// # Errors
+/// The file cannot be read, or is no file of this layout.
+pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
+    let tail = read_tail(path)?;
+    let wrong = |reason: &str| StorageError::BadMetadata {
+        path: path.to_path_buf(),
+        key: String::new(),
+        reason: reason.to_owned(),
+    };
+    let parsed = |text: &str| json::parse(text).map_err(|error| wrong(error.message));
+    let sums = if tail.remarks.is_empty() {
+        Sums::default()
+    } else {
+        match parsed(tail.remarks.trim_end())?.get(SUMS) {
+            None => Sums::default(),
+            Some(value) => Sums::parse(&value.to_text()).map_err(|reason| wrong(&reason))?,
+        }
+    };
+    let mut leaves = Vec::new();
+    collect(&parsed(&tail.description)?, &mut Vec::new(), &mut leaves);
+    let mut expected = Vec::new();
+    let mut findings = Vec::new();
+    for (key, offset, end) in leaves {
+        let finding = |outcome, detail| Finding {
+            key: key.clone(),
+            path: path.to_path_buf(),
+            outcome,
+            detail,
+        };
+        if end > tail.data_bytes {
+            let detail = format!(
+                "its bytes end at {end}, and the data at {}",
+                tail.data_bytes
+            );
+            findings.push(finding(Outcome::Damaged, detail));
+        } else if let Some(sum) = sums.files.get(&offset.to_string()) {
+            expected.push(Expected {
+                key,
+                path: path.to_path_buf(),
+                offset,
+                sum: sum.clone(),
+            });
+        } else {
+            findings.push(finding(Outcome::Unchecked, String::new()));
+        }
+    }
+    if let Some(sum) = sums.files.get(DESCRIPTION) {
+        expected.push(Expected {
+            key: String::new(),
+            path: path.to_path_buf(),
+            offset: tail.description_offset,
+            sum: sum.clone(),
+        });
+    }
+    findings.extend(check_all(&expected, threads));
+    Ok(Report {
+        layout: "consolidated",
+        generation: sums.generation,
+        findings,
+    })
+}
+
+/// The leaves of a level and of those below, each with where its bytes begin and end.
+fn collect(level: &Value, keys: &mut Vec<String>, found: &mut Vec<(String, u64, u64)>) {
+    let Value::Object(fields) = level else {
+        return;
+    };
+    if let Some(Value::Object(leaves)) = fields.get("leaves") {
+        for (name, row) in leaves {
+            let Value::Array(row) = row else { continue };
+            let number = |place: usize| {
+                let number = row.get(place).and_then(Value::as_i64).unwrap_or(0);
+                u64::try_from(number).unwrap_or(0)
+            };
+            keys.push(name.trim_start_matches('\0').to_owned());
+            let stop = number(3).saturating_sub(number(4));
+            found.push((display_key(keys), number(2), stop));
+            keys.pop();
+        }
+    }
+    for (name, child) in fields {
+        if matches!(
+            name.as_str(),
+            "cls" | "leaves" | "non_tensors" | "cls_metadata"
+        ) {
+            continue;
+        }
+        keys.push(name.trim_start_matches('\0').to_owned());
+        collect(child, keys, found);
+        keys.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::job::Progress;
+    use crate::storage::source::Source;
+    use std::fs;
+
+    const TEXT: &str = r#"{"cls": "TensorDict", "leaves": {"a": ["torch.uint8", [5], 0, 8, 3]}}"#;
+
+    fn saved(folder: &Path, remarks: &str) -> std::path::PathBuf {
+        let path = folder.join("file");
+        let progress = Progress::default();
+        let segments = [Segment::new(0, Source::Bytes(b"12345".to_vec()))];
+        let mapping = save(&Job::new(&progress), &path, &segments, 8, remarks, TEXT).unwrap();
+        assert_eq!(mapping.len() as u64, fs::metadata(&path).unwrap().len());
+        path
+    }
+
+    #[test]
+    fn test_the_tail_is_found_from_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        for remarks in ["", "{}", r#"{"orders": []}"#] {
+            let tail = read_tail(&saved(folder.path(), remarks)).unwrap();
+            assert_eq!(tail.data_bytes, 8);
+            assert_eq!(tail.description, TEXT);
+            let fields = json::parse(tail.remarks.trim_end()).unwrap();
+            assert!(fields.get("sums").is_some());
+            assert_eq!(fields.get("orders").is_some(), remarks.len() > 2);
+        }
+    }
+
+    #[test]
+    fn test_verify_names_the_leaf() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = saved(folder.path(), "");
+        let report = verify(&path, 1).unwrap();
+        assert!(
+            report
+                .findings
+                .iter()
+                .all(|one| one.outcome == Outcome::Good)
+        );
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[2] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let report = verify(&path, 1).unwrap();
+        assert_eq!(report.findings[0].key, "'a'");
+        assert_eq!(report.findings[0].outcome, Outcome::Modified);
+    }
+
+    #[test]
+    fn test_files_of_others_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for bytes in [&b""[..], b"123", &[255; 32]] {
+            fs::write(&path, bytes).unwrap();
+            assert!(read_tail(&path).is_err());
+        }
+    }
+}

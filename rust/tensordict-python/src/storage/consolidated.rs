@@ -1,0 +1,86 @@
+//! Consolidated files, for Python.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments from Python are converted to values"
+)]
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use tensordict_core::storage::consolidated;
+use tensordict_core::storage::file::Segment;
+use tensordict_core::storage::job::Job;
+use tensordict_core::storage::region::Region;
+use tensordict_core::storage::source::Source;
+
+use super::exception;
+use super::mapped::bytes_over;
+use super::save::{SaveProgress, values_of};
+
+/// What the bindings make segments of: the offset, a tensor, and the key for messages.
+pub(crate) type Part<'py> = (u64, Bound<'py, PyAny>, String);
+
+/// Segments of tensors, and the objects that hold their memory.
+pub(crate) fn segments_of<'py>(
+    py: Python<'py>,
+    parts: Vec<Part<'py>>,
+) -> PyResult<(Vec<Segment>, Bound<'py, PyList>)> {
+    let held = PyList::empty(py);
+    let mut segments = Vec::with_capacity(parts.len());
+    for (offset, tensor, key) in parts {
+        let (source, memory) = values_of(&tensor)?;
+        held.append(source)?;
+        // SAFETY: the list that is returned holds the tensor, and with it its memory; the
+        // callers hold it until the segments are written.
+        let region = unsafe { Region::new(memory.pointer, memory.num_bytes) };
+        segments.push(Segment {
+            offset,
+            source: Source::Memory(region),
+            key,
+        });
+    }
+    Ok((segments, held))
+}
+
+/// Writes a consolidated file in one step; its bytes, mapped.
+#[pyfunction]
+#[pyo3(signature = (path, parts, data_bytes, remarks, description, durable, checks, progress))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+fn write_consolidated<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    parts: Vec<Part<'py>>,
+    data_bytes: u64,
+    remarks: String,
+    description: String,
+    durable: bool,
+    checks: bool,
+    progress: &SaveProgress,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (segments, held) = segments_of(py, parts)?;
+    let saved = py.detach(|| {
+        let job = Job {
+            is_durable: durable,
+            has_sums: checks,
+            ..Job::new(&progress.progress)
+        };
+        consolidated::save(&job, &path, &segments, data_bytes, &remarks, &description)
+    });
+    drop(held);
+    bytes_over(py, saved.map_err(|error| exception(py, &error))?, &path)
+}
+
+/// What lies behind the data of a consolidated file: `(bytes of data, remarks, description)`.
+#[pyfunction]
+fn read_consolidated(py: Python<'_>, path: PathBuf) -> PyResult<(u64, String, String)> {
+    let tail = py.detach(|| consolidated::read_tail(&path));
+    let tail = tail.map_err(|error| exception(py, &error))?;
+    Ok((tail.data_bytes, tail.remarks, tail.description))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(write_consolidated, module)?)?;
+    module.add_function(wrap_pyfunction!(read_consolidated, module)?)
+}
