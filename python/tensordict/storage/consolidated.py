@@ -24,7 +24,7 @@ import copy
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
@@ -120,8 +120,8 @@ def lay_out(leaves: list[torch.Tensor]) -> Rows:
     return Rows(rows, parts, start)
 
 
-def _parts_of(leaf: torch.Tensor) -> list[tuple[Any, ...]]:
-    leaf = leaf.detach()
+def _parts_of(tensor: torch.Tensor) -> list[tuple[Any, ...]]:
+    leaf: Any = tensor.detach()
     if not leaf.is_nested:
         if leaf.layout != torch.strided or leaf.is_quantized:
             prepare(leaf)  # which says why it cannot be saved
@@ -358,7 +358,7 @@ def describe_dense(td: Any, rows: Iterator[list[tuple[str, Row]]]) -> dict[str, 
             for prefix, row in next(rows):
                 leaves[prefix + _leaf_name(key)] = row
             continue
-        level = value._describe(rows)
+        level = cast("Any", value)._describe(rows)
         if isinstance(level, tuple):
             non_tensors[key] = level
         else:
