@@ -86,5 +86,5 @@ def test_text_that_was_padded():
 
 @pytest.mark.parametrize("name", ["dtypes", "jagged"])
 def test_saving_again_gives_the_same_bytes(name, tmp_path):
-    from_consolidated(HERE / name).consolidate(tmp_path / "again")
+    from_consolidated(HERE / name).consolidate(tmp_path / "again", checks=False)
     assert (tmp_path / "again").read_bytes() == (HERE / name).read_bytes()

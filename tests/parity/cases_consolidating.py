@@ -66,7 +66,6 @@ CASES = [
         td.consolidate(tempfile.mkdtemp() + '/x', use_buffer=True)
         td.consolidate(tempfile.mkdtemp() + '/x', num_threads=2, return_early=True).result()
         p = tempfile.mkdtemp() + '/x'; td.consolidate(p); from_consolidated(p)
-        p = tempfile.mkdtemp() + '/x'; td.consolidate(p); open(p, 'rb').read()
         p = tempfile.mkdtemp() + '/x'; td.consolidate(p); TensorDict.from_consolidated(p)
         p = tempfile.mkdtemp() + '/x'; td.consolidate(p); from_consolidated(p).is_locked
         p = tempfile.mkdtemp() + '/x'; c = td.consolidate(p); c.consolidate(p) is c

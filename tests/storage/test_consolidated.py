@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import shutil
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensordict import TensorDict, from_consolidated
+from tensordict.storage import verify
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float32]
 DTYPES += [torch.int64, torch.complex64, torch.complex128, torch.float8_e4m3fn]
@@ -304,10 +304,18 @@ def test_a_full_file_system_is_an_error(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_what_a_killed_save_left_is_swept(tmp_path):
-    left = tmp_path / ".file.tdtmp" / "1-0" / "new"
-    left.mkdir(parents=True)
-    (left / "0").write_bytes(b"half")
-    tree().consolidate(tmp_path / "file")
-    assert os.listdir(tmp_path) == ["file"]
-    shutil.rmtree(tmp_path)
+def test_verify_tells_damage_from_change(tmp_path):
+    path = tmp_path / "file"
+    one = tree().consolidate(path)
+    assert {found.outcome for found in verify(path).findings if found.key} == {"good"}
+    one["obs"].add_(1)
+    (line,) = verify(path).lines("modified since the save", "changed or damaged")
+    assert "'obs'" in line
+    tree().consolidate(path)
+    times = os.stat(path)
+    content = bytearray(path.read_bytes())
+    content[2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    (line,) = verify(path).lines("damaged", "changed or damaged")
+    assert "'obs'" in line
