@@ -15,6 +15,7 @@ from tensordict import _rust
 from tensordict.interop import (
     access_twins,
     apply_twins,
+    foreach_twins,
     index_twins,
     key_twins,
     shape_twins,
@@ -31,6 +32,7 @@ TWINS = {
         twins,
         access_twins,
         apply_twins,
+        foreach_twins,
         key_twins,
         index_twins,
         shape_twins,
@@ -233,6 +235,45 @@ def test_align(data):
         st.just(td) | st.just(twins.clone_structure(td)) | trees.containers((2,))
     )
     both("align", td, other)
+
+
+@given(data=st.data(), lock=st.booleans())
+@relaxed
+def test_functions_of_lists(data, lock):
+    td = data.draw(trees.containers((2,)))
+    other = (
+        st.just(td)
+        | st.just(twins.clone_structure(td))
+        | trees.containers((2,))
+        | trees.containers((1,))
+        | st.sampled_from([1, 2.5, True, 1j, "text", None, torch.ones(2)])
+    )
+    operands = tuple(data.draw(st.lists(other, max_size=2)))
+    if lock:
+        twins.lock_tree(td)
+    both("foreach", td, added, operands)
+    both_on_copies("foreach_inplace", td, add_into, operands)
+    both("compare", td, torch.eq, data.draw(other), trees.TensorDict)
+
+
+def added(values, *lists):
+    """The sums of leaves and operands, where they can be added."""
+    for items in lists:
+        items = items if isinstance(items, list) else [items] * len(values)
+        values = [
+            value
+            if isinstance(item, complex)
+            else value.sum() + torch.as_tensor(item).sum()
+            for value, item in zip(values, items, strict=True)
+        ]
+    return tuple(values)
+
+
+def add_into(values, *lists):
+    """As :func:`added`, into the leaves."""
+    with torch.no_grad():
+        for value, total in zip(values, added(values, *lists), strict=True):
+            value.copy_(total)
 
 
 @given(

@@ -39,6 +39,7 @@ def pairs() -> list[tuple[Any, Any]]:
     from tensordict.interop import (
         access_twins,
         apply_twins,
+        foreach_twins,
         index_twins,
         key_twins,
         shape_twins,
@@ -51,6 +52,7 @@ def pairs() -> list[tuple[Any, Any]]:
         twins,
         access_twins,
         apply_twins,
+        foreach_twins,
         key_twins,
         index_twins,
         shape_twins,

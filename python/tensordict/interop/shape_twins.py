@@ -45,7 +45,7 @@ def _moved(
 ) -> Any:
     """``op`` on every leaf; ``order`` has the old dim of each new one, -1 for none."""
     result = map_leaves(td, op, args, size, order, tail, True, -1)
-    if td._is_memmap or td._is_shared:
+    if td._is_locked and (td._is_memmap or td._is_shared):
         keep_storage(td, result)
     return _remembered(td, result, call)
 

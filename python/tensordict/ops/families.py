@@ -58,8 +58,7 @@ def elementwise(op: ForEach) -> Callable[[F], F]:
 
     def fill(stub: F) -> F:
         def method(self: Any) -> Any:
-            values = _rust.leaves(self)
-            return _rust.rebuild(self, op(values) if values else values, True, True)
+            return _rust.foreach(self, op)
 
         return _filled(method, stub)
 
@@ -71,11 +70,7 @@ def elementwise_inplace(op: ForEach) -> Callable[[F], F]:
 
     def fill(stub: F) -> F:
         def method(self: Any) -> Any:
-            values = _rust.leaves(self)
-            if values:
-                op(values)
-            if not self._is_dense:
-                self._store_leaves(values)
+            _rust.foreach_inplace(self, op)
             return self
 
         return _filled(method, stub)
@@ -104,52 +99,33 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
 
     def fill(stub: F) -> F:
         def method(self: Any, other: Any, default: Any = None) -> Any:
-            if isinstance(other, CollectionProtocol):
-                if self.batch_size == other.batch_size:
-                    operands = _rust.align(self, other)
-                    if operands:
-                        values = op(_rust.leaves(self), operands)
-                        return _rust.rebuild(self, values, True, True)
-                return with_collection(op, self, other, default)
-            if isinstance(other, torch.Tensor) and other.dim():
-                return with_tensor(op, self, other)
-            values = _rust.leaves(self)
-            values = op(values, other) if values else values
-            return _rust.rebuild(self, values, True, True)
+            result = _rust.foreach(self, op, (other,))
+            return _with(op, self, other, default) if result is None else result
 
         def by_keyword(self: Any, other: Any, *, default: Any = None) -> Any:
-            if isinstance(other, CollectionProtocol):
-                if self.batch_size == other.batch_size:
-                    operands = _rust.align(self, other)
-                    if operands:
-                        values = op(_rust.leaves(self), operands)
-                        return _rust.rebuild(self, values, True, True)
-                return with_collection(op, self, other, default)
-            if isinstance(other, torch.Tensor) and other.dim():
-                return with_tensor(op, self, other)
-            values = _rust.leaves(self)
-            values = op(values, other) if values else values
-            return _rust.rebuild(self, values, True, True)
+            result = _rust.foreach(self, op, (other,))
+            return _with(op, self, other, default) if result is None else result
 
         def plain(self: Any, other: Any) -> Any:
-            if isinstance(other, CollectionProtocol):
-                if self.batch_size == other.batch_size:
-                    operands = _rust.align(self, other)
-                    if operands:
-                        values = op(_rust.leaves(self), operands)
-                        return _rust.rebuild(self, values, True, True)
-                return with_collection(op, self, other, None)
-            if isinstance(other, torch.Tensor) and other.dim():
-                return with_tensor(op, self, other)
-            values = _rust.leaves(self)
-            values = op(values, other) if values else values
-            return _rust.rebuild(self, values, True, True)
+            result = _rust.foreach(self, op, (other,))
+            return _with(op, self, other, None) if result is None else result
 
         if "default" in (stub.__kwdefaults__ or {}):
             return _filled(by_keyword, stub)
         return _filled(method if stub.__defaults__ else plain, stub)
 
     return fill
+
+
+def _with(op: ForEach, td: Any, other: Any, default: Any) -> Any:
+    """``op`` with an operand that is not in line with ``td`` as it is."""
+    if isinstance(other, CollectionProtocol):
+        return with_collection(op, td, other, default)
+    if isinstance(other, torch.Tensor) and other.dim():
+        return with_tensor(op, td, other)
+    values = _rust.leaves(td)
+    values = op(values, other) if values else values
+    return _rust.rebuild(td, values, True, True)
 
 
 def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
@@ -160,13 +136,8 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
             self: Any, other: Any, *, alpha: Any = None, default: Any = None
         ) -> Any:
             each = op if alpha is None else _scaled(op, torch._foreach_add, sign, alpha)
-            if isinstance(other, CollectionProtocol):
-                return with_collection(each, self, other, default)
-            if isinstance(other, torch.Tensor) and other.dim():
-                return with_tensor(each, self, other)
-            values = _rust.leaves(self)
-            values = each(values, other) if values else values
-            return _rust.rebuild(self, values, True, True)
+            result = _rust.foreach(self, each, (other,))
+            return _with(each, self, other, default) if result is None else result
 
         return _filled(method, stub)
 
@@ -193,31 +164,14 @@ def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
     """As :func:`elementwise_scaled`, writing into the leaves."""
 
     def fill(stub: F) -> F:
-        def apply(self: Any, other: Any, alpha: Any) -> Any:
+        def method(self: Any, other: Any, alpha: Any = None) -> Any:
             each = (
                 op if alpha is None else _scaled(op, torch._foreach_add_, sign, alpha)
             )
             return combine_inplace(each, self, other)
 
-        def method(self: Any, other: Any, alpha: Any = None) -> Any:
-            if alpha is None and isinstance(other, NUMBERS):
-                values = _rust.leaves(self)
-                if values:
-                    op(values, other)
-                if not self._is_dense:
-                    self._store_leaves(values)
-                return self
-            return apply(self, other, alpha)
-
         def by_keyword(self: Any, other: Any, *, alpha: Any = None) -> Any:
-            if alpha is None and isinstance(other, NUMBERS):
-                values = _rust.leaves(self)
-                if values:
-                    op(values, other)
-                if not self._is_dense:
-                    self._store_leaves(values)
-                return self
-            return apply(self, other, alpha)
+            return method(self, other, alpha)
 
         keyword = "alpha" in (stub.__kwdefaults__ or {})
         return _filled(by_keyword if keyword else method, stub)
@@ -230,14 +184,9 @@ def elementwise_with_inplace(op: ForEach) -> Callable[[F], F]:
 
     def fill(stub: F) -> F:
         def method(self: Any, other: Any) -> Any:
-            if isinstance(other, (CollectionProtocol, torch.Tensor)):
-                return combine_inplace(op, self, other)
-            values = _rust.leaves(self)
-            if values:
-                op(values, other)
-            if not self._is_dense:
-                self._store_leaves(values)
-            return self
+            if _rust.foreach_inplace(self, op, (other,)):
+                return self
+            return _write_combined(op, self, other)
 
         return _filled(method, stub)
 
@@ -313,22 +262,19 @@ def comparing(
 
     def fill(stub: F) -> F:
         def method(self: Any, other: Any) -> Any:
-            if not isinstance(other, NUMBERS):
-                if isinstance(other, CollectionProtocol):
-                    if self.batch_size == other.batch_size:
-                        operands = _rust.align(self, other)
-                        if operands:
-                            values = list(map(op, _rust.leaves(self), operands))
-                            return _rust.rebuild_as(self, values, self._plain_type)
-                    return compare_collections(op, operator, self, other)
-                if isinstance(other, torch.Tensor):
-                    if other.dim():
-                        return with_tensor(for_each, self, other)
-                elif isinstance(other, dict):
-                    other = self._plain_type(other, batch_size=[])
-                    return compare_collections(op, operator, self, other)
-                elif not _is_number(other):
-                    return otherwise
+            result = _rust.compare(self, op, other, self._plain_type)
+            if result is not None:
+                return result
+            if isinstance(other, CollectionProtocol):
+                return compare_collections(op, operator, self, other)
+            if isinstance(other, torch.Tensor):
+                if other.dim():
+                    return with_tensor(for_each, self, other)
+            elif isinstance(other, dict):
+                other = self._plain_type(other, batch_size=[])
+                return compare_collections(op, operator, self, other)
+            elif not _is_number(other):
+                return otherwise
             values = [op(value, other) for value in _rust.leaves(self)]
             return _rust.rebuild_as(self, values, self._plain_type)
 
@@ -540,31 +486,11 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
     return td, values, lists
 
 
-def _quick_lists(td: Any, operands: Sequence[Any]) -> list[Any] | None:
-    """The operands in line with ``td`` where they need nothing: same sizes, same keys."""
-    size = td.batch_size
-    lists: list[Any] = []
-    for operand in operands:
-        if isinstance(operand, CollectionProtocol):
-            if operand.batch_size != size:
-                return None
-            found = _rust.align(td, operand)
-            if not found:
-                return None
-            lists.append(found)
-        elif lists and isinstance(operand, NUMBERS):
-            lists.append(operand)
-        else:
-            return None
-    return lists
-
-
 def combine(op: ForEach, td: Any, *operands: Any) -> Any:
     """``op(leaves, *operands)``. Locked as ``td``, except where a tensor comes first."""
-    lists = _quick_lists(td, operands)
-    if lists:
-        values = op(_rust.leaves(td), *lists)
-        return _rust.rebuild(td, values, True, True)
+    result = _rust.foreach(td, op, operands)
+    if result is not None:
+        return result
     td, values, lists = operand_lists(td, operands)
     first = operands[0]
     lock = not (isinstance(first, torch.Tensor) and first.dim())
@@ -574,10 +500,13 @@ def combine(op: ForEach, td: Any, *operands: Any) -> Any:
 
 def combine_inplace(op: ForEach, td: Any, *operands: Any) -> Any:
     """``op(leaves, *operands)``, which writes into the leaves of ``td``."""
-    lists = _quick_lists(td, operands) if td._is_dense else None
-    if lists:
-        op(_rust.leaves(td), *lists)
+    if _rust.foreach_inplace(td, op, operands):
         return td
+    return _write_combined(op, td, *operands)
+
+
+def _write_combined(op: ForEach, td: Any, *operands: Any) -> Any:
+    """:func:`combine_inplace` with operands that are not in line as they are."""
     _, values, lists = operand_lists(td, operands)
     if values:
         op(values, *lists)

@@ -42,7 +42,10 @@ class IndexingOps(CollectionProtocol):
     def _get_index(self, index: Any) -> Any:
         """The container of every entry at ``index``: see ``__getitem__``."""
         result = _rust.index(self, index)
-        if (self._is_memmap or self._is_shared) and result is not self:
+        if not self._is_locked or result is self:
+            # What is in shared memory or a file is locked.
+            return result
+        if self._is_memmap or self._is_shared:
             items = index if isinstance(index, tuple) else (index,)
             if all(map(_stays_in_place, items)):
                 _rust.keep_storage(self, result)

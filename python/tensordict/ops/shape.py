@@ -100,7 +100,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             result = _rust.map_leaves(
                 self, "view", (new,), new, None, SHAPE_TAIL, True, -1
             )
-            if self._is_memmap or self._is_shared:
+            if self._is_locked and (self._is_memmap or self._is_shared):
                 _rust.keep_storage(self, result)
         kwargs: dict[str, Any] = {}
         if size is not None:

@@ -78,7 +78,7 @@ class SplittingOps(CollectionProtocol):
         )
 
     def _parts(self, results: list[Any]) -> tuple[Any, ...]:
-        if self._is_memmap or self._is_shared:
+        if self._is_locked and (self._is_memmap or self._is_shared):
             for result in results:
                 _rust.keep_storage(self, result)
         return tuple(results)
@@ -222,7 +222,7 @@ class SplittingOps(CollectionProtocol):
         result = _rust.map_leaves(
             self, "narrow", (at, begin, length), size, True, 0, True, -1
         )
-        if self._is_memmap or self._is_shared:
+        if self._is_locked and (self._is_memmap or self._is_shared):
             _rust.keep_storage(self, result)
         return result
 

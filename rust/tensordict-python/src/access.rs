@@ -5,7 +5,9 @@ use pyo3::types::{PyString, PyTuple};
 
 use crate::container::{self, Kind, kind};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
+use crate::index::index as index_at;
 use crate::keys;
+use crate::storing::is_plain;
 
 /// The `default` of a lookup: what a missing entry gives, or an error where none is passed.
 struct Fallback<'py>(Option<Bound<'py, PyAny>>);
@@ -160,6 +162,10 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
             keys::Path::new()
         };
         if path.is_empty() {
+            // What the method of the plain class does where no storage is to be noted.
+            if is_plain(imports, td) && !container::is_locked(imports, td)? {
+                return index_at(td, index);
+            }
             return td.call_method1(imports.names.method_get_index.bind(py), (index,));
         }
         descend(imports, td, &path)?

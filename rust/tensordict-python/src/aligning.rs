@@ -1,16 +1,15 @@
 //! What operations on several containers stand on: leaves in the order of another
 //! container, results that drop what an operation does not keep, every container of a tree.
 
-use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyIterator, PyList, PyType};
+use pyo3::types::{PyDict, PyList, PyType};
 
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::locking;
 use crate::storing::batch_size_of;
-use crate::walks::entry_pairs;
+use crate::walks::{NewLeaves, entry_pairs};
 
 /// The entries of any container, as it gives them.
 fn entries_of<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -34,8 +33,19 @@ fn collect_aligned<'py>(
             .call_method1(imports.names.method_align_leaves.bind(py), (other, out))?
             .is_truthy();
     }
-    let mine = entry_pairs(imports, td)?;
+    let mine = container::entries(imports, td)?;
     let theirs = entries_of(imports, other)?;
+    if let Ok(theirs) = theirs.cast_exact::<PyDict>()
+        && let Some(pairs) = ffi::paired_values(&mine, theirs)
+    {
+        for (value, found) in pairs {
+            if !add_aligned(imports, &value, found, out)? {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
+    }
+    let mine = ffi::dict_pairs(&mine);
     if theirs.len()? != mine.len() {
         return Ok(false);
     }
@@ -47,22 +57,34 @@ fn collect_aligned<'py>(
         let Some(found) = found.filter(|found| !found.is_none()) else {
             return Ok(false);
         };
-        let is_leaf = kind(imports, &value)? == Kind::Leaf;
-        if is_leaf != (kind(imports, &found)? == Kind::Leaf) {
-            return Ok(false);
-        }
-        if is_leaf {
-            out.append(found)?;
-        } else if !collect_aligned(imports, &value, &found, out)? {
+        if !add_aligned(imports, &value, found, out)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
+/// Adds `found`, or the leaves in it; false where it is not what `value` is.
+fn add_aligned<'py>(
+    imports: &Imports,
+    value: &Bound<'py, PyAny>,
+    found: Bound<'py, PyAny>,
+    out: &Bound<'py, PyList>,
+) -> PyResult<bool> {
+    let is_leaf = kind(imports, value)? == Kind::Leaf;
+    if is_leaf != (kind(imports, &found)? == Kind::Leaf) {
+        return Ok(false);
+    }
+    if is_leaf {
+        out.append(found)?;
+        return Ok(true);
+    }
+    collect_aligned(imports, value, &found, out)
+}
+
 /// The leaves of `other` in the order in which `leaves` gives those of `td`.
 #[pyfunction]
-fn align<'py>(
+pub(crate) fn align<'py>(
     td: &Bound<'py, PyAny>,
     other: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
@@ -81,7 +103,7 @@ impl<'py> RebuildAs<'_, 'py> {
     fn any(
         &self,
         td: &Bound<'py, PyAny>,
-        values: &Bound<'py, PyIterator>,
+        values: &mut NewLeaves<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if container::is_dense(self.imports, td)? {
             self.dense(td, values)
@@ -93,7 +115,7 @@ impl<'py> RebuildAs<'_, 'py> {
     fn dense(
         &self,
         td: &Bound<'py, PyAny>,
-        values: &Bound<'py, PyIterator>,
+        values: &mut NewLeaves<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = td.py();
         let imports = self.imports;
@@ -101,10 +123,7 @@ impl<'py> RebuildAs<'_, 'py> {
         let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
-                Kind::Leaf => match values.clone().next() {
-                    Some(leaf) => leaf?,
-                    None => return Err(PyStopIteration::new_err(())),
-                },
+                Kind::Leaf => values.take()?,
                 Kind::Dense => self.dense(value, values)?,
                 Kind::Foreign => self.foreign(value, values)?,
             }))
@@ -126,15 +145,16 @@ impl<'py> RebuildAs<'_, 'py> {
     fn foreign(
         &self,
         td: &Bound<'py, PyAny>,
-        values: &Bound<'py, PyIterator>,
+        values: &mut NewLeaves<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = td.py();
-        let built = td.call_method1(self.imports.names.method_rebuild.bind(py), (values, false))?;
+        let name = self.imports.names.method_rebuild.bind(py);
+        let built = td.call_method1(name, (values.rest()?, false))?;
         if !container::is_dense(self.imports, &built)? {
             return Ok(built);
         }
         let leaves = crate::walks::leaves(&built, None)?;
-        self.any(&built, &leaves.try_iter()?)
+        self.any(&built, &mut NewLeaves::new(&leaves)?)
     }
 }
 
@@ -144,7 +164,7 @@ impl<'py> RebuildAs<'_, 'py> {
     signature = (td, values, cls = None, size = None, lock = false),
     text_signature = "(td, values, cls=None, size=None, lock=False)"
 )]
-fn rebuild_as<'py>(
+pub(crate) fn rebuild_as<'py>(
     td: &Bound<'py, PyAny>,
     values: &Bound<'py, PyAny>,
     cls: Option<&Bound<'py, PyType>>,
@@ -157,7 +177,7 @@ fn rebuild_as<'py>(
         class: cls,
         size,
     };
-    let result = walk.any(td, &values.try_iter()?)?;
+    let result = walk.any(td, &mut NewLeaves::new(values)?)?;
     locking::lock_like(imports, td, &result, lock)?;
     Ok(result)
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PySlice, PyTuple, PyType};
+use smallvec::SmallVec;
 
 use crate::ffi;
 use crate::imports::Imports;
@@ -131,11 +132,12 @@ pub(crate) fn is_locked(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bo
         .is_truthy()
 }
 
-/// Whether the leaves of `td` are mapped or in shared memory.
+/// Whether the leaves of `td` are mapped or in shared memory: then it is locked, too.
 pub(crate) fn has_storage(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     let names = &imports.names;
-    Ok(td.getattr(names.memmap.bind(td.py()))?.is_truthy()?
-        || td.getattr(names.shared.bind(td.py()))?.is_truthy()?)
+    Ok(is_locked(imports, td)?
+        && (td.getattr(names.memmap.bind(td.py()))?.is_truthy()?
+            || td.getattr(names.shared.bind(td.py()))?.is_truthy()?))
 }
 
 /// A dense container of type `class` around `entries`, made without `__init__`.
@@ -169,8 +171,11 @@ pub(crate) enum Names<'py> {
     /// Those of the root's dims; a nested container keeps those of its further dims.
     Given(Bound<'py, PyAny>),
     /// For each of the root's new dims the old dim whose name it takes, -1 for none.
-    Moved(Bound<'py, PyTuple>),
+    Moved(Order),
 }
+
+/// For each new dim the old one, -1 where there is none.
+pub(crate) type Order = SmallVec<[i64; 8]>;
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Names<'py> {
     type Error = PyErr;
@@ -181,7 +186,11 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Names<'py> {
         } else if names.is(&*PyBool::new(names.py(), true)) {
             Self::Keep
         } else if let Ok(sources) = names.cast::<PyTuple>() {
-            Self::Moved(sources.to_owned())
+            let mut order = Order::new();
+            for source in sources.iter_borrowed() {
+                order.push(source.extract()?);
+            }
+            Self::Moved(order)
         } else {
             Self::Given(names.to_owned())
         })
@@ -190,13 +199,13 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Names<'py> {
 
 impl<'py> Names<'py> {
     /// The argument as Python passed it.
-    pub(crate) fn to_object(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        match self {
+    pub(crate) fn to_object(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(match self {
             Self::Keep => PyBool::new(py, true).to_owned().into_any(),
             Self::Drop => py.None().into_bound(py),
             Self::Given(names) => names.clone(),
-            Self::Moved(sources) => sources.clone().into_any(),
-        }
+            Self::Moved(order) => PyTuple::new(py, order)?.into_any(),
+        })
     }
 }
 
@@ -245,8 +254,8 @@ impl<'a, 'py> Splice<'a, 'py> {
         {
             return Ok(last.size.clone());
         }
-        let dims = concatenated(prefix, old, self.k)?;
-        let size = self.imports.size.bind(old.py()).call1((dims,))?;
+        let dims = joined_dims(prefix, old, self.k)?;
+        let size = ffi::new_size(self.imports.size.bind(old.py()), &dims)?;
         self.last = Some(LastSize {
             prefix: prefix.clone(),
             old: old.clone(),
@@ -280,10 +289,9 @@ impl<'a, 'py> Splice<'a, 'py> {
                 Ok(names.into_any())
             }
             Names::Moved(_) if old.is_none() => Ok(old.clone()),
-            Names::Moved(sources) => {
+            Names::Moved(order) => {
                 let names = PyList::empty(py);
-                for source in sources.iter_borrowed() {
-                    let source = source.extract::<i64>()?;
+                for &source in order {
                     if source < 0 {
                         names.append(py.None())?;
                     } else {
@@ -325,12 +333,34 @@ pub(crate) fn copied_names<'py>(old: &Bound<'py, PyAny>) -> PyResult<Bound<'py, 
     Ok(names.into_any())
 }
 
+/// The `torch.Size` of plain numbers.
+pub(crate) fn size_of<'py>(
+    imports: &Imports,
+    py: Python<'py>,
+    dims: &[i64],
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut numbers = ffi::Values::with_capacity(dims.len());
+    for dim in dims {
+        numbers.push(dim.into_pyobject(py)?.into_any());
+    }
+    ffi::new_size(imports.size.bind(py), &numbers)
+}
+
 /// `(*head, *tail[from:])`.
 pub(crate) fn concatenated<'py>(
     head: &Bound<'py, PyAny>,
     tail: &Bound<'py, PyTuple>,
     from: usize,
 ) -> PyResult<Bound<'py, PyTuple>> {
+    PyTuple::new(head.py(), joined_dims(head, tail, from)?)
+}
+
+/// The items of [`concatenated`].
+pub(crate) fn joined_dims<'py>(
+    head: &Bound<'py, PyAny>,
+    tail: &Bound<'py, PyTuple>,
+    from: usize,
+) -> PyResult<ffi::Values<'py>> {
     let owned;
     let head = if let Ok(head) = head.cast::<PyTuple>() {
         head
@@ -345,5 +375,5 @@ pub(crate) fn concatenated<'py>(
     let mut dims = ffi::Values::with_capacity(head.len() + tail.len());
     dims.extend(head.iter_borrowed().map(Borrowed::to_owned));
     dims.extend(tail.iter_borrowed().skip(from).map(Borrowed::to_owned));
-    PyTuple::new(head.py(), dims)
+    Ok(dims)
 }

@@ -5,17 +5,14 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString, PyTuple};
-use smallvec::SmallVec;
 
-use crate::container::{self, Kind, Names, kind};
+use crate::container::{self, Kind, Names, Order, kind};
 use crate::ffi;
 use crate::imports::{Imports, from_twin, imports};
+use crate::locking;
 use crate::mapping::{self, Tail};
 
 const TWINS: &str = "tensordict.interop.shape_twins";
-
-/// For each new dim the old one, [`NEW`] where there is none.
-type Order = SmallVec<[i64; 8]>;
 
 const NEW: i64 = -1;
 
@@ -71,14 +68,13 @@ impl<'a, 'py> Source<'a, 'py> {
         &self,
         op: &Bound<'py, PyString>,
         args: Args<'_>,
-        sizes: ffi::Values<'py>,
+        sizes: &[Bound<'py, PyAny>],
         order: &Order,
         call: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let result = self.mapped(op, args, sizes, order, true)?;
         if container::has_storage(self.imports, self.td)? {
-            let twins = "tensordict.interop.index_twins";
-            from_twin(self.td.py(), twins, "keep_storage", (self.td, &result))?;
+            locking::keep_storage(self.td, &result)?;
         }
         self.remembered(result, call)
     }
@@ -88,24 +84,22 @@ impl<'a, 'py> Source<'a, 'py> {
         &self,
         op: &Bound<'py, PyString>,
         args: Args<'_>,
-        sizes: ffi::Values<'py>,
+        sizes: &[Bound<'py, PyAny>],
         order: &Order,
         lock: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = self.td.py();
-        let size = PyTuple::new(py, sizes)?;
-        let prefix = self.imports.size.bind(py).call1((&size,))?;
-        let order = PyTuple::new(py, order)?;
+        let prefix = ffi::new_size(self.imports.size.bind(py), sizes)?;
         let (args, tail) = match args {
             Args::Dims(dims) => (PyTuple::new(py, dims)?, Tail::Nothing),
             Args::GoneDims(dims) => {
                 let dims = PyTuple::new(py, dims)?;
                 (PyTuple::new(py, [dims])?, Tail::Nothing)
             }
-            Args::Order => (PyTuple::new(py, [&order])?, Tail::Dims),
-            Args::Size => (PyTuple::new(py, [&size])?, Tail::Shape),
+            Args::Order => (PyTuple::new(py, [PyTuple::new(py, order)?])?, Tail::Dims),
+            Args::Size => (PyTuple::new(py, [&prefix])?, Tail::Shape),
         };
-        let names = Names::Moved(order);
+        let names = Names::Moved(order.clone());
         let prefix = Some(&prefix);
         mapping::map_dense(self.imports, self.td, op, &args, prefix, &names, tail, lock)
     }
@@ -168,7 +162,7 @@ fn unsqueeze<'py>(
         order.insert(usize::try_from(at)?, NEW);
         let op = source.imports.names.unsqueeze.bind(td.py());
         let sizes = source.sizes(&order)?;
-        return source.moved(op, Args::Dims(&[at]), sizes, &order, call);
+        return source.moved(op, Args::Dims(&[at]), &sizes, &order, call);
     }
     from_twin(td.py(), TWINS, "unsqueeze", (td, dim, call))
 }
@@ -201,7 +195,7 @@ fn squeeze<'py>(
         } else {
             Args::Dims(&gone)
         };
-        return source.moved(op, args, sizes, &order, call);
+        return source.moved(op, args, &sizes, &order, call);
     }
     from_twin(td.py(), TWINS, "squeeze", (td, dim, call))
 }
@@ -224,7 +218,7 @@ fn transpose<'py>(
         order.swap(usize::try_from(first)?, usize::try_from(second)?);
         let op = source.imports.names.transpose.bind(td.py());
         let sizes = source.sizes(&order)?;
-        return source.moved(op, Args::Dims(&[first, second]), sizes, &order, call);
+        return source.moved(op, Args::Dims(&[first, second]), &sizes, &order, call);
     }
     from_twin(td.py(), TWINS, "transpose", (td, dim0, dim1, call))
 }
@@ -260,7 +254,7 @@ fn permuted<'py>(
         return source.unmoved(call);
     }
     let op = source.imports.names.permute.bind(source.td.py());
-    source.moved(op, Args::Order, source.sizes(order)?, order, call)
+    source.moved(op, Args::Order, &source.sizes(order)?, order, call)
 }
 
 /// Move batch dims to other places.
@@ -306,7 +300,7 @@ fn flatten<'py>(
         let mut sizes = source.sizes(&order)?;
         sizes[first] = joined;
         let op = source.imports.names.flatten.bind(td.py());
-        return source.moved(op, Args::Dims(&[start, end]), sizes, &order, call);
+        return source.moved(op, Args::Dims(&[start, end]), &sizes, &order, call);
     }
     from_twin(td.py(), TWINS, "flatten", (td, start_dim, end_dim, call))
 }
@@ -329,7 +323,7 @@ fn at_least<'py>(
         order.insert_many(0, std::iter::repeat_n(NEW, missing));
         let op = source.imports.names.reshape.bind(td.py());
         let sizes = source.sizes(&order)?;
-        return source.moved(op, Args::Size, sizes, &order, call);
+        return source.moved(op, Args::Size, &sizes, &order, call);
     }
     from_twin(td.py(), TWINS, "at_least", (td, ndim, call))
 }
@@ -347,7 +341,7 @@ fn reduce_dim<'py>(
         let mut order = source.in_place();
         order.remove(usize::try_from(dim)?);
         let sizes = source.sizes(&order)?;
-        return source.mapped(op, Args::Dims(&[dim]), sizes, &order, false);
+        return source.mapped(op, Args::Dims(&[dim]), &sizes, &order, false);
     }
     from_twin(td.py(), TWINS, "reduce_dim", (td, op, dim))
 }

@@ -10,8 +10,8 @@ use std::ffi::CStr;
 use pyo3::exceptions::{PyRecursionError, PySystemError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::critical_section::with_critical_section;
-use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use pyo3::sync::critical_section::{with_critical_section, with_critical_section2};
+use pyo3::types::{PyDict, PyInt, PySlice, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 /// How many entries of one container fit on the stack of a walk.
@@ -38,6 +38,44 @@ pub(crate) fn dict_pairs<'py>(dict: &Bound<'py, PyDict>) -> Pairs<'py> {
         });
     });
     pairs
+}
+
+/// The values of two dicts side by side; None where the two do not have the same key
+/// objects in the same order, which those of similar containers mostly do.
+pub(crate) fn paired_values<'py>(
+    first: &Bound<'py, PyDict>,
+    second: &Bound<'py, PyDict>,
+) -> Option<Pairs<'py>> {
+    if first.len() != second.len() {
+        return None;
+    }
+    let mut pairs = Pairs::with_capacity(first.len());
+    let (mut place, mut other_place) = (0, 0);
+    let null = std::ptr::null_mut;
+    let (mut key, mut value, mut other_key, mut other_value) = (null(), null(), null(), null());
+    with_critical_section2(first, second, || {
+        // SAFETY: both are dicts that the caller keeps alive and, on free-threaded builds,
+        // locked. No Python code runs here, so the entries that they lend stay valid.
+        unsafe {
+            let py = first.py();
+            while ffi::PyDict_Next(first.as_ptr(), &raw mut place, &raw mut key, &raw mut value)
+                != 0
+                && ffi::PyDict_Next(
+                    second.as_ptr(),
+                    &raw mut other_place,
+                    &raw mut other_key,
+                    &raw mut other_value,
+                ) != 0
+                && key == other_key
+            {
+                pairs.push((
+                    Bound::from_borrowed_ptr(py, value),
+                    Bound::from_borrowed_ptr(py, other_value),
+                ));
+            }
+        }
+    });
+    (pairs.len() == first.len()).then_some(pairs)
 }
 
 /// Calls `visit` with each entry. `visit` must not run Python code: it may own and store
@@ -139,6 +177,39 @@ pub(crate) fn allocate<'py>(class: &Bound<'py, PyType>) -> PyResult<Option<Bound
         let no_arguments = PyTuple::empty(py);
         let instance = new(raw, no_arguments.as_ptr(), std::ptr::null_mut());
         Bound::from_owned_ptr_or_err(py, instance).map(Some)
+    }
+}
+
+/// The `torch.Size` of `dims`, made as torch itself makes it where they are plain numbers.
+pub(crate) fn new_size<'py>(
+    size: &Bound<'py, PyType>,
+    dims: &[Bound<'py, PyAny>],
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = size.py();
+    let are_plain = dims.iter().all(PyAnyMethods::is_exact_instance_of::<PyInt>);
+    let raw = size.as_type_ptr();
+    // SAFETY: `raw` is `torch.Size`, a type alive for the call that derives from tuple and
+    // adds nothing to it, so that its allocator takes the number of items. The tuple is
+    // new and known to nobody, and each place of it is filled once.
+    unsafe {
+        let Some(allocate) = (*raw).tp_alloc.filter(|_| are_plain) else {
+            return size.call1((PyTuple::new(py, dims)?,));
+        };
+        let made = Bound::from_owned_ptr_or_err(py, allocate(raw, dims.len().cast_signed()))?;
+        for (place, dim) in (0..).zip(dims) {
+            ffi::PyTuple_SetItem(made.as_ptr(), place, dim.clone().into_ptr());
+        }
+        Ok(made)
+    }
+}
+
+/// `start`, `stop` and `step` of a slice.
+pub(crate) fn slice_bounds<'py>(slice: &Bound<'py, PySlice>) -> [Bound<'py, PyAny>; 3] {
+    // SAFETY: the object is a slice, whose three fields never change and are never null.
+    unsafe {
+        let raw = slice.as_ptr().cast::<ffi::PySliceObject>();
+        [(*raw).start, (*raw).stop, (*raw).step]
+            .map(|bound| Bound::from_borrowed_ptr(slice.py(), bound))
     }
 }
 

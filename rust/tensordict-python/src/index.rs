@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tensordict_core::batch::{self, Dims};
 use tensordict_core::index::{self as core_index, Item, Range, Step};
 
-use crate::container::{self, Kind, Names, Splice, kind};
+use crate::container::{self, Kind, Names, Order, Splice, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, from_twin, imports};
 use crate::storage::dlpack::layout_of;
@@ -27,7 +27,7 @@ enum Plan<'py> {
         /// The batch size of the result.
         size: Bound<'py, PyAny>,
         /// For each of its dims the dim whose name it takes, -1 for none.
-        sources: Bound<'py, PyTuple>,
+        sources: Order,
     },
 }
 
@@ -66,7 +66,7 @@ fn parse_item<'py>(
         };
         Item::Position(position)
     } else if let Ok(slice) = item.cast_exact::<PySlice>() {
-        let Some(range) = parse_slice(imports, slice)? else {
+        let Some(range) = parse_slice(slice) else {
             return Ok(None);
         };
         Item::Slice(range)
@@ -85,14 +85,9 @@ fn parse_item<'py>(
     }))
 }
 
-fn parse_slice(imports: &Imports, slice: &Bound<'_, PySlice>) -> PyResult<Option<Range>> {
-    let names = &imports.names;
+fn parse_slice(slice: &Bound<'_, PySlice>) -> Option<Range> {
     let mut range = [None; 3];
-    for (bound, name) in range
-        .iter_mut()
-        .zip([&names.start, &names.stop, &names.step])
-    {
-        let value = slice.getattr(name.bind(slice.py()))?;
+    for (bound, value) in range.iter_mut().zip(ffi::slice_bounds(slice)) {
         if value.is_none() {
             continue;
         }
@@ -102,14 +97,14 @@ fn parse_slice(imports: &Imports, slice: &Bound<'_, PySlice>) -> PyResult<Option
             .and_then(|value| value.extract().ok())
         {
             Some(value) => *bound = Some(value),
-            None => return Ok(None),
+            None => return None,
         }
     }
-    Ok(Some(Range {
+    Some(Range {
         start: range[0],
         stop: range[1],
         step: range[2],
-    }))
+    })
 }
 
 /// A list of positions becomes a tensor once, and not again for each leaf.
@@ -216,19 +211,15 @@ fn plan_in_core<'py>(
     } else {
         PyTuple::new(py, steps)?.into_any()
     };
-    let size = imports
-        .size
-        .bind(py)
-        .call1((PyTuple::new(py, &plan.size)?,))?;
+    let size = container::size_of(imports, py, &plan.size)?;
     let sources = plan
         .sources
         .iter()
         .map(|source| source.map_or(-1, |dim| i64::try_from(dim).unwrap_or(-1)));
-    let sources = PyTuple::new(py, sources.collect::<Dims>())?;
     Ok(Some(Plan::At {
         index,
         size,
-        sources,
+        sources: sources.collect(),
     }))
 }
 
@@ -245,11 +236,11 @@ fn plan<'py>(
     if plan.is_none() {
         return Ok(Plan::Whole);
     }
-    let (index, size, sources) = plan.extract()?;
+    let (index, size, sources): (_, _, Vec<i64>) = plan.extract()?;
     Ok(Plan::At {
         index,
         size,
-        sources,
+        sources: Order::from_vec(sources),
     })
 }
 
@@ -268,7 +259,10 @@ fn index_plan<'py>(
             index,
             size,
             sources,
-        } => Ok(Some((index, size, sources).into_pyobject(py)?)),
+        } => {
+            let sources = PyTuple::new(py, sources)?;
+            Ok(Some((index, size, sources).into_pyobject(py)?))
+        }
     }
 }
 
@@ -518,7 +512,7 @@ fn view_shape<'py>(
     if let (Some(asked), Some(old)) = (asked, old)
         && let Ok(dims) = batch::infer_view(&old, &asked)
     {
-        return imports.size.bind(py).call1((PyTuple::new(py, dims)?,));
+        return container::size_of(imports, py, &dims);
     }
     from_twin(py, TWINS, "view_shape", (batch_size, shape))
 }

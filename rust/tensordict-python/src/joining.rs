@@ -6,7 +6,7 @@
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
+use pyo3::types::{PyDict, PyList, PySequence};
 
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
@@ -160,11 +160,7 @@ fn joined_size<'py>(
             }
         }
     }
-    imports
-        .size
-        .bind(py)
-        .call1((PyTuple::new(py, dims)?,))
-        .map(Some)
+    ffi::new_size(imports.size.bind(py), &dims).map(Some)
 }
 
 fn join_or_twin<'py>(how: Join, tds: &Bound<'py, PyAny>, dim: i64) -> PyResult<Bound<'py, PyAny>> {

@@ -12,6 +12,7 @@ mod container;
 mod dims;
 mod error;
 mod ffi;
+mod foreach;
 mod imports;
 mod index;
 mod joining;
@@ -43,6 +44,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     merging::register(module)?;
     regrouping::register(module)?;
     aligning::register(module)?;
+    foreach::register(module)?;
     storage::register(module)?;
     Ok(())
 }

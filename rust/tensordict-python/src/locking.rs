@@ -168,7 +168,10 @@ fn forget<'py>(
 
 /// Note on views of mapped or shared memory that they are that; lock them.
 #[pyfunction]
-fn keep_storage<'py>(td: &Bound<'py, PyAny>, result: &Bound<'py, PyAny>) -> PyResult<()> {
+pub(crate) fn keep_storage<'py>(
+    td: &Bound<'py, PyAny>,
+    result: &Bound<'py, PyAny>,
+) -> PyResult<()> {
     let py = td.py();
     let imports = imports(py)?;
     let names = &imports.names;

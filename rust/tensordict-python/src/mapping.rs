@@ -110,8 +110,8 @@ impl<'a, 'py> LeafCall<'a, 'py> {
             Tail::Nothing => self.call.call(leaf),
             Tail::Shape => {
                 let shape = self.shape_tail(leaf)?;
-                let dims = container::concatenated(&self.arguments.get_item(0)?, &shape, self.k)?;
-                let size = self.imports.size.bind(leaf.py()).call1((dims,))?;
+                let dims = container::joined_dims(&self.arguments.get_item(0)?, &shape, self.k)?;
+                let size = ffi::new_size(self.imports.size.bind(leaf.py()), &dims)?;
                 self.call.call_with_first(leaf, &size)
             }
             Tail::Dims | Tail::Ones => {
@@ -255,7 +255,7 @@ impl<'py> MapLeaves<'_, 'py> {
                         self.op,
                         self.args,
                         self.prefix,
-                        self.names.to_object(py),
+                        self.names.to_object(py)?,
                         self.tail.code(),
                         false,
                         self.k,
@@ -298,7 +298,7 @@ fn map_leaves<'py>(
     if !container::is_dense(imports, td)? {
         return td.call_method1(
             imports.names.method_map_leaves.bind(py),
-            (op, args, prefix, names.to_object(py), tail, lock, k),
+            (op, args, prefix, names.to_object(py)?, tail, lock, k),
         );
     }
     let k = root_dims(imports, td, k)?;
@@ -380,7 +380,7 @@ impl<'py> SplitLeaves<'_, 'py> {
                             self.op,
                             self.args,
                             self.prefixes,
-                            self.names.to_object(py),
+                            self.names.to_object(py)?,
                             false,
                             self.k,
                         ),
@@ -486,7 +486,7 @@ fn split_leaves<'py>(
     if !container::is_dense(imports, td)? {
         return td.call_method1(
             imports.names.method_split_leaves.bind(py),
-            (op, args, prefixes, names.to_object(py), lock, k),
+            (op, args, prefixes, names.to_object(py)?, lock, k),
         );
     }
     let k = root_dims(imports, td, k)?;

@@ -78,24 +78,72 @@ pub(crate) fn leaves<'py>(
     Ok(out)
 }
 
-struct Rebuild<'a, 'py> {
+/// The leaves of a result, taken one by one as a walk comes to their places.
+pub(crate) struct NewLeaves<'py> {
+    list: Option<Bound<'py, PyList>>,
+    place: usize,
+    // What is left, once somebody needs it as an iterator.
+    rest: Option<Bound<'py, PyIterator>>,
+}
+
+impl<'py> NewLeaves<'py> {
+    pub(crate) fn new(values: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let list = if let Ok(tuple) = values.cast_exact::<PyTuple>() {
+            Some(tuple.to_list())
+        } else {
+            values.cast_exact::<PyList>().ok().cloned()
+        };
+        let rest = match &list {
+            Some(_) => None,
+            None => Some(values.try_iter()?),
+        };
+        Ok(Self {
+            list,
+            place: 0,
+            rest,
+        })
+    }
+
+    /// The next leaf.
+    ///
+    /// # Errors
+    /// `StopIteration` where there is none.
+    pub(crate) fn take(&mut self) -> PyResult<Bound<'py, PyAny>> {
+        let leaf = match (&self.list, &mut self.rest) {
+            (_, Some(rest)) => rest.next().transpose()?,
+            (Some(list), None) => list.get_item(self.place).ok(),
+            (None, None) => None,
+        };
+        self.place += 1;
+        leaf.ok_or_else(|| PyStopIteration::new_err(()))
+    }
+
+    /// What is left, for a container that takes its own part of it.
+    pub(crate) fn rest(&mut self) -> PyResult<Bound<'py, PyIterator>> {
+        if let (None, Some(list)) = (&self.rest, &self.list) {
+            let rest = list.get_slice(self.place, list.len());
+            self.rest = Some(rest.try_iter()?);
+        }
+        let rest = self.rest.clone();
+        rest.ok_or_else(|| PyStopIteration::new_err(()))
+    }
+}
+
+struct Rebuild<'py> {
     imports: &'static Imports,
-    values: &'a Bound<'py, PyIterator>,
+    values: NewLeaves<'py>,
     keep_names: bool,
 }
 
-impl<'py> Rebuild<'_, 'py> {
-    fn walk(&self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+impl<'py> Rebuild<'py> {
+    fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
         let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
-                Kind::Leaf => match self.values.clone().next() {
-                    Some(leaf) => leaf?,
-                    None => return Err(PyStopIteration::new_err(())),
-                },
+                Kind::Leaf => self.values.take()?,
                 Kind::Dense => self.walk(value)?,
                 Kind::Foreign => self.foreign(value)?,
             }))
@@ -115,10 +163,10 @@ impl<'py> Rebuild<'_, 'py> {
         )
     }
 
-    fn foreign(&self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn foreign(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         td.call_method1(
             self.imports.names.method_rebuild.bind(td.py()),
-            (self.values, false),
+            (self.values.rest()?, false),
         )
     }
 }
@@ -135,11 +183,22 @@ fn rebuild<'py>(
     names: Names<'py>,
     lock: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let imports = imports(td.py())?;
-    let walk = Rebuild {
+    let keep_names = matches!(names, Names::Keep);
+    rebuild_with(imports(td.py())?, td, values, keep_names, lock)
+}
+
+/// [`rebuild`] for other primitives.
+pub(crate) fn rebuild_with<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyAny>,
+    keep_names: bool,
+    lock: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut walk = Rebuild {
         imports,
-        values: &values.try_iter()?,
-        keep_names: matches!(names, Names::Keep),
+        values: NewLeaves::new(values)?,
+        keep_names,
     };
     let result = if container::is_dense(imports, td)? {
         walk.walk(td)?

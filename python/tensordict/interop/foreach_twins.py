@@ -1,0 +1,78 @@
+"""Twins of the primitives that call a function on a whole list of leaves.
+
+See :mod:`tensordict.interop.twins`. An operand is a number, which is passed on, or a
+container of the same batch size and keys, whose leaves are put in line. With anything
+else, nothing is called, and the function says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict.interop.twins import align, leaves, rebuild, rebuild_as
+from tensordict.protocol import CollectionProtocol
+
+
+def _in_line(td: Any, operand: Any) -> Any:
+    """The operand as it is passed on; None where it cannot be."""
+    if isinstance(operand, (int, float, complex)):
+        return operand
+    if (
+        not isinstance(operand, CollectionProtocol)
+        or operand.batch_size != td.batch_size
+    ):
+        return None
+    return align(td, operand)
+
+
+def foreach(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> Any:
+    """A container of the leaves that ``op(leaves, *operands)`` gives.
+
+    It keeps names and lock. None where ``op`` was not called because of an operand.
+    """
+    lists = []
+    for operand in operands:
+        found = _in_line(td, operand)
+        if found is None:
+            return None
+        lists.append(found)
+    values = leaves(td)
+    if values:
+        values = op(values, *lists)
+    return rebuild(td, values, True, True)
+
+
+def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:
+    """Call ``op(leaves, *operands)``, which writes into the leaves.
+
+    False where it was not called because of an operand.
+    """
+    lists = []
+    for operand in operands:
+        found = _in_line(td, operand)
+        if found is None:
+            return False
+        lists.append(found)
+    values = leaves(td)
+    if values:
+        op(values, *lists)
+    if not td._is_dense:
+        td._store_leaves(values)
+    return True
+
+
+def compare(td: Any, op: Any, other: Any, cls: Any) -> Any:
+    """A container of the class ``cls`` of ``op(leaf, operand)`` for each leaf.
+
+    It has no names and is not locked. None where ``op`` was not called because of
+    ``other``.
+    """
+    operand = _in_line(td, other)
+    if operand is None:
+        return None
+    if isinstance(operand, list):
+        pairs = zip(leaves(td), operand, strict=True)
+        values = [op(value, match) for value, match in pairs]
+    else:
+        values = [op(value, operand) for value in leaves(td)]
+    return rebuild_as(td, values, cls)

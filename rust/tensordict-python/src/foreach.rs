@@ -1,0 +1,139 @@
+//! Functions of whole lists of leaves: one call for a container, and the result in one
+//! crossing.
+//!
+//! The specification of each function is its namesake in
+//! `tensordict.interop.foreach_twins`. What an operand is decides whether it can be done
+//! here: each function gives None before it has called anything where it cannot.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyComplex, PyFloat, PyInt, PyList, PyTuple};
+
+use crate::aligning::{align, rebuild_as};
+use crate::container::{self, Kind, kind};
+use crate::ffi;
+use crate::imports::{Imports, imports};
+use crate::storing::batch_size_of;
+use crate::walks::{leaves, rebuild_with};
+
+fn is_number(value: &Bound<'_, PyAny>) -> bool {
+    value.is_instance_of::<PyFloat>()
+        || value.is_instance_of::<PyInt>()
+        || value.is_instance_of::<PyComplex>()
+}
+
+/// The leaves of `operand` in line with those of `td`, or the number that it is; None
+/// where it is neither, or does not fit.
+fn in_line<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    operand: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if is_number(operand) {
+        return Ok(Some(operand.clone()));
+    }
+    let operand_kind = kind(imports, operand)?;
+    if operand_kind == Kind::Leaf {
+        return Ok(None);
+    }
+    let size = batch_size_of(imports, td, kind(imports, td)?)?;
+    let other_size = batch_size_of(imports, operand, operand_kind)?;
+    if !size.is(&other_size) && size.ne(other_size)? {
+        return Ok(None);
+    }
+    Ok(align(td, operand)?.map(Bound::into_any))
+}
+
+/// The leaves of `td`, and the operands in line with them.
+fn lists<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    operands: &Bound<'py, PyTuple>,
+) -> PyResult<Option<ffi::Values<'py>>> {
+    let mut lists = ffi::Values::with_capacity(operands.len() + 1);
+    lists.push(leaves(td, None)?.into_any());
+    for operand in operands.iter_borrowed() {
+        match in_line(imports, td, &operand)? {
+            Some(list) => lists.push(list),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(lists))
+}
+
+/// A container of the leaves that `op(leaves, *operands)` gives, with names and lock.
+#[pyfunction]
+#[pyo3(signature = (td, op, operands = None), text_signature = "(td, op, operands=())")]
+fn foreach<'py>(
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    operands: Option<Bound<'py, PyTuple>>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let imports = imports(td.py())?;
+    let operands = operands.unwrap_or_else(|| PyTuple::empty(td.py()));
+    let Some(lists) = lists(imports, td, &operands)? else {
+        return Ok(None);
+    };
+    let values = if lists[0].is_empty()? {
+        lists[0].clone()
+    } else {
+        ffi::call(op, &lists)?
+    };
+    rebuild_with(imports, td, &values, true, true).map(Some)
+}
+
+/// `op(leaves, *operands)`, which writes into the leaves: whether it was called.
+#[pyfunction]
+#[pyo3(signature = (td, op, operands = None), text_signature = "(td, op, operands=())")]
+fn foreach_inplace<'py>(
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    operands: Option<Bound<'py, PyTuple>>,
+) -> PyResult<bool> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let operands = operands.unwrap_or_else(|| PyTuple::empty(py));
+    let Some(lists) = lists(imports, td, &operands)? else {
+        return Ok(false);
+    };
+    if !lists[0].is_empty()? {
+        ffi::call(op, &lists)?;
+    }
+    if !container::is_dense(imports, td)? {
+        let name = imports.names.method_store_leaves.bind(py);
+        td.call_method1(name, (&lists[0],))?;
+    }
+    Ok(true)
+}
+
+/// A container of the class `cls` of `op(leaf, operand)` for each leaf; unlocked.
+#[pyfunction]
+fn compare<'py>(
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    other: &Bound<'py, PyAny>,
+    cls: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let Some(operand) = in_line(imports, td, other)? else {
+        return Ok(None);
+    };
+    let values = leaves(td, None)?;
+    let results = PyList::empty(py);
+    let operands = operand.cast_exact::<PyList>().ok();
+    for (place, value) in values.iter().enumerate() {
+        let operand = match operands {
+            Some(operands) => operands.get_item(place)?,
+            None => operand.clone(),
+        };
+        results.append(ffi::call(op, &[value, operand])?)?;
+    }
+    rebuild_as(td, &results, Some(cls.cast()?), None, false).map(Some)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(foreach, module)?)?;
+    module.add_function(wrap_pyfunction!(foreach_inplace, module)?)?;
+    module.add_function(wrap_pyfunction!(compare, module)?)?;
+    Ok(())
+}
