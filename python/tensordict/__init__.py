@@ -73,6 +73,9 @@ from tensordict.storage.functions import (
     memmap,
     save,
 )
+
+# As above, the decorator takes the name of the module it is in.
+from tensordict.tensorclass import TensorClass, tensorclass
 from tensordict.utils import isin, parse_tensor_dict_string
 
 _hooks.install()
@@ -93,6 +96,7 @@ __all__ = [
     "NonTensorDataBase",
     "NonTensorStack",
     "PackLayout",
+    "TensorClass",
     "TensorCollection",
     "TensorDict",
     "TensorDictBase",
@@ -146,6 +150,7 @@ __all__ = [
     "set_list_to_stack",
     "set_printoptions",
     "stack",
+    "tensorclass",
     "unpad_sequence",
     "unravel_key",
     "unravel_key_list",

@@ -30,6 +30,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from tensordict import _rust
+
 if TYPE_CHECKING:
     import weakref
     from collections.abc import Callable, Mapping, Sequence
@@ -274,6 +276,12 @@ class CollectionProtocol:
     def _leaves(self, out: list[Any]) -> None:
         """Append every leaf to ``out``, depth first, in key order."""
         raise NotImplementedError
+
+    def _containers(self, out: list[Any]) -> None:
+        """Append the containers that hold the state of this one and of all below it."""
+        out.append(self)
+        for child in self._children():
+            _rust.containers(child, out)
 
     def _rebuild(self, values: Any, lock: bool) -> Self:
         """A container of this structure with the leaves that ``values`` yields."""

@@ -15,6 +15,7 @@ from tensordict import _rust
 from tensordict.interop import (
     access_twins,
     apply_twins,
+    field_twins,
     foreach_twins,
     index_twins,
     key_twins,
@@ -32,6 +33,7 @@ TWINS = {
         twins,
         access_twins,
         apply_twins,
+        field_twins,
         foreach_twins,
         key_twins,
         index_twins,

@@ -39,6 +39,7 @@ def pairs() -> list[tuple[Any, Any]]:
     from tensordict.interop import (
         access_twins,
         apply_twins,
+        field_twins,
         foreach_twins,
         index_twins,
         key_twins,
@@ -52,6 +53,7 @@ def pairs() -> list[tuple[Any, Any]]:
         twins,
         access_twins,
         apply_twins,
+        field_twins,
         foreach_twins,
         key_twins,
         index_twins,

@@ -470,7 +470,11 @@ def containers(td: Any, out: list[Any] | None = None) -> list[Any]:
     """``td`` and every container below it, parents first."""
     if out is None:
         out = []
+    if not td._is_dense:
+        td._containers(out)
+        return out
     out.append(td)
-    for value in td._children():
-        containers(value, out)
+    for value in list(td._tensordict.values()):
+        if isinstance(value, CollectionProtocol):
+            containers(value, out)
     return out

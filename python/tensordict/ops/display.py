@@ -14,7 +14,7 @@ from torch.utils._contextlib import _DecoratorContextManager
 from tensordict.metatensor import MetaTensor
 from tensordict.protocol import CollectionProtocol
 
-__all__ = ["DisplayOps", "get_printoptions", "set_printoptions"]
+__all__ = ["DisplayOps", "describe_fields", "get_printoptions", "set_printoptions"]
 
 LINE_WIDTH = 80
 
@@ -220,6 +220,13 @@ def _fields_part(
         _indented(f"{key}: {_describe(value, options)}", 8) for key, value in entries
     )
     return f"    {label}={{\n{fields}}}" if fields else f"    {label}={{\n    }}"
+
+
+def describe_fields(entries: list[tuple[str, Any]]) -> list[str]:
+    """An indented ``name=value`` for each field of a typed collection."""
+    return [
+        _indented(f"{name}={_describe(value, _options)}", 4) for name, value in entries
+    ]
 
 
 def _indented(text: str, width: int) -> str:

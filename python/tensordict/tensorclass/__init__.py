@@ -1,4 +1,15 @@
-"""Established import path of the non-tensor classes: pickles and files name it."""
+"""Collections with typed fields: ``@tensorclass`` and its base class.
+
+A tensorclass is declared as a dataclass is, and does all that a ``TensorDict`` does.
+It holds a container with an entry per field that is set, and implements the protocol of
+containers over it, so that it has their whole vocabulary by inheritance.
+
+- ``base``: the container, and how attributes are read and written;
+- ``fields``: what a class body declares, and the ``__init__`` made of it;
+- ``casting``: what ``autocast`` makes of values;
+- ``decorator``: the decorator form, which gives a class that base;
+- ``reserved``: the names that fields cannot have.
+"""
 
 from tensordict.checks import is_non_tensor
 from tensordict.containers.nontensor import (
@@ -7,11 +18,15 @@ from tensordict.containers.nontensor import (
     NonTensorDataBase,
     NonTensorStack,
 )
+from tensordict.tensorclass.base import TensorClass
+from tensordict.tensorclass.decorator import tensorclass
 
 __all__ = [
     "MetaData",
     "NonTensorData",
     "NonTensorDataBase",
     "NonTensorStack",
+    "TensorClass",
     "is_non_tensor",
+    "tensorclass",
 ]

@@ -221,17 +221,13 @@ fn collect_containers<'py>(
     td: &Bound<'py, PyAny>,
     out: &Bound<'py, PyList>,
 ) -> PyResult<()> {
-    let py = td.py();
-    let _guard = RecursionGuard::enter(py)?;
-    out.append(td)?;
+    let _guard = RecursionGuard::enter(td.py())?;
     if !container::is_dense(imports, td)? {
-        let children = td.call_method0(imports.names.method_children.bind(py))?;
-        for child in children.cast::<PyList>()?.iter() {
-            collect_containers(imports, &child, out)?;
-        }
+        td.call_method1(imports.names.method_containers.bind(td.py()), (out,))?;
         return Ok(());
     }
-    for (_, value) in entry_pairs(imports, td)? {
+    out.append(td)?;
+    for value in ffi::dict_values(&container::entries(imports, td)?) {
         if kind(imports, &value)? != Kind::Leaf {
             collect_containers(imports, &value, out)?;
         }

@@ -326,6 +326,36 @@ pub(crate) fn call<'py>(
     }
 }
 
+/// `value.name`, as `object.__getattribute__` finds it: without the class's `__getattr__`.
+pub(crate) fn plain_attribute<'py>(
+    value: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: both are alive for the call.
+    unsafe {
+        Bound::from_owned_ptr_or_err(
+            value.py(),
+            ffi::PyObject_GenericGetAttr(value.as_ptr(), name.as_ptr()),
+        )
+    }
+}
+
+/// `value.name = attribute`, as `object.__setattr__` does it.
+pub(crate) fn set_plain_attribute<'py>(
+    value: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+    attribute: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    // SAFETY: all three are alive for the call.
+    let failed = unsafe {
+        ffi::PyObject_GenericSetAttr(value.as_ptr(), name.as_ptr(), attribute.as_ptr()) != 0
+    };
+    if failed {
+        return Err(PyErr::fetch(value.py()));
+    }
+    Ok(())
+}
+
 /// A weak reference to `value`, as `weakref.ref(value)` gives it.
 pub(crate) fn weak_reference<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: `value` is alive; a null callback means none.

@@ -12,6 +12,7 @@ mod container;
 mod dims;
 mod error;
 mod ffi;
+mod fields;
 mod foreach;
 mod imports;
 mod index;
@@ -42,6 +43,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     storing::register(module)?;
     applying::register(module)?;
     merging::register(module)?;
+    fields::register(module)?;
     regrouping::register(module)?;
     aligning::register(module)?;
     foreach::register(module)?;

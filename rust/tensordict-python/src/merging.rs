@@ -47,7 +47,7 @@ fn plain_size<'py>(
 
 /// Set up the state of the new container `td`, and store the entries of `source`.
 #[pyfunction]
-fn init<'py>(
+pub(crate) fn init<'py>(
     td: &Bound<'py, PyAny>,
     source: &Bound<'py, PyAny>,
     batch_size: &Bound<'py, PyAny>,

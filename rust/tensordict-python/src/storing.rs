@@ -49,7 +49,7 @@ pub(crate) fn has_leading_dims(
 }
 
 /// How a value is stored where there is an entry.
-enum Inplace {
+pub(crate) enum Inplace {
     /// It replaces the entry.
     Replace,
     /// It is written into the entry, in the way that the argument names.
@@ -505,7 +505,7 @@ fn dense_parent<'py>(
     ),
     text_signature = "(td, key, value, inplace=False, non_blocking=False, validated=False, ignore_lock=False)"
 )]
-fn set_entry<'py>(
+pub(crate) fn set_entry<'py>(
     td: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,

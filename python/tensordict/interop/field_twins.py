@@ -1,0 +1,66 @@
+"""Twins of the primitives of tensorclasses. See :mod:`tensordict.interop.twins`.
+
+A tensorclass keeps its fields in one container, its ``_tensordict``. These primitives
+are what reading and writing an attribute and calling the class do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict.interop.access_twins import init, set_entry
+from tensordict.protocol import CollectionProtocol
+
+
+def get_field(name: str, tc: Any) -> Any:
+    """The value of a field; None where it is not set.
+
+    Tensors and containers come as they are, of a non-tensor entry the value that it
+    holds.
+    """
+    inner = tc._tensordict
+    if inner._is_dense:
+        value = inner._tensordict.get(name)
+    else:
+        value = inner.get(name)
+    if value is None or isinstance(value, torch.Tensor):
+        return value
+    return tc._value_of_entry(value)
+
+
+def set_field(tc: Any, name: str, value: Any) -> None:
+    """Set an attribute: a field is stored as an entry, or removed where it is None."""
+    if isinstance(value, torch.Tensor) and name in tc._plain_fields:
+        set_entry(tc._tensordict, name, value)
+    else:
+        tc._set_attribute(name, value)
+
+
+def wrap_fields(cls: Any, inner: Any) -> Any:
+    """A tensorclass around the container ``inner``: unchecked, without ``__init__``."""
+    tc = cls.__new__(cls)
+    object.__setattr__(tc, "_tensordict", inner)
+    object.__setattr__(tc, "_non_tensordict", {})
+    object.__setattr__(tc, "_is_initialized", True)
+    return tc
+
+
+def fill_fields(
+    tc: Any, values: dict[str, Any], batch_size: Any, device: Any, names: Any
+) -> None:
+    """Set up a new tensorclass around a container of its own with the fields given.
+
+    A value of None leaves its field out.
+    """
+    inner = CollectionProtocol._plain_type.__new__(CollectionProtocol._plain_type)
+    init(inner, {}, () if batch_size is None else batch_size, device, names, False)
+    object.__setattr__(tc, "_tensordict", inner)
+    object.__setattr__(tc, "_non_tensordict", {})
+    object.__setattr__(tc, "_is_initialized", True)
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and name in tc._plain_fields:
+            set_entry(inner, name, value)
+        elif value is not None:
+            tc._set_field_entry(name, value)

@@ -1,0 +1,595 @@
+"""The container of a tensorclass: the protocol, over the container that holds the fields."""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import functools
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    NoReturn,
+    Self,
+    dataclass_transform,
+)
+
+import numpy as np
+import torch
+
+from tensordict import _rust
+from tensordict.collection import TensorCollection
+from tensordict.ops.display import describe_fields
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.tensorclass.casting import cast
+from tensordict.tensorclass.fields import OPTIONS, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["TensorClass"]
+
+MSG_NO_FIELD = "Cannot set the attribute {!r}: {} has no such field. Its fields are {}."
+MSG_KEYS = (
+    "Keys from the tensordict ({}) must correspond to the class attributes ({}). Got the "
+    "set of keys {{{}}} which do not belong to the class."
+)
+MSG_INDEX = (
+    "Invalid indexing arguments: {!r}. A tensorclass is indexed along its batch "
+    "dimensions; to {}."
+)
+MSG_READ = "read a field, use the attribute or get({!r})"
+MSG_WRITE = "write a field, use the attribute or set({!r}, value)"
+MSG_BOOL = (
+    "Converting a tensorclass to boolean value is not permitted. Use len(tc.keys()) to "
+    "test for keys, tc.is_empty() to test for leaves, or (a == b).all() / .any() to "
+    "reduce a comparison."
+)
+MSG_ABSTRACT = (
+    "TensorCollection is an abstract base class and cannot be instantiated directly."
+)
+MSG_OPTIONS = (
+    "TensorClass is not a generic class, so TensorClass[...] only accepts the flags {}. "
+    "Got {}."
+)
+
+
+@dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
+class TensorClass(TensorCollection):
+    """A collection with typed fields: subclasses declare them as a dataclass does.
+
+    A subclass gets an ``__init__`` with an argument per field, and ``batch_size``,
+    ``device`` and ``names``. Its fields are attributes; all else that a
+    :class:`TensorDict` can do it can do, too, and gives instances of the class.
+
+    Options are keywords of the class statement, or flags in brackets:
+
+    - ``autocast``: cast values to the type in the annotation.
+    - ``nocast``: keep numbers and arrays as they are, and make no tensors of them.
+    - ``frozen``: fields cannot be set after ``__init__``.
+    - ``tensor_only``: all fields hold tensors or collections.
+    - ``shadow``: fields may have the names of members.
+    - ``skip_post_init_on_rebuild``: ``__post_init__`` is called by the class alone, and
+      not for each instance that an operation makes.
+
+    Examples:
+        >>> class Data(TensorClass):
+        ...     image: torch.Tensor
+        ...     label: torch.Tensor | None = None
+        >>> data = Data(torch.zeros(3, 4), batch_size=[3])
+        >>> data[0].image.shape, data.label is None
+        (torch.Size([4]), True)
+        >>> class Shadowing(TensorClass["shadow"]):
+        ...     keys: torch.Tensor
+        >>> Shadowing(torch.zeros(3)).keys
+        tensor([0., 0., 0.])
+    """
+
+    _is_dense: ClassVar[bool] = False
+    _is_tensorclass: ClassVar[bool] = True
+
+    _autocast: ClassVar[bool] = False
+    _nocast: ClassVar[bool] = False
+    _frozen: ClassVar[bool] = False
+    _tensor_only: ClassVar[bool] = False
+    _shadow: ClassVar[bool] = False
+    _skip_post_init_on_rebuild: ClassVar[bool] = False
+    _cast_filter: ClassVar[Any] = None
+
+    __expected_keys__: ClassVar[set[str]] = set()
+    _type_hints: ClassVar[dict[str, Any]] = {}
+    _scalar_fields: ClassVar[dict[str, tuple[type, ...]]] = {}
+    _plain_fields: ClassVar[frozenset[str]] = frozenset()
+
+    if TYPE_CHECKING:
+        _tensordict: Any  # type: ignore[assignment]
+
+    def __init_subclass__(
+        cls,
+        cast_filter: Callable[..., Any] | None = None,
+        kw_only: bool = False,
+        **options: Any,
+    ) -> None:
+        given = {name: options.pop(name) for name in OPTIONS if name in options}
+        super().__init_subclass__(**options)
+        prepare(cls, given, cast_filter, kw_only)
+
+    @classmethod
+    def __class_getitem__(cls, item: Any) -> Any:
+        """The class with options: ``TensorClass["nocast", "shadow"]``."""
+        if any(base is Generic for base in cls.__mro__):
+            return super().__class_getitem__(item)  # type: ignore[misc]
+        flags = item if isinstance(item, tuple) else (item,)
+        if not all(flag in OPTIONS for flag in flags):
+            raise TypeError(MSG_OPTIONS.format(OPTIONS, flags))
+        return _with_flags(cls, flags)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError(MSG_ABSTRACT)
+
+    # Fields ----------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _rust.set_field(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in type(self).__expected_keys__:
+            self._set_attribute(name, None)
+        else:
+            object.__delattr__(self, name)
+
+    @classmethod
+    def _field_names(cls) -> list[str]:
+        return [field.name for field in dataclasses.fields(cls)]
+
+    def _no_such_field(self, name: str) -> AttributeError:
+        msg = MSG_NO_FIELD.format(name, type(self).__name__, self._field_names())
+        return AttributeError(msg)
+
+    def _set_attribute(self, name: str, value: Any) -> None:
+        """Set a field that asks for more than storing, or another attribute."""
+        cls = type(self)
+        if cls._frozen and "_is_frozen" in self.__dict__:
+            msg = f"cannot assign to field {name!r}"
+            raise dataclasses.FrozenInstanceError(msg)
+        if name in cls.__expected_keys__:
+            if value is None:
+                inner = self._tensordict
+                if inner._get_entry(name, NO_DEFAULT) is not NO_DEFAULT:
+                    inner.del_(name)
+            else:
+                self._set_field_entry(name, value)
+        elif hasattr(cls, name):
+            object.__setattr__(self, name, value)
+        else:
+            raise self._no_such_field(name)
+
+    def _set_field_entry(self, name: str, value: Any) -> None:
+        """Store a value in a field, in the form that the options of the class ask for."""
+        inner = self._tensordict
+        value, is_tensor = self._as_entry(name, value)
+        if is_tensor:
+            _rust.set_entry(inner, name, value)
+        else:
+            inner.set_non_tensor(name, value)
+
+    def _as_entry(self, name: str, value: Any) -> tuple[Any, bool]:
+        """What is stored of a value, and whether as a tensor or a collection."""
+        cls = type(self)
+        if cls._autocast:
+            value, is_settled = cast(self, name, value)
+            if is_settled:
+                return value, isinstance(value, (torch.Tensor, CollectionProtocol))
+        if cls._tensor_only or isinstance(value, (torch.Tensor, CollectionProtocol)):
+            return value, True
+        if isinstance(value, (bool, int, float, complex, np.generic)):
+            scalars = cls._scalar_fields.get(name)
+            stays = scalars is not None and isinstance(value, scalars)
+            in_batch = bool(self._tensordict.batch_size)
+            return value, not (cls._nocast or (stays and in_batch))
+        if isinstance(value, np.ndarray):
+            return value, not cls._nocast
+        return value, isinstance(value, list) and not cls._autocast
+
+    @classmethod
+    def _value_of_entry(cls, value: Any) -> Any:
+        """What a field gives for its entry: of a non-tensor entry what it holds."""
+        if cls._tensor_only or not getattr(value, "_is_non_tensor", False):
+            return value
+        return value._value()
+
+    def _freeze(self) -> None:
+        object.__setattr__(self, "_is_frozen", True)
+        self._tensordict.lock_()
+
+    @classmethod
+    def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
+        """The fields of the class: those of :func:`dataclasses.fields`."""
+        return dataclasses.fields(cls)
+
+    # Made of a container ---------------------------------------------------------------
+
+    @classmethod
+    def _wrap(cls, inner: Any) -> Self:
+        """An instance around a container that has no other keys than its fields."""
+        made = _rust.wrap_fields(cls, inner)
+        if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
+            made.__post_init__(*_init_var_defaults(cls))
+        return made
+
+    @classmethod
+    def _from_tensordict(
+        cls,
+        tensordict: Any,
+        non_tensordict: dict[str, Any] | None = None,
+        safe: bool | None = True,
+    ) -> Self:
+        expected = cls.__expected_keys__
+        keys = set(tensordict._entries())
+        if not keys <= expected:
+            raise ValueError(MSG_KEYS.format(keys, expected, keys - expected))
+        made = cls._wrap(tensordict)
+        for name, value in (non_tensordict or {}).items():
+            if value is not None:
+                made._set_field_entry(name, value)
+        return made
+
+    @classmethod
+    def from_tensordict(
+        cls,
+        tensordict: Any,
+        non_tensordict: dict[str, Any] | None = None,
+        safe: bool | None = None,
+    ) -> Self:
+        """Make an instance around a collection, which is not copied.
+
+        Args:
+            tensordict: a collection whose keys are fields. Fields that it lacks are None.
+            non_tensordict: further fields, of any values.
+            safe: accepted for compatibility: keys are always checked.
+
+        Raises:
+            ValueError: a key is no field.
+
+        Examples:
+            >>> class Data(TensorClass):
+            ...     a: torch.Tensor
+            >>> Data.from_tensordict(TensorDict(a=torch.zeros(3), batch_size=[3])).a.shape
+            torch.Size([3])
+        """
+        return cls._from_tensordict(tensordict, non_tensordict)
+
+    # The protocol: the operations of the container inside -------------------------------
+
+    @property
+    def _batch_size(self) -> torch.Size:
+        return self._tensordict._batch_size
+
+    @_batch_size.setter
+    def _batch_size(self, value: torch.Size) -> None:
+        self._tensordict._batch_size = value
+
+    @property
+    def _device(self) -> torch.device | None:
+        return self._tensordict._device
+
+    @_device.setter
+    def _device(self, value: torch.device | None) -> None:
+        self._tensordict._device = value
+
+    @property
+    def _td_dim_names(self) -> list[str | None] | None:
+        return self._tensordict._td_dim_names
+
+    @_td_dim_names.setter
+    def _td_dim_names(self, value: list[str | None] | None) -> None:
+        self._tensordict._td_dim_names = value
+
+    @property
+    def _is_locked(self) -> bool:  # type: ignore[override]
+        return self._tensordict._is_locked
+
+    @property
+    def _is_memmap(self) -> bool:  # type: ignore[override]
+        return self._tensordict._is_memmap
+
+    @_is_memmap.setter
+    def _is_memmap(self, value: bool) -> None:
+        self._tensordict._is_memmap = value
+
+    @property
+    def _is_shared(self) -> bool:  # type: ignore[override]
+        return self._tensordict._is_shared
+
+    @_is_shared.setter
+    def _is_shared(self, value: bool) -> None:
+        self._tensordict._is_shared = value
+
+    @property
+    def _memmap_prefix(self) -> Any:  # type: ignore[override]
+        return self._tensordict._memmap_prefix
+
+    @_memmap_prefix.setter
+    def _memmap_prefix(self, value: Any) -> None:
+        self._tensordict._memmap_prefix = value
+
+    @property
+    def _lock_parents_weakrefs(self) -> Any:  # type: ignore[override]
+        return self._tensordict._lock_parents_weakrefs
+
+    def _entries(self) -> dict[str, Any]:
+        return self._tensordict._entries()
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        return self._tensordict._get_entry(key, default)
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        self._check_field(key)
+        self._tensordict._set_entry(key, value)
+
+    def _check_field(self, name: str) -> None:
+        if name not in type(self).__expected_keys__:
+            raise self._no_such_field(name)
+
+    def _del_entry(self, key: str) -> None:
+        self._tensordict._del_entry(key)
+
+    def _make_child(self) -> Any:
+        return self._tensordict._make_child()
+
+    def _with_entries(self, entries: dict[str, Any]) -> Any:
+        inner = self._tensordict
+        if inner._is_dense:
+            made = _rust.new(
+                type(inner),
+                entries,
+                inner._batch_size,
+                inner._device,
+                inner._td_dim_names,
+            )
+        else:
+            made = inner._with_entries(entries)
+        return self._from_tensordict(made)
+
+    def _writes_through(self) -> bool:
+        return self._tensordict._writes_through()
+
+    def _containers(self, out: list[Any]) -> None:
+        _rust.containers(self._tensordict, out)
+
+    def _children(self) -> list[Any]:
+        return self._tensordict._children()
+
+    def _sample_entries(self) -> dict[str, Any]:
+        return self._tensordict._sample_entries()
+
+    def _sample_entry(self, key: str) -> Any:
+        return self._tensordict._sample_entry(key)
+
+    def _update_parts(self, source: Any) -> list[Any] | None:
+        return self._tensordict._update_parts(_inside(source))
+
+    def _member_operands(self, operands: Any) -> Any:
+        return self._tensordict._member_operands(operands)
+
+    def _align_leaves(self, other: Any, out: list[Any]) -> bool:
+        return self._tensordict._align_leaves(_inside(other), out)
+
+    def _leaf_batch_dims(self, out: list[int]) -> None:
+        self._tensordict._leaf_batch_dims(out)
+
+    def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
+        return self._tensordict._spread(operand)
+
+    def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
+        self._tensordict._write_at(key, target, index, value)
+
+    def _map_leaves(self, *args: Any) -> Self:
+        return self._wrap(_rust.map_leaves(self._tensordict, *args))
+
+    def _split_leaves(self, *args: Any) -> list[Self]:
+        return [
+            self._wrap(part) for part in _rust.split_leaves(self._tensordict, *args)
+        ]
+
+    def _leaves(self, out: list[Any]) -> None:
+        _rust.leaves(self._tensordict, out)
+
+    def _rebuild(self, values: Any, lock: bool) -> Self:
+        # ``values`` may be the iterator of a walk above: no more is taken from it than
+        # there are leaves here.
+        iterator = iter(values)
+        taken = [next(iterator) for _ in _rust.leaves(self._tensordict)]
+        return self._wrap(_rust.rebuild(self._tensordict, taken, True, lock))
+
+    def _clone_structure(self) -> Self:
+        return self._wrap(_rust.clone_structure(self._tensordict))
+
+    def _index(self, index: Any) -> Any:
+        part = self._tensordict._get_index(index)
+        return self if part is self._tensordict else self._wrap(part)
+
+    def _write_index(self, index: Any, value: Any) -> None:
+        self._tensordict._write_index(index, value)
+
+    def _stack_all(self, tds: Any, dim: int) -> Any:
+        return self._wrap(_rust.stack([_inside(td) for td in tds], dim))
+
+    def _cat_all(self, tds: Any, dim: int) -> Any:
+        return self._wrap(_rust.cat([_inside(td) for td in tds], dim))
+
+    def _as_dense(self) -> Any:
+        return self._tensordict
+
+    def _lock_tree(self, parents: tuple[Any, ...]) -> None:
+        _rust.lock_tree(self._tensordict, parents)
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        self._tensordict._store_leaves(values)
+
+    def _hang(self, key: str, value: Any) -> None:
+        self._check_field(key)
+        self._tensordict._hang(key, value)
+
+    def _set_path(
+        self,
+        path: tuple[str, ...],
+        value: Any,
+        inplace: bool | None,
+        non_blocking: bool,
+        validated: bool,
+        ignore_lock: bool,
+    ) -> None:
+        self._check_field(path[0])
+        inner = self._tensordict
+        if len(path) == 1 and not validated and inplace is False:
+            if value is None:
+                self._set_attribute(path[0], None)
+                return
+            value, is_tensor = self._as_entry(path[0], value)
+            if not is_tensor:
+                inner.set_non_tensor(path[0], value)
+                return
+        _rust.set_entry(
+            inner, path, value, inplace, non_blocking, validated, ignore_lock
+        )
+
+    def _apply_nest(self, fn: Any, *others: Any, **kwargs: Any) -> Any:
+        others = tuple(_inside(other) for other in others)
+        kwargs["out"] = _inside(kwargs.get("out"))
+        result = self._tensordict._apply_nest(fn, *others, **kwargs)
+        if result is self._tensordict:
+            return self
+        return None if result is None else self._from_tensordict(result)
+
+    def _resize_batch(self, size: torch.Size) -> None:
+        self._tensordict._resize_batch(size)
+
+    def _replace_content(self, result: Any) -> Self:
+        self._tensordict._replace_content(_inside(result))
+        return self
+
+    # Access ----------------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Any:
+        """The instance of the fields indexed along the batch dims.
+
+        Raises:
+            ValueError: the index is a key: fields are attributes.
+        """
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
+        ):
+            hint = MSG_READ.format(index)
+            raise ValueError(MSG_INDEX.format(index, hint))
+        return self._index(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write into the fields at an index.
+
+        Raises:
+            ValueError: the index is a key: fields are attributes.
+        """
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
+        ):
+            hint = MSG_WRITE.format(index)
+            raise ValueError(MSG_INDEX.format(index, hint))
+        self._tensordict[index] = _inside(value)
+
+    def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+        """The value at a nested key, or a default; of a field as the attribute gives it."""
+        return self._value_of_entry(self._tensordict.get(key, *args, **kwargs))
+
+    def __bool__(self) -> NoReturn:
+        raise RuntimeError(MSG_BOOL)
+
+    def __contains__(self, item: Any) -> bool:
+        """Whether a part along the first batch dim is ``item``."""
+        return any(part is item for part in self)
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        """A copy as a plain :class:`TensorDict`, nested ones too."""
+        return self._tensordict.to_tensordict(retain_none=retain_none)
+
+    def to_dict(self, *, retain_none: bool = True, **kwargs: Any) -> dict[str, Any]:
+        """A dictionary of the fields; those that are not set are None.
+
+        Args:
+            retain_none: whether fields that are None are kept.
+            **kwargs: see :meth:`TensorDict.to_dict`.
+        """
+        result = self._tensordict.to_dict(retain_none=retain_none, **kwargs)
+        if retain_none:
+            for name in self._field_names():
+                result.setdefault(name, None)
+        return result
+
+    def unlock_(self) -> Self:
+        """Unlock the instance and all that it holds."""
+        self._tensordict.unlock_()
+        return self
+
+    def lock_(self) -> Self:
+        """Lock the instance and all that it holds: fields can only be written in place."""
+        self._tensordict.lock_()
+        return self
+
+    # Pickles ---------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The container inside, under the names that the published release reads."""
+        return {"tensordict": self._tensordict, "non_tensordict": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle, ours or the published release's."""
+        object.__setattr__(self, "_tensordict", state["tensordict"])
+        object.__setattr__(self, "_non_tensordict", {})
+        object.__setattr__(self, "_is_initialized", True)
+        for name, value in (state.get("non_tensordict") or {}).items():
+            if value is not None:
+                self._set_field_entry(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copyreg.__newobj__, (type(self),), self.__getstate__()
+
+    # Printing --------------------------------------------------------------------------
+
+    def _repr_parts(self) -> list[str]:
+        return [*describe_fields(self._repr_entries()), *super()._repr_parts()[1:]]
+
+    def _repr_entries(self) -> list[tuple[str, Any]]:
+        entries = super()._repr_entries()
+        held = {name for name, _ in entries}
+        missing = [name for name in self._field_names() if name not in held]
+        return [*entries, *((name, None) for name in missing)]
+
+
+def _inside(value: Any) -> Any:
+    """The container inside a tensorclass; any other value as it is."""
+    return value._tensordict if isinstance(value, TensorClass) else value
+
+
+@functools.cache
+def _with_flags(cls: Any, flags: tuple[str, ...]) -> Any:
+    """The base class with flags. The same flags give the same class."""
+    options = dict.fromkeys(flags, True)
+    return type(cls)(
+        "_".join([cls.__name__, *flags]),
+        (cls,),
+        {"__module__": cls.__module__},
+        **options,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _init_var_defaults(cls: Any) -> tuple[Any, ...]:
+    return tuple(
+        field.default
+        for field in cls.__dataclass_fields__.values()
+        if field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
+    )
+
+
+TensorClass.__module__ = "tensordict.tensorclass"

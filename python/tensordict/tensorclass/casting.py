@@ -1,0 +1,45 @@
+"""What ``autocast`` makes of the value of a field, by its annotation."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["cast"]
+
+MSG_CAST = "Failed to cast the value {} to the type annotation {}."
+
+
+def cast(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
+    """The value of a field in the type of its annotation, and whether that settles it.
+
+    It does where the annotation is a class: then the value is stored as it is, without
+    making a tensor of it. Values of that class, and those that ``cast_filter`` refuses,
+    stay what they are.
+    """
+    cls = type(tc)
+    hint = cls._type_hints.get(name, Any)
+    if not isinstance(hint, type) or hint is Any or typing.get_origin(hint):
+        return value, False
+    if cls._cast_filter is not None and not cls._cast_filter(name):
+        return value, False
+    if isinstance(value, hint):
+        return value, True
+    inner = tc._tensordict
+    if issubclass(hint, torch.Tensor):
+        try:
+            return torch.as_tensor(value, device=inner.device), True
+        except TypeError as error:
+            raise TypeError(MSG_CAST.format(name, hint)) from error
+    if issubclass(hint, CollectionProtocol):
+        made: Any = hint(value)
+        made.batch_size = inner.batch_size
+        return made, True
+    if hint is np.ndarray:
+        return np.asarray(value), True
+    return hint(value), True

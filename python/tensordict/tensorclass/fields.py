@@ -1,0 +1,304 @@
+"""From a class body to fields: what its annotations declare, and its ``__init__``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+import types
+import typing
+from typing import Any, ClassVar
+
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+from tensordict.tensorclass.reserved import RESERVED
+
+__all__ = ["OPTIONS", "prepare"]
+
+OPTIONS = (
+    "autocast",
+    "nocast",
+    "frozen",
+    "tensor_only",
+    "shadow",
+    "skip_post_init_on_rebuild",
+)
+"""The flags of a tensorclass; each is a class attribute with an underscore in front."""
+
+MSG_RESERVED = (
+    "Attribute name {!r} can't be used with @tensorclass or TensorClass, as "
+    "tensorclasses have a member of that name. To allow it, pass shadow=True "
+    "(@tensorclass(shadow=True) or TensorClass['shadow'])."
+)
+MSG_AUTOCAST = "autocast is exclusive with nocast."
+MSG_TENSOR_ONLY = "tensor_only and autocast or nocast are exclusive features."
+MSG_TENSOR_TYPES = "tensor_only requires types to be Tensor, Tensor-subtypes or None."
+MSG_REQUIRED = "{}.__init__() did not set the required field {!r}"
+
+_SCALARS: dict[Any, tuple[type, ...]] = {
+    int: (int,),
+    float: (float, int),
+    bool: (bool,),
+    complex: (complex, float, int),
+}
+"""Annotations of scalar fields, and the values that stay what they are in a batch."""
+
+_UNSET: Any = type("_Unset", (), {"__repr__": lambda _: "<factory>"})()
+"""The default, in the signature, of an argument that a factory makes."""
+
+
+def prepare(
+    cls: Any,
+    options: dict[str, bool],
+    cast_filter: Any = None,
+    kw_only: bool = False,
+) -> None:
+    """Make ``cls``, a new subclass of the tensorclass base, one with fields.
+
+    Raises:
+        AttributeError: a field has the name of a member, and ``shadow`` is not set.
+        TypeError: options exclude one another, or an annotation is not allowed.
+    """
+    for name, value in options.items():
+        setattr(cls, f"_{name}", bool(value))
+    if cast_filter is not None:
+        cls._cast_filter = staticmethod(cast_filter)
+    if cls._autocast and cls._nocast:
+        raise TypeError(MSG_AUTOCAST)
+    if cls._tensor_only and (cls._autocast or cls._nocast):
+        raise TypeError(MSG_TENSOR_ONLY)
+    own = inspect.get_annotations(cls)
+    _check_names(cls, own)
+    _forget_preparation(cls, own)
+    own_init = cls.__dict__.get("__init__")
+    # A field without a default must not take for one what the class inherits under
+    # its name: a member of the vocabulary, or the property of an inherited field.
+    for name in own:
+        if name not in cls.__dict__:
+            setattr(cls, name, dataclasses.field())
+    dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    if "__hash__" not in cls.__dict__:
+        cls.__hash__ = _frozen_hash if cls._frozen else None
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    hints = _hints(cls)
+    cls.__expected_keys__ = set(fields)
+    cls._type_hints = hints
+    cls._scalar_fields = {
+        name: _SCALARS[hints[name]] for name in fields if _is_scalar(hints[name])
+    }
+    if cls._tensor_only and not all(_is_tensor_type(hints[name]) for name in fields):
+        raise TypeError(MSG_TENSOR_TYPES)
+    takes_tensors_as_they_are = not (cls._autocast or cls._frozen)
+    cls._plain_fields = frozenset(fields) if takes_tensors_as_they_are else frozenset()
+    for name in fields:
+        setattr(cls, name, property(_getter(name)))
+    if own_init is not None:
+        cls.__init__ = _wrapped_init(cls, own_init)
+    else:
+        cls.__init__ = _generated_init(cls)
+
+
+def _forget_preparation(cls: Any, own: dict[str, Any]) -> None:
+    """Undo what the base class did to a class that is decorated, too."""
+    prepared = cls.__dict__.get("__dataclass_fields__")
+    if prepared is None:
+        return
+    for name in own:
+        field = prepared[name]
+        declared = dataclasses.field(
+            init=field.init, kw_only=field.kw_only, metadata=field.metadata
+        )
+        declared.default, declared.default_factory = (
+            field.default,
+            field.default_factory,
+        )
+        setattr(cls, name, declared)
+    if hasattr(cls.__init__, "_is_generated"):
+        del cls.__init__
+    else:
+        cls.__init__ = cls.__init__.__wrapped__
+
+
+def _check_names(cls: Any, own: dict[str, Any]) -> None:
+    if cls._shadow:
+        return
+    for name in own:
+        if name in RESERVED:
+            raise AttributeError(MSG_RESERVED.format(name))
+
+
+def _hints(cls: Any) -> dict[str, Any]:
+    """The type of each annotation; Any where its text names what cannot be found."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if "__dataclass_fields__" in base.__dict__:
+            scope = vars(sys.modules.get(base.__module__, types))
+            for name, annotation in inspect.get_annotations(base).items():
+                found[name] = _resolved(annotation, scope, base)
+    return found
+
+
+def _resolved(annotation: Any, scope: dict[str, Any], cls: Any) -> Any:
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, scope, {cls.__name__: cls})  # noqa: S307 - as typing does it
+        except Exception:  # noqa: BLE001 - whatever it names, it says nothing here
+            return Any
+    if isinstance(annotation, dataclasses.InitVar):
+        return Any
+    return Any if typing.get_origin(annotation) is ClassVar else annotation
+
+
+def _is_scalar(hint: Any) -> bool:
+    return isinstance(hint, type) and hint in _SCALARS
+
+
+def _is_tensor_type(hint: Any) -> bool:
+    """Whether an annotation allows tensors, collections and None alone."""
+    if hint is None or hint is type(None):
+        return True
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return all(map(_is_tensor_type, typing.get_args(hint)))
+    return isinstance(hint, type) and issubclass(
+        hint, (torch.Tensor, CollectionProtocol)
+    )
+
+
+def _frozen_hash(self: Any) -> int:
+    return hash(tuple(getattr(self, name) for name in type(self).__dataclass_fields__))
+
+
+def _getter(name: str) -> Any:
+    def getter(self: Any) -> Any:
+        return _rust.get_field(name, self)
+
+    getter.__name__ = name
+    return getter
+
+
+# The __init__ ------------------------------------------------------------------------
+
+
+def _generated_init(cls: Any) -> Any:
+    """An ``__init__`` with one argument per field, and those of a collection."""
+    fields = [
+        field
+        for field in cls.__dataclass_fields__.values()
+        if field._field_type is not dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]
+    ]
+    scope: dict[str, Any] = {
+        "_fill": _rust.fill_fields,
+        "_refuse": _refuse_unknown,
+        "_UNSET": _UNSET,
+    }
+    arguments: dict[bool, list[str]] = {False: [], True: []}
+    factories, entries, init_vars = [], [], []
+    for field in fields:
+        name, default = field.name, _default_of(field, scope)
+        if field.init:
+            arguments[field.kw_only].append(f"{name}={default}" if default else name)
+            value = name
+        elif default == "_UNSET":
+            value = f"_factory_{name}()"
+        elif default:
+            value = default
+        else:
+            continue
+        if field.init and default == "_UNSET":
+            factories.append(f"    if {name} is _UNSET: {name} = _factory_{name}()")
+        if field._field_type is dataclasses._FIELD_INITVAR:  # type: ignore[attr-defined]
+            init_vars.append(value)
+        else:
+            entries.append(f"{name!r}: {value}")
+    taken = {field.name for field in fields}
+    this = "self"
+    while this in taken:
+        this = f"_{this}"
+    # A field that has the name of an argument of collections takes its place.
+    own = ["None" if name in taken else name for name in _OWN_ARGUMENTS]
+    keywords = [f"{name}=None" for name in _OWN_ARGUMENTS if name not in taken]
+    signature = [
+        this,
+        *arguments[False],
+        "*",
+        *arguments[True],
+        *keywords,
+        "**_unknown",
+    ]
+    lines = [
+        f"def __init__({', '.join(signature)}):",
+        f"    if _unknown: _refuse({this}, _unknown)",
+        *factories,
+        f"    _fill({this}, {{{', '.join(entries)}}}, {', '.join(own)})",
+    ]
+    if hasattr(cls, "__post_init__"):
+        lines.append(f"    {this}.__post_init__({', '.join(init_vars)})")
+    if cls._frozen:
+        lines.append(f"    {this}._freeze()")
+    exec("\n".join(lines), scope)  # noqa: S102 - made of identifiers alone
+    function = scope["__init__"]
+    function.__qualname__ = f"{cls.__qualname__}.__init__"
+    function.__module__ = cls.__module__
+    function._is_generated = True
+    return function
+
+
+_OWN_ARGUMENTS = ("batch_size", "device", "names")
+"""The arguments that every tensorclass takes besides its fields."""
+
+
+def _default_of(field: Any, scope: dict[str, Any]) -> str:
+    """The name in ``scope`` of the default of a field; empty where there is none."""
+    if field.default is not dataclasses.MISSING:
+        scope[f"_default_{field.name}"] = field.default
+        return f"_default_{field.name}"
+    if field.default_factory is not dataclasses.MISSING:
+        scope[f"_factory_{field.name}"] = field.default_factory
+        return "_UNSET"
+    return ""
+
+
+def _refuse_unknown(tc: Any, unknown: dict[str, Any]) -> None:
+    raise tc._no_such_field(next(iter(unknown)))
+
+
+def _wrapped_init(cls: Any, own_init: Any) -> Any:
+    """The ``__init__`` of the class body, around which the container is set up."""
+
+    @functools.wraps(own_init)
+    def __init__(  # noqa: N807 - it is one
+        self: Any,
+        *args: Any,
+        batch_size: Any = None,
+        device: Any = None,
+        names: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        _rust.fill_fields(self, {}, batch_size, device, names)
+        own_init(self, *args, **kwargs)
+        _fill_defaults(self)
+        if cls._frozen:
+            self._freeze()
+
+    return __init__
+
+
+def _fill_defaults(tc: Any) -> None:
+    """Set the fields with a default that the class's own ``__init__`` left out.
+
+    Raises:
+        TypeError: a field without a default is not set.
+    """
+    held = tc._tensordict._entries()
+    for field in dataclasses.fields(tc):
+        if field.name in held:
+            continue
+        if field.default is not dataclasses.MISSING:
+            setattr(tc, field.name, field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            setattr(tc, field.name, field.default_factory())
+        else:
+            raise TypeError(MSG_REQUIRED.format(type(tc).__qualname__, field.name))

@@ -1,0 +1,167 @@
+//! The fields of tensorclasses: entries of the container that an instance holds.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFrozenSet, PyString, PyTuple, PyType};
+
+use crate::container::{self, Kind, kind};
+use crate::ffi;
+use crate::imports::{Imports, imports};
+use crate::merging;
+use crate::storing::{self, Inplace};
+
+/// The value of a field; None where it is not set.
+#[pyfunction]
+fn get_field<'py>(
+    name: &Bound<'py, PyString>,
+    tc: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = tc.py();
+    let imports = imports(py)?;
+    let inner = ffi::plain_attribute(tc, imports.names.entries.bind(py))?;
+    let value = if container::is_dense(imports, &inner)? {
+        match container::entries(imports, &inner)?.get_item(name)? {
+            Some(value) => value,
+            None => return Ok(py.None().into_bound(py)),
+        }
+    } else {
+        inner.call_method1(imports.names.get.bind(py), (name,))?
+    };
+    if value.is_none() || ffi::is_subtype(&value, &imports.tensor) {
+        return Ok(value);
+    }
+    tc.call_method1(imports.names.method_value_of_entry.bind(py), (value,))
+}
+
+/// Whether a field of `tc` takes a tensor as it is.
+fn is_plain_field(
+    imports: &Imports,
+    tc: &Bound<'_, PyAny>,
+    name: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    let plain = ffi::plain_attribute(tc, imports.names.plain_fields.bind(tc.py()))?;
+    plain.cast::<PyFrozenSet>()?.contains(name)
+}
+
+/// Set an attribute: a field is stored as an entry, or removed where it is None.
+#[pyfunction]
+fn set_field<'py>(
+    tc: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let py = tc.py();
+    let imports = imports(py)?;
+    if ffi::is_subtype(value, &imports.tensor) && is_plain_field(imports, tc, name)? {
+        let inner = ffi::plain_attribute(tc, imports.names.entries.bind(py))?;
+        return store(&inner, name, value);
+    }
+    tc.call_method1(imports.names.method_set_attribute.bind(py), (name, value))?;
+    Ok(())
+}
+
+fn store<'py>(
+    inner: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    storing::set_entry(inner, name, value, Inplace::Replace, None, false, false)
+}
+
+/// A tensorclass around the container `inner`: unchecked, without `__init__`.
+#[pyfunction]
+#[pyo3(signature = (class, inner), text_signature = "(cls, inner)")]
+fn wrap_fields<'py>(
+    class: &Bound<'py, PyType>,
+    inner: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = class.py();
+    let imports = imports(py)?;
+    let tc = match ffi::allocate(class)? {
+        Some(tc) => tc,
+        None => class.call_method1(imports.names.method_new.bind(py), (class,))?,
+    };
+    set_state(imports, &tc, inner)?;
+    Ok(tc)
+}
+
+fn set_state<'py>(
+    imports: &Imports,
+    tc: &Bound<'py, PyAny>,
+    inner: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let py = tc.py();
+    let names = &imports.names;
+    ffi::set_plain_attribute(tc, names.entries.bind(py), inner)?;
+    let non_tensors = PyDict::new(py);
+    ffi::set_plain_attribute(tc, names.non_tensors.bind(py), non_tensors.as_any())?;
+    let yes = PyBool::new(py, true);
+    ffi::set_plain_attribute(tc, names.is_initialized.bind(py), &yes)
+}
+
+/// Set up a new tensorclass around a container of its own with the fields given.
+#[pyfunction]
+fn fill_fields<'py>(
+    tc: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyDict>,
+    batch_size: &Bound<'py, PyAny>,
+    device: &Bound<'py, PyAny>,
+    names: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let py = tc.py();
+    let imports = imports(py)?;
+    let plain_type = imports.protocol.bind(py).getattr("_plain_type")?;
+    let plain_type = plain_type.cast::<PyType>()?;
+    let inner = match ffi::allocate(plain_type)? {
+        Some(inner) => inner,
+        None => plain_type.call_method1(imports.names.method_new.bind(py), (plain_type,))?,
+    };
+    let entries = PyDict::new(py);
+    let no = PyBool::new(py, false).to_owned().into_any();
+    let empty;
+    let batch_size = if batch_size.is_none() {
+        empty = PyTuple::empty(py).into_any();
+        &empty
+    } else {
+        batch_size
+    };
+    let mut all_plain = true;
+    for (name, value) in ffi::dict_pairs(values) {
+        if value.is_none() {
+            continue;
+        }
+        if kind(imports, &value)? == Kind::Leaf
+            && value.get_type().is(&imports.tensor)
+            && is_plain_field(imports, tc, &name)?
+        {
+            entries.set_item(name, value)?;
+        } else {
+            all_plain = false;
+            break;
+        }
+    }
+    if !all_plain {
+        entries.clear();
+    }
+    merging::init(&inner, entries.as_any(), batch_size, device, names, &no)?;
+    set_state(imports, tc, &inner)?;
+    if all_plain {
+        return Ok(());
+    }
+    for (name, value) in ffi::dict_pairs(values) {
+        if ffi::is_subtype(&value, &imports.tensor) && is_plain_field(imports, tc, &name)? {
+            store(&inner, &name, &value)?;
+        } else if !value.is_none() {
+            let method = imports.names.method_set_field_entry.bind(py);
+            tc.call_method1(method, (name, value))?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(get_field, module)?)?;
+    module.add_function(wrap_pyfunction!(set_field, module)?)?;
+    module.add_function(wrap_pyfunction!(wrap_fields, module)?)?;
+    module.add_function(wrap_pyfunction!(fill_fields, module)?)?;
+    Ok(())
+}

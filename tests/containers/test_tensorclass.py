@@ -1,0 +1,270 @@
+"""Tensorclasses: fields, options, and that all operations give the class back."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import weakref
+from typing import ClassVar, Generic, TypeVar
+
+import pytest
+import torch
+
+from tensordict import (
+    TensorClass,
+    TensorCollection,
+    TensorDict,
+    TensorDictBase,
+    is_tensor_collection,
+    is_tensorclass,
+    tensorclass,
+)
+from tensordict.prototype import tensorclass as early_tensorclass
+
+
+class Inner(TensorClass):
+    z: torch.Tensor
+
+
+class Data(TensorClass):
+    a: torch.Tensor
+    b: torch.Tensor | None = None
+    n: Inner | None = None
+
+    def doubled(self):
+        return self.a * 2
+
+    @property
+    def total(self):
+        return self.a.sum()
+
+
+@tensorclass
+class Decorated:
+    """A class of the decorator form."""
+
+    a: torch.Tensor
+    b: torch.Tensor = None
+    kind: ClassVar[str] = "decorated"
+
+    def own_class(self):
+        return __class__, super().clone()  # noqa: F821 - the cell of the class body
+
+
+@pytest.fixture(params=[Data, Decorated])
+def data(request):
+    return request.param(torch.arange(6.0).view(3, 2), batch_size=[3])
+
+
+def test_is_a_collection_and_no_tensordict(data):
+    assert isinstance(data, TensorCollection)
+    assert not isinstance(data, TensorDictBase)
+    assert is_tensorclass(data)
+    assert is_tensorclass(type(data))
+    assert is_tensor_collection(data)
+    assert early_tensorclass is tensorclass
+
+
+def test_state_is_one_container(data):
+    assert set(vars(data)) == {"_tensordict", "_non_tensordict", "_is_initialized"}
+    assert type(data._tensordict) is TensorDict
+    assert data._tensordict["a"] is data.a
+
+
+def test_fields_are_attributes(data):
+    assert data.b is None
+    data.b = torch.ones(3)
+    assert data.get("b") is data.b
+    data.b = None
+    assert data.b is None
+    assert list(data.keys()) == ["a"]
+    with pytest.raises(AttributeError, match="Cannot set the attribute 'c'"):
+        data.c = torch.ones(3)
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        data.b = torch.ones(4)
+    assert data.b is None
+
+
+def test_strings_are_no_index(data):
+    with pytest.raises(ValueError, match="Invalid indexing arguments: 'a'"):
+        data["a"]
+    with pytest.raises(ValueError, match="Invalid indexing arguments: 'a'"):
+        data["a"] = torch.ones(3)
+
+
+def test_decorated_methods_see_their_class():
+    data = Decorated(torch.zeros(3), batch_size=[3])
+    cls, copied = data.own_class()
+    assert cls is Decorated
+    assert type(copied) is Decorated
+    assert Decorated.kind == "decorated"
+    assert Decorated.__doc__ == "A class of the decorator form."
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda tc: tc[0],
+        lambda tc: tc[tc.a[:, 0] > 0],
+        lambda tc: tc.view(3, 1),
+        lambda tc: tc.clone(),
+        lambda tc: tc.clone(False),
+        lambda tc: tc + 1,
+        lambda tc: tc == tc,
+        lambda tc: tc.apply(lambda leaf: leaf + 1),
+        lambda tc: tc.to(torch.float64),
+        lambda tc: tc.select("a"),
+        lambda tc: tc.sum(0),
+        lambda tc: tc.unbind(0)[0],
+        lambda tc: tc.split(2)[0],
+        lambda tc: torch.stack([tc, tc]),
+        lambda tc: torch.cat([tc, tc]),
+        lambda tc: torch.stack([tc, tc.to_tensordict()]),
+        lambda tc: copy.copy(tc),
+        lambda tc: copy.deepcopy(tc),
+        lambda tc: pickle.loads(pickle.dumps(tc)),  # noqa: S301
+        lambda tc: tc.lock_(),
+        lambda tc: TensorDict(x=tc, batch_size=[3])["x"],
+        lambda tc: TensorDict(x=tc, batch_size=[3]).view(3, 1)["x"],
+    ],
+)
+def test_operations_give_the_class(data, operation):
+    result = operation(data)
+    assert type(result) is type(data)
+    assert "a" in list(result.keys())
+
+
+def test_locked_with_the_container_that_holds_it(data):
+    td = TensorDict(x=data, batch_size=[3]).lock_()
+    assert data.is_locked
+    with pytest.raises(RuntimeError, match="Cannot modify locked"):
+        data.b = torch.ones(3)
+    with pytest.raises(RuntimeError, match="part of a locked graph"):
+        data.unlock_()
+    td.unlock_()
+    assert not data.is_locked
+    data.b = torch.ones(3)
+
+
+def test_nested_fields():
+    data = Data(
+        torch.zeros(3, 2), n=Inner(torch.ones(3, 4), batch_size=[3]), batch_size=[3]
+    )
+    assert type(data.n) is Inner
+    assert type(data[0].n) is Inner
+    assert data[0].n.z.shape == (4,)
+    assert data.get(("n", "z")) is data.n.z
+    data.set(("n", "z"), torch.zeros(3))
+    assert data.n.z.shape == (3,)
+    assert set(data.keys(True, True)) == {"a", ("n", "z")}
+
+
+def test_defaults_and_init():
+    class Full(TensorClass):
+        a: torch.Tensor
+        iv: dataclasses.InitVar[int] = 5
+        d: torch.Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
+        e: torch.Tensor | None = dataclasses.field(init=False, default=None)
+        k: torch.Tensor | None = dataclasses.field(kw_only=True, default=None)
+
+        def __post_init__(self, iv):
+            self.e = torch.full((), float(iv))
+
+    full = Full(torch.zeros(()), 6)
+    assert full.e == 6
+    assert full.d == 1
+    assert full.k is None
+    assert [field.name for field in dataclasses.fields(Full)] == ["a", "d", "e", "k"]
+    assert Full(torch.zeros(())).e == 5
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'a'"):
+        Full()
+    with pytest.raises(AttributeError, match="Cannot set the attribute 'q'"):
+        Full(torch.zeros(()), q=1)
+
+
+def test_inheritance_adds_fields():
+    class More(Data):
+        c: torch.Tensor | None = None
+
+    @tensorclass
+    class Again(Decorated):
+        c: torch.Tensor = None
+
+    for cls in (More, Again):
+        more = cls(torch.zeros(3), c=torch.ones(3), batch_size=[3])
+        assert more[0].c == 1
+        assert issubclass(cls, (Data, Decorated))
+
+
+def test_generic_classes():
+    T = TypeVar("T")
+
+    class Box(TensorClass, Generic[T]):
+        a: T
+
+    assert Box[int](torch.zeros(3), batch_size=[3]).a.shape == (3,)
+
+
+def test_reserved_names():
+    with pytest.raises(AttributeError, match="Attribute name 'keys' can't be used"):
+
+        class Refused(TensorClass):
+            keys: torch.Tensor
+
+    class Shadowing(TensorClass["shadow"]):
+        keys: torch.Tensor
+
+    assert Shadowing(torch.ones(3), batch_size=[3]).keys.shape == (3,)
+
+    class Accepted(TensorClass):
+        data: torch.Tensor
+        mask: torch.Tensor
+        fields: torch.Tensor
+        step: torch.Tensor
+        T: torch.Tensor
+        name: torch.Tensor
+        index: torch.Tensor
+
+    accepted = Accepted(*[torch.full((3,), float(i)) for i in range(7)], batch_size=[3])
+    assert accepted[0].index == 6
+    assert accepted.clone().data.sum() == 0
+
+
+def test_options():
+    with pytest.raises(TypeError, match="autocast is exclusive with nocast"):
+        TensorClass["nocast", "autocast"]
+    with pytest.raises(TypeError, match="only accepts the flags"):
+        TensorClass["unknown"]
+
+    class Frozen(TensorClass, frozen=True):
+        a: torch.Tensor
+
+    frozen = Frozen(torch.zeros(3), batch_size=[3])
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign"):
+        frozen.a = torch.ones(3)
+    with pytest.raises(TypeError, match="tensor_only requires types"):
+
+        @tensorclass(tensor_only=True)
+        class Only:
+            a: str
+
+
+def test_from_tensordict_checks_keys():
+    td = TensorDict(a=torch.zeros(3), c=torch.zeros(3), batch_size=[3])
+    with pytest.raises(ValueError, match="do not belong to the class"):
+        Data.from_tensordict(td)
+    data = Data.from_tensordict(td.select("a"))
+    assert data.a is td["a"]
+    assert type(data.to_tensordict()) is TensorDict
+
+
+def test_weak_references(data):
+    reference = weakref.ref(data)
+    assert reference() is data
+
+
+def test_user_members():
+    data = Data(torch.ones(3), batch_size=[3])
+    assert data.doubled().sum() == 6
+    assert data.total == 3
