@@ -6,7 +6,8 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.view import _SubTensorDict
 from tensordict.interop import collate, compile, pickling, pytree, vmap
 from tensordict.storage import processes
-from tensordict.storage.registry import register_class
+from tensordict.storage.registry import register_class, register_family
+from tensordict.tensorclass.base import TensorClass
 
 __all__ = ["install"]
 
@@ -23,3 +24,4 @@ def install() -> None:
     old_text = "<class 'tensordict.tensordict.TensorDict'>"
     register_class(TensorDict, "tensordict", old_text, dense=True)
     register_class(_SubTensorDict, "tensordict._td", dense=False)
+    register_family(TensorClass)

@@ -19,7 +19,7 @@ from tensordict import _rust
 from tensordict._deprecation import environment_flag
 from tensordict.protocol import CollectionProtocol
 
-__all__ = ["exclude_from_pytree", "register_collection"]
+__all__ = ["exclude_from_pytree", "register_collection", "register_tensorclass"]
 
 _EXCLUDED_FROM_THE_START = environment_flag("EXCLUDE_TD_FROM_PYTREE", deprecated=True)
 
@@ -54,6 +54,16 @@ def register_collection(cls: type, rebuilt_as: type | None = None) -> None:
     if _EXCLUDED_FROM_THE_START:
         return
     _add_node(cls)
+
+
+def register_tensorclass(cls: type) -> None:
+    """Make the instances of a tensorclass, of exactly ``cls``, nodes of a pytree."""
+    is_known = cls in _registered
+    _registered[cls] = cls
+    if not (is_known or _EXCLUDED_FROM_THE_START):
+        _pytree.register_pytree_node(
+            cls, _flatten, _unflatten_class, flatten_with_keys_fn=_flatten_with_keys
+        )
 
 
 def exclude_from_pytree(excluded: bool) -> None:
@@ -109,6 +119,12 @@ def _unflatten(values: Any, context: dict[str, Any]) -> Any:
     if names is not None:
         names = list(names) if any(name is not None for name in names) else None
     return _rust.new(_registered[context["cls"]], entries, batch_size, device, names)
+
+
+def _unflatten_class(values: Any, context: dict[str, Any]) -> Any:
+    cls: Any = context["cls"]
+    inner = _unflatten(values, {**context, "cls": CollectionProtocol._plain_type})
+    return None if inner is None else _rust.wrap_fields(cls, inner)
 
 
 def _new_batch_size(old: torch.Size, shapes: list[torch.Size]) -> torch.Size:

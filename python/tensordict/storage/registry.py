@@ -17,11 +17,15 @@ __all__ = [
     "find_class",
     "known_texts",
     "register_class",
+    "register_family",
     "type_text",
 ]
 
 _CLASSES: dict[str, type] = {}
 """Classes by the texts that files name them with: ``_class`` and ``_type``."""
+
+_ROOTS: list[type] = []
+"""Classes whose subclasses, which have layouts of their own, are found by their names."""
 
 _DENSE_TEXTS: list[str] = []
 """The texts of the classes whose directories have the layout with a batch size."""
@@ -54,6 +58,11 @@ def register_class(cls: type, public_module: str, *aliases: str, dense: bool) ->
         _DENSE_TEXTS.extend(texts)
 
 
+def register_family(root: type) -> None:
+    """Make all subclasses of ``root`` known to the loader, those to come as well."""
+    _ROOTS.append(root)
+
+
 def dense_root() -> type:
     """The class of dense containers: the head of the family that programs subclass."""
     return _CLASSES[_DENSE_TEXTS[0]]
@@ -83,9 +92,10 @@ def find_class(
             return _CLASSES[text]
     if requested is not None and type_name == type_text(requested):
         return requested
-    for cls in _family(dense_root()):
-        if class_name == class_text(cls) or type_name == type_text(cls):
-            return cls
+    for root in (dense_root(), *_ROOTS):
+        for cls in _family(root):
+            if class_name == class_text(cls) or type_name == type_text(cls):
+                return cls
     shown = (type_name or class_name or "?").removeprefix("<class '")
     shown = shown.removesuffix("'>")
     name = shown.rpartition(".")[2]

@@ -24,9 +24,11 @@ from tensordict.ops.display import describe_fields
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.casting import cast
 from tensordict.tensorclass.fields import OPTIONS, prepare
+from tensordict.tensorclass.files import load_class, plan_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 __all__ = ["TensorClass"]
 
@@ -150,7 +152,7 @@ class TensorClass(TensorCollection):
     def _set_attribute(self, name: str, value: Any) -> None:
         """Set a field that asks for more than storing, or another attribute."""
         cls = type(self)
-        if cls._frozen and "_is_frozen" in self.__dict__:
+        if cls._frozen and "_is_frozen" in self.__dict__ and not name.startswith("_"):
             msg = f"cannot assign to field {name!r}"
             raise dataclasses.FrozenInstanceError(msg)
         if name in cls.__expected_keys__:
@@ -225,15 +227,19 @@ class TensorClass(TensorCollection):
         non_tensordict: dict[str, Any] | None = None,
         safe: bool | None = True,
     ) -> Self:
-        expected = cls.__expected_keys__
-        keys = set(tensordict._entries())
-        if not keys <= expected:
-            raise ValueError(MSG_KEYS.format(keys, expected, keys - expected))
+        cls._check_keys(tensordict)
         made = cls._wrap(tensordict)
         for name, value in (non_tensordict or {}).items():
             if value is not None:
                 made._set_field_entry(name, value)
         return made
+
+    @classmethod
+    def _check_keys(cls, entries: Any) -> None:
+        expected = cls.__expected_keys__
+        keys = {key if isinstance(key, str) else key[0] for key in entries.keys()}  # noqa: SIM118 - a collection's own
+        if not keys <= expected:
+            raise ValueError(MSG_KEYS.format(keys, expected, keys - expected))
 
     @classmethod
     def from_tensordict(
@@ -413,11 +419,24 @@ class TensorClass(TensorCollection):
     def _write_index(self, index: Any, value: Any) -> None:
         self._tensordict._write_index(index, value)
 
+    def _joined(self, tds: Any, joined: Any) -> Any:
+        """What joining gives: of this class, unless there are other classes among them."""
+        same = all(
+            isinstance(td, type(self)) or not isinstance(td, TensorClass) for td in tds
+        )
+        return self._from_tensordict(joined) if same else joined
+
     def _stack_all(self, tds: Any, dim: int) -> Any:
-        return self._wrap(_rust.stack([_inside(td) for td in tds], dim))
+        return self._joined(tds, _rust.stack([_inside(td) for td in tds], dim))
 
     def _cat_all(self, tds: Any, dim: int) -> Any:
-        return self._wrap(_rust.cat([_inside(td) for td in tds], dim))
+        return self._joined(tds, _rust.cat([_inside(td) for td in tds], dim))
+
+    def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
+        if any(type(member) is not type(self) for member in members):
+            return super()._stack_lazily(members, dim, name)
+        inner = [member._tensordict for member in members]
+        return self._wrap(inner[0]._stack_lazily(inner, dim, name))
 
     def _as_dense(self) -> Any:
         return self._tensordict
@@ -500,6 +519,10 @@ class TensorClass(TensorCollection):
 
     def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
         """The value at a nested key, or a default; of a field as the attribute gives it."""
+        if isinstance(key, str) and key in type(self).__expected_keys__:
+            # A field that is not set is None, whatever the default.
+            args, kwargs = (None,), {**kwargs}
+            kwargs.pop("default", None)
         return self._value_of_entry(self._tensordict.get(key, *args, **kwargs))
 
     def __bool__(self) -> NoReturn:
@@ -526,15 +549,45 @@ class TensorClass(TensorCollection):
                 result.setdefault(name, None)
         return result
 
-    def unlock_(self) -> Self:
-        """Unlock the instance and all that it holds."""
-        self._tensordict.unlock_()
+    # Files -----------------------------------------------------------------------------
+
+    def _save_plan(self, plan: Any, level: int) -> None:
+        plan_class(self, plan, level)
+
+    def _saved(self, leaves: Iterator[Any], directory: Any, inplace: bool) -> Self:
+        child = None if directory is None else directory.child("_tensordict")
+        saved = self._tensordict._saved(leaves, child, inplace)
+        return self if saved is self._tensordict else self._wrap(saved)
+
+    @classmethod
+    def _load_tree(cls, directory: Path, options: Any) -> Self:
+        return load_class(cls, directory, options)
+
+    def del_(self, key: Any) -> Self:
+        """Remove an entry at a nested key; a field that is not set stays so."""
+        if not (isinstance(key, str) and key in type(self).__expected_keys__):
+            return super().del_(key)
+        if self._tensordict._get_entry(key, NO_DEFAULT) is not NO_DEFAULT:
+            self._tensordict.del_(key)
         return self
 
-    def lock_(self) -> Self:
-        """Lock the instance and all that it holds: fields can only be written in place."""
-        self._tensordict.lock_()
-        return self
+    def empty(self, *args: Any, **kwargs: Any) -> Self:
+        """An instance of the same batch size, device and names without any field set."""
+        return self._wrap(self._tensordict.empty(*args, **kwargs))
+
+    def tolist(self, **kwargs: Any) -> Any:
+        """Nested lists over the batch dims with a dictionary of the set fields for each."""
+        return self._tensordict.tolist(**kwargs)
+
+    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Set the fields of a collection or mapping. See :meth:`TensorDict.update`.
+
+        Raises:
+            ValueError: it has a key that is no field.
+        """
+        if input_dict_or_td is not None:
+            self._check_keys(input_dict_or_td)
+        return super().update(input_dict_or_td, *args, **kwargs)
 
     # Pickles ---------------------------------------------------------------------------
 
@@ -552,7 +605,7 @@ class TensorClass(TensorCollection):
                 self._set_field_entry(name, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return copyreg.__newobj__, (type(self),), self.__getstate__()
+        return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]
 
     # Printing --------------------------------------------------------------------------
 

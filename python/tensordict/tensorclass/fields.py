@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from tensordict import _rust
+from tensordict.interop.pytree import register_tensorclass
 from tensordict.protocol import CollectionProtocol
 from tensordict.tensorclass.reserved import RESERVED
 
@@ -95,6 +96,7 @@ def prepare(
     cls._plain_fields = frozenset(fields) if takes_tensors_as_they_are else frozenset()
     for name in fields:
         setattr(cls, name, property(_getter(name)))
+    register_tensorclass(cls)
     if own_init is not None:
         cls.__init__ = _wrapped_init(cls, own_init)
     else:
@@ -102,10 +104,18 @@ def prepare(
 
 
 def _forget_preparation(cls: Any, own: dict[str, Any]) -> None:
-    """Undo what the base class did to a class that is decorated, too."""
+    """Undo what made the class a tensorclass, or a dataclass, before."""
     prepared = cls.__dict__.get("__dataclass_fields__")
     if prepared is None:
         return
+    own_init = cls.__dict__.get("__init__")
+    if own_init is not None:
+        # The one of the class body is what comes back.
+        del cls.__init__
+        if hasattr(own_init, "__wrapped__"):
+            cls.__init__ = own_init.__wrapped__
+        elif not (cls.__dataclass_params__.init or hasattr(own_init, "__signature__")):
+            cls.__init__ = own_init
     for name in own:
         field = prepared[name]
         declared = dataclasses.field(
@@ -116,10 +126,6 @@ def _forget_preparation(cls: Any, own: dict[str, Any]) -> None:
             field.default_factory,
         )
         setattr(cls, name, declared)
-    if hasattr(cls.__init__, "_is_generated"):
-        del cls.__init__
-    else:
-        cls.__init__ = cls.__init__.__wrapped__
 
 
 def _check_names(cls: Any, own: dict[str, Any]) -> None:
@@ -191,7 +197,7 @@ def _generated_init(cls: Any) -> Any:
     ]
     scope: dict[str, Any] = {
         "_fill": _rust.fill_fields,
-        "_refuse": _refuse_unknown,
+        "_set_further": _set_further,
         "_UNSET": _UNSET,
     }
     arguments: dict[bool, list[str]] = {False: [], True: []}
@@ -230,9 +236,9 @@ def _generated_init(cls: Any) -> Any:
     ]
     lines = [
         f"def __init__({', '.join(signature)}):",
-        f"    if _unknown: _refuse({this}, _unknown)",
         *factories,
         f"    _fill({this}, {{{', '.join(entries)}}}, {', '.join(own)})",
+        f"    if _unknown: _set_further({this}, _unknown)",
     ]
     if hasattr(cls, "__post_init__"):
         lines.append(f"    {this}.__post_init__({', '.join(init_vars)})")
@@ -242,8 +248,35 @@ def _generated_init(cls: Any) -> Any:
     function = scope["__init__"]
     function.__qualname__ = f"{cls.__qualname__}.__init__"
     function.__module__ = cls.__module__
-    function._is_generated = True
+    function.__signature__ = _signature_of(fields)
     return function
+
+
+def _signature_of(fields: list[Any]) -> inspect.Signature:
+    """What :func:`inspect.signature` says of the class: the fields, then its own."""
+    kinds = inspect.Parameter
+    parameters = [kinds("self", kinds.POSITIONAL_OR_KEYWORD)]
+    own = {
+        "batch_size": kinds("batch_size", kinds.KEYWORD_ONLY),
+        "device": kinds("device", kinds.KEYWORD_ONLY, default=None),
+        "names": kinds("names", kinds.KEYWORD_ONLY, default=None),
+    }
+    for field in fields:
+        if not field.init:
+            continue
+        own.pop(field.name, None)
+        default: Any = kinds.empty
+        if field.default is not dataclasses.MISSING:
+            default = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            default = _UNSET
+        kind = kinds.KEYWORD_ONLY if field.kw_only else kinds.POSITIONAL_OR_KEYWORD
+        parameters.append(
+            kinds(field.name, kind, default=default, annotation=field.type)
+        )
+    parameters += own.values()
+    parameters.sort(key=lambda parameter: parameter.kind)
+    return inspect.Signature(parameters, return_annotation=None)
 
 
 _OWN_ARGUMENTS = ("batch_size", "device", "names")
@@ -261,8 +294,11 @@ def _default_of(field: Any, scope: dict[str, Any]) -> str:
     return ""
 
 
-def _refuse_unknown(tc: Any, unknown: dict[str, Any]) -> None:
-    raise tc._no_such_field(next(iter(unknown)))
+def _set_further(tc: Any, values: dict[str, Any]) -> None:
+    """Set the fields that are no arguments; any other name is an error."""
+    for name, value in values.items():
+        tc._check_field(name)
+        setattr(tc, name, value)
 
 
 def _wrapped_init(cls: Any, own_init: Any) -> Any:
