@@ -22,7 +22,17 @@ import torch
 from tensordict._deprecation import strtobool
 from tensordict.interop.twins import MSG_LOCKED
 
-__all__ = ["NN_COMMON", "NN_PARAMS", "NN_UTILS", "TENSORDICT", "TOP", "UTILS"]
+__all__ = [
+    "NN_COMMON",
+    "NN_DISTRIBUTIONS",
+    "NN_PARAMS",
+    "NN_PROBABILISTIC",
+    "NN_TRUNCATED_NORMAL",
+    "NN_UTILS",
+    "TENSORDICT",
+    "TOP",
+    "UTILS",
+]
 
 USE_NESTED_KEY = "isinstance(key, tensordict.NestedKey) (which rejects lists and accepts nested tuples)"
 USE_NESTED_KEYS = (
@@ -345,3 +355,43 @@ NN_COMMON: Table = {
     for name in ("FunctionalModule", "FunctionalModuleWithBuffers")
 }
 """Of ``tensordict.nn.common``."""
+
+
+def _deterministic_register() -> Any:
+    """What stands for the deterministic sample of each class of distributions."""
+    return _of("tensordict.nn.distributions.deterministic", "register")()()
+
+
+NN_PROBABILISTIC: Table = {
+    "DETERMINISTIC_REGISTER": (
+        _deterministic_register,
+        "a deterministic_sample attribute on the distribution",
+    ),
+}
+"""Of ``tensordict.nn.probabilistic``."""
+
+
+def _distributions_by_name() -> dict[str, Any]:
+    """Distributions and modules of their parameters by their names in lower case."""
+    from tensordict.nn import distributions
+
+    classes = (
+        distributions.NormalParamExtractor,
+        distributions.AddStateIndependentNormalScale,
+        distributions.Delta,
+        distributions.OneHotCategorical,
+    )
+    return {cls.__name__.lower(): cls for cls in classes}
+
+
+NN_DISTRIBUTIONS: Table = {"distributions_maps": (_distributions_by_name, None)}
+"""Of ``tensordict.nn.distributions``."""
+
+NN_TRUNCATED_NORMAL: Table = {
+    "CONST_SQRT_2": (_is(math.sqrt(2)), None),
+    "CONST_INV_SQRT_2": (_is(1 / math.sqrt(2)), None),
+    "CONST_INV_SQRT_2PI": (_is(1 / math.sqrt(2 * math.pi)), None),
+    "CONST_LOG_INV_SQRT_2PI": (_is(-0.5 * math.log(2 * math.pi)), None),
+    "CONST_LOG_SQRT_2PI_E": (_is(0.5 * math.log(2 * math.pi * math.e)), None),
+}
+"""Of ``tensordict.nn.distributions.truncated_normal``."""

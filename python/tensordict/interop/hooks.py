@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.view import _SubTensorDict
-from tensordict.interop import collate, compile, pickling, pytree, vmap
+from tensordict.interop import (
+    collate,
+    compile,
+    distributions,
+    pickling,
+    pytree,
+    vmap,
+)
 from tensordict.storage import processes
 from tensordict.storage.registry import register_class, register_family
 from tensordict.tensorclass.base import TensorClass
@@ -21,6 +28,7 @@ def install() -> None:
     vmap.install()
     compile.install()
     processes.install()
+    distributions.install()
     old_text = "<class 'tensordict.tensordict.TensorDict'>"
     register_class(TensorDict, "tensordict", old_text, dense=True)
     register_class(_SubTensorDict, "tensordict._td", dense=False)

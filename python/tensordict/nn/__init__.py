@@ -10,6 +10,18 @@ from tensordict.nn.common import (
     as_tensordict_module,
     dispatch,
 )
+from tensordict.nn.distributions import (
+    AddStateIndependentNormalScale,
+    CompositeDistribution,
+    NormalParamExtractor,
+    OneHotCategorical,
+    TruncatedNormal,
+    rand_one_hot,
+)
+from tensordict.nn.probabilistic import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+)
 from tensordict.nn.sequence import TensorDictSequential
 from tensordict.nn.settings import (
     InteractionType,
@@ -28,12 +40,19 @@ from tensordict.nn.utils import (
 )
 
 __all__ = [
+    "AddStateIndependentNormalScale",
+    "CompositeDistribution",
     "InteractionType",
+    "NormalParamExtractor",
+    "OneHotCategorical",
+    "ProbabilisticTensorDictModule",
+    "ProbabilisticTensorDictSequential",
     "TensorDictModule",
     "TensorDictModuleBase",
     "TensorDictModuleWrapper",
     "TensorDictParams",
     "TensorDictSequential",
+    "TruncatedNormal",
     "WrapModule",
     "add_custom_mapping",
     "as_tensordict_module",
@@ -44,6 +63,7 @@ __all__ = [
     "inv_softplus",
     "make_tensordict",
     "mappings",
+    "rand_one_hot",
     "set_composite_lp_aggregate",
     "set_interaction_type",
     "set_skip_existing",

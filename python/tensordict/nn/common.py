@@ -144,13 +144,16 @@ class TensorDictModuleBase(nn.Module):
         """
         return is_tdmodule_compatible(module)
 
+    def __getattr__(self, name: str) -> Any:
+        """Say where to set the keys of a module that has none."""
+        if name in ("in_keys", "out_keys"):
+            raise _no_keys(self, name)
+        return super().__getattr__(name)
+
     @property
     def in_keys(self) -> list[NestedKey]:
         """The entries that are read."""
-        try:
-            return self._in_keys
-        except AttributeError:
-            raise _no_keys(self, "in_keys") from None
+        return self._in_keys
 
     @in_keys.setter
     def in_keys(self, value: Sequence[NestedKey]) -> None:
@@ -159,10 +162,7 @@ class TensorDictModuleBase(nn.Module):
     @property
     def out_keys(self) -> list[NestedKey]:
         """The entries that are written, and left in the result."""
-        try:
-            return self._out_keys_apparent
-        except AttributeError:
-            raise _no_keys(self, "out_keys") from None
+        return self._out_keys_apparent
 
     @out_keys.setter
     def out_keys(self, value: Iterable[NestedKey]) -> None:

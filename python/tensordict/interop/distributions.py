@@ -1,0 +1,45 @@
+"""What torch's own distributions lack: one value each that is not drawn.
+
+Most have a mode or a mean, which :mod:`tensordict.nn.distributions.deterministic` takes.
+Three have neither: they get a ``deterministic_sample`` here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import distributions
+
+__all__ = ["install"]
+
+
+def _of_logistic_normal(self: Any) -> torch.Tensor:
+    """The mean of the normal distribution, transformed."""
+    value = self.base_dist.mean
+    for transform in self.transforms:
+        value = transform(value)
+    return value
+
+
+def _of_relaxed_one_hot(self: Any) -> torch.Tensor:
+    """The most probable category."""
+    return torch.nn.functional.one_hot(
+        self.logits.argmax(-1), self.logits.shape[-1]
+    ).to(self.logits)
+
+
+def _of_relaxed_bernoulli(self: Any) -> torch.Tensor:
+    """1 where it is more probable than 0."""
+    return (self.logits > 0).to(self.logits)
+
+
+def install() -> None:
+    """Give torch's distributions that have neither mode nor mean this property."""
+    for cls, method in (
+        (distributions.LogisticNormal, _of_logistic_normal),
+        (distributions.RelaxedOneHotCategorical, _of_relaxed_one_hot),
+        (distributions.RelaxedBernoulli, _of_relaxed_bernoulli),
+    ):
+        if not hasattr(cls, "deterministic_sample"):
+            cls.deterministic_sample = property(method)  # type: ignore[attr-defined]

@@ -1,0 +1,33 @@
+"""Distributions, and modules that make their parameters."""
+
+from tensordict._deprecated_utils import NN_DISTRIBUTIONS
+from tensordict._deprecation import deprecated_names
+from tensordict.nn.distributions import continuous, discrete
+from tensordict.nn.distributions.composite import CompositeDistribution
+from tensordict.nn.distributions.continuous import (
+    AddStateIndependentNormalScale,
+    Delta,
+    NormalParamExtractor,
+)
+from tensordict.nn.distributions.discrete import OneHotCategorical, rand_one_hot
+from tensordict.nn.distributions.truncated_normal import TruncatedNormal
+from tensordict.nn.settings import InteractionType, set_interaction_type
+from tensordict.nn.utils import add_custom_mapping, mappings
+
+__all__ = [
+    "AddStateIndependentNormalScale",
+    "CompositeDistribution",
+    "Delta",
+    "InteractionType",
+    "NormalParamExtractor",
+    "OneHotCategorical",
+    "TruncatedNormal",
+    "add_custom_mapping",
+    "continuous",
+    "discrete",
+    "mappings",
+    "rand_one_hot",
+    "set_interaction_type",
+]
+
+__getattr__ = deprecated_names(__name__, NN_DISTRIBUTIONS)

@@ -1,0 +1,365 @@
+"""Several distributions as one, whose samples are collections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch.distributions import Distribution
+
+from tensordict import _rust
+from tensordict._deprecation import warn_deprecated
+from tensordict.containers.dense import TensorDict
+from tensordict.nn.distributions.deterministic import deterministic_sample
+from tensordict.nn.settings import composite_lp_aggregate
+
+__all__ = ["CompositeDistribution"]
+
+NestedKey = Any
+DEFAULT_LOG_PROB = "sample_log_prob"
+DEFAULT_ENTROPY = "entropy"
+
+
+def _add_suffix(key: NestedKey, suffix: str) -> NestedKey:
+    """A key whose last part ends with ``suffix`` as well."""
+    key = _rust.unravel_key(key)
+    if isinstance(key, str):
+        return key + suffix
+    return (*key[:-1], key[-1] + suffix)
+
+
+class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
+    """Independent distributions by name: its samples are collections.
+
+    Log-probabilities and entropies are collections too, whose keys end with
+    ``_log_prob`` and ``_entropy``; under ``set_composite_lp_aggregate(True)`` they are
+    one tensor, the sum. It is a mapping from the names to the distributions.
+
+    Args:
+        params: under each name of ``distribution_map`` the parameters of that
+            distribution. Its batch size is the batch shape.
+        distribution_map: the class, or another function of the parameters, for each
+            nested key.
+        name_map: other names for the samples.
+        extra_kwargs: further arguments for each class, by the keys of
+            ``distribution_map``.
+        log_prob_key: where a sum of log-probabilities goes. Default:
+            ``"sample_log_prob"``.
+        entropy_key: where a sum of entropies goes. Default: ``"entropy"``.
+
+    Raises:
+        KeyError: there are no parameters under a name.
+
+    Examples:
+        >>> params = TensorDict(
+        ...     x={"loc": torch.zeros(3), "scale": torch.ones(3)},
+        ...     y={"logits": torch.zeros(3, 5)},
+        ...     batch_size=[3],
+        ... )
+        >>> dist = CompositeDistribution(
+        ...     params,
+        ...     {"x": torch.distributions.Normal, "y": torch.distributions.Categorical},
+        ... )
+        >>> sample = dist.sample((2,))
+        >>> sample.batch_size, sample["y"].shape
+        (torch.Size([2, 3]), torch.Size([2, 3]))
+        >>> sorted(dist.log_prob(sample).keys())
+        ['x_log_prob', 'y_log_prob']
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+
+    def __init__(
+        self,
+        params: Any,
+        distribution_map: dict[NestedKey, Any],
+        *,
+        name_map: dict[NestedKey, NestedKey] | None = None,
+        extra_kwargs: dict[NestedKey, dict[str, Any]] | None = None,
+        log_prob_key: NestedKey | None = None,
+        entropy_key: NestedKey | None = None,
+    ) -> None:
+        names = _by_key(name_map)
+        extra = _by_key(extra_kwargs)
+        dists = {}
+        for key, make in distribution_map.items():
+            key = _rust.unravel_key(key)
+            kwargs = params.get(key)
+            if kwargs is None:
+                msg = f"no param {key} found in params with keys {params.keys(True, True)}"
+                raise KeyError(msg)
+            own = {name: kwargs[name] for name in kwargs.keys()}  # noqa: SIM118
+            dists[_rust.unravel_key(names.get(key, key))] = make(
+                **own, **extra.get(key, {})
+            )
+        self._set_up(params.shape, dists, log_prob_key, entropy_key)
+
+    def _set_up(
+        self, batch_shape: Any, dists: dict[NestedKey, Any], log_prob: Any, entropy: Any
+    ) -> None:
+        self._batch_shape = torch.Size(batch_shape)
+        self._event_shape = torch.Size([])
+        self.dists = dists
+        self.log_prob_key = log_prob
+        self.entropy_key = entropy
+
+    @classmethod
+    def from_distributions(
+        cls,
+        params: Any,
+        distributions: dict[NestedKey, Distribution],
+        *,
+        name_map: dict[NestedKey, NestedKey] | None = None,
+        log_prob_key: NestedKey | None = None,
+        entropy_key: NestedKey | None = None,
+    ) -> CompositeDistribution:
+        """A composite of distributions that there are already.
+
+        Args:
+            params: a collection that has the batch size.
+            distributions: by name.
+            name_map: other names for the samples.
+            log_prob_key: where a sum of log-probabilities goes.
+            entropy_key: where a sum of entropies goes.
+
+        Examples:
+            >>> normal = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
+            >>> dist = CompositeDistribution.from_distributions(
+            ...     TensorDict(batch_size=[3]), {"x": normal}
+            ... )
+            >>> dist.mean["x"]
+            tensor([0., 0., 0.])
+        """
+        names = _by_key(name_map)
+        self = cls.__new__(cls)
+        dists = {}
+        for key, dist in distributions.items():
+            key = _rust.unravel_key(key)
+            dists[_rust.unravel_key(names.get(key, key))] = dist
+        self._set_up(params.shape, dists, log_prob_key, entropy_key)
+        return self
+
+    # A mapping -----------------------------------------------------------------------
+
+    def __getitem__(self, key: NestedKey) -> Distribution:
+        """The distribution of a name."""
+        return self.dists[_rust.unravel_key(key)]
+
+    def __iter__(self) -> Iterator[NestedKey]:
+        """The names."""
+        return iter(self.dists)
+
+    def __len__(self) -> int:
+        """The number of distributions."""
+        return len(self.dists)
+
+    __hash__ = Distribution.__hash__
+    __eq__ = object.__eq__
+
+    # The sums ------------------------------------------------------------------------
+
+    @property
+    def log_prob_key(self) -> NestedKey:
+        """Where a sum of log-probabilities goes."""
+        return self._log_prob_key
+
+    @log_prob_key.setter
+    def log_prob_key(self, key: NestedKey | None) -> None:
+        self._log_prob_key = DEFAULT_LOG_PROB if key is None else _rust.unravel_key(key)
+
+    @property
+    def entropy_key(self) -> NestedKey:
+        """Where a sum of entropies goes."""
+        return self._entropy_key
+
+    @entropy_key.setter
+    def entropy_key(self, key: NestedKey | None) -> None:
+        self._entropy_key = DEFAULT_ENTROPY if key is None else _rust.unravel_key(key)
+
+    # Samples -------------------------------------------------------------------------
+
+    def _collected(self, values: dict[NestedKey, Any], shape: Any = ()) -> Any:
+        return TensorDict(values, torch.Size(shape or ()) + self.batch_shape)
+
+    def sample(self, shape: Any = None) -> Any:
+        """Samples of all: a collection of batch size ``[*shape, *B]``."""
+        size = torch.Size(shape or ())
+        values = {key: dist.sample(size) for key, dist in self.dists.items()}
+        return self._collected(values, size)
+
+    def rsample(self, shape: Any = None) -> Any:
+        """Samples of all, as functions of their parameters."""
+        size = torch.Size(shape or ())
+        values = {key: dist.rsample(size) for key, dist in self.dists.items()}
+        return self._collected(values, size)
+
+    def sample_and_log_prob(self, shape: Any = None) -> tuple[Any, Any]:
+        """Samples and their log-probabilities."""
+        sample = self.sample(shape)
+        return sample, self.log_prob(sample)
+
+    def rsample_and_log_prob(self, shape: Any = None) -> tuple[Any, Any]:
+        """Samples, as functions of their parameters, and their log-probabilities."""
+        sample = self.rsample(shape)
+        return sample, self.log_prob(sample)
+
+    @property
+    def mode(self) -> Any:
+        """The modes of all."""
+        return self._collected({key: dist.mode for key, dist in self.dists.items()})
+
+    @property
+    def mean(self) -> Any:
+        """The means of all."""
+        return self._collected({key: dist.mean for key, dist in self.dists.items()})
+
+    @property
+    def deterministic_sample(self) -> Any:
+        """What each gives that draws nothing."""
+        return self._collected(
+            {key: deterministic_sample(dist) for key, dist in self.dists.items()}
+        )
+
+    # Probabilities -------------------------------------------------------------------
+
+    def _value(self, sample: Any, key: NestedKey) -> Any:
+        value = sample.get(key)
+        if value is None:
+            msg = (
+                "The value argument to log_prob must be a Tensor: the sample has no "
+                f"entry {key!r}, only {list(sample.keys(True, True))}."
+            )
+            raise ValueError(msg)
+        return value
+
+    def _log_probs(self, sample: Any) -> dict[NestedKey, torch.Tensor]:
+        return {
+            key: dist.log_prob(self._value(sample, key))
+            for key, dist in self.dists.items()
+        }
+
+    def log_prob(self, sample: Any) -> Any:
+        """The log-probabilities of a sample; their sum where they are aggregated.
+
+        Raises:
+            ValueError: the sample lacks an entry.
+        """
+        if not composite_lp_aggregate():
+            return self.log_prob_composite(sample, include_sum=False)
+        return _summed(self._log_probs(sample).values(), sample.ndim)
+
+    def log_prob_composite(
+        self, sample: Any, *, include_sum: bool | None = None
+    ) -> Any:
+        """The log-probability of each entry of a sample, as a collection.
+
+        Args:
+            sample: the sample.
+            include_sum: whether their sum is added. Default: where they are aggregated;
+                the sample is part of the result then.
+        """
+        aggregated = composite_lp_aggregate()
+        if include_sum is None:
+            include_sum = aggregated
+        values = self._log_probs(sample)
+        if aggregated:
+            result = sample.copy()
+        else:
+            result = sample.select(*values).empty(recurse=True)
+        for key, value in values.items():
+            result.set(_add_suffix(key, "_log_prob"), value)
+        if include_sum:
+            result.set(self.log_prob_key, _summed(values.values(), sample.ndim))
+        return result
+
+    def _entropies(self, samples_mc: int) -> dict[NestedKey, torch.Tensor]:
+        values = {}
+        for key, dist in self.dists.items():
+            try:
+                values[key] = dist.entropy()
+            except NotImplementedError:
+                draw = dist.rsample if dist.has_rsample else dist.sample
+                values[key] = -dist.log_prob(draw((samples_mc,))).mean(0)
+        return values
+
+    def entropy(
+        self,
+        samples_mc: int = 1,
+        *,
+        aggregate_probabilities: bool | None = None,
+        include_sum: bool | None = None,
+    ) -> Any:
+        """The entropies; their sum where log-probabilities are aggregated.
+
+        Args:
+            samples_mc: the number of samples for an estimate, where a distribution
+                cannot tell its entropy.
+            aggregate_probabilities: deprecated; it has no effect.
+            include_sum: see :meth:`entropy_composite`.
+        """
+        if aggregate_probabilities is not None:
+            warn_deprecated(
+                "CompositeDistribution.entropy(aggregate_probabilities=...), which has "
+                "no effect,",
+                "set_composite_lp_aggregate",
+            )
+        if not composite_lp_aggregate():
+            return self.entropy_composite(samples_mc, include_sum=include_sum)
+        return _summed(self._entropies(samples_mc).values(), len(self.batch_shape))
+
+    def entropy_composite(
+        self, samples_mc: int = 1, *, include_sum: bool | None = None
+    ) -> Any:
+        """The entropy of each distribution, as a collection.
+
+        Args:
+            samples_mc: see :meth:`entropy`.
+            include_sum: whether their sum is added. Default: where log-probabilities
+                are aggregated.
+        """
+        if include_sum is None:
+            include_sum = composite_lp_aggregate()
+        values = self._entropies(samples_mc)
+        entries = {_add_suffix(key, "_entropy"): item for key, item in values.items()}
+        if include_sum:
+            entries[self.entropy_key] = _summed(values.values(), len(self.batch_shape))
+        return self._collected(entries)
+
+    def cdf(self, sample: Any) -> Any:
+        """The sample, with the probability of less under keys that end with ``_cdf``."""
+        result = sample.copy()
+        for key, dist in self.dists.items():
+            result.set(_add_suffix(key, "_cdf"), dist.cdf(self._value(sample, key)))
+        return result
+
+    def icdf(self, sample: Any) -> Any:
+        """The sample, with the values of probabilities under keys with ``_icdf``.
+
+        The probabilities are read from the keys that :meth:`cdf` writes.
+        """
+        result = sample.copy()
+        for key, dist in self.dists.items():
+            value = sample.get(_add_suffix(key, "_cdf"))
+            if value is None:
+                value = self._value(sample, key)
+            result.set(_add_suffix(key, "_icdf"), dist.icdf(value))
+        return result
+
+    def __repr__(self) -> str:
+        """The distributions by name."""
+        return f"{type(self).__name__}({self.dists})"
+
+
+def _by_key(mapping: dict[NestedKey, Any] | None) -> dict[NestedKey, Any]:
+    return {_rust.unravel_key(key): value for key, value in (mapping or {}).items()}
+
+
+def _summed(values: Any, num_dims: int) -> torch.Tensor:
+    """The sum of tensors, each summed over the dims after the first ``num_dims``."""
+    total: Any = 0.0
+    for value in values:
+        if value.ndim > num_dims:
+            value = value.flatten(num_dims, -1).sum(-1)
+        total = total + value
+    return total

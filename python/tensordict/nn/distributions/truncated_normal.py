@@ -1,0 +1,239 @@
+"""Normal distributions between two bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch.distributions import Distribution, constraints
+from torch.distributions.utils import broadcast_all
+
+from tensordict._deprecated_utils import NN_TRUNCATED_NORMAL
+from tensordict._deprecation import deprecated_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["TruncatedNormal", "TruncatedStandardNormal"]
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_LOG_SQRT_2PI_E = _LOG_SQRT_2PI + 0.5
+
+
+def _density(x: torch.Tensor) -> torch.Tensor:
+    """The density of the standard normal distribution."""
+    return (-0.5 * x * x - _LOG_SQRT_2PI).exp()
+
+
+def _share_below(x: torch.Tensor) -> torch.Tensor:
+    """Its cumulative distribution function."""
+    return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def _share_inverse(p: torch.Tensor) -> torch.Tensor:
+    return math.sqrt(2) * torch.erfinv(2 * p - 1)
+
+
+class TruncatedStandardNormal(Distribution):
+    """The standard normal distribution between two bounds.
+
+    Args:
+        a: the lower bound; it may be infinite.
+        b: the upper bound.
+        validate_args: see :class:`torch.distributions.Distribution`.
+
+    Raises:
+        ValueError: the bounds are not in order, or of different types.
+
+    Examples:
+        >>> TruncatedStandardNormal(-1.0, 1.0).variance
+        tensor(0.2911)
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {
+        "a": constraints.real,
+        "b": constraints.real,
+    }
+    has_rsample = True
+    eps = 1e-6
+
+    def __init__(
+        self,
+        a: float | torch.Tensor,
+        b: float | torch.Tensor,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.a, self.b = broadcast_all(a, b)
+        shape = self.a.shape
+        super().__init__(shape, validate_args=validate_args)
+        if self.a.dtype != self.b.dtype:
+            msg = f"Truncation bounds types are different: {self.a.dtype}, {self.b.dtype}."
+            raise ValueError(msg)
+        if (self.a >= self.b).any():
+            msg = "Incorrect truncation range: a must be less than b everywhere."
+            raise ValueError(msg)
+        self._below_a = _share_below(self.a)
+        self._mass = (_share_below(self.b) - self._below_a).clamp(
+            self.eps, 1 - self.eps
+        )
+        density_a, density_b = _density(self.a), _density(self.b)
+        # The limit of x * density(x) at infinity is 0.
+        weighted = [
+            torch.where(x.isinf(), torch.zeros_like(x), x) * density
+            for x, density in ((self.a, density_a), (self.b, density_b))
+        ]
+        self._tails = (weighted[1] - weighted[0]) / self._mass
+        self._mean = -(density_b - density_a) / self._mass
+        self._variance = 1 - self._tails - self._mean**2
+        self._entropy = _LOG_SQRT_2PI_E + self._mass.log() - 0.5 * self._tails
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """Between the bounds."""
+        return constraints.interval(self.a, self.b)
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The mean."""
+        return self._mean
+
+    @property
+    def variance(self) -> torch.Tensor:
+        """The variance."""
+        return self._variance
+
+    @property
+    def auc(self) -> torch.Tensor:
+        """The share of the normal distribution that is between the bounds."""
+        return self._mass
+
+    def entropy(self) -> torch.Tensor:
+        """The entropy."""
+        return self._entropy
+
+    def cdf(self, value: torch.Tensor) -> torch.Tensor:
+        """The probability of less than a value."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return ((_share_below(value) - self._below_a) / self._mass).clamp(0, 1)
+
+    def icdf(self, value: torch.Tensor) -> torch.Tensor:
+        """The value for a probability of less."""
+        return _share_inverse(self._below_a + value * self._mass)
+
+    def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+        """The log-density."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return -_LOG_SQRT_2PI - self._mass.log() - 0.5 * value * value
+
+    def rsample(
+        self, sample_shape: torch.Size | Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """Samples, as functions of the bounds."""
+        shape = self._extended_shape(torch.Size(sample_shape or ()))
+        eps = torch.finfo(self.a.dtype).eps
+        p = torch.empty(shape, dtype=self.a.dtype, device=self.a.device)
+        return self.icdf(p.uniform_(eps, 1 - eps))
+
+    def expand(
+        self, batch_shape: Any, _instance: Any = None
+    ) -> TruncatedStandardNormal:
+        """The same distribution for a larger batch."""
+        return type(self)(
+            self.a.expand(batch_shape),
+            self.b.expand(batch_shape),
+            validate_args=self._validate_args,
+        )
+
+
+class TruncatedNormal(TruncatedStandardNormal):
+    """A normal distribution between two bounds.
+
+    Args:
+        loc: the location of the normal distribution.
+        scale: its scale.
+        a: the lower bound; it may be infinite.
+        b: the upper bound.
+        validate_args: see :class:`torch.distributions.Distribution`.
+
+    Raises:
+        ValueError: the bounds are not in order, or of different types.
+
+    Examples:
+        >>> dist = TruncatedNormal(torch.zeros(2), 1.0, -1.0, torch.tensor([1.0, 2.0]))
+        >>> dist.mean
+        tensor([0.0000, 0.2296])
+        >>> dist.sample().shape
+        torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        loc: float | torch.Tensor,
+        scale: float | torch.Tensor,
+        a: float | torch.Tensor,
+        b: float | torch.Tensor,
+        validate_args: bool | None = None,
+    ) -> None:
+        tensors = (a, b)
+        if all(isinstance(x, torch.Tensor) for x in tensors) and a.dtype != b.dtype:  # type: ignore[union-attr]
+            msg = f"Truncation bounds types are different: {a.dtype}, {b.dtype}."  # type: ignore[union-attr]
+            raise ValueError(msg)
+        self.loc, self.scale, self._low, self._high = broadcast_all(loc, scale, a, b)
+        # Rounding must not put a sample outside of the bounds given.
+        super().__init__(
+            (self._low - self.loc) / self.scale,
+            (self._high - self.loc) / self.scale,
+            validate_args=validate_args,
+        )
+        self._log_scale = self.scale.log()
+        self._mean = self._mean * self.scale + self.loc
+        self._variance = self._variance * self.scale**2
+        self._entropy = self._entropy + self._log_scale
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """Between the bounds."""
+        return constraints.interval(self._low, self._high)
+
+    def _standard(self, value: torch.Tensor) -> torch.Tensor:
+        return (value - self.loc) / self.scale
+
+    def cdf(self, value: torch.Tensor) -> torch.Tensor:
+        """The probability of less than a value."""
+        if self._validate_args:
+            self._validate_sample(value)
+        share = _share_below(self._standard(value))
+        return ((share - self._below_a) / self._mass).clamp(0, 1)
+
+    def icdf(self, value: torch.Tensor) -> torch.Tensor:
+        """The value for a probability of less."""
+        found = super().icdf(value) * self.scale + self.loc
+        return found.clamp(self._low, self._high)
+
+    def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+        """The log-density."""
+        if self._validate_args:
+            self._validate_sample(value)
+        standard = self._standard(value)
+        return (
+            -_LOG_SQRT_2PI
+            - self._mass.log()
+            - 0.5 * standard * standard
+            - self._log_scale
+        )
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> TruncatedNormal:
+        """The same distribution for a larger batch."""
+        return type(self)(
+            self.loc.expand(batch_shape),
+            self.scale.expand(batch_shape),
+            self._low.expand(batch_shape),
+            self._high.expand(batch_shape),
+            validate_args=self._validate_args,
+        )
+
+
+__getattr__ = deprecated_names(__name__, NN_TRUNCATED_NORMAL)

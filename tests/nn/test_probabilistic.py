@@ -1,0 +1,164 @@
+"""Modules that make distributions, and the distributions of the package."""
+
+import pytest
+import torch
+from torch import distributions, nn
+
+from tensordict import TensorDict
+from tensordict.nn import (
+    CompositeDistribution,
+    InteractionType,
+    NormalParamExtractor,
+    OneHotCategorical,
+    TensorDictModule,
+    TruncatedNormal,
+    interaction_type,
+    set_composite_lp_aggregate,
+    set_interaction_type,
+)
+from tensordict.nn import ProbabilisticTensorDictModule as Probabilistic
+from tensordict.nn import ProbabilisticTensorDictSequential as Sequence
+
+
+def normal(**kwargs):
+    return Probabilistic(
+        in_keys=["loc", "scale"],
+        out_keys=["x"],
+        distribution_class=distributions.Normal,
+        **kwargs,
+    )
+
+
+def actor(**kwargs):
+    return Sequence(
+        TensorDictModule(
+            nn.Sequential(nn.Linear(3, 4), NormalParamExtractor()),
+            ["obs"],
+            ["loc", "scale"],
+        ),
+        normal(return_log_prob=True),
+        **kwargs,
+    )
+
+
+@pytest.fixture
+def td():
+    return TensorDict({"loc": torch.zeros(2, 3), "scale": torch.ones(2, 3)}, [2])
+
+
+def test_interaction_type_of_a_block_wins(td):
+    module = normal(default_interaction_type="random")
+    with set_interaction_type(InteractionType.MEAN):
+        assert (module(td)["x"] == 0).all()
+    assert interaction_type() is None
+    assert not (module(td)["x"] == 0).any()
+
+
+def test_missing_parameter_is_named(td):
+    with pytest.raises(ValueError, match=r"\['scale'\] are not in the tensordict"):
+        normal()(td.exclude("scale"))
+
+
+def test_parameters_of_another_name_are_named(td):
+    module = Probabilistic(
+        ["loc", "std"], ["x"], distribution_class=distributions.Normal
+    )
+    with pytest.raises(TypeError, match="dist_keys=.*'std'.*Normal"):
+        module(td.set("std", td["scale"]))
+
+
+def test_samples_are_new_batch_dims(td):
+    result = normal(num_samples=4, default_interaction_type="random")(td)
+    assert result.batch_size == (4, 2)
+    assert result["x"].std(0).min() > 0
+    assert "x" not in td
+
+
+def test_generator_leaves_the_global_one_alone(td):
+    module = normal(generator=3, default_interaction_type="random")
+    state = torch.get_rng_state()
+    first = module(td)["x"]
+    assert torch.equal(state, torch.get_rng_state())
+    assert not torch.equal(first, module(td)["x"])
+    again = normal(generator=3, default_interaction_type="random")
+    assert torch.equal(first, again(td)["x"])
+
+
+def test_composite_log_prob_is_that_of_the_parts():
+    params = TensorDict(
+        {
+            "c": {"loc": torch.zeros(3, 4), "scale": torch.ones(3, 4)},
+            ("n", "d"): {"logits": torch.zeros(3, 5)},
+        },
+        [3],
+    )
+    dist = CompositeDistribution(
+        params, {"c": distributions.Normal, ("n", "d"): distributions.Categorical}
+    )
+    sample = dist.sample()
+    log_prob = dist.log_prob(sample)
+    with set_composite_lp_aggregate(True):
+        total = dist.log_prob(sample)
+    torch.testing.assert_close(
+        total, log_prob["c_log_prob"].sum(-1) + log_prob["n", "d_log_prob"]
+    )
+    with pytest.raises(ValueError, match="no entry 'c'"):
+        dist.log_prob(sample.exclude("c"))
+
+
+def test_chain_log_prob_is_of_the_values_that_are_there(td):
+    second = Probabilistic(
+        {"loc": "x", "scale": "scale"},
+        ["y"],
+        distribution_class=distributions.Normal,
+        default_interaction_type="random",
+    )
+    module = Sequence(normal(default_interaction_type="random"), second)
+    result = module(td)
+    log_prob = module.log_prob(result.copy())
+    expected = distributions.Normal(result["x"], result["scale"]).log_prob(result["y"])
+    torch.testing.assert_close(log_prob["y_log_prob"], expected)
+
+
+def test_one_hot_gradient_passes_through():
+    logits = torch.zeros(5, 3, requires_grad=True)
+    sample = OneHotCategorical(logits=logits).rsample()
+    assert ((sample == 0) | (sample == 1)).all()
+    (sample * torch.arange(3)).sum().backward()
+    assert logits.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 2.0), (-torch.inf, 0.5), (0.0, 1.0)])
+def test_truncated_normal_agrees_with_its_samples(low, high):
+    torch.manual_seed(0)
+    dist = TruncatedNormal(torch.tensor(0.3), torch.tensor(0.8), low, high)
+    samples = dist.sample((200_000,))
+    assert samples.min() >= low
+    assert samples.max() <= high
+    torch.testing.assert_close(samples.mean(), dist.mean, atol=5e-3, rtol=0)
+    torch.testing.assert_close(samples.var(), dist.variance, atol=5e-3, rtol=0)
+    torch.testing.assert_close(
+        -dist.log_prob(samples).mean(), dist.entropy(), atol=5e-3, rtol=0
+    )
+    some = samples[:10]
+    torch.testing.assert_close(dist.icdf(dist.cdf(some)), some, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["mean", "random"])
+def test_actor_compiles_in_one_graph(kind):
+    torch.manual_seed(0)
+    module = actor()
+    obs = TensorDict({"obs": torch.randn(4, 3)}, [4])
+
+    def act(data):
+        with set_interaction_type(kind):
+            return module(data)
+
+    compiled = torch.compile(act, fullgraph=True, backend="eager")
+    torch.manual_seed(1)
+    result = compiled(obs.copy())
+    torch.manual_seed(1)
+    expected = act(obs.copy())
+    assert list(result.keys()) == ["obs", "loc", "scale", "x", "x_log_prob"]
+    for key in expected.keys():
+        torch.testing.assert_close(result[key], expected[key])
