@@ -1,0 +1,270 @@
+"""The values of one stream that nobody has taken yet, and where each window ends."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+import threading
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NUMBERS = {bool, int, float, complex}
+_SCALARS = bool | int | float | complex
+_ARRAYS = Tensor | np.ndarray | np.generic
+
+WhenFull = Literal["block", "drop_oldest", "drop_newest"]
+
+MSG_VALUE = (
+    "stream {stream!r} got a value of type {kind}: a stream takes numbers, tensors and "
+    "NumPy arrays"
+)
+MSG_SHAPE = (
+    "the values of stream {stream!r} have different shapes, {first} and {other}: give "
+    "each length its own stream, or pad the values before they are pushed"
+)
+MSG_FULL = (
+    "stream {stream!r} holds {capacity} values that nobody has taken, and no room came "
+    "within {timeout_s} s"
+)
+MSG_CLOSED = "stream {stream!r} is closed: its collector takes no more values"
+MSG_BLOCKED_LOOP = (
+    "push() to the full stream {stream!r} would block the event loop that takes its "
+    "values: await put() there"
+)
+
+
+class StreamBuffer:
+    """What a stream's producer writes into, as into an ``asyncio.Queue``.
+
+    A value belongs to the window in which it arrives: windows are told apart when it is
+    put, by the clock, and not when somebody comes to take them.
+
+    A producer that runs on the event loop awaits :meth:`put`; one in another thread calls
+    :meth:`push`. Buffers are made by their collector.
+    """
+
+    def __init__(
+        self,
+        stream: Any,
+        capacity: int,
+        when_full: WhenFull,
+        dtype: torch.dtype | None,
+        window_now: Callable[[], int],
+        make_room: Callable[[StreamBuffer], None],
+    ) -> None:
+        self.stream = stream
+        self.capacity = capacity
+        self.when_full = when_full
+        self.num_dropped = 0
+        self._window_now = window_now
+        self._make_room = make_room
+        self._column = _Column(stream, dtype)
+        self._values: collections.deque[Any] = collections.deque()
+        self._num_put = 0  # of all values that were kept, also those taken since
+        self._num_gone = 0  # of those, how many were taken or dropped
+        self._window = 0  # the first one that was not taken
+        self._ends: collections.deque[int] = collections.deque()
+        self._room = threading.Condition(threading.Lock())
+        self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._loop_thread: int | None = None
+        self._closed = False
+
+    # --- What producers call --------------------------------------------------------
+
+    def qsize(self) -> int:
+        """How many values wait to be taken."""
+        return len(self._values)
+
+    def empty(self) -> bool:
+        """Whether no value waits to be taken."""
+        return not self._values
+
+    def full(self) -> bool:
+        """Whether as many values wait as the buffer holds."""
+        return len(self._values) >= self.capacity
+
+    async def put(self, value: Any) -> None:
+        """Add a value; wait for room where the buffer is full and is to block."""
+        while not self._try_put(value):
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            try:
+                await future
+            finally:
+                if future in self._waiting:
+                    self._waiting.remove(future)
+
+    def put_nowait(self, value: Any) -> None:
+        """Add a value at once.
+
+        Raises:
+            asyncio.QueueFull: the buffer is full and is to block.
+        """
+        if not self._try_put(value):
+            raise asyncio.QueueFull
+
+    def push(self, value: Any, timeout_s: float | None = None) -> None:
+        """Add a value from any thread; block for room where the buffer is to block.
+
+        Args:
+            value: a number, a tensor or an array.
+            timeout_s: how long to wait for room; None waits for ever.
+
+        Raises:
+            TimeoutError: no room came in time.
+            RuntimeError: the collector is closed, or waiting here would keep the event
+                loop from taking the values that are in the way.
+        """
+        while not self._try_put(value):
+            if threading.get_ident() == self._loop_thread:
+                raise RuntimeError(MSG_BLOCKED_LOOP.format(stream=self.stream))
+            with self._room:
+                came = self._room.wait_for(
+                    lambda: self._closed or not self.full(), timeout_s
+                )
+            if not came:
+                message = MSG_FULL.format(
+                    stream=self.stream, capacity=self.capacity, timeout_s=timeout_s
+                )
+                raise TimeoutError(message)
+
+    def _try_put(self, value: Any) -> bool:
+        if not isinstance(value, _SCALARS | _ARRAYS):
+            kind = type(value).__name__
+            raise TypeError(MSG_VALUE.format(stream=self.stream, kind=kind))
+        if self.full():
+            self._make_room(self)
+        with self._room:
+            if self._closed:
+                raise RuntimeError(MSG_CLOSED.format(stream=self.stream))
+            self._close_windows_before(self._window_now())
+            if self.full():
+                if self.when_full == "block":
+                    return False
+                self.num_dropped += 1
+                if self.when_full == "drop_newest":
+                    return True
+                self._values.popleft()
+                self._num_gone += 1
+            self._values.append(value)
+            self._num_put += 1
+        return True
+
+    # --- What the collector calls -----------------------------------------------------
+
+    def num_windows(self) -> int:
+        """The window of the last value put, plus one."""
+        with self._room:
+            return self._window + len(self._ends) + bool(self._num_in_last_window())
+
+    def take_before(self, window: int) -> tuple[list[Any], list[int]]:
+        """The values of the windows before this one, and how many each window has."""
+        with self._room:
+            self._close_windows_before(window)
+            num_windows = max(0, window - self._window)
+            # A window may have ended before values of it were dropped.
+            ends = [
+                max(self._ends.popleft(), self._num_gone) for _ in range(num_windows)
+            ]
+            end = ends[-1] if ends else self._num_gone
+            sizes = np.diff(ends, prepend=self._num_gone).tolist()
+            if end - self._num_gone == len(self._values):
+                values = list(self._values)
+                self._values.clear()
+            else:
+                values = [self._values.popleft() for _ in range(end - self._num_gone)]
+            self._num_gone = end
+            self._window = max(self._window, window)
+            self._room.notify_all()
+        return values, sizes
+
+    def note_loop_thread(self) -> None:
+        """The calling thread takes the values: it must not block in :meth:`push`."""
+        self._loop_thread = threading.get_ident()
+
+    def wake(self) -> None:
+        """Let producers on the event loop try again; called on its thread."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def close(self) -> None:
+        """Refuse further values and let go of whoever waits for room."""
+        with self._room:
+            self._closed = True
+            self._room.notify_all()
+        self.wake()
+
+    def to_tensor(self, values: list[Any]) -> Tensor:
+        """The values as one tensor of the stream's dtype, ``[len(values), *F]``."""
+        return self._column.to_tensor(values)
+
+    def _num_in_last_window(self) -> int:
+        return self._num_put - (self._ends[-1] if self._ends else self._num_gone)
+
+    def _close_windows_before(self, window: int) -> None:
+        missing = window - self._window - len(self._ends)
+        if missing > 0:
+            self._ends.extend(itertools.repeat(self._num_put, missing))
+
+
+class _Column:
+    """Turns values into tensors.
+
+    Remembers their dtype and shape for windows in which nothing came.
+    """
+
+    def __init__(self, stream: Any, dtype: torch.dtype | None) -> None:
+        self.stream = stream
+        self.declared = dtype
+        self.empty = torch.empty(0, dtype=dtype)
+        self.known = False
+
+    def to_tensor(self, values: list[Any]) -> Tensor:
+        if not values:
+            return self.empty
+        if _NUMBERS.issuperset(map(type, values)):
+            column = _numbers_to_tensor(values)
+        else:
+            tensors = [torch.as_tensor(value) for value in values]
+            for tensor in tensors:
+                if tensor.shape != tensors[0].shape:
+                    message = MSG_SHAPE.format(
+                        stream=self.stream,
+                        first=tuple(tensors[0].shape),
+                        other=tuple(tensor.shape),
+                    )
+                    raise ValueError(message)
+            column = torch.stack(tensors)
+        column = column.to(self._dtype_with(column.dtype))
+        self.empty = column.new_empty((0, *column.shape[1:]))
+        self.known = True
+        return column
+
+    def _dtype_with(self, dtype: torch.dtype) -> torch.dtype:
+        # A stream of whole numbers that meets a fraction becomes one of fractions:
+        # casting it to the dtype of the first window would lose it.
+        if self.declared is not None:
+            return self.declared
+        return torch.promote_types(self.empty.dtype, dtype) if self.known else dtype
+
+
+def _numbers_to_tensor(values: list[Any]) -> Tensor:
+    """What ``torch.tensor`` gives, five times faster."""
+    array = np.array(values)
+    if array.dtype.kind not in "bifc":
+        return torch.tensor(values)  # whole numbers too large, and its error
+    column = torch.from_numpy(array)
+    if array.dtype.kind == "f":
+        return column.to(torch.get_default_dtype())
+    if array.dtype.kind == "c":
+        return column.to(torch.get_default_dtype().to_complex())
+    return column
