@@ -176,8 +176,8 @@ def test_densify_of_changed_members_shows_the_change():
     assert stack.densify(layout=torch.jagged)["a"].unbind()[1].tolist() == [-1]
     stack.append(TensorDict(a=torch.tensor([-2, -3])))
     assert len(stack.densify(layout=torch.jagged)["a"].unbind()) == 4
-    stack[0].set("b", torch.zeros(()))
-    assert "b" not in stack.densify(layout=torch.jagged).keys()
+    stack[0].set("b", torch.ones(2))
+    assert stack.densify(layout=torch.jagged)["b"].values().tolist() == [1, 1]
 
 
 # --- Bounds ---------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from torch import Tensor
 from tensordict import (
     LazyStackedTensorDict,
     TensorDict,
-    TensorDictBase,
     unravel_key_to_tuple,
 )
 
@@ -84,7 +83,7 @@ class BucketStack(LazyStackedTensorDict):
         stack._columns = parts
         return stack
 
-    def densify(self, *, layout: torch.layout = torch.strided) -> TensorDictBase:
+    def densify(self, layout: torch.layout = torch.strided) -> Any:
         """Every stream as one nested tensor, without a copy where nothing was changed.
 
         Args:
@@ -115,10 +114,10 @@ def dense_columns(
     columns: Iterable[tuple[NestedKey, Column]], layout: torch.layout
 ) -> TensorDict:
     """A container with one nested tensor a column; its batch size is the windows'."""
-    columns = dict(columns)
-    num_windows = len(next(iter(columns.values())).sizes) if columns else 0
+    by_key = dict(columns)
+    num_windows = len(next(iter(by_key.values())).sizes) if by_key else 0
     dense = TensorDict(batch_size=[num_windows])
-    for key, column in columns.items():
+    for key, column in by_key.items():
         # The windows are as many as the batch has: looking at each again takes longer
         # than all the rest.
         dense._set_tuple(

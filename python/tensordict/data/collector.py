@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
@@ -168,7 +169,7 @@ class StreamCollector:
             what = self._producers[stream]
             if what is not None:
                 task = loop.create_task(_produce(what, buffer))
-                task.add_done_callback(lambda _, stream=stream: self._note_end(stream))
+                task.add_done_callback(functools.partial(self._note_end, stream))
                 self._tasks[stream] = task
 
     def __aiter__(self) -> AsyncIterator[TensorDict]:
@@ -357,7 +358,7 @@ class StreamCollector:
     def _have_all_finished(self) -> bool:
         return len(self._finished) == len(self._buffers)
 
-    def _note_end(self, stream: NestedKey) -> None:
+    def _note_end(self, stream: NestedKey, _: asyncio.Task[Any]) -> None:
         self._finished.add(stream)
         self._ring()
 
