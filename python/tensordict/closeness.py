@@ -59,6 +59,11 @@ def assert_close(
         expected, CollectionProtocol
     ):
         raise TypeError(MSG_TYPES.format(type(actual), type(expected)))
+    groups = None if actual._is_dense else actual._member_operands((expected,))
+    if groups is not None:
+        for member, (part,) in groups:
+            assert_close(member, part, rtol, atol, equal_nan, intersection, msg, prefix)
+        return True
     mine, theirs = dict(actual._entries()), dict(expected._entries())
     if not intersection and mine.keys() != theirs.keys():
         missing, extra = mine.keys() - theirs.keys(), theirs.keys() - mine.keys()

@@ -209,6 +209,10 @@ class CollectionProtocol:
         """One of :meth:`_sample_entries`, or ``NO_DEFAULT``."""
         return self._get_entry(key, NO_DEFAULT)
 
+    def _stack_members(self) -> Any:
+        """What :func:`tensordict.dense_stack_tds` gives for this one."""
+        return self.contiguous()
+
     def _children(self) -> list[Any]:
         """The containers that this one directly holds."""
         return [
@@ -286,6 +290,10 @@ class CollectionProtocol:
     def _rebuild(self, values: Any, lock: bool) -> Self:
         """A container of this structure with the leaves that ``values`` yields."""
         raise NotImplementedError
+
+    def _rebuild_plain(self, values: Any) -> Any:
+        """As :meth:`_rebuild`, for a result that keeps neither class nor names."""
+        return self._rebuild(values, False)
 
     def _align_leaves(self, other: Any, out: list[Any]) -> bool:
         """Append the leaves of ``other`` in the order of :meth:`_leaves`, or give up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.view import _SubTensorDict
 from tensordict.interop import (
     collate,
@@ -21,9 +22,10 @@ __all__ = ["install"]
 
 def install() -> None:
     """Register the containers; calling it again changes nothing."""
-    pickling.install(TensorDict)
+    pickling.install(TensorDict, LazyStackedTensorDict)
     pytree.register_collection(TensorDict)
     pytree.register_collection(_SubTensorDict, rebuilt_as=TensorDict)
+    pytree.register_stack(LazyStackedTensorDict)
     collate.install()
     vmap.install()
     compile.install()
@@ -32,4 +34,5 @@ def install() -> None:
     old_text = "<class 'tensordict.tensordict.TensorDict'>"
     register_class(TensorDict, "tensordict", old_text, dense=True)
     register_class(_SubTensorDict, "tensordict._td", dense=False)
+    register_class(LazyStackedTensorDict, "tensordict", dense=False)
     register_family(TensorClass)

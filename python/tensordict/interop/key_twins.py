@@ -362,14 +362,6 @@ def _stage_all(
     branch: _Branch, source: Any, options: Any, copies: list[tuple[Any, Any]]
 ) -> None:
     td = branch.target
-    if isinstance(source, CollectionProtocol):
-        size, source_size = td.batch_size, source.batch_size
-        common = min(len(size), len(source_size))
-        if size[:common] != source_size[:common]:
-            raise RuntimeError(MSG_UPDATE_SIZE.format(source_size, size))
-        pairs = source._entries().items()
-    else:
-        pairs = source.items()
     if td.is_locked and not options[1] and not options[4]:
         raise RuntimeError(MSG_LOCKED)
     parts = None if td._is_dense else td._update_parts(source)
@@ -379,6 +371,14 @@ def _stage_all(
             _stage_all(inner, part, options, copies)
             branch.members.append(inner)
         return
+    if isinstance(source, CollectionProtocol):
+        size, source_size = td.batch_size, source.batch_size
+        common = min(len(size), len(source_size))
+        if size[:common] != source_size[:common]:
+            raise RuntimeError(MSG_UPDATE_SIZE.format(source_size, size))
+        pairs = source._entries().items()
+    else:
+        pairs = source.items()
     for key, value in list(pairs):
         if isinstance(key, str):
             _stage(branch, key, value, options, copies)

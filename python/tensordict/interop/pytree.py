@@ -76,6 +76,45 @@ def exclude_from_pytree(excluded: bool) -> None:
             _set_aside[cls] = _pytree.SUPPORTED_NODES.pop(cls)
 
 
+def register_stack(cls: type) -> None:
+    """Make a class of lazy stacks known: its children are its members."""
+    _registered[cls] = cls
+    if cls not in _pytree.SUPPORTED_NODES:
+        _pytree.register_pytree_node(
+            cls,
+            _flatten_stack,
+            _unflatten_stack,
+            flatten_with_keys_fn=_flatten_stack_with_keys,
+        )
+
+
+def _flatten_stack(stack: Any) -> tuple[list[Any], dict[str, Any]]:
+    context = {
+        "stack_dim": stack.stack_dim,
+        "stack_dim_name": stack._td_dim_name,
+        "cls": type(stack),
+    }
+    return list(stack.tensordicts), context
+
+
+def _flatten_stack_with_keys(stack: Any) -> tuple[list[Any], dict[str, Any]]:
+    members, context = _flatten_stack(stack)
+    keys: list[Any] = [_pytree.SequenceKey(at) for at in range(len(members))]
+    return list(zip(keys, members, strict=True)), context
+
+
+def _unflatten_stack(members: Any, context: dict[str, Any]) -> Any:
+    members = list(members)
+    if any(member is None for member in members):
+        return None
+    if not members:
+        return context["cls"](
+            stack_dim=context["stack_dim"], stack_dim_name=context["stack_dim_name"]
+        )
+    name = context["stack_dim_name"]
+    return context["cls"]._of(members, context["stack_dim"], name)
+
+
 def _add_node(cls: type) -> None:
     _pytree.register_pytree_node(
         cls, _flatten, _unflatten, flatten_with_keys_fn=_flatten_with_keys

@@ -317,6 +317,11 @@ def _collect_renamed(
         msg = f"Some dimension names are non-unique: {own}{where}."
         raise ValueError(msg)
     changed.append((td, own))
+    if not td._is_dense and td._member_operands(()) is not None:
+        rest = [*own[: td.stack_dim], *own[td.stack_dim + 1 :]]
+        for member in td._children():
+            _collect_renamed(member, rest, len(rest), path, changed)
+        return
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
             _collect_renamed(value, names, ndim, (*path, key), changed)

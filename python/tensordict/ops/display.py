@@ -374,10 +374,11 @@ def _compact_leaf(
 
 
 def _nested_label(value: Any, parent: Any) -> str:
-    """The class of a nested collection where it is not a TensorDict, and its own dims."""
+    """The class of a nested collection where it is not the usual one, and its own dims."""
     own = value.batch_size[len(parent.batch_size) :]
     name = type(value).__name__
-    return ("" if name == "TensorDict" else name) + (_shape(own) if own else "")
+    usual = name in ("TensorDict", type(parent).__name__)
+    return ("" if usual else name) + (_shape(own) if own else "")
 
 
 def _compact_children(td: Any, options: types.MappingProxyType[str, Any]) -> list[Any]:

@@ -71,11 +71,17 @@ class DtypeOps(CollectionProtocol):
 
     def _cast_where(self, dtype: Any, cast_filter: CastFilter) -> Self:
         """Cast the leaves that ``cast_filter`` accepts."""
-        values = []
-        for path, leaf in _rust.walk(self, 2, True, True):
+
+        def cast(path: Any, leaf: torch.Tensor) -> torch.Tensor:
             key = path if isinstance(path, tuple) else (path,)
-            values.append(leaf.type(dtype) if cast_filter(key, leaf) else leaf)
-        return _rust.rebuild(self, values, True, True)
+            return leaf.type(dtype) if cast_filter(key, leaf) else leaf
+
+        result = self._apply_with(
+            cast, named=True, nested_keys=True, filter_empty=False, checked=True
+        )
+        if self.is_locked:
+            _rust.lock_tree(result)
+        return result
 
     @casting(torch.bool)
     def bool(self, *, cast_filter: CastFilter | None = None) -> Self:

@@ -400,6 +400,8 @@ def _collect_matched(td: Any, other: Any, out: Leaves) -> None:
         return
     for key, value in list(td._entries().items()):
         match = other._get_entry(key, None)
+        if match is None:
+            raise KeyError(mismatch_message({key}, ()))
         if isinstance(value, CollectionProtocol):
             _collect_matched(value, match, out)
         else:

@@ -319,7 +319,7 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
         torch.Size([2, 3])
     """
     if isinstance(td_list, CollectionProtocol):
-        return td_list if td_list._is_dense else td_list.contiguous()
+        return td_list if td_list._is_dense else td_list._stack_members()
     if dim is None:
         raise ValueError(MSG_NO_STACK_DIM)
     return stack_collections(td_list, dim, None)
@@ -374,6 +374,8 @@ def _write_join(
     size = build([_skeleton(td) for td in tds], dim).batch_size
     if out.batch_size != size:
         raise RuntimeError(MSG_OUT_SIZE.format(word, out.batch_size, size))
+    if not out._is_dense:
+        return out.update(build(tds, dim), inplace=True)
     for key, value in list(tds[0]._entries().items()):
         group = [value, *(td._get_entry(key, NO_DEFAULT) for td in tds[1:])]
         target = out._get_entry(key, NO_DEFAULT)

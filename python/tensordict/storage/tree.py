@@ -334,7 +334,7 @@ def load(
         loaded = loaded.to(target, non_blocking=non_blocking)
     if out is None:
         return loaded
-    return _load_into(out, loaded)
+    return load_into(out, loaded)
 
 
 def load_directory(path: Path, options: LoadOptions) -> Any:
@@ -405,13 +405,16 @@ def _descend(path: Path, subpath: Any, escapes_keys: bool) -> Path:
     return below
 
 
-def _load_into(out: Any, loaded: Any) -> Any:
+def load_into(out: Any, loaded: Any) -> Any:
     """Give ``out`` the entries of ``loaded``, and only those."""
     # The lock of a memory-mapped container guards its tie to a directory, which is
     # what changes here; any other lock guards its entries.
     if out.is_locked and not out.is_memmap():
         raise RuntimeError(MSG_LOCKED)
     _check_fit(out, loaded)
+    if not out._is_dense:
+        out._take_loaded(loaded)
+        return out
     _take_entries(out, loaded)
     if out.is_memmap():
         _mark_mapped(out)
@@ -420,6 +423,8 @@ def _load_into(out: Any, loaded: Any) -> Any:
 
 def _check_fit(out: Any, loaded: Any) -> None:
     """Check, before anything changes, that the loaded entries fit."""
+    if not out._is_dense:
+        return
     batch_size = out.batch_size
     for key, value in loaded.items():
         if value.shape[: len(batch_size)] != batch_size:
@@ -450,7 +455,10 @@ def _take_entries(out: Any, loaded: Any) -> None:
             value, CollectionProtocol
         )
         if is_pair:
-            _take_entries(present, value)
+            if present._is_dense:
+                _take_entries(present, value)
+            else:
+                present._take_loaded(value)
             value = present
         entries[key] = value
     out._tensordict.clear()
@@ -470,6 +478,9 @@ def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
         raise RuntimeError(MSG_NOT_MAPPED)
     loaded = load(type(td), td._memmap_prefix, allow_pickle=allow_pickle)
     _check_fit(td, loaded)
+    if not td._is_dense:
+        td._take_loaded(loaded)
+        return td
     _take_entries(td, loaded)
     _mark_mapped(td)
     return td
@@ -479,9 +490,8 @@ def _mark_mapped(td: Any) -> None:
     td._is_memmap = True
     td._is_shared = False
     td._is_locked = True
-    for value in td._tensordict.values():
-        if isinstance(value, CollectionProtocol):
-            _mark_mapped(value)
+    for value in td._children():
+        _mark_mapped(value)
 
 
 def add_leaf_file(

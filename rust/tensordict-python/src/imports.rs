@@ -47,6 +47,7 @@ names! {
     method_get_entry = "_get_entry",
     method_sample_entries = "_sample_entries",
     method_sample_entry = "_sample_entry",
+    method_rebuild_plain = "_rebuild_plain",
     method_align_leaves = "_align_leaves",
     method_leaf_batch_dims = "_leaf_batch_dims",
     method_map_leaves = "_map_leaves",

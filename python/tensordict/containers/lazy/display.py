@@ -57,11 +57,26 @@ def compact(td: Any) -> str:
             else:
                 inner.append(f"{key}: {display._compact_leaf(value, member, options)}")
         members.append((f"{position}: {{", inner))
-    fields = display._layout(f"{name}({head}", children, "}", 0, 2)
     opening = "exclusive_fields={"
-    line = f"{fields}, {opening}{', '.join(map(display._flat, members))}}})"
-    if "\n" not in line and len(line) <= display.LINE_WIDTH:
+    flat = ", ".join(map(display._flat, children))
+    line = (
+        f"{name}({head}{flat}}}, {opening}{', '.join(map(display._flat, members))}}})"
+    )
+    if len(line) <= display.LINE_WIDTH:
         return line
-    fields = display._layout(f"{name}({head}", children, "}", display.LINE_WIDTH, 2)
+    fields = _broken(f"{name}({head}", children)
     start = len(fields.rsplit("\n", 1)[-1]) + 2
     return f"{fields}, " + display._layout(opening, members, "})", start, 0)
+
+
+def _broken(opening: str, children: list[Any]) -> str:
+    """The fields, one to a line."""
+    if not children:
+        return opening + "}"
+    lines = []
+    for position, child in enumerate(children, 1):
+        if not isinstance(child, str):
+            tail = 3 if position == len(children) else 1
+            child = display._layout(child[0], child[1], "}", 4, tail)
+        lines.append("    " + child)
+    return f"{opening}\n" + ",\n".join(lines) + "}"

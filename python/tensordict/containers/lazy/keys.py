@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
 from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
+from tensordict.metatensor import MetaTensor
 from tensordict.ops.keys import _sorting_key
 from tensordict.protocol import CollectionProtocol
 
@@ -139,9 +140,51 @@ class StackKeysOps(CollectionProtocol):
 
     def empty(self, recurse: bool = False, **kwargs: Any) -> Any:
         """A stack of as many members without entries. See ``TensorDict.empty``."""
-        if kwargs:
-            return super().empty(recurse, **kwargs)
-        return self._like([each.empty(recurse) for each in self.tensordicts])
+        changes = {key for key, value in kwargs.items() if value is not None}
+        if changes - {"device"} or not self.tensordicts:
+            return super().empty(recurse, **kwargs)  # type: ignore[misc]
+        device = {key: kwargs[key] for key in kwargs if key == "device"}
+        return self._like([each.empty(recurse, **device) for each in self.tensordicts])
+
+    def filter_non_tensor_data(self) -> Self:
+        """A stack of the tensors alone."""
+        return self._like([each.filter_non_tensor_data() for each in self.tensordicts])
+
+    def filter_empty_(self) -> Self:
+        """Drop the nested collections without leaves from every member."""
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        for each in self.tensordicts:
+            each.filter_empty_()
+        return self
+
+    def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
+        """The pairs of key and value of the non-tensor entries that all members have."""
+        found: list[Any] = []
+        for key, value in self._sample_entries().items():
+            if not isinstance(value, CollectionProtocol):
+                continue
+            if value._is_non_tensor:
+                found.append((key, value))
+            elif include_nested:
+                found += [
+                    ((key, *((name,) if isinstance(name, str) else name)), inner)
+                    for name, inner in value.non_tensor_items(True)
+                ]
+        return tuple(found)
+
+    def entry_class(self, key: NestedKeyLike) -> type:
+        """The type of the entry at ``key``, not stacked; ``NoneType`` if there is none."""
+        if not _rust.contains(self, key):
+            return type(None)
+        meta = self._meta(key)
+        return meta._class if isinstance(meta, MetaTensor) else type(meta)
+
+    def rename_keys(self, *args: Any, **kwargs: Any) -> Self:
+        """A stack with entries of every member renamed. See ``TensorDict.rename_keys``."""
+        return self._like(
+            [each.rename_keys(*args, **kwargs) for each in self.tensordicts]
+        )
 
     def split_keys(self, *key_sets: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Several stacks of the entries of several sets of keys. See ``TensorDict``."""

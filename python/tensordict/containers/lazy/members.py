@@ -117,7 +117,7 @@ class MembersOps(CollectionProtocol):
             return result
         if isinstance(op, str) and isinstance(names, tuple):
             if op in MOVING and dim in names:
-                return shapes.moved(self, op, args, prefix, names, tail, k)
+                return shapes.moved(self, op, args, names, tail, k)
             if op == "squeeze":
                 gone = args[0] if isinstance(args[0], tuple) else (args[0],)
                 return shapes.squeezed(self, gone, k)
@@ -244,6 +244,18 @@ class MembersOps(CollectionProtocol):
             members.append(_rust.rebuild(member, leaves, True, False))
         return self._like(members)
 
+    def _rebuild_plain(self, values: Any) -> Any:
+        """As :meth:`_rebuild`, of plain containers without names: a comparison."""
+        from tensordict.containers.lazy.stack import LazyStackedTensorDict
+
+        members = []
+        for member in self.tensordicts:
+            leaves = [next(values) for _ in range(len(_rust.leaves(member)))]
+            members.append(_rust.rebuild_as(member, leaves, self._plain_type))
+        if not members:
+            return self._like([])
+        return LazyStackedTensorDict._of(members, self.stack_dim)
+
     def _clone_structure(self) -> Self:
         return self._like([_rust.clone_structure(each) for each in self.tensordicts])
 
@@ -365,6 +377,16 @@ class MembersOps(CollectionProtocol):
         ignore_lock: bool,
     ) -> None:
         key = path[0]
+        if len(path) == 1 and inplace is False:
+            if not validated:
+                value = _rust.validate(self, key, value, non_blocking)
+            if self.is_locked and not ignore_lock:
+                raise RuntimeError(MSG_LOCKED)
+            if isinstance(value, CollectionProtocol):
+                self._hang(key, value)
+            else:
+                self._set_entry(key, value)
+            return
         held = [member._sample_entry(key) for member in self.tensordicts]
         present = [each for each in held if each is not NO_DEFAULT]
         if len(present) < len(held) and inplace is None:

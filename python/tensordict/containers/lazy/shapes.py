@@ -36,7 +36,6 @@ def moved(
     td: Any,
     op: Any,
     args: tuple[Any, ...],
-    prefix: torch.Size,
     order: tuple[int, ...],
     tail: int,
     k: int,
@@ -47,7 +46,6 @@ def moved(
     """
     dim = td.stack_dim
     new_dim = order.index(dim)
-    size = torch.Size([*prefix[:new_dim], *prefix[new_dim + 1 :]])
     rest = tuple(old - (old > dim) for at, old in enumerate(order) if at != new_dim)
     if op == "unsqueeze":
         at = args[0]
@@ -59,10 +57,14 @@ def moved(
         op, args, tail = "permute", (rest,), 2
     elif op == "permute":
         args = (rest,)
-    members = [
-        _rust.map_leaves(member, op, args, size, rest, tail, False, k - 1)
-        for member in td.tensordicts
-    ]
+    members = []
+    for member in td.tensordicts:
+        # A ragged dim has a size of its own in each member.
+        own = member.batch_size
+        size = torch.Size([1 if old < 0 else own[old] for old in rest])
+        members.append(
+            _rust.map_leaves(member, op, args, size, rest, tail, False, k - 1)
+        )
     return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
 
 
@@ -115,11 +117,11 @@ def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
 
 
 def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
-    """One dim as several: a stack of the pieces along the first of them."""
-    if len(sizes) == 1:
-        return td
-    parts = [_split_dim(piece, dim, sizes[1:]) for piece in td.chunk(sizes[0], dim)]
-    return parts[0]._stack_lazily(parts, dim, None)
+    """One dim as several: one after the other is split off, as a stack of pieces."""
+    for at, count in enumerate(sizes[:-1], dim):
+        parts = list(td.chunk(count, at))
+        td = parts[0]._stack_lazily(parts, at, None)
+    return td
 
 
 # The whole stack -----------------------------------------------------------------------

@@ -22,9 +22,16 @@ from tensordict.interop.twins import MSG_LOCKED
 from tensordict.metatensor import MetaTensor, merged_shape
 from tensordict.ops import access
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.storage.stacks import (
+    load_stack,
+    plan_stack,
+    saved_stack,
+    take_loaded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from tensordict.protocol import NestedKeyLike
 
@@ -325,14 +332,34 @@ class LazyStackedTensorDict(StackKeysOps, CombiningOps, MembersOps, TensorDictBa
 
     @property
     def _is_locked(self) -> bool:  # type: ignore[override]
-        if self.__dict__.get("_is_locked"):
-            return True
-        members = self.tensordicts
-        return bool(members) and all(member.is_locked for member in members)
+        return self._flag("_is_locked")
 
     @_is_locked.setter
     def _is_locked(self, value: bool | None) -> None:
         self.__dict__["_is_locked"] = value
+
+    @property
+    def _is_memmap(self) -> bool:  # type: ignore[override]
+        return self._flag("_is_memmap")
+
+    @_is_memmap.setter
+    def _is_memmap(self, value: bool) -> None:
+        self.__dict__["_is_memmap"] = value
+
+    @property
+    def _is_shared(self) -> bool:  # type: ignore[override]
+        return self._flag("_is_shared")
+
+    @_is_shared.setter
+    def _is_shared(self, value: bool) -> None:
+        self.__dict__["_is_shared"] = value
+
+    def _flag(self, name: str) -> bool:
+        """Whether the stack is marked so, or all of its members are."""
+        if self.__dict__.get(name):
+            return True
+        members = self.tensordicts
+        return bool(members) and all(getattr(member, name) for member in members)
 
     @property
     def batch_size(self) -> torch.Size:
@@ -519,11 +546,6 @@ class LazyStackedTensorDict(StackKeysOps, CombiningOps, MembersOps, TensorDictBa
         meta = self._meta(key)
         return meta.shape
 
-    def entry_class(self, key: NestedKeyLike) -> type:
-        """The type of the entry at ``key``, which is not stacked for it."""
-        meta = self._meta(key)
-        return meta._class if isinstance(meta, MetaTensor) else type(meta)
-
     def _meta(self, key: NestedKeyLike) -> Any:
         """What is known of an entry without stacking it; a container as it is."""
         path = _rust.unravel_key_to_tuple(key)
@@ -565,9 +587,15 @@ class LazyStackedTensorDict(StackKeysOps, CombiningOps, MembersOps, TensorDictBa
             if -len(members) <= index < len(members):
                 return members[index]
         plan = self._plan(index)
-        if plan is None:
-            return self
         members = self.tensordicts
+        if plan is None:
+            return (
+                LazyStackedTensorDict._of(
+                    list(members), self.stack_dim, self._td_dim_name
+                )
+                if members
+                else self
+            )
         parts = [
             members[member] if at is None else members[member]._get_index(at)
             for member, at in plan.picks
@@ -593,6 +621,43 @@ class LazyStackedTensorDict(StackKeysOps, CombiningOps, MembersOps, TensorDictBa
         size = list(dense.batch_size)
         size[self.stack_dim] = len(self.tensordicts)
         return _rust.index(dense.expand(size), index)
+
+    def permute(self, *args: Any, **kwargs: Any) -> Any:
+        """Reorder the batch dims: always a new stack. See ``TensorDict.permute``."""
+        result = super().permute(*args, **kwargs)
+        if result is not self:
+            return result
+        copy = self._like(list(self.tensordicts))
+        return self._remember(copy, "permute", args, kwargs)
+
+    def atleast_1d(self) -> Self:
+        """Add a leading batch dim where there is none."""
+        return self._with_ndim(1)
+
+    def atleast_2d(self) -> Self:
+        """Add leading batch dims until there are 2."""
+        return self._with_ndim(2)
+
+    def atleast_3d(self) -> Self:
+        """Add leading batch dims until there are 3."""
+        return self._with_ndim(3)
+
+    def _with_ndim(self, ndim: int) -> Any:
+        result: Any = self
+        while len(result.batch_size) < ndim:
+            result = result.unsqueeze(0)
+        return self._remember(result, f"atleast_{ndim}d", (), {})
+
+    def to_lazystack(self, dim: int = 0) -> Any:
+        """A stack along ``dim``: this one where it is that."""
+        ndim = len(self._batch_size)
+        at = dim + ndim if dim < 0 else dim
+        return self if at == self.stack_dim else super().to_lazystack(dim)
+
+    def _stack_members(self) -> Any:
+        if not self.tensordicts:
+            return self._as_dense()
+        return _rust.stack(self.tensordicts, self.stack_dim)
 
     # Dense copies ----------------------------------------------------------------------
 
@@ -636,6 +701,23 @@ class LazyStackedTensorDict(StackKeysOps, CombiningOps, MembersOps, TensorDictBa
             [0, 1, 3]
         """
         return shapes.densified(self, layout)
+
+    # Files --------------------------------------------------------------------------------
+
+    def _save_plan(self, plan: Any, level: int) -> None:
+        plan_stack(self, plan, level)
+
+    def _saved(
+        self, leaves: Iterator[torch.Tensor], directory: Any, inplace: bool
+    ) -> Any:
+        return saved_stack(self, leaves, directory, inplace)
+
+    @classmethod
+    def _load_tree(cls, directory: Path, options: Any) -> Any:
+        return load_stack(cls, directory, options)
+
+    def _take_loaded(self, loaded: Any) -> None:
+        take_loaded(self, loaded)
 
     # How it prints -----------------------------------------------------------------------
 

@@ -1,0 +1,117 @@
+"""A lazy stack as a directory: one directory per member, ``0``, ``1``, and so on.
+
+The published release takes as many members as there are such directories, so that those
+of an older, longer stack count, too. Here the number is in ``meta.json``, as a field that
+the release ignores; where it is missing, the directories are counted.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tensordict.storage import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["load_stack", "plan_stack", "saved_stack", "take_loaded"]
+
+MSG_EMPTY = "A lazy stack without members cannot be saved: it has no dtypes and shapes."
+MSG_NO_STACK = "{} holds no stack dim that can be read: {!r}."
+MSG_MISSING = "The directory {} of a member of a lazy stack is missing."
+MSG_COUNT = "The stack has {} members, and there are {} in its directory."
+
+
+def plan_stack(stack: Any, plan: Any, level: int) -> None:
+    """Add a stack to a level of a plan.
+
+    Raises:
+        RuntimeError: it has no members.
+    """
+    members = stack.tensordicts
+    if not members:
+        raise RuntimeError(MSG_EMPTY)
+    held = {str(at): member for at, member in enumerate(members)}
+    for _, child_level, member in plan.add_entries(level, held):
+        member._save_plan(plan, child_level)
+    cls = type(stack)
+    fields = {
+        "_type": registry.type_text(cls),
+        "_format_version": 1,
+        "_class": registry.class_text(cls),
+        "stack_dim": stack.stack_dim,
+        "stack_dim_name": stack._td_dim_name,
+        "_num_members": len(members),
+    }
+    plan.close_level_as(level, json.dumps(fields))
+
+
+def saved_stack(
+    stack: Any, leaves: Iterator[Any], directory: Any, inplace: bool
+) -> Any:
+    """The stack of the saved members: ``stack`` itself, or one like it."""
+    members = []
+    for at, member in enumerate(stack.tensordicts):
+        child = None if directory is None else directory.child(str(at))
+        members.append(member._saved(leaves, child, inplace))
+    saved = stack
+    if inplace:
+        stack.tensordicts[:] = members
+    else:
+        saved = stack._like(members)
+    saved._is_memmap = True
+    saved._is_shared = False
+    saved._is_locked = True
+    saved._memmap_prefix = None if directory is None else directory.path
+    saved._last_op = None
+    return saved
+
+
+def load_stack(cls: Any, path: Path, options: Any) -> Any:
+    """Make the stack that a directory holds.
+
+    Raises:
+        ValueError: its metadata names no stack dim.
+        FileNotFoundError: a member is missing.
+    """
+    from tensordict.storage.tree import load_directory
+
+    fields = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+    try:
+        dim = int(fields["stack_dim"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(MSG_NO_STACK.format(path / "meta.json", error)) from error
+    count = fields.get("_num_members")
+    if count is None:
+        count = 0
+        while (path / str(count) / "meta.json").exists():
+            count += 1
+        if not count:
+            raise FileNotFoundError(MSG_MISSING.format(path / "0"))
+    members = []
+    for at in range(count):
+        directory = path / str(at)
+        if not (directory / "meta.json").exists():
+            raise FileNotFoundError(MSG_MISSING.format(directory))
+        members.append(load_directory(directory, options))
+    loaded = cls._of(members, dim, fields.get("stack_dim_name"))
+    loaded._memmap_prefix = None if options.mode == "r" else path
+    return loaded
+
+
+def take_loaded(stack: Any, loaded: Any) -> None:
+    """Give each member the entries that were loaded for it.
+
+    Raises:
+        RuntimeError: the numbers of members differ.
+    """
+    from tensordict.storage.tree import load_into
+
+    members, others = stack.tensordicts, list(loaded.unbind(stack.stack_dim))
+    if len(members) != len(others):
+        raise RuntimeError(MSG_COUNT.format(len(members), len(others)))
+    for member, other in zip(members, others, strict=True):
+        load_into(member, other)
+    stack._memmap_prefix = loaded._memmap_prefix
