@@ -245,22 +245,26 @@ class LazyStackedTensorDict(StackKeysOps, CombiningOps, MembersOps, TensorDictBa
     def _add(self, index: int, added: list[Any]) -> None:
         if self.is_locked and (self.tensordicts or self.__dict__.get("_is_locked")):
             raise RuntimeError(MSG_LOCKED)
-        known = self.tensordicts[0] if self.tensordicts else None
+        if not added:
+            return
+        # Nothing here looks at the members there are: a stack grows by many appends.
+        known = self.tensordicts[0] if self.tensordicts else added[0]
         for each in added:
-            size = each.batch_size if known is None else known.batch_size
-            if each.batch_size != size:
-                raise ValueError(MSG_NEW_SIZE.format(size, each.batch_size))
-            known = each if known is None else known
-        members = list(self.tensordicts)
-        members[index:index] = added
-        if members:
-            dim = self.stack_dim
-            if dim > len(members[0].batch_size):
-                raise RuntimeError(MSG_STACK_DIM.format(dim, members[0].batch_size))
-            _check_devices(members)
-            self._batch_size = _merged_size(members, dim)
+            if each.batch_size != known.batch_size:
+                message = MSG_NEW_SIZE.format(known.batch_size, each.batch_size)
+                raise ValueError(message)
+        _check_devices([known, *added])
+        dim = self.stack_dim
+        if self.tensordicts:
+            size = list(self._batch_size)
+            size[dim] += len(added)
+            self._batch_size = torch.Size(size)
+        elif dim > len(known.batch_size):
+            raise RuntimeError(MSG_STACK_DIM.format(dim, known.batch_size))
+        else:
+            self._batch_size = _merged_size(added, dim)
         # In place: whoever holds the list sees the new members.
-        self.tensordicts[:] = members
+        self.tensordicts[index:index] = added
 
     @property
     def hook_out(self) -> Callable[[Any], Any] | None:
