@@ -295,11 +295,14 @@ class CollectionProtocol:
         """As :meth:`_rebuild`, for a result that keeps neither class nor names."""
         return self._rebuild(values, False)
 
-    def _align_leaves(self, other: Any, out: list[Any]) -> bool:
-        """Append the leaves of ``other`` in the order of :meth:`_leaves`, or give up."""
+    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
+        """Append the leaves of ``other`` in the order of :meth:`_leaves`, or give up.
+
+        With ``is_complete`` also where there is a non-tensor entry.
+        """
         from tensordict.interop.twins import _align_entries
 
-        return _align_entries(self, other, out)
+        return _align_entries(self, other, is_complete, out)
 
     def _leaf_batch_dims(self, out: list[int]) -> None:
         """Append, in the order of :meth:`_leaves`, how many batch dims each one has."""
@@ -330,6 +333,25 @@ class CollectionProtocol:
 
     def _clone_structure(self) -> Self:
         """New containers all the way down that share the leaves."""
+        raise NotImplementedError
+
+    def _takes(self, value: Any) -> bool:
+        """Whether :meth:`update_` of a non-tensor entry takes a value that fits."""
+        raise NotImplementedError
+
+    def _copied(self, value: Any) -> Any:
+        """What :meth:`update_` of a non-tensor entry takes; an error where it does not.
+
+        ``value`` may be of any type.
+        """
+        raise NotImplementedError
+
+    def _check_item(self, size: torch.Size, value: Any) -> None:
+        """Raise where a non-tensor entry does not take a value at an index of ``size``."""
+        raise NotImplementedError
+
+    def _preallocated(self, at: Any, size: torch.Size) -> Any:
+        """A non-tensor entry of ``size`` that is this one at an index."""
         raise NotImplementedError
 
     def _written_at(self, at: Any, value: Any) -> Any:

@@ -13,7 +13,7 @@ from tensordict.interop.twins import align, leaves, rebuild, rebuild_as
 from tensordict.protocol import CollectionProtocol
 
 
-def _in_line(td: Any, operand: Any) -> Any:
+def _in_line(td: Any, operand: Any, is_complete: bool = False) -> Any:
     """The operand as it is passed on; None where it cannot be."""
     if isinstance(operand, (int, float, complex)):
         return operand
@@ -22,7 +22,7 @@ def _in_line(td: Any, operand: Any) -> Any:
         or operand.batch_size != td.batch_size
     ):
         return None
-    return align(td, operand)
+    return align(td, operand, is_complete)
 
 
 def foreach(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> Any:
@@ -67,7 +67,7 @@ def compare(td: Any, op: Any, other: Any, cls: Any) -> Any:
     It has no names and is not locked. None where ``op`` was not called because of
     ``other``.
     """
-    operand = _in_line(td, other)
+    operand = _in_line(td, other, True)
     if operand is None:
         return None
     if isinstance(operand, list):

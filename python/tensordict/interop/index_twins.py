@@ -358,14 +358,14 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         at, size, _ = plan
     writes: list[tuple[Any, str, Any, Any]] = []
     fresh: list[tuple[Any, str, Any]] = []
-    if isinstance(value, CollectionProtocol):
+    if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
         value = _fit_source(batch_size, index, size, value)
         _plan_index(td, at, size, len(batch_size), value, writes, fresh)
     else:
         if not isinstance(value, torch.Tensor) and not isinstance(
             value, (int, float, complex)
         ):
-            value = torch.as_tensor(value)
+            value = _filled_with(value)
         _plan_fill(td, at, size, len(batch_size), value, writes)
     for parent, key, entry, item in writes:
         if isinstance(entry, CollectionProtocol):
@@ -376,6 +376,16 @@ def set_index(td: Any, index: Any, value: Any) -> None:
             entry[at] = item
     for parent, key, item in fresh:
         parent._set_entry(key, item)
+
+
+def _filled_with(value: Any) -> Any:
+    """What entries are filled with: a tensor, or what can only be a value of its own."""
+    if isinstance(value, CollectionProtocol) or value is None:
+        return value
+    try:
+        return torch.as_tensor(value)
+    except (RuntimeError, TypeError, ValueError):
+        return value
 
 
 def _fit_source(
@@ -433,6 +443,14 @@ def _plan_fill(
         if isinstance(entry, CollectionProtocol) and entry._is_dense:
             _plan_fill(entry, at, size, k, value, writes)
             continue
+        if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+            if isinstance(value, (int, float, complex)):
+                value = torch.as_tensor(value)
+            entry._check_item(size, value)
+            writes.append((td, key, entry, value))
+            continue
+        if not isinstance(value, (int, float, complex, torch.Tensor)):
+            raise not_a_value(key, entry, value)
         if is_tensor and not isinstance(entry, CollectionProtocol):
             _check_fits(value, entry, size, k)
         writes.append((td, key, entry, value))
@@ -454,21 +472,33 @@ def _plan_index(
                 raise RuntimeError(MSG_LOCKED)
             fresh.append((td, key, _preallocated(td, at, size, k, item)))
         elif isinstance(entry, CollectionProtocol):
-            if isinstance(item, CollectionProtocol) and entry._is_dense:
+            if entry._is_non_tensor:
+                entry._check_item(size, item)
+                writes.append((td, key, entry, item))
+            elif isinstance(item, CollectionProtocol) and item._is_non_tensor:
+                raise not_a_value(key, entry, item)
+            elif isinstance(item, CollectionProtocol) and entry._is_dense:
                 own = torch.Size([*size, *entry._batch_size[k:]])
                 item = _fit_source(entry._batch_size, at, own, item)
                 _plan_index(entry, at, size, k, item, writes, fresh)
             else:
                 writes.append((td, key, entry, item))
         elif isinstance(item, CollectionProtocol):
-            msg = (
-                f"the entry {key!r} is a {type(entry).__name__}: a "
-                f"{type(item).__name__} cannot be written into it."
-            )
-            raise TypeError(msg)
+            raise not_a_value(key, entry, item)
         else:
             _check_fits(item, entry, size, k)
             writes.append((td, key, entry, item))
+
+
+def not_a_value(key: Any, entry: Any, item: Any) -> Exception:
+    """The error of writing a value into an entry of another kind, at an index."""
+    msg = (
+        f"the entry {key!r} is a {type(entry).__name__}: a "
+        f"{type(item).__name__} cannot be written into it."
+    )
+    # For a value that is no tensor the published release looks for a method in vain.
+    is_collection = isinstance(item, CollectionProtocol) and not item._is_non_tensor
+    return TypeError(msg) if is_collection else AttributeError(msg)
 
 
 def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:
@@ -480,6 +510,9 @@ def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:
         entry = item.new_zeros(shape, device=device)
         entry[at] = item
         return entry
+    if item._is_non_tensor:
+        own = torch.Size([*batch_size[:k], *item.batch_size[extra:]])
+        return item._preallocated(at, own)
     if not item._is_dense:
         entry = item.to_tensordict()
         return _preallocated(td, at, size, k, entry)

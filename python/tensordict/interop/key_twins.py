@@ -32,6 +32,7 @@ MSG_OVERRIDE = (
     "{}."
 )
 MSG_PRESENT = "The entry {} is already present in tensordict {}."
+MSG_NOT_A_VALUE = "The entry {!r} is a tensor: a {} cannot be copied into it."
 MSG_NOT_IN_DESTINATION = "The key {} was not found in the dest tensordict."
 MSG_UPDATE_COPY = (
     "update_() cannot copy the value of shape {} under the key {!r} into the entry of "
@@ -423,10 +424,17 @@ def _stage(
     clone, inplace, non_blocking, is_leaf, ignore_lock = options
     td = branch.target
     present = _staged_or_present(branch, key)
+    if inplace and _is_one_value(present):
+        value = validate(td, key, value, non_blocking)
+        if not present._takes(value):
+            raise _InplaceWriteError(MSG_INPLACE.format(key, td))
+        copies.append((present, value))
+        return
     if isinstance(value, (CollectionProtocol, dict)):
         if (
             isinstance(present, (CollectionProtocol, _Branch))
             and not _is_one_value(value)
+            and not _is_one_value(present)
             and not (is_leaf is not None and is_leaf(type(value)))
         ):
             _stage_all(_enter(branch, key, ignore_lock), value, options, copies)
@@ -527,21 +535,24 @@ def copy_into(
     values = None
     if keys is None and isinstance(source, CollectionProtocol):
         # The usual case: the same keys on both sides, and the same shapes.
-        values = align(td, source)
+        values = align(td, source, True)
         targets = leaves(td)
         if values is not None and [*map(_SHAPE, targets)] != [*map(_SHAPE, values)]:
             values = None
+    held: list[tuple[Any, Any]] = []
     if values is None:
         targets, values = [], []
         absent: list[Any] = []
-        _pair(td, source, keys, (), targets, values, absent)
-        if absent and not targets:
+        _pair(td, source, keys, (), targets, values, held, absent)
+        if absent and not targets and not held:
             path = absent[0]
             raise KeyError(
                 MSG_NOT_IN_DESTINATION.format(path[0] if len(path) == 1 else path)
             )
     if targets:
         torch._foreach_copy_(targets, values, non_blocking)
+    for target, value in held:
+        target.update_(value)
 
 
 def _pair(
@@ -551,13 +562,17 @@ def _pair(
     prefix: tuple[str, ...],
     targets: list[Any],
     values: list[Any],
+    held: list[tuple[Any, Any]],
     absent: list[Any],
 ) -> None:
-    """Collect the leaves of ``source`` and the entries of ``td`` that they go to."""
+    """Collect the leaves of ``source`` and the entries of ``td`` that they go to.
+
+    Non-tensor entries come with their values to ``held``.
+    """
     parts = None if td._is_dense else td._update_parts(source)
     if parts is not None:
         for member, part in zip(td._children(), parts, strict=True):
-            _pair(member, part, keys, prefix, targets, values, absent)
+            _pair(member, part, keys, prefix, targets, values, held, absent)
         return
     if isinstance(source, CollectionProtocol):
         pairs = source._entries().items()
@@ -585,15 +600,28 @@ def _pair(
         full = (*prefix, *path)
         if target is NO_DEFAULT:
             absent.append(full)
+        elif _is_one_value(target):
+            if not isinstance(value, (CollectionProtocol, dict)) or _is_one_value(
+                value
+            ):
+                held.append((target, target._copied(value)))
+            else:
+                _pair(target, value, rests, full, targets, values, held, absent)
+        elif _is_one_value(value) and not isinstance(target, CollectionProtocol):
+            raise TypeError(MSG_NOT_A_VALUE.format(full, type(value).__name__))
         elif isinstance(value, (CollectionProtocol, dict)):
-            if not isinstance(target, CollectionProtocol):
+            if not isinstance(target, CollectionProtocol) or _is_one_value(value):
                 raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
-            _pair(target, value, rests, full, targets, values, absent)
+            _pair(target, value, rests, full, targets, values, held, absent)
         elif isinstance(target, CollectionProtocol):
             raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
         else:
             if not isinstance(value, torch.Tensor):
-                value = torch.as_tensor(value, device=target.device)
+                try:
+                    value = torch.as_tensor(value, device=target.device)
+                except (RuntimeError, TypeError, ValueError):
+                    name = type(value).__name__
+                    raise TypeError(MSG_NOT_A_VALUE.format(full, name)) from None
             if value.shape != target.shape and not _expands(value.shape, target.shape):
                 raise RuntimeError(
                     MSG_UPDATE_COPY.format(value.shape, full[-1], target.shape)

@@ -309,22 +309,23 @@ def _rebuild_as(td: Any, iterator: Any, cls: Any, size: Any) -> Any:
     )
 
 
-def align(td: Any, other: Any) -> list[Any] | None:
+def align(td: Any, other: Any, is_complete: bool = False) -> list[Any] | None:
     """The leaves of ``other`` in the order in which :func:`leaves` gives those of ``td``.
 
-    None where the two do not have the same keys, and leaves at the same places.
+    None where the two do not have the same keys, and leaves at the same places; with
+    ``is_complete`` also where there is a non-tensor entry, which has no leaf.
     """
     out: list[Any] = []
-    return out if _align(td, other, out) else None
+    return out if _align(td, other, is_complete, out) else None
 
 
-def _align(td: Any, other: Any, out: list[Any]) -> bool:
+def _align(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bool:
     if not td._is_dense:
-        return td._align_leaves(other, out)
-    return _align_entries(td, other, out)
+        return td._align_leaves(other, out, is_complete)
+    return _align_entries(td, other, is_complete, out)
 
 
-def _align_entries(td: Any, other: Any, out: list[Any]) -> bool:
+def _align_entries(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bool:
     mine, theirs = td._entries(), other._entries()
     if len(mine) != len(theirs):
         return False
@@ -335,7 +336,9 @@ def _align_entries(td: Any, other: Any, out: list[Any]) -> bool:
         if isinstance(match, CollectionProtocol):
             if not isinstance(value, CollectionProtocol):
                 return False
-            if not _align(value, match, out):
+            if is_complete and value._is_non_tensor:
+                return False
+            if not _align(value, match, is_complete, out):
                 return False
         elif isinstance(value, CollectionProtocol):
             return False

@@ -152,7 +152,7 @@ class AccessOps(CollectionProtocol):
         """Store a value of any type, which no operation looks into."""
         if self.is_locked:
             raise RuntimeError(MSG_LOCKED)
-        if not isinstance(value, CollectionProtocol) or not value._is_non_tensor:
+        if not isinstance(value, self._non_tensor_stack_type):
             value = self._non_tensor_type(value)
         _rust.set_entry(self, key, value)
         return self

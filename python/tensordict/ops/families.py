@@ -529,7 +529,7 @@ def compare_collections(
     """Compare two collections entry by entry."""
     if td.batch_size != other.batch_size:
         td, other = broadcast_collections(td, other)
-    operands = _rust.align(td, other)
+    operands = _rust.align(td, other, True)
     if operands is None:
         result = by_members(
             lambda member, part: compare_collections(op, operator, member, part),

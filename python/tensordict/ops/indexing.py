@@ -187,7 +187,7 @@ class IndexingOps(CollectionProtocol):
             ]
             result = _rust.rebuild(self, chosen, True, True)
         else:
-            others = _rust.align(self, other) if self._is_dense else None
+            others = _rust.align(self, other, True) if self._is_dense else None
             groups = (
                 None if self._is_dense else self._member_operands((condition, other))
             )
@@ -330,6 +330,9 @@ def _where_entry(
     """One entry of ``where``; NO_DEFAULT stands for the one that is missing."""
     present = item if value is NO_DEFAULT else value
     if isinstance(present, CollectionProtocol):
+        if present._is_non_tensor:
+            whole = value is NO_DEFAULT or item is NO_DEFAULT
+            return present if whole else present.where(condition, item)
         if value is NO_DEFAULT:
             value = present.empty()
         elif item is NO_DEFAULT:

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict.checks import is_leaf_nontensor
 from tensordict.interop.convert import tensor_of
+from tensordict.interop.index_twins import not_a_value
 from tensordict.interop.key_twins import MSG_NO_KEYS
 from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -186,10 +188,20 @@ class MergingOps(CollectionProtocol):
         if isinstance(target, CollectionProtocol):
             if isinstance(value, dict):
                 value = _rust.validate(self, key, value)
-            target[index] = value
+            if not target._is_non_tensor:
+                target[index] = value
+                return self
+            if isinstance(value, (bool, int, float)):
+                value = tensor_of(value)
+            written = target._written_at(index, value)
+            if not isinstance(value, torch.Tensor):
+                written = written.maybe_to_stack()
+            if written is not target:
+                holder = self if len(path) == 1 else _rust.get(self, path[:-1])
+                holder._set_entry(path[-1], written)
             return self
         if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
-            value = tensor_of(value, target.device)
+            value = _tensor_of(value, target, key)
         if isinstance(value, torch.Tensor):
             value = value.to(target.dtype)
         parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
@@ -246,6 +258,11 @@ class MergingOps(CollectionProtocol):
         writes: list[tuple[Any, str, torch.Tensor, Any, Any]] = []
         _collect_writes(self, source, idx, writes)
         for parent, name, target, at, value in writes:
+            if isinstance(target, CollectionProtocol):
+                written = target._written_at(at, value)
+                if written is not target:
+                    parent._set_entry(name, written)
+                continue
             parent._write_at(name, target, at, value)
         return self
 
@@ -350,11 +367,17 @@ def _collect_writes(
     """The leaves of ``td`` and the values for them, checked against what is indexed."""
     for key, value in list(source.items()):
         target = _rust.get(td, key)
-        if not isinstance(target, CollectionProtocol):
+        if not isinstance(target, CollectionProtocol) or target._is_non_tensor:
             path = _rust.unravel_key_to_tuple(key)
             parent = td if len(path) == 1 else _rust.get(td, path[:-1])
-            checked = _checked_write(target, value, index)
+            if isinstance(target, CollectionProtocol):
+                target._check_item(_rust.index_shape(target.batch_size, index), value)
+                checked = value
+            else:
+                checked = _checked_write(target, value, index, key)
             writes.append((parent, path[-1], target, index, checked))
+        elif isinstance(value, CollectionProtocol) and value._is_non_tensor:
+            raise not_a_value(key, target, value)
         elif isinstance(value, CollectionProtocol):
             # The index means the batch dims of what is nested, not the dims of leaves.
             plan = _rust.index_plan(target.batch_size, index)
@@ -363,7 +386,8 @@ def _collect_writes(
         elif isinstance(value, Mapping):
             _collect_writes(target, value, index, writes)
         else:
-            spread = dict.fromkeys(target.keys(True, True), value)
+            keys = target.keys(True, True, is_leaf=is_leaf_nontensor)
+            spread = dict.fromkeys(keys, value)
             _collect_writes(target, spread, index, writes)
 
 
@@ -395,10 +419,24 @@ def _is_plain_index(part: Any) -> bool:
     return isinstance(part, (int, slice, np.integer))
 
 
-def _checked_write(target: torch.Tensor, value: Any, index: Any) -> Any:
+def _tensor_of(value: Any, target: torch.Tensor, key: Any) -> Any:
+    """The tensor made of ``value`` that is written into the tensor at ``key``.
+
+    Raises:
+        AttributeError: it is neither number nor array.
+    """
+    made = value if isinstance(value, CollectionProtocol) else None
+    if made is None:
+        made = tensor_of(value, target.device)
+    if not isinstance(made, torch.Tensor):
+        raise not_a_value(key, target, made if made is not None else value)
+    return made
+
+
+def _checked_write(target: torch.Tensor, value: Any, index: Any, key: Any) -> Any:
     """The form of ``value`` that can be written at ``index``, or what the write raises."""
     if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
-        value = tensor_of(value, target.device)
+        value = _tensor_of(value, target, key)
     if isinstance(value, torch.Tensor):
         shape = target[index].shape
         if value.shape != shape and shape.numel():

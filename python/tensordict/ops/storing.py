@@ -90,6 +90,12 @@ class StoringOps(CollectionProtocol):
                 message = MSG_INPLACE.format(key, self)
                 raise _InplaceWriteError(message) from error
             return
+        if present._is_non_tensor:
+            value = _rust.validate(self, key, value, non_blocking)
+            if not present._takes(value):
+                raise _InplaceWriteError(MSG_INPLACE.format(key, self))
+            present.update_(value)
+            return
         if not isinstance(value, (CollectionProtocol, dict)):
             raise _InplaceWriteError(MSG_INPLACE.format(key, self))
         try:

@@ -178,13 +178,8 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
 
 /// What reading an entry by key gives: of a non-tensor one the value it holds.
 fn value_of<'py>(imports: &Imports, entry: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    if kind(imports, &entry)? != Kind::Foreign {
-        return Ok(entry);
-    }
-    let py = entry.py();
-    let is_value = entry.getattr(imports.names.is_non_tensor.bind(py))?;
-    if is_value.is_truthy()? {
-        return entry.call_method0(imports.names.method_value.bind(py));
+    if kind(imports, &entry)? == Kind::Foreign && container::is_non_tensor(imports, &entry)? {
+        return entry.call_method0(imports.names.method_value.bind(entry.py()));
     }
     Ok(entry)
 }

@@ -4,7 +4,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 
-use crate::container::{self, Kind, kind};
+use crate::container::{self, Kind, is_non_tensor, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::locking;
@@ -24,13 +24,14 @@ fn collect_aligned<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     other: &Bound<'py, PyAny>,
+    is_complete: bool,
     out: &Bound<'py, PyList>,
 ) -> PyResult<bool> {
     let py = td.py();
     let _guard = RecursionGuard::enter(py)?;
     if !container::is_dense(imports, td)? {
         return td
-            .call_method1(imports.names.method_align_leaves.bind(py), (other, out))?
+            .call_method1(imports.names.method_align_leaves.bind(py), (other, out, is_complete))?
             .is_truthy();
     }
     let mine = container::entries(imports, td)?;
@@ -39,7 +40,7 @@ fn collect_aligned<'py>(
         && let Some(pairs) = ffi::paired_values(&mine, theirs)
     {
         for (value, found) in pairs {
-            if !add_aligned(imports, &value, found, out)? {
+            if !add_aligned(imports, &value, found, is_complete, out)? {
                 return Ok(false);
             }
         }
@@ -57,7 +58,7 @@ fn collect_aligned<'py>(
         let Some(found) = found.filter(|found| !found.is_none()) else {
             return Ok(false);
         };
-        if !add_aligned(imports, &value, found, out)? {
+        if !add_aligned(imports, &value, found, is_complete, out)? {
             return Ok(false);
         }
     }
@@ -69,9 +70,11 @@ fn add_aligned<'py>(
     imports: &Imports,
     value: &Bound<'py, PyAny>,
     found: Bound<'py, PyAny>,
+    is_complete: bool,
     out: &Bound<'py, PyList>,
 ) -> PyResult<bool> {
-    let is_leaf = kind(imports, value)? == Kind::Leaf;
+    let value_kind = kind(imports, value)?;
+    let is_leaf = value_kind == Kind::Leaf;
     if is_leaf != (kind(imports, &found)? == Kind::Leaf) {
         return Ok(false);
     }
@@ -79,17 +82,25 @@ fn add_aligned<'py>(
         out.append(found)?;
         return Ok(true);
     }
-    collect_aligned(imports, value, &found, out)
+    if is_complete && value_kind == Kind::Foreign && is_non_tensor(imports, value)? {
+        return Ok(false);
+    }
+    collect_aligned(imports, value, &found, is_complete, out)
 }
 
 /// The leaves of `other` in the order in which `leaves` gives those of `td`.
 #[pyfunction]
+#[pyo3(
+    signature = (td, other, is_complete = false),
+    text_signature = "(td, other, is_complete=False)"
+)]
 pub(crate) fn align<'py>(
     td: &Bound<'py, PyAny>,
     other: &Bound<'py, PyAny>,
+    is_complete: bool,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
     let out = PyList::empty(td.py());
-    let aligned = collect_aligned(imports(td.py())?, td, other, &out)?;
+    let aligned = collect_aligned(imports(td.py())?, td, other, is_complete, &out)?;
     Ok(aligned.then_some(out))
 }
 

@@ -94,6 +94,12 @@ pub(crate) fn is_dense(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<boo
     Ok(is_dense)
 }
 
+/// Whether a foreign container is one value that is no tensor.
+pub(crate) fn is_non_tensor(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    td.getattr(imports.names.is_non_tensor.bind(td.py()))?
+        .is_truthy()
+}
+
 /// The entries of a dense container: the live dictionary.
 pub(crate) fn entries<'py>(
     imports: &Imports,

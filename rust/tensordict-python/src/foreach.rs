@@ -27,6 +27,7 @@ fn in_line<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     operand: &Bound<'py, PyAny>,
+    is_complete: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     if is_number(operand) {
         return Ok(Some(operand.clone()));
@@ -40,7 +41,7 @@ fn in_line<'py>(
     if !size.is(&other_size) && size.ne(other_size)? {
         return Ok(None);
     }
-    Ok(align(td, operand)?.map(Bound::into_any))
+    Ok(align(td, operand, is_complete)?.map(Bound::into_any))
 }
 
 /// The leaves of `td`, and the operands in line with them.
@@ -52,7 +53,7 @@ fn lists<'py>(
     let mut lists = ffi::Values::with_capacity(operands.len() + 1);
     lists.push(leaves(td, None)?.into_any());
     for operand in operands.iter_borrowed() {
-        match in_line(imports, td, &operand)? {
+        match in_line(imports, td, &operand, false)? {
             Some(list) => lists.push(list),
             None => return Ok(None),
         }
@@ -115,7 +116,7 @@ fn compare<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = td.py();
     let imports = imports(py)?;
-    let Some(operand) = in_line(imports, td, other)? else {
+    let Some(operand) = in_line(imports, td, other, true)? else {
         return Ok(None);
     };
     let values = leaves(td, None)?;

@@ -259,12 +259,12 @@ class MembersOps(CollectionProtocol):
     def _clone_structure(self) -> Self:
         return self._like([_rust.clone_structure(each) for each in self.tensordicts])
 
-    def _align_leaves(self, other: Any, out: list[Any]) -> bool:
+    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
         parts = self._parts_of(other)
         if parts is None:
             return False
         for member, part in zip(self.tensordicts, parts, strict=True):
-            found = _rust.align(member, part)
+            found = _rust.align(member, part, is_complete)
             if found is None:
                 return False
             out += found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -13,12 +14,23 @@ from tensordict.interop.twins import (
     _spliced_names,
     _spliced_size,
 )
-from tensordict.protocol import CollectionProtocol
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = ["NonTensorOps", "same_value"]
+
+MSG_WRITTEN_SIZE = (
+    "indexed destination TensorDict batch size is {} (batch_size = {}), which differs "
+    "from the source batch size {}"
+)
+MSG_REDUCED = (
+    "{0} requires this object to be cast to a regular TensorDict: a {1} has a value of "
+    "its own for each element, which nothing can reduce. Leave it out first, with "
+    "filter_non_tensor_data()."
+)
+MSG_UNEXPECTED = "Unexpected type {}"
 
 
 class NonTensorOps(CollectionProtocol):
@@ -32,6 +44,12 @@ class NonTensorOps(CollectionProtocol):
 
     _is_dense: ClassVar[bool] = False
     _is_non_tensor: ClassVar[bool] = True
+
+    _is_one: ClassVar[bool] = True
+    """Whether all elements share one value."""
+
+    _fits_any_size: ClassVar[bool] = False
+    """Whether this is one value that can be written at any index."""
 
     _cells: list[Any]
 
@@ -80,10 +98,12 @@ class NonTensorOps(CollectionProtocol):
         if k < 0:
             k = len(own)
         size = _spliced_size(own, prefix, k)
-        if prefix is None and not moves_elements(op):
+        if moves_elements(op):
+            result = self._moved(_leaf_call(op, args, tail, k), size)
+        elif size == own:
             result = self._twin()
         else:
-            result = self._moved(_leaf_call(op, args, tail, k), size)
+            result = self._reduced(op, size)
         result._named(_spliced_names(self._td_dim_names, names, k, size))
         if lock and self._is_locked:
             _rust.lock_tree(result)
@@ -104,12 +124,114 @@ class NonTensorOps(CollectionProtocol):
         results = []
         for position, prefix in enumerate(prefixes):
             size = _spliced_size(own, prefix, k)
-            result = self._moved(_leaf_call(op, args, 0, k, position), size)
+            if moves_elements(op):
+                result = self._moved(_leaf_call(op, args, 0, k, position), size)
+            else:
+                result = self._reduced(op, size)
             result._named(_spliced_names(self._td_dim_names, names, k, size))
             if lock and self._is_locked:
                 _rust.lock_tree(result)
             results.append(result)
         return results
+
+    def _apply_nest(
+        self,
+        fn: Any,
+        *others: Any,
+        batch_size: Any = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+        inplace: bool = False,
+        out: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """This, which has no leaf to call ``fn`` with, or one of the size asked for.
+
+        None where its values cannot have that size: they are left out.
+        """
+        if inplace:
+            return self
+        if out is not None:
+            return out
+        result = self._twin() if batch_size is None else self._fitted(batch_size)
+        if result is not None:
+            if device is not NO_DEFAULT:
+                result._device = None if device is None else torch.device(device)
+            if names is not NO_DEFAULT:
+                result.names = names
+        return result
+
+    def _fitted(self, size: torch.Size) -> Any:
+        """One with these values and a batch size; None where they cannot have it."""
+        raise NotImplementedError
+
+    def where(
+        self,
+        condition: torch.Tensor,
+        other: Any,
+        *,
+        out: Any = None,
+        pad: Any = None,
+        update_batch_size: bool = False,
+    ) -> Any:
+        """The values of this where ``condition`` is true, and those of ``other`` elsewhere.
+
+        Args:
+            condition: bool, broadcast to the batch size from the left.
+            other: one of the same batch size. Anything else has no values: this is the
+                result.
+            out: one whose values are replaced, and which is returned.
+            pad: has no effect.
+            update_batch_size: has no effect.
+        """
+        result = self._chosen(condition, other)
+        return result if out is None else out.update(result)
+
+    def _chosen(self, condition: torch.Tensor, other: Any) -> Any:
+        if not isinstance(other, NonTensorOps):
+            return self._twin()
+        size = self._batch_size
+        mask = condition
+        while mask.dim() < len(size):
+            mask = mask.unsqueeze(-1)
+        mask = mask.expand(size).flatten()
+        pairs = zip(mask.tolist(), self._flat(), other._flat(), strict=True)
+        flat = [mine if keep else theirs for keep, mine, theirs in pairs]
+        if self._is_one and other._is_one and same_value(self.data, other.data):
+            return self._twin()
+        stack = self._non_tensor_stack_type._of(flat, size, self._device)
+        names = self._td_dim_names
+        return stack._named(None if names is None else list(names))
+
+    def _flat(self) -> list[Any]:
+        """The values row by row. Not to be changed: it may be the list of cells."""
+        raise NotImplementedError
+
+    def __or__(self, other: Any) -> Any:
+        """The truth of ``value | value`` for each element: a bool tensor ``[*B]``."""
+        return self._combined(operator.or_, other)
+
+    def __xor__(self, other: Any) -> Any:
+        """The truth of ``value ^ value`` for each element: a bool tensor ``[*B]``."""
+        return self._combined(operator.xor, other)
+
+    def _combined(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
+        if not isinstance(other, NonTensorOps):
+            return self._twin()
+        pairs = zip(self._flat(), other._flat(), strict=True)
+        answers = [bool(op(mine, theirs)) for mine, theirs in pairs]
+        return torch.tensor(answers, dtype=torch.bool).view(self._batch_size)
+
+    def _reduced(self, op: Any, size: torch.Size) -> Any:
+        """The values where an operation computes with leaves to make fewer of them.
+
+        Raises:
+            RuntimeError: there is one for each element.
+        """
+        if self._is_one:
+            return self._fitted(size)
+        name = op if isinstance(op, str) else getattr(op, "__name__", str(op))
+        raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
 
     def _leaves(self, out: list[Any]) -> None:
         """Add nothing: there is no tensor."""
@@ -147,6 +269,18 @@ class NonTensorOps(CollectionProtocol):
 
     def _set_entry(self, key: str, value: Any) -> None:
         raise KeyError(f"{type(self).__name__} has no entries: {key!r} cannot be set.")
+
+    def _check_item(self, size: torch.Size, value: Any) -> None:
+        """Raise where ``value`` cannot be written at an index of shape ``size``."""
+        if isinstance(value, NonTensorOps) and value._fits_any_size:
+            return
+        if not isinstance(value, CollectionProtocol):
+            return
+        own = value.batch_size
+        if own != size:
+            raise RuntimeError(MSG_WRITTEN_SIZE.format(size, self.batch_size, own))
+        if not value._is_non_tensor:
+            raise RuntimeError(MSG_UNEXPECTED.format(type(value)))
 
     def _check_unlocked(self) -> None:
         if self._is_locked:
@@ -203,7 +337,13 @@ MOVING = frozenset(
         "unflatten",
         "unsqueeze",
         "view",
+        "_gather",
         "_roll_flat",
+        "chunk",
+        "split",
+        "split_with_sizes",
+        "tensor_split",
+        "unbind",
     }
 )
 """The names of operations that move elements, where a batch size does not tell."""
@@ -227,8 +367,6 @@ def _leaf_call(
 
 def same_value(first: Any, second: Any) -> bool:
     """Whether two values are equal; arrays and tensors where all their elements are."""
-    if first is second:
-        return True
     if type(first) is not type(second) and (
         isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor)
     ):

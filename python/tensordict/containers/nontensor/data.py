@@ -42,6 +42,13 @@ MSG_UPDATE_BY_STACK = (
 )
 MSG_COPY_OF_STACK = "Cannot update a NonTensorDataBase with a NonTensorStack object."
 
+MSG_COPY_OF_OTHER = (
+    "NonTensorDataBase.copy_ / update_ requires the source to be a NonTensorDataBase "
+    "object."
+)
+
+MSG_COMPARED_SIZES = "Could not compare tensordicts with shapes {} and {}"
+
 _STATE = frozenset(
     {
         "_at",
@@ -224,8 +231,7 @@ class NonTensorDataBase(NonTensorOps, TensorCollection):
     def _to_stack(self) -> Any:
         from tensordict.containers.nontensor.stack import NonTensorStack
 
-        cells = [self.data] * self._batch_size.numel()
-        stack = NonTensorStack._of(cells, self._batch_size, self._device)
+        stack = NonTensorStack._of(self._flat(), self._batch_size, self._device)
         stack._member_class = type(self)
         names = self._td_dim_names
         return stack._named(None if names is None else list(names))
@@ -241,6 +247,12 @@ class NonTensorDataBase(NonTensorOps, TensorCollection):
         result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
         return result.maybe_to_stack() if op in _STACKING else result
 
+    def _fitted(self, size: torch.Size) -> Self:
+        return self._sized(torch.Size(size))
+
+    def _flat(self) -> list[Any]:
+        return [self.data] * self._batch_size.numel()
+
     def _twin(self) -> Self:
         made = self._sized(self._batch_size)
         names = self._td_dim_names
@@ -253,7 +265,7 @@ class NonTensorDataBase(NonTensorOps, TensorCollection):
             >>> NonTensorData("a", batch_size=[2]).tolist()
             ['a', 'a']
         """
-        return _nested([self.data] * self._batch_size.numel(), self._batch_size)
+        return _nested(self._flat(), self._batch_size)
 
     def to_dict(self, **kwargs: Any) -> Any:
         """The value."""
@@ -282,19 +294,26 @@ class NonTensorDataBase(NonTensorOps, TensorCollection):
             raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))
 
     def _written_at(self, at: Any, value: Any) -> Any:
-        if same_value(_bare(value), self.data):
-            return self
         stack = self._to_stack()
         stack._write(at, value)
+        if same_value(_bare(value), self.data):
+            return self
         return stack
 
-    def _taking(self, value: Any) -> Any:
-        from tensordict.containers.nontensor.stack import NonTensorStack
+    def _preallocated(self, at: Any, size: torch.Size) -> Any:
+        return self._sized(size)
 
-        if isinstance(value, NonTensorStack) and not value._is_uniform():
-            return value._twin()
-        self._put(value)
-        return self
+    def _takes(self, value: Any) -> bool:
+        return isinstance(value, NonTensorDataBase)
+
+    def _copied(self, value: Any) -> Any:
+        if isinstance(value, (list, NonTensorOps)) and not isinstance(
+            value, NonTensorDataBase
+        ):
+            raise RuntimeError(MSG_COPY_OF_STACK)
+        if isinstance(value, (torch.Tensor, int, float)):
+            raise RuntimeError(MSG_COPY_OF_OTHER)
+        return value if isinstance(value, NonTensorDataBase) else type(self)(value)
 
     def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Take the value of another one.
@@ -318,10 +337,12 @@ class NonTensorDataBase(NonTensorOps, TensorCollection):
         Raises:
             RuntimeError: the other one has a value for each element.
         """
-        if isinstance(input_dict_or_td, NonTensorOps):
-            if not isinstance(input_dict_or_td, NonTensorDataBase):
-                raise RuntimeError(MSG_COPY_OF_STACK)
+        if isinstance(input_dict_or_td, NonTensorDataBase):
             self._put(input_dict_or_td)
+        elif isinstance(input_dict_or_td, NonTensorOps):
+            raise RuntimeError(MSG_COPY_OF_STACK)
+        elif not isinstance(input_dict_or_td, CollectionProtocol):
+            raise RuntimeError(MSG_COPY_OF_OTHER)
         elif not input_dict_or_td.is_empty():
             self._put(input_dict_or_td.get("data"))
         return self
@@ -406,6 +427,8 @@ class NonTensorData(NonTensorDataBase):
         ['bye', 'hello']
     """
 
+    _fits_any_size: ClassVar[bool] = True
+
 
 class MetaData(NonTensorDataBase):
     """One value of any type that belongs to a collection as a whole.
@@ -417,6 +440,12 @@ class MetaData(NonTensorDataBase):
         >>> torch.stack([MetaData("a"), MetaData("a")])
         MetaData(data=a, batch_size=torch.Size([2]), device=None)
     """
+
+    def _written_at(self, at: Any, value: Any) -> Any:
+        # A tensor is meant for the elements, not for what belongs to them as a whole.
+        if isinstance(value, (torch.Tensor, int, float)):
+            return self
+        return super()._written_at(at, value)
 
 
 @dataclasses.dataclass
@@ -451,14 +480,18 @@ def _nested(flat: Any, size: Sequence[int]) -> Any:
 
 
 def _compared(first: Any, second: Any, wanted: bool) -> Any:
-    """A bool tensor of where two are (not) equal; NotImplemented for anything else."""
+    """A bool tensor of where two are (not) equal, or what anything else compares as."""
     if not isinstance(second, NonTensorOps):
-        return NotImplemented
+        if isinstance(second, (torch.Tensor, int, float)):
+            return first._twin()
+        return not wanted
     if isinstance(first, NonTensorDataBase) and isinstance(second, NonTensorDataBase):
         answer = same_value(first.data, second.data) is wanted
         return torch.full(first.batch_size, answer, dtype=torch.bool)
-    mine, theirs = first._flat(), second._flat()
-    answers = [same_value(*pair) is wanted for pair in zip(mine, theirs, strict=True)]
+    if first.batch_size != second.batch_size:
+        raise RuntimeError(MSG_COMPARED_SIZES.format(first.shape, second.shape))
+    pairs = zip(first._flat(), second._flat(), strict=True)
+    answers = [same_value(*pair) is wanted for pair in pairs]
     return torch.tensor(answers, dtype=torch.bool).view(first.batch_size)
 
 

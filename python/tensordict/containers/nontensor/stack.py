@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
@@ -10,6 +10,7 @@ from tensordict import _rust
 from tensordict.collection import TensorDictBase
 from tensordict.containers.nontensor.base import NonTensorOps, same_value
 from tensordict.containers.nontensor.data import (
+    MetaData,
     NonTensorData,
     NonTensorDataBase,
     _compared,
@@ -34,10 +35,10 @@ MSG_RESIZED = (
     "permitted. Consider instantiating the tensordict first by calling `td = "
     "td.to_tensordict()` before resetting the batch size."
 )
-MSG_INDEXED_SIZE = (
-    "indexed destination TensorDict batch size is {} (batch_size = {}, index={}), "
-    "which differs from the source batch size {}"
+MSG_COPIED_SIZE = (
+    "the values have the batch size {}, and the stack that they are copied into has {}."
 )
+MSG_NOT_SUPPORTED = "The data type {} is not supported within NonTensorStack.update"
 MSG_DIFFERENT_SIZES = (
     "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
     "td[0].batch_size={} and td[i].batch_size={}."
@@ -74,6 +75,8 @@ class NonTensorStack(NonTensorOps, TensorDictBase):
     """The position in the cells of each element ``[*B]``; None where they are in order."""
 
     stack_dim: int = 0
+
+    _is_one: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         stack_dim = kwargs.pop("stack_dim", 0)
@@ -197,6 +200,15 @@ class NonTensorStack(NonTensorOps, TensorDictBase):
         cells = self._cells
         return self._like(size, [cells[place] for place in moved.flatten().tolist()])
 
+    def _fitted(self, size: torch.Size) -> Self | None:
+        size = torch.Size(size)
+        own = self._batch_size
+        if own[: len(size)] == size:
+            return self._twin()
+        if own.numel() == size.numel():
+            return self._like(size, list(self._flat()))
+        return None
+
     def _twin(self) -> Self:
         made = self._like(self._batch_size, list(self._flat()))
         if self.stack_dim:
@@ -256,22 +268,17 @@ class NonTensorStack(NonTensorOps, TensorDictBase):
         size = self._batch_size
         if plan is not None:
             places, size = places[plan[0]], plan[1]
+        if isinstance(value, list):
+            value = _from_list(value)
+        self._check_item(size, value)
         cells = self._cells
         flat = places.flatten().tolist()
-        if isinstance(value, NonTensorDataBase):
-            value = value.data
-        elif isinstance(value, list):
-            value = _from_list(value)
         if isinstance(value, NonTensorStack):
-            if value._batch_size != size:
-                raise RuntimeError(
-                    MSG_INDEXED_SIZE.format(
-                        size, self._batch_size, index, value._batch_size
-                    )
-                )
             for place, item in zip(flat, list(value._flat()), strict=True):
                 cells[place] = item
             return
+        if isinstance(value, NonTensorDataBase):
+            value = value.data
         for place in flat:
             cells[place] = value
 
@@ -279,9 +286,31 @@ class NonTensorStack(NonTensorOps, TensorDictBase):
         self._write(at, value)
         return self
 
-    def _taking(self, value: Any) -> Any:
-        self._write((), value)
-        return self
+    def _preallocated(self, at: Any, size: torch.Size) -> Any:
+        made = self._like(size, [None] * size.numel())
+        made._write(at, self)
+        return made
+
+    def _takes(self, value: Any) -> bool:
+        if isinstance(value, NonTensorStack):
+            return value._batch_size == self._batch_size
+        return isinstance(value, NonTensorData)
+
+    def _copied(self, value: Any) -> Any:
+        if isinstance(value, list):
+            value = _from_list(value)
+        if isinstance(value, (int, float)):
+            value = torch.as_tensor(value)
+        if isinstance(value, NonTensorStack):
+            if value._batch_size != self._batch_size:
+                raise ValueError(
+                    MSG_COPIED_SIZE.format(value._batch_size, self._batch_size)
+                )
+        elif isinstance(value, (torch.Tensor, MetaData)):
+            raise NotImplementedError(MSG_NOT_SUPPORTED.format(type(value)))
+        elif not isinstance(value, NonTensorData):
+            value = NonTensorData(value)
+        return value
 
     def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Take the values of another one.
