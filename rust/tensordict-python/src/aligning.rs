@@ -31,7 +31,10 @@ fn collect_aligned<'py>(
     let _guard = RecursionGuard::enter(py)?;
     if !container::is_dense(imports, td)? {
         return td
-            .call_method1(imports.names.method_align_leaves.bind(py), (other, out, is_complete))?
+            .call_method1(
+                imports.names.method_align_leaves.bind(py),
+                (other, out, is_complete),
+            )?
             .is_truthy();
     }
     let mine = container::entries(imports, td)?;
