@@ -10,6 +10,7 @@ from tensordict.nn.common import (
     as_tensordict_module,
     dispatch,
 )
+from tensordict.nn.cudagraphs import CudaGraphModule
 from tensordict.nn.distributions import (
     AddStateIndependentNormalScale,
     CompositeDistribution,
@@ -17,6 +18,13 @@ from tensordict.nn.distributions import (
     OneHotCategorical,
     TruncatedNormal,
     rand_one_hot,
+)
+from tensordict.nn.ensemble import EnsembleModule
+from tensordict.nn.functional import (
+    get_functional,
+    is_functional,
+    make_functional,
+    repopulate_module,
 )
 from tensordict.nn.probabilistic import (
     ProbabilisticTensorDictModule,
@@ -42,6 +50,8 @@ from tensordict.nn.utils import (
 __all__ = [
     "AddStateIndependentNormalScale",
     "CompositeDistribution",
+    "CudaGraphModule",
+    "EnsembleModule",
     "InteractionType",
     "NormalParamExtractor",
     "OneHotCategorical",
@@ -59,11 +69,15 @@ __all__ = [
     "biased_softplus",
     "composite_lp_aggregate",
     "dispatch",
+    "get_functional",
     "interaction_type",
     "inv_softplus",
+    "is_functional",
+    "make_functional",
     "make_tensordict",
     "mappings",
     "rand_one_hot",
+    "repopulate_module",
     "set_composite_lp_aggregate",
     "set_interaction_type",
     "set_skip_existing",

@@ -1,11 +1,34 @@
-"""Established import path: keeping collections out of the pytree registry."""
+"""Established import path: functional modules, and keeping collections out of pytrees."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from tensordict._deprecation import warn_deprecated
 from tensordict._pytree import PYTREE_REGISTERED_LAZY_TDS, PYTREE_REGISTERED_TDS
 from tensordict.interop import pytree
+from tensordict.nn.functional import (
+    extract_weights_and_buffers,
+    get_functional,
+    is_functional,
+    make_functional,
+    repopulate_module,
+)
 
-__all__ = ["PYTREE_REGISTERED_LAZY_TDS", "PYTREE_REGISTERED_TDS"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "PYTREE_REGISTERED_LAZY_TDS",
+    "PYTREE_REGISTERED_TDS",
+    "extract_weights_and_buffers",
+    "get_functional",
+    "is_functional",
+    "make_functional",
+    "repopulate_module",
+]
 
 
 class _exclude_td_from_pytree:  # noqa: N801 - a name that clients use
@@ -24,3 +47,32 @@ class _exclude_td_from_pytree:  # noqa: N801 - a name that clients use
     def unset(self) -> None:
         """Put them back."""
         pytree.exclude_from_pytree(False)
+
+
+def set_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Put a tensor into a module under any name; deprecated."""
+    warn_deprecated("tensordict.nn.functional_modules.set_tensor()")
+    _set_tensor(module, name, tensor)
+
+
+def set_tensor_dict(
+    module_dict: dict[str, Any],  # noqa: ARG001
+    module: nn.Module,
+    name: str,
+    tensor: torch.Tensor,
+) -> None:
+    """Put a tensor into a module under any name; deprecated."""
+    warn_deprecated("tensordict.nn.functional_modules.set_tensor_dict()")
+    _set_tensor(module, name, tensor)
+
+
+def _set_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Set a parameter, a buffer, or else an attribute that no module code looks at."""
+    if isinstance(tensor, nn.Parameter):
+        module.register_parameter(name, tensor)
+        return
+    module._parameters.pop(name, None)
+    if name in module._buffers:
+        module._buffers[name] = tensor
+    else:
+        module.__dict__[name] = tensor

@@ -1,0 +1,112 @@
+"""Several copies of a module, called at once."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.containers.dense import TensorDict
+from tensordict.containers.params import TensorDictParams
+from tensordict.nn.common import TensorDictModuleBase, _reset_below
+from tensordict.nn.dispatching import dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["EnsembleModule"]
+
+
+class EnsembleModule(TensorDictModuleBase):
+    """Several copies of a module with parameters of their own, called at once.
+
+    The parameters are stacked in ``params_td``, ``[N, *F]``, each copy drawn anew; the
+    call is one :func:`torch.vmap` over them. Random operations differ between copies.
+
+    Args:
+        module: what is copied. It stays as it is.
+        num_copies: how many, ``N``.
+        expand_input: whether all copies get the same input, ``[*B]``; otherwise copy
+            ``i`` gets row ``i`` of it, ``[N, *B]``.
+
+    Raises:
+        ValueError: there would be no copy.
+
+    Examples:
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(torch.nn.Linear(3, 2), in_keys=["x"], out_keys=["y"])
+        >>> ensemble = EnsembleModule(net, num_copies=4)
+        >>> ensemble(TensorDict(x=torch.zeros(5, 3), batch_size=[5]))["y"].shape
+        torch.Size([4, 5, 2])
+    """
+
+    def __init__(
+        self, module: TensorDictModuleBase, num_copies: int, expand_input: bool = True
+    ) -> None:
+        super().__init__()
+        self.in_keys = module.in_keys
+        self.out_keys = module.out_keys
+        if num_copies < 1:
+            msg = f"items cannot be empty: an ensemble needs a copy, got {num_copies}."
+            raise RuntimeError(msg)
+        copies = [_drawn_anew(module) for _ in range(num_copies)]
+        params = TensorDict.from_modules(*copies, lock=False)
+        self.module = module
+        # Parameters and buffers stay what they are: a running mean is no parameter.
+        self.params_td = TensorDictParams(params, no_convert=True)
+        self.expand_input = expand_input
+
+    def _func_module_call(self, tensordict: Any, params: Any) -> Any:
+        with params.to_module(self.module):
+            return self.module(tensordict)
+
+    @property
+    def vmapped_forward(self) -> Callable[[Any, Any], Any]:
+        """The call of the module with stacked parameters, as its second argument."""
+        return torch.vmap(
+            self._func_module_call,
+            (None if self.expand_input else 0, 0),
+            randomness="different",
+        )
+
+    @dispatch(auto_batch_size=False)
+    def forward(self, tensordict: Any) -> Any:
+        """The outputs of all copies, ``[N, *B]``; the input stays as it is."""
+        tensordict = tensordict.copy()
+        if not self.expand_input and not tensordict.batch_dims:
+            # Tensors that were dispatched: their first dim is that of the copies.
+            tensordict.auto_batch_size_(1)
+        return self.vmapped_forward(tensordict, self.params_td)
+
+    def reset_parameters_recursive(self, parameters: Any = None) -> Any:
+        """Draw the parameters of all copies anew, in place.
+
+        Args:
+            parameters: a collection of stacked parameters, ``[N]``.
+
+        Raises:
+            ValueError: there are none: those of the ensemble are ``params_td``.
+        """
+        if parameters is None:
+            msg = (
+                "Ensembles are functional and require passing a TensorDict of parameters "
+                "to reset_parameters_recursive: pass params_td for the ensemble's own."
+            )
+            raise ValueError(msg)
+        if not parameters.batch_dims:
+            module: Any = self.module
+            return module.reset_parameters_recursive(parameters)
+        for row in parameters.unbind(0):
+            self.reset_parameters_recursive(row)
+        return parameters
+
+
+def _drawn_anew(module: TensorDictModuleBase) -> Any:
+    """A copy of a module with parameters of its own."""
+    copied = copy.deepcopy(module)
+    _reset_below(copied)
+    for child in copied.modules():
+        if isinstance(child, EnsembleModule):
+            child.reset_parameters_recursive(child.params_td)
+    return copied

@@ -1,0 +1,5 @@
+"""Established import path: what is made of modules by :mod:`torch.fx`."""
+
+from tensordict.prototype.fx import symbolic_trace
+
+__all__ = ["symbolic_trace"]

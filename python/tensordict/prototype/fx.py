@@ -1,0 +1,125 @@
+"""Modules of collections as graphs of :mod:`torch.fx`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx, nn
+
+from tensordict import _rust
+from tensordict.nn.common import TensorDictModule, TensorDictModuleWrapper
+from tensordict.nn.dispatching import SINK, dispatch
+from tensordict.nn.sequence import TensorDictSequential
+
+__all__ = ["TDGraphModule", "symbolic_trace"]
+
+NestedKey = Any
+
+
+class TDGraphModule(nn.Module):
+    """A traced graph of tensors that reads and writes a collection.
+
+    Args:
+        graph_module: takes a collection and gives the outputs.
+        out_keys: where they go.
+        in_keys: the entries that the graph reads, if tensors are to be dispatched.
+    """
+
+    def __init__(
+        self,
+        graph_module: fx.GraphModule,
+        out_keys: list[NestedKey],
+        in_keys: list[NestedKey] | None = None,
+    ) -> None:
+        super().__init__()
+        self.out_keys = _rust.unravel_key_list(list(out_keys))
+        self.in_keys = _rust.unravel_key_list(list(in_keys or ()))
+        self._gm = graph_module
+
+    @dispatch(auto_batch_size=False)
+    def forward(self, tensordict: Any) -> Any:
+        """Execute the graph, and write its outputs."""
+        outputs = self._gm(tensordict)
+        if not isinstance(outputs, tuple):
+            outputs = (outputs,)
+        for key, value in zip(self.out_keys, outputs, strict=True):
+            if key != SINK:
+                _rust.set_entry(tensordict, key, value)
+        return tensordict
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the graph, such as its ``code``."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            modules = self.__dict__.get("_modules", {})
+            if "_gm" in modules and not name.startswith("__"):
+                return getattr(modules["_gm"], name)
+            raise
+
+
+class _Tensors(nn.Module):
+    """The modules of tensors inside a module, and how values go from one to another."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.steps = _flattened(module)
+        self.held = nn.ModuleList(
+            step.module for step in self.steps if isinstance(step.module, nn.Module)
+        )
+        self.in_keys = module.in_keys
+        self.out_keys = module.out_keys
+
+    def forward(self, tensordict: Any) -> Any:
+        values = {key: tensordict[key] for key in self.in_keys}
+        for step in self.steps:
+            keys = step.out_keys_source
+            outputs = step._call_module([values[key] for key in step.in_keys])
+            if len(keys) == 1 and not isinstance(outputs, tuple):
+                outputs = (outputs,)
+            # An output may be a proxy, which has no length.
+            for number, key in enumerate(keys):
+                values[key] = outputs[number]
+        found = tuple([values[key] for key in self.out_keys])
+        return found[0] if len(found) == 1 else found
+
+
+def _flattened(module: Any) -> list[TensorDictModule]:
+    """The modules of tensors in the order of their calls."""
+    if isinstance(module, TensorDictModuleWrapper):
+        return _flattened(module.td_module)
+    if isinstance(module, TensorDictSequential):
+        return [step for part in module for step in _flattened(part)]
+    if isinstance(module, TensorDictModule):
+        return [module]
+    msg = (
+        f"Unsupported type {type(module)}: only a TensorDictModule, and a "
+        "TensorDictSequential of such, can be traced."
+    )
+    raise TypeError(msg)
+
+
+def symbolic_trace(td_module: Any) -> TDGraphModule:
+    """Trace a module of collections, or a sequence of them, to one graph of tensors.
+
+    Args:
+        td_module: a :class:`TensorDictModule` or :class:`TensorDictSequential`.
+
+    Raises:
+        TypeError: it is, or has, a module of another kind.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import TensorDictModule, TensorDictSequential
+        >>> sequence = TensorDictSequential(
+        ...     TensorDictModule(torch.relu, in_keys=["x"], out_keys=["y"]),
+        ...     TensorDictModule(torch.neg, in_keys=["y"], out_keys=["z"]),
+        ... )
+        >>> traced = symbolic_trace(sequence)
+        >>> traced(TensorDict(x=torch.ones(2)))["z"]
+        tensor([-1., -1.])
+    """
+    root = _Tensors(td_module)
+    graph = fx.Tracer().trace(root)
+    return TDGraphModule(fx.GraphModule(root, graph), root.out_keys, root.in_keys)

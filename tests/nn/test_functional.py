@@ -1,0 +1,161 @@
+"""Functional modules, ensembles, recorded calls and traced graphs."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from tensordict import TensorDict
+from tensordict.nn import (
+    CudaGraphModule,
+    EnsembleModule,
+    TensorDictModule,
+    TensorDictSequential,
+    get_functional,
+    is_functional,
+    make_functional,
+    repopulate_module,
+)
+from tensordict.prototype import symbolic_trace
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_functional_module_needs_its_parameters(net):
+    x = torch.randn(5, 3)
+    expected = net.eval()(x)
+    params = make_functional(net)
+    assert is_functional(net)
+    assert not list(net.parameters())
+    assert torch.equal(net(x, params), expected)
+    assert torch.equal(net(x, params=params), expected)
+    with pytest.raises(RuntimeError, match="Sequential is functional.*params"):
+        net(x)
+    repopulate_module(net, params)
+    assert not is_functional(net)
+    assert torch.equal(net(x), expected)
+    assert len(list(net.parameters())) == 6
+
+
+def test_functional_copy_leaves_the_module_alone(net):
+    x = torch.randn(5, 3)
+    functional = get_functional(net.eval())
+    zeros = TensorDict.from_module(net).data.clone().zero_()
+    assert torch.equal(functional(x), net(x))
+    assert not functional(x, params=zeros).any()
+    assert torch.equal(functional(x), net(x))
+
+
+def test_functional_module_of_collections():
+    module = TensorDictModule(nn.Linear(3, 2), ["x"], ["y"])
+    params = make_functional(module)
+    td = TensorDict(x=torch.ones(5, 3), batch_size=[5])
+    stacked = torch.stack([params, params.clone().zero_()])
+    result = torch.vmap(module, (None, 0))(td, stacked)
+    assert result["y"].shape == (2, 5, 2)
+    assert not result["y"][1].any()
+
+
+def test_functional_module_after_an_error_has_no_parameters(net):
+    params = make_functional(net)
+    with pytest.raises(RuntimeError):
+        net(torch.randn(5, 7), params)
+    assert not list(net.parameters())
+
+
+def test_ensemble_of_module_with_buffers(net):
+    module = TensorDictModule(net, ["x"], ["y"])
+    before = copy.deepcopy(net.state_dict())
+    ensemble = EnsembleModule(module, 3)
+    td = TensorDict(x=torch.randn(6, 3), batch_size=[6])
+    result = ensemble(td)
+    assert result["y"].shape == (3, 6, 2)
+    assert "y" not in td
+    assert ensemble.params_td["module", "1", "num_batches_tracked"].tolist() == [1] * 3
+    assert all(
+        torch.equal(before[key], value) for key, value in net.state_dict().items()
+    )
+    result["y"].sum().backward()
+    assert ensemble.params_td["module", "3", "weight"].grad.shape == (3, 2, 4)
+    for i in range(3):
+        with ensemble.params_td.data[i].clone().to_module(module):
+            torch.testing.assert_close(module(td.copy())["y"], result["y"][i])
+
+
+def test_ensemble_of_rows():
+    ensemble = EnsembleModule(
+        TensorDictModule(nn.Linear(3, 2), ["x"], ["y"]), 4, expand_input=False
+    )
+    assert ensemble(torch.randn(4, 6, 3)).shape == (4, 6, 2)
+    with pytest.raises(ValueError, match="same size in the mapped dimension"):
+        ensemble(torch.randn(5, 6, 3))
+
+
+def test_ensemble_is_reset_in_place():
+    ensemble = EnsembleModule(TensorDictModule(nn.Linear(3, 2), ["x"], ["y"]), 4)
+    weight = ensemble.params_td["module", "weight"]
+    before = weight.detach().clone()
+    ensemble.reset_parameters_recursive(ensemble.params_td)
+    assert ensemble.params_td["module", "weight"] is weight
+    assert not (before == weight).any()
+    with pytest.raises(ValueError, match="pass params_td"):
+        ensemble.reset_parameters_recursive()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would record a graph")
+def test_cuda_graph_without_gpu_calls_the_module():
+    with pytest.warns(UserWarning, match="without CUDA device"):
+        module = CudaGraphModule(TensorDictModule(torch.neg, ["x"], ["y"]))
+    assert module(TensorDict(x=torch.ones(2)))["y"].tolist() == [-1, -1]
+    assert module(torch.ones(2)).tolist() == [-1, -1]
+    assert module.in_keys == ["x"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_cuda_graph_replays():
+    calls = []
+
+    def count(x):
+        calls.append(1)
+        return x + 1
+
+    module = CudaGraphModule(TensorDictModule(count, ["x"], ["y"]))
+    function = CudaGraphModule(lambda x, scale: {"y": (x * scale).sum()})
+    for i in range(6):
+        x = torch.full((3,), float(i), device="cuda")
+        td = module(TensorDict(x=x, z=x))
+        assert list(td.keys()) == ["x", "z", "y"]
+        assert td["y"].tolist() == [i + 1] * 3
+        assert function(x, 2.0)["y"].item() == 6 * i
+    assert len(calls) == 3
+    with pytest.raises(ValueError, match="3.0 in the place of 2.0"):
+        function(x, 3.0)
+    with pytest.raises(ValueError, match="other arguments"):
+        function(x[:2], 2.0)
+
+
+def test_traced_sequence_gives_what_it_gave():
+    sequence = TensorDictSequential(
+        TensorDictModule(nn.Linear(3, 4), ["x"], [("n", "y")]),
+        TensorDictModule(lambda y: y.chunk(2, -1), [("n", "y")], ["a", "_"]),
+        TensorDictModule(torch.mul, ["a", "a"], ["z"]),
+    )
+    traced = symbolic_trace(sequence)
+    td = TensorDict(x=torch.randn(5, 3), batch_size=[5])
+    expected = sequence(td.copy())
+    assert (traced(td.copy()) == expected).all()
+    assert "torch.mul" in traced.code
+    with pytest.raises(TypeError, match="Unsupported type"):
+        symbolic_trace(nn.Linear(3, 2))
+
+
+def test_function_without_a_name_is_pickled_by_value():
+    module = TensorDictModule(lambda x: x + 1, ["x"], ["y"])
+    for copied in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
+        assert copied(x=torch.ones(1)).item() == 2
