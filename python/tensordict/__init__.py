@@ -75,7 +75,8 @@ from tensordict.storage.functions import (
 )
 
 # As above, the decorator takes the name of the module it is in.
-from tensordict.tensorclass import TensorClass, tensorclass
+from tensordict.tensorclass import TensorAttrs, TensorClass, tensorclass
+from tensordict.typedtensordict import TypedTensorDict
 from tensordict.utils import isin, parse_tensor_dict_string
 
 _hooks.install()
@@ -96,11 +97,13 @@ __all__ = [
     "NonTensorDataBase",
     "NonTensorStack",
     "PackLayout",
+    "TensorAttrs",
     "TensorClass",
     "TensorCollection",
     "TensorDict",
     "TensorDictBase",
     "TensorDictParams",
+    "TypedTensorDict",
     "__version__",
     "assert_allclose_td",
     "assert_close",

@@ -24,7 +24,7 @@ def get_field(name: str, tc: Any) -> Any:
     if inner._is_dense:
         value = inner._tensordict.get(name)
     else:
-        value = inner.get(name)
+        value = tc._read_field(name)
     if value is None or isinstance(value, torch.Tensor):
         return value
     return tc._value_of_entry(value)

@@ -50,8 +50,9 @@ class _BatchSize(tuple[int, ...]):  # noqa: SLOT001 - a handful of instances
 
 def register_collection(cls: type, rebuilt_as: type | None = None) -> None:
     """Make the instances of exactly ``cls`` nodes of a pytree."""
+    is_known = cls in _registered
     _registered[cls] = cls if rebuilt_as is None else rebuilt_as
-    if _EXCLUDED_FROM_THE_START:
+    if is_known or _EXCLUDED_FROM_THE_START:
         return
     _add_node(cls)
 

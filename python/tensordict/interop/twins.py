@@ -290,10 +290,7 @@ def rebuild_as(
 
 def _rebuild_as(td: Any, iterator: Any, cls: Any, size: Any) -> Any:
     if not td._is_dense:
-        built = td._rebuild_plain(iterator)
-        if not built._is_dense:
-            return built
-        return _rebuild_as(built, iter(leaves(built)), cls, size)
+        return td._rebuild_as(iterator, cls, size)
     entries = {}
     for key, value in list(td._tensordict.items()):
         if isinstance(value, CollectionProtocol):

@@ -224,16 +224,7 @@ class ApplyOps(CollectionProtocol):
         Returns:
             A collection without batch dims that holds a :class:`TensorAttrs` per leaf.
         """
-        try:
-            from tensordict.tensorclass import (  # type: ignore[import-not-found]
-                TensorAttrs,
-            )
-        except ModuleNotFoundError:
-            msg = (
-                "attrs() gives TensorAttrs, a tensorclass, which this version of "
-                "tensordict-rs does not have yet."
-            )
-            raise NotImplementedError(msg) from None
+        from tensordict.tensorclass import TensorAttrs
 
         return self._apply_with(
             lambda leaf: TensorAttrs.from_tensor(leaf, fields=fields),

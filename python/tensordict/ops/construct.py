@@ -94,6 +94,16 @@ class ConstructOps(CopyingOps):
             return input_dict  # type: ignore[return-value]
         if not isinstance(input_dict, Mapping):
             input_dict = dict(input_dict)
+        if not cls._is_dense:
+            made = _dense().from_dict(
+                input_dict,
+                auto_batch_size=auto_batch_size,
+                batch_size=batch_size,
+                device=device,
+                batch_dims=batch_dims,
+                names=names,
+            )
+            return cls._from_plain(made)
         given = batch_size is not None
         size = torch.Size(() if batch_size is None else batch_size)
         entries = {
@@ -148,7 +158,7 @@ class ConstructOps(CopyingOps):
                         value, batch_size=batch_size, device=device
                     )
             made[key] = value
-        return _dense().from_dict(
+        plain = _dense().from_dict(
             made,
             auto_batch_size=auto_batch_size,
             batch_size=batch_size,
@@ -156,6 +166,12 @@ class ConstructOps(CopyingOps):
             batch_dims=batch_dims,
             names=names,
         )
+        return self._from_plain(plain)
+
+    @classmethod
+    def _from_plain(cls, made: Any) -> Any:
+        """What a factory gives for the plain container that it made."""
+        return made
 
     @classmethod
     def from_any(
@@ -185,7 +201,7 @@ class ConstructOps(CopyingOps):
             'text'
         """
         _warn_batch_dims_ignored("from_any", batch_dims, auto_batch_size, batch_size)
-        return convert(
+        made = convert(
             obj,
             cls=cls,
             auto_batch_size=auto_batch_size,
@@ -193,6 +209,7 @@ class ConstructOps(CopyingOps):
             device=device,
             batch_size=batch_size,
         )
+        return cls._from_plain(made) if isinstance(made, CollectionProtocol) else made
 
     @classmethod
     def from_tuple(
@@ -213,11 +230,12 @@ class ConstructOps(CopyingOps):
             tensor([1., 1.])
         """
         _warn_batch_dims_ignored("from_tuple", batch_dims, auto_batch_size, batch_size)
-        return _dense().from_dict(
+        made = _dense().from_dict(
             {str(number): item for number, item in enumerate(obj)},
             **_sizes(auto_batch_size, batch_dims, batch_size),
             device=device,
         )
+        return cls._from_plain(made)
 
     @classmethod
     def from_namedtuple(
@@ -247,11 +265,12 @@ class ConstructOps(CopyingOps):
         )
         if is_namedtuple(named_tuple):
             named_tuple = named_tuple._asdict()
-        return _dense().from_dict(
+        made = _dense().from_dict(
             dict(named_tuple.items()),
             **_sizes(auto_batch_size, batch_dims, batch_size),
             device=device,
         )
+        return cls._from_plain(made)
 
     @classmethod
     def from_dataclass(
@@ -304,7 +323,7 @@ class ConstructOps(CopyingOps):
             raise TypeError(MSG_DATACLASS.format(type(dataclass)))
         if isinstance(dataclass, type):
             raise TypeError(MSG_DATACLASS_TYPE.format(dataclass.__name__))
-        return _dense().from_dict(
+        made = _dense().from_dict(
             {
                 field.name: getattr(dataclass, field.name)
                 for field in dataclasses.fields(dataclass)
@@ -312,6 +331,7 @@ class ConstructOps(CopyingOps):
             **_sizes(auto_batch_size, batch_dims, batch_size),
             device=device,
         )
+        return cls._from_plain(made)
 
     @classmethod
     def from_struct_array(
@@ -348,7 +368,8 @@ class ConstructOps(CopyingOps):
         if not sizes.get("auto_batch_size") and batch_size is None:
             sizes["batch_size"] = struct_array.shape
         fields = {name: _field(struct_array[name]) for name in struct_array.dtype.names}
-        return _dense().from_dict(fields, **sizes, device=device)
+        made = _dense().from_dict(fields, **sizes, device=device)
+        return cls._from_plain(made)
 
     @classmethod
     def from_list(
@@ -433,7 +454,8 @@ class ConstructOps(CopyingOps):
             >>> TensorDict.fromkeys(["a", ("n", "b")])["n", "b"]
             tensor(0)
         """
-        return _dense()(dict.fromkeys(keys, value), [])
+        made = _dense()(dict.fromkeys(keys, value), [])
+        return cls._from_plain(made)
 
     @classmethod
     def from_pytree(
@@ -473,6 +495,7 @@ class ConstructOps(CopyingOps):
                 td.batch_size = torch.Size(batch_size)
             elif auto_batch_size:
                 td.auto_batch_size_(batch_dims)
+            return cls._from_plain(td)
         return made
 
     @classmethod
@@ -524,6 +547,7 @@ class ConstructOps(CopyingOps):
             _rust.set_entry(
                 td, key, torch.zeros([*size, *shape], dtype=dtype, device=device)
             )
+        td = cls._from_plain(td)
         if storage == "memmap":
             return td.memmap_(**kwargs)
         if storage == "shared":

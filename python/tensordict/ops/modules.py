@@ -46,11 +46,12 @@ class ModulesOps(CollectionProtocol):
             >>> params["weight"].shape
             torch.Size([2, 3])
         """
+        kind: Any = cls if cls._is_dense else cls._plain_type
         if use_state_dict:
-            td = _from_state_dict(cls, module)
+            td = _from_state_dict(kind, module)
         else:
-            td = _from_module(cls, module, filter_empty)
-        return _finished(td, as_module, lock)
+            td = _from_module(kind, module, filter_empty)
+        return _finished(cls._from_plain(td), as_module, lock)
 
     @classmethod
     def from_modules(

@@ -7,6 +7,7 @@ containers over it, so that it has their whole vocabulary by inheritance.
 - ``base``: the container, and how attributes are read and written;
 - ``fields``: what a class body declares, and the ``__init__`` made of it;
 - ``casting``: what ``autocast`` makes of values;
+- ``attributes``: :class:`TensorAttrs`, the leaves of ``td.attrs()``;
 - ``decorator``: the decorator form, which gives a class that base;
 - ``reserved``: the names that fields cannot have.
 """
@@ -18,6 +19,7 @@ from tensordict.containers.nontensor import (
     NonTensorDataBase,
     NonTensorStack,
 )
+from tensordict.tensorclass.attributes import TensorAttrs
 from tensordict.tensorclass.base import TensorClass
 from tensordict.tensorclass.decorator import tensorclass
 
@@ -26,6 +28,7 @@ __all__ = [
     "NonTensorData",
     "NonTensorDataBase",
     "NonTensorStack",
+    "TensorAttrs",
     "TensorClass",
     "is_non_tensor",
     "tensorclass",

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorCollection
 from tensordict.ops.display import describe_fields
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -40,6 +41,14 @@ MSG_KEYS = (
 MSG_INDEX = (
     "Invalid indexing arguments: {!r}. A tensorclass is indexed along its batch "
     "dimensions; to {}."
+)
+MSG_ASSIGN = (
+    "__setitem__ only supports tensorclasses, tensordicts, numeric scalars and tensors. "
+    "Got {}"
+)
+MSG_OTHER_CLASS = (
+    "__setitem__ is only allowed for same-class or compatible class (i.e. same members) "
+    "assignment"
 )
 MSG_READ = "read a field, use the attribute or get({!r})"
 MSG_WRITE = "write a field, use the attribute or set({!r}, value)"
@@ -102,6 +111,7 @@ class TensorClass(TensorCollection):
     __expected_keys__: ClassVar[set[str]] = set()
     _type_hints: ClassVar[dict[str, Any]] = {}
     _scalar_fields: ClassVar[dict[str, tuple[type, ...]]] = {}
+    _tensorclass_fields: ClassVar[dict[str, Any]] = {}
     _plain_fields: ClassVar[frozenset[str]] = frozenset()
 
     if TYPE_CHECKING:
@@ -194,6 +204,16 @@ class TensorClass(TensorCollection):
             return value, not cls._nocast
         return value, isinstance(value, list) and not cls._autocast
 
+    def _read_field(self, name: str) -> Any:
+        """The entry of a field; where only some members of a stack have it, a list."""
+        inner = self._tensordict
+        value = inner.get(name)
+        if value is None:
+            members = [member for member, _ in inner._member_operands(()) or ()]
+            if any(name in member._entries() for member in members):
+                return [member.get(name) for member in members]
+        return value
+
     @classmethod
     def _value_of_entry(cls, value: Any) -> Any:
         """What a field gives for its entry: of a non-tensor entry what it holds."""
@@ -235,6 +255,10 @@ class TensorClass(TensorCollection):
         return made
 
     @classmethod
+    def _from_plain(cls, made: Any) -> Self:
+        return made if isinstance(made, cls) else cls.from_tensordict(made)
+
+    @classmethod
     def _check_keys(cls, entries: Any) -> None:
         expected = cls.__expected_keys__
         keys = {key if isinstance(key, str) else key[0] for key in entries.keys()}  # noqa: SIM118 - a collection's own
@@ -264,7 +288,7 @@ class TensorClass(TensorCollection):
             >>> Data.from_tensordict(TensorDict(a=torch.zeros(3), batch_size=[3])).a.shape
             torch.Size([3])
         """
-        return cls._from_tensordict(tensordict, non_tensordict)
+        return cls._from_tensordict(_with_classes(cls, tensordict), non_tensordict)
 
     # The protocol: the operations of the container inside -------------------------------
 
@@ -379,8 +403,8 @@ class TensorClass(TensorCollection):
     def _member_operands(self, operands: Any) -> Any:
         return self._tensordict._member_operands(operands)
 
-    def _align_leaves(self, other: Any, out: list[Any]) -> bool:
-        return self._tensordict._align_leaves(_inside(other), out)
+    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
+        return self._tensordict._align_leaves(_inside(other), out, is_complete)
 
     def _leaf_batch_dims(self, out: list[int]) -> None:
         self._tensordict._leaf_batch_dims(out)
@@ -402,12 +426,18 @@ class TensorClass(TensorCollection):
     def _leaves(self, out: list[Any]) -> None:
         _rust.leaves(self._tensordict, out)
 
-    def _rebuild(self, values: Any, lock: bool) -> Self:
-        # ``values`` may be the iterator of a walk above: no more is taken from it than
-        # there are leaves here.
+    def _taken(self, values: Any) -> list[Any]:
+        """As many of ``values``, the iterator of a walk above, as there are leaves."""
         iterator = iter(values)
-        taken = [next(iterator) for _ in _rust.leaves(self._tensordict)]
-        return self._wrap(_rust.rebuild(self._tensordict, taken, True, lock))
+        return [next(iterator) for _ in _rust.leaves(self._tensordict)]
+
+    def _rebuild(self, values: Any, lock: bool) -> Self:
+        leaves = self._taken(values)
+        return self._wrap(_rust.rebuild(self._tensordict, leaves, True, lock))
+
+    def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Self:
+        leaves = self._taken(values)
+        return self._wrap(_rust.rebuild_as(self._tensordict, leaves, cls, size))
 
     def _clone_structure(self) -> Self:
         return self._wrap(_rust.clone_structure(self._tensordict))
@@ -439,7 +469,13 @@ class TensorClass(TensorCollection):
         return self._wrap(inner[0]._stack_lazily(inner, dim, name))
 
     def _as_dense(self) -> Any:
-        return self._tensordict
+        return self._tensordict._as_dense()
+
+    def _as_plain(self) -> Any:
+        return self._clone_structure()
+
+    def _get_sub_tensordict(self, idx: Any) -> Any:
+        return self._wrap(self._tensordict._get_sub_tensordict(idx))
 
     def _lock_tree(self, parents: tuple[Any, ...]) -> None:
         _rust.lock_tree(self._tensordict, parents)
@@ -515,7 +551,31 @@ class TensorClass(TensorCollection):
         ):
             hint = MSG_WRITE.format(index)
             raise ValueError(MSG_INDEX.format(index, hint))
-        self._tensordict[index] = _inside(value)
+        self._tensordict[index] = self._assignable(value)
+
+    def _assignable(self, value: Any) -> Any:
+        """What can be written at an index: a number, a tensor or entries that fit.
+
+        Raises:
+            ValueError: it is something else, or a tensorclass with other fields.
+        """
+        if isinstance(value, TensorClass):
+            same = type(value).__expected_keys__ == type(self).__expected_keys__
+            if not (same or isinstance(value, type(self))):
+                raise ValueError(MSG_OTHER_CLASS)
+            return value._tensordict
+        allowed = (
+            torch.Tensor,
+            CollectionProtocol,
+            bool,
+            int,
+            float,
+            complex,
+            np.number,
+        )
+        if not isinstance(value, allowed):
+            raise ValueError(MSG_ASSIGN.format(type(value)))
+        return value
 
     def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
         """The value at a nested key, or a default; of a field as the attribute gives it."""
@@ -523,6 +583,8 @@ class TensorClass(TensorCollection):
             # A field that is not set is None, whatever the default.
             args, kwargs = (None,), {**kwargs}
             kwargs.pop("default", None)
+            if not kwargs:
+                return _rust.get_field(key, self)
         return self._value_of_entry(self._tensordict.get(key, *args, **kwargs))
 
     def __bool__(self) -> NoReturn:
@@ -544,7 +606,7 @@ class TensorClass(TensorCollection):
             **kwargs: see :meth:`TensorDict.to_dict`.
         """
         result = self._tensordict.to_dict(retain_none=retain_none, **kwargs)
-        if retain_none:
+        if retain_none and kwargs.get("convert_tensors") != "numpy":
             for name in self._field_names():
                 result.setdefault(name, None)
         return result
@@ -574,6 +636,42 @@ class TensorClass(TensorCollection):
     def empty(self, *args: Any, **kwargs: Any) -> Self:
         """An instance of the same batch size, device and names without any field set."""
         return self._wrap(self._tensordict.empty(*args, **kwargs))
+
+    def create_nested(self, key: Any) -> Self:
+        """Put an empty collection into a field. See :meth:`TensorDict.create_nested`.
+
+        Raises:
+            AttributeError: the key does not begin with a field.
+        """
+        path = _rust.unravel_key_to_tuple(key)
+        if path:
+            self._check_field(path[0])
+        self._tensordict.create_nested(key)
+        return self
+
+    def where(
+        self, condition: Any, other: Any, *, out: Any = None, **kwargs: Any
+    ) -> Any:
+        """Take elements of this where ``condition`` holds. See :meth:`TensorDict.where`."""
+        result = self._tensordict.where(
+            condition, _inside(other), out=_inside(out), **kwargs
+        )
+        return self._from_tensordict(result) if out is None else out
+
+    def data_ptr(self, *args: Any, **kwargs: Any) -> Any:
+        """A :class:`TensorDict` of the addresses of the fields' memory."""
+        return self._tensordict.data_ptr(*args, **kwargs)
+
+    def extend(self, tensordict: Any) -> None:
+        """Add the members of a list or a lazy stack to this one, a lazy stack itself."""
+        if isinstance(tensordict, TensorClass):
+            self._tensordict.extend(tensordict._tensordict)
+        else:
+            self._tensordict.extend([_inside(each) for each in tensordict])
+
+    def numpy(self) -> Any:
+        """Nested dictionaries of arrays that share the memory of the fields."""
+        return self._tensordict.numpy()
 
     def tolist(self, **kwargs: Any) -> Any:
         """Nested lists over the batch dims with a dictionary of the set fields for each."""
@@ -617,6 +715,21 @@ class TensorClass(TensorCollection):
         held = {name for name, _ in entries}
         missing = [name for name in self._field_names() if name not in held]
         return [*entries, *((name, None) for name in missing)]
+
+
+def _with_classes(cls: Any, td: Any) -> Any:
+    """``td`` with what is nested in it as the tensorclasses that the fields name."""
+    changed: dict[str, Any] = {}
+    for name, nested in cls._tensorclass_fields.items():
+        value = td._get_entry(name, NO_DEFAULT)
+        if isinstance(value, CollectionProtocol) and not is_tensorclass(value):
+            changed[name] = nested.from_tensordict(value)
+    if not changed:
+        return td
+    td = td.copy()
+    for name, value in changed.items():
+        td._set_entry(name, value)
+    return td
 
 
 def _inside(value: Any) -> Any:

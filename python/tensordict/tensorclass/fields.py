@@ -17,7 +17,7 @@ from tensordict.interop.pytree import register_tensorclass
 from tensordict.protocol import CollectionProtocol
 from tensordict.tensorclass.reserved import RESERVED
 
-__all__ = ["OPTIONS", "prepare"]
+__all__ = ["OPTIONS", "prepare", "resolved_annotation"]
 
 OPTIONS = (
     "autocast",
@@ -90,6 +90,11 @@ def prepare(
     cls._scalar_fields = {
         name: _SCALARS[hints[name]] for name in fields if _is_scalar(hints[name])
     }
+    cls._tensorclass_fields = {
+        name: nested
+        for name in fields
+        if (nested := _tensorclass_of(hints[name])) is not None
+    }
     if cls._tensor_only and not all(_is_tensor_type(hints[name]) for name in fields):
         raise TypeError(MSG_TENSOR_TYPES)
     takes_tensors_as_they_are = not (cls._autocast or cls._frozen)
@@ -141,25 +146,38 @@ def _hints(cls: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         if "__dataclass_fields__" in base.__dict__:
-            scope = vars(sys.modules.get(base.__module__, types))
             for name, annotation in inspect.get_annotations(base).items():
-                found[name] = _resolved(annotation, scope, base)
+                hint = resolved_annotation(annotation, base)
+                is_pseudo = (
+                    isinstance(hint, dataclasses.InitVar)
+                    or typing.get_origin(hint) is ClassVar
+                )
+                found[name] = Any if is_pseudo else hint
     return found
 
 
-def _resolved(annotation: Any, scope: dict[str, Any], cls: Any) -> Any:
-    if isinstance(annotation, str):
-        try:
-            annotation = eval(annotation, scope, {cls.__name__: cls})  # noqa: S307 - as typing does it
-        except Exception:  # noqa: BLE001 - whatever it names, it says nothing here
-            return Any
-    if isinstance(annotation, dataclasses.InitVar):
+def resolved_annotation(annotation: Any, cls: Any) -> Any:
+    """An annotation in the body of ``cls`` that may be a text; Any where it fails."""
+    if not isinstance(annotation, str):
+        return annotation
+    scope = vars(sys.modules.get(cls.__module__, types))
+    try:
+        return eval(annotation, scope, {cls.__name__: cls})  # noqa: S307 - as typing does
+    except Exception:  # noqa: BLE001 - whatever it names, it says nothing here
         return Any
-    return Any if typing.get_origin(annotation) is ClassVar else annotation
 
 
 def _is_scalar(hint: Any) -> bool:
     return isinstance(hint, type) and hint in _SCALARS
+
+
+def _tensorclass_of(hint: Any) -> Any:
+    """The tensorclass that an annotation names, perhaps as optional; else None."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        named = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        return _tensorclass_of(named[0]) if len(named) == 1 else None
+    is_one = isinstance(hint, type) and getattr(hint, "_is_tensorclass", False)
+    return hint if is_one and not hint._is_non_tensor else None
 
 
 def _is_tensor_type(hint: Any) -> bool:

@@ -162,13 +162,8 @@ impl<'py> RebuildAs<'_, 'py> {
         values: &mut NewLeaves<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = td.py();
-        let name = self.imports.names.method_rebuild_plain.bind(py);
-        let built = td.call_method1(name, (values.rest()?,))?;
-        if !container::is_dense(self.imports, &built)? {
-            return Ok(built);
-        }
-        let leaves = crate::walks::leaves(&built, None)?;
-        self.any(&built, &mut NewLeaves::new(&leaves)?)
+        let name = self.imports.names.method_rebuild_as.bind(py);
+        td.call_method1(name, (values.rest()?, self.class, self.size))
     }
 }
 

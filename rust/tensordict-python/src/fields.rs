@@ -24,7 +24,7 @@ fn get_field<'py>(
             None => return Ok(py.None().into_bound(py)),
         }
     } else {
-        inner.call_method1(imports.names.get.bind(py), (name,))?
+        tc.call_method1(imports.names.method_read_field.bind(py), (name,))?
     };
     if value.is_none() || ffi::is_subtype(&value, &imports.tensor) {
         return Ok(value);

@@ -1,0 +1,216 @@
+"""A dense container with declared keys."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, dataclass_transform
+
+from tensordict import _rust
+from tensordict.containers.dense import TensorDict
+from tensordict.interop.pytree import register_collection
+from tensordict.tensorclass.fields import resolved_annotation
+from tensordict.tensorclass.reserved import RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from tensordict.protocol import CollectionProtocol
+
+__all__ = ["TypedTensorDict"]
+
+OPTIONS = ("shadow", "frozen", "autocast", "nocast", "tensor_only")
+
+MSG_OPTION = "Unknown TypedTensorDict option: {!r}. Valid options: {}"
+MSG_RESERVED = (
+    "Field {!r} shadows a TensorDictBase attribute. Use TypedTensorDict['shadow'] to "
+    "allow this."
+)
+MSG_MISSING = "{}() missing required field(s): {}"
+MSG_UNKNOWN = "{}() got unexpected field(s): {}"
+MSG_UNSET = "{!r} has field {!r} declared but not set"
+
+
+@dataclass_transform(kw_only_default=True)
+class TypedTensorDict(TensorDict):
+    """A :class:`TensorDict` whose subclasses declare keys, which are attributes too.
+
+    Entries are given as keywords and checked against the declaration: those with
+    neither a default nor ``NotRequired`` must be there, others may not. What is set
+    later is not checked, so that operations can add and remove entries.
+
+    Options are keywords of the class statement, or flags in brackets: ``shadow`` allows
+    keys that have the names of members, ``frozen`` locks what is made. ``autocast``,
+    ``nocast`` and ``tensor_only`` are accepted for the sake of tensorclasses.
+
+    Raises:
+        TypeError: a key is missing, or is not declared.
+
+    Examples:
+        >>> class State(TypedTensorDict):
+        ...     position: torch.Tensor
+        ...     velocity: torch.Tensor | None = None
+        >>> state = State(position=torch.zeros(3, 2), batch_size=[3])
+        >>> state.position is state["position"], state[0].batch_size
+        (True, torch.Size([]))
+        >>> State(batch_size=[3])
+        Traceback (most recent call last):
+        TypeError: State() missing required field(s): position
+    """
+
+    __expected_keys__: ClassVar[frozenset[str]] = frozenset()
+    __required_keys__: ClassVar[frozenset[str]] = frozenset()
+    __optional_keys__: ClassVar[frozenset[str]] = frozenset()
+    __field_defaults__: ClassVar[dict[str, Any]] = {}
+
+    _shadow: ClassVar[bool] = False
+    _frozen: ClassVar[bool] = False
+    _autocast: ClassVar[bool] = False
+    _nocast: ClassVar[bool] = False
+    _tensor_only: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        for name in OPTIONS:
+            if name in options:
+                setattr(cls, f"_{name}", bool(options.pop(name)))
+        super().__init_subclass__(**options)
+        _declare(cls)
+
+    @classmethod
+    def __class_getitem__(cls, item: Any) -> Any:
+        """The class with options: ``TypedTensorDict["shadow"]``."""
+        flags = item if isinstance(item, tuple) else (item,)
+        for flag in flags:
+            if flag not in OPTIONS:
+                raise ValueError(MSG_OPTION.format(flag, ", ".join(OPTIONS)))
+        return _with_flags(cls, flags)
+
+    def __init__(
+        self,
+        _source: Mapping[Any, Any] | CollectionProtocol | None = None,
+        *,
+        batch_size: Sequence[int] | torch.Size | int | None = None,
+        device: torch.device | str | int | None = None,
+        names: Sequence[str | None] | None = None,
+        non_blocking: bool | None = None,
+        lock: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        cls = type(self)
+        if _source is None:
+            missing = cls.__required_keys__ - kwargs.keys()
+            if missing:
+                text = ", ".join(sorted(missing))
+                raise TypeError(MSG_MISSING.format(cls.__name__, text))
+            unknown = kwargs.keys() - cls.__expected_keys__
+            if unknown:
+                text = ", ".join(sorted(unknown))
+                raise TypeError(MSG_UNKNOWN.format(cls.__name__, text))
+            _source = kwargs
+        size = () if batch_size is None else batch_size
+        _rust.init(self, _source, size, device, names, bool(non_blocking))
+        if lock or cls._frozen:
+            self.lock_()
+
+    @classmethod
+    def from_tensordict(cls, td: Any, *, check: bool = True) -> Self:
+        """Make one that shares its entries with ``td``: what is set in one is in both.
+
+        Args:
+            td: a collection. It may have further keys.
+            check: whether a missing key is an error.
+
+        Raises:
+            TypeError: a key is missing.
+
+        Examples:
+            >>> class State(TypedTensorDict):
+            ...     position: torch.Tensor
+            >>> td = TensorDict(position=torch.zeros(3), batch_size=[3])
+            >>> State.from_tensordict(td).position is td["position"]
+            True
+        """
+        held = set(td.keys())
+        missing = cls.__required_keys__ - held
+        if check and missing:
+            name = f"{cls.__name__}.from_tensordict"
+            raise TypeError(MSG_MISSING.format(name, ", ".join(sorted(missing))))
+        if not td._is_dense:
+            td = td._as_dense()
+        return _rust.new(
+            cls, td._tensordict, td._batch_size, td._device, td._td_dim_names
+        )
+
+    def _save_plan(self, plan: Any, level: int) -> None:
+        # Files know nothing of the declaration: they are those of a plain container.
+        plain = _rust.new(
+            TensorDict,
+            self._tensordict,
+            self._batch_size,
+            self._device,
+            self._td_dim_names,
+        )
+        plain._save_plan(plan, level)
+
+
+def _declare(cls: Any) -> None:
+    """Take the keys that the body of ``cls`` declares, and make them properties."""
+    required, optional = set(cls.__required_keys__), set(cls.__optional_keys__)
+    defaults = dict(cls.__field_defaults__)
+    for name, annotation in inspect.get_annotations(cls).items():
+        hint = resolved_annotation(annotation, cls)
+        if typing.get_origin(hint) is ClassVar or hint is ClassVar:
+            continue
+        if name in RESERVED and not cls._shadow:
+            raise AttributeError(MSG_RESERVED.format(name))
+        required.discard(name)
+        optional.discard(name)
+        defaults.pop(name, None)
+        if name in cls.__dict__:
+            defaults[name] = cls.__dict__[name]
+        if name in defaults or typing.get_origin(hint) is NotRequired:
+            optional.add(name)
+        else:
+            required.add(name)
+        setattr(cls, name, property(_reader(name), _writer(name)))
+    cls.__required_keys__, cls.__optional_keys__ = (
+        frozenset(required),
+        frozenset(optional),
+    )
+    cls.__expected_keys__ = frozenset(required | optional)
+    cls.__field_defaults__ = defaults
+    register_collection(cls)
+
+
+def _reader(name: str) -> Any:
+    def read(self: Any) -> Any:
+        try:
+            return self._tensordict[name]
+        except KeyError:
+            pass
+        defaults = type(self).__field_defaults__
+        if name in defaults:
+            return defaults[name]
+        raise AttributeError(MSG_UNSET.format(type(self).__name__, name))
+
+    return read
+
+
+def _writer(name: str) -> Any:
+    def write(self: Any, value: Any) -> None:
+        _rust.set_entry(self, name, value)
+
+    return write
+
+
+@functools.cache
+def _with_flags(cls: Any, flags: tuple[str, ...]) -> Any:
+    name = "_".join([cls.__name__, *flags])
+    options: dict[str, Any] = dict.fromkeys(flags, True)
+    return type(cls)(name, (cls,), {"__module__": cls.__module__}, **options)
+
+
+TypedTensorDict.__module__ = "tensordict.typedtensordict"

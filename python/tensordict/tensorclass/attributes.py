@@ -1,0 +1,48 @@
+"""What is known of a tensor without its values, as a tensorclass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from tensordict.tensorclass.base import TensorClass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["TensorAttrs"]
+
+
+class TensorAttrs(TensorClass):
+    """The device, dtype and shape of a tensor: a leaf of what ``td.attrs()`` gives.
+
+    Examples:
+        >>> attrs = TensorAttrs.from_tensor(torch.zeros(3, 4))
+        >>> attrs.tgt_shape, attrs.tgt_dtype
+        (torch.Size([3, 4]), torch.float32)
+    """
+
+    tgt_device: Any = None
+    tgt_dtype: Any = None
+    tgt_shape: Any = None
+
+    @classmethod
+    def from_tensor(
+        cls, tensor: Any, *, fields: Sequence[str] = ("device", "dtype", "shape")
+    ) -> Self:
+        """Read them off a tensor.
+
+        Args:
+            tensor: the tensor.
+            fields: which of them; those left out are None.
+
+        Raises:
+            AttributeError: ``tensor`` is none.
+        """
+        made = cls()
+        for name in ("device", "dtype", "shape"):
+            if name in fields:
+                made._tensordict.set_non_tensor(f"tgt_{name}", getattr(tensor, name))
+        return made
+
+
+TensorAttrs.__module__ = "tensordict.tensorclass"
