@@ -66,6 +66,12 @@ from tensordict.ops.joining import (
 )
 from tensordict.ops.modules import from_module, from_modules
 from tensordict.ops.packing import PackLayout
+from tensordict.storage.archives import (
+    is_memmap_archive,
+    pack_memmap,
+    refresh_archive_checksums,
+    unpack_memmap,
+)
 from tensordict.storage.functions import (
     from_consolidated,
     load,
@@ -130,6 +136,7 @@ __all__ = [
     "is_inexact",
     "is_integer",
     "is_leaf_nontensor",
+    "is_memmap_archive",
     "is_non_tensor",
     "is_tensor_collection",
     "is_tensorclass",
@@ -143,9 +150,11 @@ __all__ = [
     "maybe_dense_stack",
     "memmap",
     "merge_tensordicts",
+    "pack_memmap",
     "pad",
     "pad_sequence",
     "parse_tensor_dict_string",
+    "refresh_archive_checksums",
     "save",
     "set_capture_non_tensor_stack",
     "set_get_defaults_to_none",
@@ -154,6 +163,7 @@ __all__ = [
     "set_printoptions",
     "stack",
     "tensorclass",
+    "unpack_memmap",
     "unpad_sequence",
     "unravel_key",
     "unravel_key_list",

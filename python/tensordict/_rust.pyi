@@ -46,13 +46,14 @@ class SavePlan:
     def level_directory(self, level: int) -> PathLike[str]: ...
     def write(
         self,
-        num_threads: int,
         exist_ok: bool,
         in_place: bool,
-        durable: bool,
-        checks: bool,
+        how: tuple[int, bool, bool],
         progress: SaveProgress,
     ) -> list[MemoryMappedTensor]: ...
+    def write_archive(
+        self, compression: int, how: tuple[int, bool, bool], progress: SaveProgress
+    ) -> list[torch.Tensor]: ...
     def create(
         self, exist_ok: bool
     ) -> tuple[list[MemoryMappedTensor], list[tuple[PathLike[str], int, int, str]]]: ...
@@ -63,6 +64,33 @@ class SaveProgress:
     def bytes(self) -> tuple[int, int]: ...
     def cancel(self) -> None: ...
 
+@final
+class Archive:
+    def __new__(cls, path: str | PathLike[str], mode: str | None = None) -> Archive: ...
+    def names(self) -> list[str]: ...
+    def has(self, name: str) -> bool: ...
+    def read(self, name: str) -> bytes: ...
+    def load_tree(
+        self,
+        level: str,
+        known_classes: Sequence[str],
+        escapes_keys: bool,
+        num_threads: int,
+        is_mapped: bool,
+    ) -> LoadedLevel: ...
+
+def pack_tree(
+    source: str | PathLike[str],
+    target: str | PathLike[str],
+    compression: int,
+    level: int | None,
+    num_threads: int,
+    progress: SaveProgress,
+) -> None: ...
+def unpack_archive(
+    path: str | PathLike[str], target: str | PathLike[str], num_threads: int
+) -> None: ...
+def refresh_archive(path: str | PathLike[str], num_threads: int) -> None: ...
 def verify_save(
     path: str | PathLike[str], num_threads: int
 ) -> tuple[str, str, list[tuple[str, PathLike[str], str, str, str]]]: ...

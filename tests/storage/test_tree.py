@@ -398,13 +398,6 @@ def test_combinations_that_make_no_sense(tmp_path):
     make().memmap(tmp_path / "z", atomic=True)
 
 
-@pytest.mark.parametrize("arguments", [{"archive": True}, {"archive": None}])
-def test_archives_are_refused_clearly(arguments, tmp_path):
-    with pytest.raises(NotImplementedError, match="archives"):
-        make().memmap(tmp_path / "x.tdz", **arguments)
-    assert files(tmp_path) == []
-
-
 def test_subpath(tmp_path):
     make().memmap(tmp_path / "x")
     for subpath in ("n/m", ("n", "m")):

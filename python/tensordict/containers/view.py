@@ -628,6 +628,11 @@ class _SubTensorDict(TensorDictBase):
     ) -> Self:
         return saved_part(self, leaves, directory)
 
+    def _unlock_saved(self) -> Self:
+        self._source._unlock_saved()
+        self._is_memmap = False
+        return self
+
     @classmethod
     def _load_tree(cls, directory: Path, options: Any) -> Self:
         return load_part(cls, directory, options)

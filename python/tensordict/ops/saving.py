@@ -78,8 +78,11 @@ class SavingOps(CollectionProtocol):
             existsok: whether files that exist may be replaced.
             robust_key: whether keys are escaped to file names. Without, a key that is
                 no file name is an error.
-            archive: not supported yet.
-            compression: not supported yet.
+            archive: whether one file is written, an archive, and no directory. Default:
+                whether ``prefix`` ends with ``.tdz``.
+            compression: how the tensors of an archive are compressed: ``"stored"``
+                (default: not at all, so that they can be mapped), ``"deflate"``,
+                ``"bzip2"`` or ``"lzma"``.
             atomic: False to write over the files in place, as the published release
                 does: readers see the change arrive, and a kill leaves a mixture.
                 Default: the save appears in one step.
@@ -91,7 +94,8 @@ class SavingOps(CollectionProtocol):
 
         Returns:
             A locked collection on the CPU, whose tensors are
-            :class:`~tensordict.MemoryMappedTensor` over the files.
+            :class:`~tensordict.MemoryMappedTensor` over the files. For an archive a
+            plain collection over its mapping, which keeps stores in this process.
 
         Raises:
             RuntimeError: a tensor is mapped from another file and ``copy_existing`` is
@@ -196,7 +200,7 @@ class SavingOps(CollectionProtocol):
             return_early: as for :meth:`memmap`.
             share_non_tensor: as for :meth:`memmap`.
             robust_key: as for :meth:`memmap`.
-            archive: not supported yet.
+            archive: as for :meth:`memmap`. The tensors are then stored to in place.
 
         Raises:
             RuntimeError: a file exists and ``existsok`` is not set.
@@ -287,7 +291,7 @@ class SavingOps(CollectionProtocol):
         a class or runs code that a file names.
 
         Args:
-            prefix: the directory.
+            prefix: the directory, or the archive.
             device: where to copy the tensors. On the CPU they stay mapped; for
                 ``"meta"`` no file of a tensor is opened.
             non_blocking: how they are copied.
@@ -295,7 +299,8 @@ class SavingOps(CollectionProtocol):
             robust_key: whether keys were escaped to file names.
             subpath: the nested collection to load: a key, or keys joined by ``/``.
             mode: None to share stores with files that are writable, ``"r"`` to keep
-                stores in this process, ``"r+"`` to require writable files.
+                stores in this process, ``"r+"`` to require writable files. Stores to
+                an archive are shared with ``"r+"`` only.
             num_threads: the most native threads to map with. Default: the cores that
                 this process may use, at most 8.
             allow_pickle: whether values that were pickled are loaded.
@@ -598,6 +603,10 @@ class SavingOps(CollectionProtocol):
     ) -> Self:
         """Take the tensors over the files. See :mod:`tensordict.storage`."""
         return _tree.saved_dense(self, leaves, directory, inplace)
+
+    def _unlock_saved(self) -> Self:
+        """Make what :meth:`_saved` gave an ordinary container, not tied to files."""
+        return self.unlock_()
 
     @classmethod
     def _load_tree(cls, directory: Path, options: Any) -> Self:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +24,7 @@ from tensordict import _rust
 from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry
+from tensordict.storage.archives import ArchivePath, compression_number
 from tensordict.storage.checks import check_loaded
 from tensordict.storage.future import in_background, with_bar
 from tensordict.storage.leaves import nested_from_flat
@@ -46,9 +46,10 @@ __all__ = [
 CPU = torch.device("cpu")
 
 MSG_SHARED = "memmap and shared memory are mutually exclusive features."
-MSG_ARCHIVE = (
-    "archives (archive=True, compression=, a '.tdz' path) are not supported by this "
-    "version: save to a directory, without them."
+MSG_IS_DIRECTORY = "Cannot write an archive at {}: it is an existing directory."
+MSG_NO_ARCHIVE = (
+    "{} is a file but not a memory-mapped tensordict archive (expected a zip file with a "
+    "top-level meta.json entry)."
 )
 MSG_COMPRESSION = (
     "compression is only supported when writing a memmap archive (pass archive=True or "
@@ -75,6 +76,12 @@ class SaveOptions(NamedTuple):
     pbar: bool = False
     checks: bool = True
     preallocate: bool = False
+
+    def is_archive(self, prefix: Any) -> bool:
+        """Whether an archive is written, and no directory."""
+        if self.archive is None:
+            return str(prefix).endswith(".tdz")
+        return self.archive
 
 
 class LoadOptions(NamedTuple):
@@ -106,6 +113,8 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
     without a name.
     """
     _check_options(prefix, options)
+    if options.is_archive(prefix):
+        return _save_archive(td, prefix, options, is_sparse=False)
     if td._is_shared:
         raise RuntimeError(MSG_SHARED)
     path = td._memmap_prefix if prefix is None else Path(prefix)
@@ -116,16 +125,10 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
         if path is None:
             return _save_anonymous(td, True, inplace)
         target = os.path.abspath(path)
+        how = max(0, options.num_threads), options.durable, options.checks
         plan = _rust.SavePlan(target, options.robust_key, options.copy_existing, False)
         td._save_plan(plan, 0)
-        leaves = plan.write(
-            max(0, options.num_threads),
-            options.existsok,
-            options.atomic is False,
-            options.durable,
-            options.checks,
-            progress,
-        )
+        leaves = plan.write(options.existsok, options.atomic is False, how, progress)
         return td._saved(iter(leaves), _Directory(path, options.robust_key), inplace)
 
     return _now_or_later(work, options, progress)
@@ -134,6 +137,8 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
 def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
     """Make files of zeros of the shapes of ``td``, or keep those that are there."""
     _check_options(prefix, options)
+    if options.is_archive(prefix):
+        return _save_archive(td, prefix, options, is_sparse=True)
     if td._is_shared:
         raise RuntimeError(MSG_SHARED)
     path = None if prefix is None else Path(prefix)
@@ -161,6 +166,34 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
     return _now_or_later(work, options, _rust.SaveProgress())
 
 
+def _save_archive(
+    td: Any, prefix: Any, options: SaveOptions, *, is_sparse: bool
+) -> Any:
+    """Write ``td`` to the archive ``prefix``: a plain container over it, or a future."""
+    if prefix is None:
+        raise ValueError("A path is required to write a memmap archive.")
+    target = os.path.abspath(prefix)
+    if os.path.isdir(target):
+        raise ValueError(MSG_IS_DIRECTORY.format(prefix))
+    if not options.existsok and os.path.lexists(target):
+        raise RuntimeError(
+            f"A file already exists at {prefix}, cannot save the tensordict there. Set "
+            "existsok=True to overwrite."
+        )
+    number = compression_number(options.compression)
+    progress = _rust.SaveProgress()
+
+    def work() -> Any:
+        how = max(0, options.num_threads), options.durable, options.checks
+        plan = _rust.SavePlan(target, options.robust_key, True, is_sparse)
+        td._save_plan(plan, 0)
+        leaves = plan.write_archive(number, how, progress)
+        # Over an archive nothing can grow, so the container is an ordinary one.
+        return td._saved(iter(leaves), None, False)._unlock_saved()
+
+    return _now_or_later(work, options, progress)
+
+
 def _save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
     plan = _AnonymousPlan(copy_data)
     td._save_plan(plan, 0)
@@ -176,18 +209,10 @@ def _now_or_later(work: Callable[[], Any], options: SaveOptions, progress: Any) 
 
 
 def _check_options(prefix: Any, options: SaveOptions) -> None:
-    is_archive = options.archive or (
-        options.archive is None and str(prefix).endswith(".tdz")
-    )
-    if options.compression is not None and not is_archive:
+    if options.compression is not None and not options.is_archive(prefix):
         raise ValueError(MSG_COMPRESSION)
-    if is_archive:
-        raise NotImplementedError(MSG_ARCHIVE)
-    if options.atomic:
-        if prefix is None:
-            raise ValueError("atomic=True needs a prefix to write the directory to.")
-        if options.return_early and options.num_threads > 1:
-            raise NotImplementedError("return_early is not supported with atomic=True.")
+    if options.atomic and prefix is None:
+        raise ValueError("atomic=True needs a prefix to write the directory to.")
 
 
 class _Directory(NamedTuple):
@@ -249,7 +274,10 @@ def saved_dense(
 
 
 def _as_nested(flat: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    made = nested_from_flat(flat, table).as_subclass(MemoryMappedTensor)
+    made = nested_from_flat(flat, table)
+    if not isinstance(flat, MemoryMappedTensor):
+        return made
+    made = made.as_subclass(MemoryMappedTensor)
     made.__dict__.update(flat.__dict__)
     made._parent_shape = table
     return made
@@ -321,9 +349,11 @@ def load(
         None if device is None else torch.device(device),
         allow_pickle,
     )
-    path = Path(prefix)
-    if path.is_file() and zipfile.is_zipfile(path):
-        raise NotImplementedError(MSG_ARCHIVE)
+    path: Path | ArchivePath = Path(prefix)
+    if os.path.isfile(prefix):
+        path = _open_archive(prefix, mode)
+        # Files are those of the archive: its entries have none that could be grown.
+        options = options._replace(mode="r")
     if subpath is not None:
         path = _descend(path, subpath, options.robust_key)
     if verify:
@@ -337,23 +367,36 @@ def load(
     return load_into(out, loaded)
 
 
-def load_directory(path: Path, options: LoadOptions) -> Any:
-    """Make a container from a directory that was saved from a container of any class."""
-    tree = _rust.load_tree(
-        os.path.abspath(path),
-        registry.known_texts(),
-        options.robust_key,
-        options.mode,
-        options.num_threads,
-        options.has_values,
-    )
+def _open_archive(prefix: Any, mode: str | None) -> ArchivePath:
+    try:
+        archive = _rust.Archive(os.path.abspath(prefix), mode)
+    except ValueError as error:
+        if mode not in (None, "r", "r+"):
+            raise
+        raise ValueError(f"{MSG_NO_ARCHIVE.format(prefix)} {error}") from None
+    return ArchivePath(archive, Path(prefix))
+
+
+def load_directory(path: Path | ArchivePath, options: LoadOptions) -> Any:
+    """Make a container from a directory that was saved from a container of any class.
+
+    The directory may be one in an archive: loaders use of ``path`` what
+    :class:`ArchivePath` has.
+    """
+    known = registry.known_texts()
+    how = options.num_threads, options.has_values
+    if isinstance(path, ArchivePath):
+        tree = path.archive.load_tree(path.full_name, known, options.robust_key, *how)
+    else:
+        absolute = os.path.abspath(path)
+        tree = _rust.load_tree(absolute, known, options.robust_key, options.mode, *how)
     if tree.is_known:
         return _make_dense(tree, path, options)
     cls = registry.find_class(options.requested, tree.class_text, tree.type_text, path)
     return cls._load_tree(path, options)
 
 
-def _make_dense(tree: Any, path: Path, options: LoadOptions) -> Any:
+def _make_dense(tree: Any, path: Path | ArchivePath, options: LoadOptions) -> Any:
     """The container of a level that was read, and of those below."""
     entries = tree.entries
     batch_size = torch.Size(tree.batch_size)
@@ -381,7 +424,7 @@ def _make_dense(tree: Any, path: Path, options: LoadOptions) -> Any:
     return loaded
 
 
-def _path_of(parent: Path, directory: str) -> Path:
+def _path_of(parent: Path | ArchivePath, directory: str) -> Path | ArchivePath:
     return parent / os.path.basename(directory)
 
 
@@ -390,7 +433,9 @@ def _is_fake() -> bool:
     return torch._C._get_dispatch_mode(key) is not None
 
 
-def _descend(path: Path, subpath: Any, escapes_keys: bool) -> Path:
+def _descend(
+    path: Path | ArchivePath, subpath: Any, escapes_keys: bool
+) -> Path | ArchivePath:
     """The directory of a nested key, given as a tuple or with slashes."""
     parts = subpath.split("/") if isinstance(subpath, str) else list(subpath)
     below = path

@@ -136,6 +136,42 @@ pub enum StorageError {
     #[error("the save was cancelled; what was there before is as it was")]
     Cancelled,
 
+    /// A file is no archive.
+    #[error("{} is no archive: {reason}", path.display())]
+    NotArchive {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// An entry of an archive makes no sense.
+    #[error("the entry '{name}' of the archive '{}' is damaged: {reason}", path.display())]
+    BadEntry {
+        /// The archive.
+        path: PathBuf,
+        /// The entry.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// An archive is to be written where a directory is.
+    #[error("Cannot write an archive at {}: it is an existing directory.", path.display())]
+    IsDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+
+    /// An entry of an archive cannot be mapped for writing.
+    #[error("Cannot open {} with mode='r+': {reason}", path.display())]
+    NotWritable {
+        /// The archive.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+
     /// Bytes are not those that were saved.
     #[error("{}", .damages.join("\n"))]
     Damaged {

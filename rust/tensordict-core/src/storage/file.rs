@@ -100,7 +100,6 @@ impl FileWriter<'_> {
     }
 
     /// Takes the CRC-32 of zip files of what is written from now on.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the archive uses it"))]
     pub(crate) fn take_crc32(&mut self) {
         self.takes_crc32 = true;
     }
@@ -131,7 +130,11 @@ impl FileWriter<'_> {
         Ok(written)
     }
 
-    fn write_large(&self, segment: &Segment, bounce: &mut Vec<u8>) -> StorageResult<Written> {
+    pub(super) fn write_large(
+        &self,
+        segment: &Segment,
+        bounce: &mut Vec<u8>,
+    ) -> StorageResult<Written> {
         let mut summer = Summer::default();
         let mut crc32 = 0;
         let failed =
@@ -202,10 +205,17 @@ pub(crate) fn next_crc32(so_far: u32, bytes: &[u8]) -> u32 {
     use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
     let sum = crc_fast::checksum(Crc32IsoHdlc, bytes);
     if so_far == 0 {
-        // The CRC of nothing, too.
+        // That of nothing; and others that are zero combine so, too.
         return sum as u32;
     }
-    crc_fast::checksum_combine(Crc32IsoHdlc, so_far.into(), sum, bytes.len() as u64) as u32
+    combine_crc32(so_far, sum as u32, bytes.len() as u64)
+}
+
+/// The CRC-32 of bytes and of those that follow, from theirs.
+#[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+pub(crate) fn combine_crc32(left: u32, right: u32, right_bytes: u64) -> u32 {
+    use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
+    crc_fast::checksum_combine(Crc32IsoHdlc, left.into(), right.into(), right_bytes) as u32
 }
 
 /// Small segments, with the gaps between them, to be written in one call.

@@ -96,9 +96,11 @@ impl Mapping {
         let raw = if is_shared {
             options.map_raw(file)?
         } else {
+            // No space is set aside for pages that may never be stored to: a file can be larger
+            // than the memory.
             // SAFETY: the mapping is turned into a `MmapRaw` at once, which lends no slices,
             // so nothing is assumed about bytes that another process may change or cut.
-            MmapRaw::from(unsafe { options.map_copy(file)? })
+            MmapRaw::from(unsafe { options.no_reserve_swap().map_copy(file)? })
         };
         Ok(Self {
             raw,

@@ -150,6 +150,14 @@ pub struct LevelMeta {
 /// The file cannot be read, is not UTF-8, or is not JSON.
 pub fn read_json(path: &Path) -> StorageResult<Value> {
     let bytes = fs::read(path).map_err(|source| StorageError::io(path, source))?;
+    parse_json(path, bytes)
+}
+
+/// Reads the bytes of a metadata file as JSON. `path` is for messages.
+///
+/// # Errors
+/// They are not UTF-8, or not JSON.
+pub fn parse_json(path: &Path, bytes: Vec<u8>) -> StorageResult<Value> {
     let text = String::from_utf8(bytes).map_err(|error| {
         StorageError::io(
             path,
@@ -170,7 +178,15 @@ pub fn read_json(path: &Path) -> StorageResult<Value> {
 /// # Errors
 /// As [`read_json`]; a newer format version; an entry that makes no sense.
 pub fn read_level(path: &Path) -> StorageResult<LevelMeta> {
-    let Value::Object(fields) = read_json(path)? else {
+    level_of(path, read_json(path)?)
+}
+
+/// The metadata of a level, from its JSON. `path` is for messages.
+///
+/// # Errors
+/// A newer format version; an entry that makes no sense.
+pub fn level_of(path: &Path, value: Value) -> StorageResult<LevelMeta> {
+    let Value::Object(fields) = value else {
         return Err(damaged(path, "", "it holds no JSON object"));
     };
     if let Some(found) = fields.get("_format_version").and_then(Value::as_i64)

@@ -102,18 +102,57 @@ pub struct ReadOptions<'o> {
     pub known_classes: &'o [String],
 }
 
+/// Where the files of a tree are: in directories, or in an archive.
+pub trait Files: Sync {
+    /// The bytes of a small file.
+    ///
+    /// # Errors
+    /// There is no such file, or it cannot be read.
+    fn read(&self, path: &Path) -> StorageResult<Vec<u8>>;
+
+    /// Whether there is such a file, or a directory with metadata.
+    fn exists(&self, path: &Path) -> bool;
+}
+
+/// Files in directories.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OnDisk;
+
+impl Files for OnDisk {
+    fn read(&self, path: &Path) -> StorageResult<Vec<u8>> {
+        std::fs::read(path).map_err(|source| StorageError::io(path, source))
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        path.exists()
+    }
+}
+
 /// Reads the metadata of the level in `directory` and of those below. A level of a class that is
 /// not known has no nodes.
 ///
 /// # Errors
 /// A metadata file is missing or makes no sense; a child directory is missing.
 pub fn read_tree(directory: &Path, options: ReadOptions<'_>) -> StorageResult<Tree> {
+    read_tree_of(&OnDisk, directory, options)
+}
+
+/// Reads the metadata of a tree wherever it is.
+///
+/// # Errors
+/// As [`read_tree`].
+pub fn read_tree_of(
+    files: &dyn Files,
+    directory: &Path,
+    options: ReadOptions<'_>,
+) -> StorageResult<Tree> {
     let mut reader = Reader {
+        files,
         options,
         keys: Vec::new(),
         leaves: Vec::new(),
     };
-    let meta = metadata::read_level(&directory.join(METADATA_FILE))?;
+    let meta = reader.metadata(&directory.join(METADATA_FILE))?;
     let root = reader.level(directory.to_path_buf(), meta)?;
     Ok(Tree {
         root,
@@ -122,12 +161,18 @@ pub fn read_tree(directory: &Path, options: ReadOptions<'_>) -> StorageResult<Tr
 }
 
 struct Reader<'o> {
+    files: &'o dyn Files,
     options: ReadOptions<'o>,
     keys: Vec<String>,
     leaves: Vec<Leaf>,
 }
 
 impl Reader<'_> {
+    fn metadata(&self, path: &Path) -> StorageResult<LevelMeta> {
+        let value = metadata::parse_json(path, self.files.read(path)?)?;
+        metadata::level_of(path, value)
+    }
+
     fn level(&mut self, directory: PathBuf, meta: LevelMeta) -> StorageResult<Level> {
         let mut nodes = Vec::with_capacity(meta.entries.len());
         let is_known = self.is_known(&meta);
@@ -181,7 +226,7 @@ impl Reader<'_> {
     fn child(&mut self, directory: &Path, key: &str) -> StorageResult<Node> {
         let path = self.place(directory, key, "");
         let file = path.join(METADATA_FILE);
-        let meta = match metadata::read_level(&file) {
+        let meta = match self.metadata(&file) {
             Err(StorageError::Io { source, .. })
                 if source.kind() == std::io::ErrorKind::NotFound =>
             {
@@ -214,7 +259,7 @@ impl Reader<'_> {
         let path = directory.join(format!("{name}{suffix}"));
         if name != key && names::is_safe_raw_name(key) {
             let raw = directory.join(format!("{key}{suffix}"));
-            if !path.exists() && raw.exists() {
+            if !self.files.exists(&path) && self.files.exists(&raw) {
                 return raw;
             }
         }

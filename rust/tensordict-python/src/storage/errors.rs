@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use pyo3::exceptions::{PyKeyError, PyOSError, PyRuntimeError};
+use pyo3::exceptions::{PyKeyError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tensordict_core::storage::StorageError;
 
@@ -14,6 +14,9 @@ pub(crate) fn exception(py: Python<'_>, error: &StorageError) -> PyErr {
         StorageError::MissingFile { path, key } => {
             let source = io::Error::from_raw_os_error(2);
             os_error(py, path, &format!("{key} is missing"), &source)
+        }
+        StorageError::NotArchive { .. } | StorageError::IsDirectory { .. } => {
+            PyValueError::new_err(error.to_string())
         }
         StorageError::UnknownDtype { .. } => PyKeyError::new_err(error.to_string()),
         StorageError::BadJson {

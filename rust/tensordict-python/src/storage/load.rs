@@ -5,15 +5,17 @@
     reason = "arguments from Python are converted to values"
 )]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use tensordict_core::storage::archive::LeafBytes;
 use tensordict_core::storage::map::{self, MapRequest, Mapping, Mode};
 use tensordict_core::storage::read::{Leaf, Level, Node, ReadOptions, map_leaves, read_tree};
 use tensordict_core::storage::{StorageError, dtype};
 
+use super::archive::OpenArchive;
 use super::exception;
 use super::mapped::{mapped_tensor, torch_dtype};
 
@@ -37,7 +39,7 @@ pub(crate) struct LoadedLevel {
     is_known: bool,
 }
 
-fn parse_mode(mode: Option<&str>) -> PyResult<Mode> {
+pub(super) fn parse_mode(mode: Option<&str>) -> PyResult<Mode> {
     match mode {
         None => Ok(Mode::SharedIfWritable),
         Some("r") => Ok(Mode::Private),
@@ -78,24 +80,44 @@ fn load_tree<'py>(
     let (tree, mappings) = loaded.map_err(|error| exception(py, &error))?;
     let mut maker = Maker {
         leaves: tree.leaves,
-        mappings,
-        mode,
-        map_mode,
+        backing: Backing::Files {
+            mappings,
+            mode,
+            map_mode,
+        },
         is_mapped,
     };
     maker.level(py, tree.root)
 }
 
-struct Maker<'m> {
-    leaves: Vec<Leaf>,
-    mappings: Vec<Option<Mapping>>,
-    mode: Option<&'m str>,
-    map_mode: Mode,
-    is_mapped: bool,
+/// Where the bytes of leaves are.
+pub(super) enum Backing<'m> {
+    /// In a mapped file each.
+    Files {
+        mappings: Vec<Option<Mapping>>,
+        mode: Option<&'m str>,
+        map_mode: Mode,
+    },
+    /// In an archive.
+    Archive {
+        archive: &'m OpenArchive,
+        leaves: Vec<LeafBytes>,
+    },
+}
+
+/// Makes what Python makes containers of.
+pub(super) struct Maker<'m> {
+    pub(super) leaves: Vec<Leaf>,
+    pub(super) backing: Backing<'m>,
+    pub(super) is_mapped: bool,
 }
 
 impl Maker<'_> {
-    fn level<'py>(&mut self, py: Python<'py>, level: Level) -> PyResult<Bound<'py, LoadedLevel>> {
+    pub(super) fn level<'py>(
+        &mut self,
+        py: Python<'py>,
+        level: Level,
+    ) -> PyResult<Bound<'py, LoadedLevel>> {
         let entries = PyDict::new(py);
         let nested = PyList::empty(py);
         let special = PyList::empty(py);
@@ -140,20 +162,31 @@ impl Maker<'_> {
                 .into_pyobject(py)?
                 .into_any());
         }
-        let mapping = self.mappings[number].take();
-        mapped_tensor(py, mapping, &leaf.path, dtype, shape, self.mode)
+        match &mut self.backing {
+            Backing::Files { mappings, mode, .. } => {
+                let mapping = mappings[number].take();
+                mapped_tensor(py, mapping, &leaf.path, dtype, shape, *mode)
+            }
+            Backing::Archive { archive, leaves } => {
+                let bytes = std::mem::replace(&mut leaves[number], LeafBytes::Nothing);
+                archive.tensor(py, bytes, dtype, shape)
+            }
+        }
     }
 
     /// `(values, table)`: the values flat, and the table of sizes, both mapped.
     fn nested_tensor<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
         let leaf = &self.leaves[number];
+        let (mode, map_mode) = match &self.backing {
+            Backing::Files { mode, map_mode, .. } => (*mode, *map_mode),
+            Backing::Archive { archive, .. } => return archive.nested_tensor(py, leaf),
+        };
+        let open = |path: &Path, length: u64| open_leaf(path, length, leaf, map_mode);
         let fail = |error: &StorageError| exception(py, error);
         let rows = leaf.meta.shape.clone();
         let table_bytes = dtype::tensor_bytes(&rows, 8).unwrap_or(0);
         let table_path = leaf.table_path();
-        let table = self
-            .open(&table_path, table_bytes, leaf)
-            .map_err(|error| fail(&error))?;
+        let table = open(&table_path, table_bytes).map_err(|error| fail(&error))?;
         let table = mapped_tensor(py, table, &table_path, "int64", &rows, None)?;
         let num_items: i64 = if rows.get(1) == Some(&0) {
             rows[0]
@@ -172,34 +205,22 @@ impl Maker<'_> {
                 reason: "its table holds no sizes".to_owned(),
             })
         })?;
-        let values = self
-            .open(&leaf.path, bytes, leaf)
-            .map_err(|error| fail(&error))?;
-        let values = mapped_tensor(
-            py,
-            values,
-            &leaf.path,
-            &leaf.meta.dtype,
-            &[num_items],
-            self.mode,
-        )?;
+        let values = open(&leaf.path, bytes).map_err(|error| fail(&error))?;
+        let values = mapped_tensor(py, values, &leaf.path, &leaf.meta.dtype, &[num_items], mode)?;
         Ok((values, table).into_pyobject(py)?.into_any())
     }
+}
 
-    fn open(
-        &self,
-        path: &std::path::Path,
-        length: u64,
-        leaf: &Leaf,
-    ) -> Result<Option<Mapping>, StorageError> {
-        if length == 0 {
-            return Ok(None);
-        }
-        map::open(&MapRequest { path, length }, self.map_mode, &|| {
-            leaf.display()
-        })
-        .map(Some)
+fn open_leaf(
+    path: &Path,
+    length: u64,
+    leaf: &Leaf,
+    mode: Mode,
+) -> Result<Option<Mapping>, StorageError> {
+    if length == 0 {
+        return Ok(None);
     }
+    map::open(&MapRequest { path, length }, mode, &|| leaf.display()).map(Some)
 }
 
 /// Maps a file as a tensor: `MemoryMappedTensor.from_filename` without its index.

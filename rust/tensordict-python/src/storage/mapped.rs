@@ -158,10 +158,27 @@ fn over<'py>(
     let pointer = mapping.as_mut_ptr();
     let length = mapping.len();
     let kept = Recorded::new(mapping, path);
+    // SAFETY: the mapping is at least as long as shape and dtype need (each caller has
+    // compared them), begins at a page, is writable memory (private or shared), and lives
+    // as long as `kept`, which any thread may drop.
+    unsafe { tensor_at(py, pointer, length, dtype, shape, kept) }
+}
+
+/// A plain tensor of this shape over memory that `kept` keeps alive.
+///
+/// # Safety
+/// As for [`dlpack::tensor_over`]; `length` is exactly what shape and dtype need where the
+/// dtype is one that `DLPack` does not make.
+pub(crate) unsafe fn tensor_at<'py, T: Send + 'static>(
+    py: Python<'py>,
+    pointer: *mut u8,
+    length: usize,
+    dtype: &str,
+    shape: &[i64],
+    kept: T,
+) -> PyResult<Bound<'py, PyAny>> {
     if dlpack::can_make(dtype) {
-        // SAFETY: the mapping is at least as long as shape and dtype need (each caller has
-        // compared them), begins at a page, is writable memory (private or shared), and lives
-        // as long as `kept`, which any thread may drop.
+        // SAFETY: the contract of this function.
         let made = unsafe { dlpack::tensor_over(py, pointer, dtype, shape, kept)? };
         return Ok(made.expect("the dtype can be made").into_bound(py));
     }
@@ -173,7 +190,11 @@ fn over<'py>(
     viewed.call_method1("view", (PyTuple::new(py, shape)?,))
 }
 
-fn empty<'py>(py: Python<'py>, dtype: &str, shape: &[i64]) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn empty<'py>(
+    py: Python<'py>,
+    dtype: &str,
+    shape: &[i64],
+) -> PyResult<Bound<'py, PyAny>> {
     let keywords = PyDict::new(py);
     keywords.set_item("dtype", torch_dtype(py, dtype)?)?;
     keywords.set_item("device", "cpu")?;

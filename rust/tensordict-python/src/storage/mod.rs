@@ -4,6 +4,7 @@
 //! entries to Python containers. Memory goes to and from torch by [`dlpack`]; [`mapped`] makes the
 //! tensors over files. The GIL is released while files are written, opened or mapped.
 
+mod archive;
 mod checks;
 mod consolidated;
 pub(crate) mod dlpack;
@@ -19,6 +20,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     mapped::register(module)?;
     save::register(module)?;
     load::register(module)?;
+    archive::register(module)?;
     checks::register(module)?;
     consolidated::register(module)
 }

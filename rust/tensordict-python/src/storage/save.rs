@@ -19,8 +19,9 @@ use tensordict_core::storage::metadata::{Entry, LeafMeta, LevelFields};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::Source;
-use tensordict_core::storage::{commit, metadata, names, sparse, write};
+use tensordict_core::storage::{archive, commit, metadata, names, sparse, write};
 
+use super::archive::OpenArchive;
 use super::dlpack::{self, Memory};
 use super::exception;
 use super::load::num_bytes;
@@ -186,28 +187,23 @@ impl SavePlan {
     }
 
     /// Writes the plan and makes it the target; the tensors over its files, in the order in which
-    /// the leaves were added.
-    #[pyo3(signature = (num_threads, exist_ok, in_place, durable, checks, progress))]
-    #[expect(
-        clippy::fn_params_excessive_bools,
-        reason = "they are keywords in Python"
-    )]
+    /// the leaves were added. `how` is (threads, durable, checks).
+    #[pyo3(signature = (exist_ok, in_place, how, progress))]
     fn write<'py>(
         &self,
         py: Python<'py>,
-        num_threads: usize,
         exist_ok: bool,
         in_place: bool,
-        durable: bool,
-        checks: bool,
+        how: (usize, bool, bool),
         progress: &SaveProgress,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (threads, is_durable, has_sums) = how;
         let mappings = py.detach(|| {
             let state = self.state.lock();
             let job = Job {
-                threads: num_threads,
-                is_durable: durable,
-                has_sums: checks,
+                threads,
+                is_durable,
+                has_sums,
                 ..Job::new(&progress.progress)
             };
             let options = SaveOptions { exist_ok, in_place };
@@ -215,6 +211,50 @@ impl SavePlan {
         });
         let mappings = mappings.map_err(|error| exception(py, &error))?;
         self.tensors(py, mappings)
+    }
+
+    /// Writes the plan as an archive, of zeros for a sparse plan; the tensors over it, in the order
+    /// in which the leaves were added.
+    #[pyo3(signature = (compression, how, progress))]
+    fn write_archive<'py>(
+        &self,
+        py: Python<'py>,
+        compression: u16,
+        how: (usize, bool, bool),
+        progress: &SaveProgress,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let method = super::archive::method(compression, None)?;
+        let (threads, is_durable, has_sums) = how;
+        let written = py.detach(|| {
+            let state = self.state.lock();
+            let job = Job {
+                threads,
+                is_durable,
+                has_sums,
+                ..Job::new(&progress.progress)
+            };
+            if self.is_sparse {
+                archive::create(&job, &state.plan, &self.target)
+            } else {
+                archive::save(&job, &state.plan, &self.target, method)
+            }
+        });
+        written.map_err(|error| exception(py, &error))?;
+        let mode = self.is_sparse.then_some("r+");
+        let opened = OpenArchive::new(py, self.target.clone(), mode)?;
+        // Taken out for the while, since Python runs: the plan is done with.
+        let leaves = std::mem::take(&mut self.state.lock().leaves);
+        let paths: Vec<PathBuf> = {
+            let state = self.state.lock();
+            (0..leaves.len())
+                .map(|leaf| state.plan.leaf_path(leaf))
+                .collect()
+        };
+        let wanted = leaves
+            .iter()
+            .zip(paths)
+            .map(|(leaf, path)| (path, leaf.dtype.as_str(), leaf.shape.as_slice()));
+        opened.tensors(py, wanted, threads)
     }
 
     /// Makes the files of the plan, of zeros where they are not there; the tensors over them, and
@@ -269,6 +309,7 @@ impl SavePlan {
 
 /// How far a save is; shared with whoever watches it or stops it.
 #[pyclass(module = "tensordict._rust", frozen)]
+#[derive(Default)]
 pub(crate) struct SaveProgress {
     pub(crate) progress: Progress,
 }
@@ -277,9 +318,7 @@ pub(crate) struct SaveProgress {
 impl SaveProgress {
     #[new]
     fn new() -> Self {
-        Self {
-            progress: Progress::default(),
-        }
+        Self::default()
     }
 
     /// Bytes written, and bytes to write; 0 before they are known.

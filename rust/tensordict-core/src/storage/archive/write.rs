@@ -1,0 +1,852 @@
+//! Writing archives.
+//!
+//! All offsets are known before the first byte is written. Entries of less than 1 MiB, with their
+//! headers, are put together in slabs and written with one call; large ones are written from the
+//! tensor's memory, and their headers, which need the checksum, after them.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::super::file::{FileWriter, Segment, combine_crc32, next_crc32, save_file};
+use super::super::job::Job;
+use super::super::map::{MapRequest, Mapping, Mode, open as open_mapping};
+use super::super::plan::{Content, FileContent, Plan};
+use super::super::region::Region;
+use super::super::source::{Source, UNIT_BYTES};
+use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer, Sums};
+use super::super::{METADATA_FILE, StorageError, StorageResult, thread_count, threads};
+use super::read::{Archive, is_directory, sum_of};
+use super::{
+    CENTRAL_SIGNATURE, END_SIGNATURE, END64_BYTES, END64_LOCATOR_SIGNATURE, END64_SIGNATURE,
+    LOCAL_BYTES, LOCAL_SIGNATURE, Method, PAD_ID, SEE_SIZES, SIZES_BYTES, SIZES_ID, UTF8_FLAG,
+    is_leaf,
+};
+
+/// Leaves from this size on begin at a page.
+const PAGE_LIMIT: u64 = 64 << 10;
+const PAGE_BYTES: u64 = 4096;
+const LINE_BYTES: u64 = 64;
+
+/// Entries of fewer bytes go into slabs.
+const SLAB_LIMIT: u64 = 1 << 20;
+
+/// Bytes that are compressed, or read from files, at once.
+const WINDOW_BYTES: u64 = 256 << 20;
+
+/// What an entry is to hold.
+struct NewEntry {
+    name: String,
+    key: String,
+    content: NewContent,
+}
+
+enum NewContent {
+    Data(Source),
+    /// Zeros, for which no space is taken.
+    Zeros(u64),
+    /// A file of this length.
+    File(PathBuf, u64),
+}
+
+impl NewContent {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Data(source) => source.len(),
+            Self::Zeros(length) | Self::File(_, length) => *length,
+        }
+    }
+}
+
+/// An entry that is written.
+struct Record {
+    name: String,
+    header: u64,
+    method: Method,
+    crc32: u32,
+    packed: u64,
+    length: u64,
+    pad: u16,
+    sum: Sum,
+}
+
+/// Saves `plan` as the archive `target`.
+///
+/// # Errors
+/// The operating system refuses, the job was cancelled, the target is a directory. What was there is
+/// then as it was.
+pub fn save(job: &Job<'_>, plan: &Plan, target: &Path, method: Method) -> StorageResult<()> {
+    refuse_directory(target)?;
+    write_archive(job, target, planned(plan, false), method)
+}
+
+/// Makes an archive of zeros for `plan`, which takes no space until it is stored to.
+///
+/// # Errors
+/// As [`save`].
+pub fn create(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<()> {
+    refuse_directory(target)?;
+    // What is to be filled has no sums until it is sealed.
+    let job = Job {
+        has_sums: false,
+        ..*job
+    };
+    write_archive(&job, target, planned(plan, true), Method::Stored)
+}
+
+/// Makes an archive of the directory `source`, of all files but those of this package.
+///
+/// # Errors
+/// As [`save`]; `source` is no saved directory, or `target` is in it.
+pub fn pack(job: &Job<'_>, source: &Path, target: &Path, method: Method) -> StorageResult<()> {
+    refuse_directory(target)?;
+    let mut entries = Vec::new();
+    collect(source, "", &mut entries)?;
+    write_archive(job, target, entries, method)
+}
+
+fn refuse_directory(target: &Path) -> StorageResult<()> {
+    if is_directory(target) {
+        return Err(StorageError::IsDirectory {
+            path: target.to_path_buf(),
+        });
+    }
+    Ok(())
+}
+
+/// The files of a plan as entries, in the order of archives.
+fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
+    let mut entries: Vec<NewEntry> = plan
+        .files
+        .iter()
+        .map(|file| {
+            let mut key = String::new();
+            let content = match &file.content {
+                FileContent::Bytes(bytes) => {
+                    // The plan holds the bytes while it is written.
+                    NewContent::Data(Source::Memory(Region::of(bytes)))
+                }
+                FileContent::Leaf(number) => {
+                    let leaf = &plan.leaves[*number];
+                    key = plan.display_leaf(leaf);
+                    match &leaf.content {
+                        _ if is_sparse => NewContent::Zeros(leaf.length),
+                        Content::Data(source) => NewContent::Data(source.clone()),
+                        Content::Link { memory, .. } => NewContent::Data(Source::Memory(*memory)),
+                        Content::Absent => NewContent::Zeros(leaf.length),
+                    }
+                }
+            };
+            NewEntry {
+                name: plan.file_path(file).to_string_lossy().into_owned(),
+                key,
+                content,
+            }
+        })
+        .collect();
+    entries.sort_by(|left, right| order(&left.name).cmp(&order(&right.name)));
+    entries
+}
+
+/// Of each level the metadata, then the other files by name, then the levels below by name.
+fn order(name: &str) -> Vec<(u8, &str)> {
+    let mut parts: Vec<(u8, &str)> = name.split('/').map(|part| (2, part)).collect();
+    if let Some(last) = parts.last_mut() {
+        last.0 = u8::from(last.1 != METADATA_FILE);
+    }
+    parts
+}
+
+fn collect(directory: &Path, prefix: &str, entries: &mut Vec<NewEntry>) -> StorageResult<()> {
+    let refused = |source: io::Error| StorageError::io(directory, source);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(refused)? {
+        let entry = entry.map_err(refused)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let metadata = fs::metadata(entry.path()).map_err(refused)?;
+        found.push((name, entry.path(), metadata));
+    }
+    found.sort_by(|left, right| {
+        let place = |name: &str, is_dir| (is_dir, name != METADATA_FILE, name.to_owned());
+        place(&left.0, left.2.is_dir()).cmp(&place(&right.0, right.2.is_dir()))
+    });
+    for (name, path, metadata) in found {
+        let full = format!("{prefix}{name}");
+        if metadata.is_dir() {
+            if name != super::super::work::INSIDE {
+                collect(&path, &format!("{full}/"), entries)?;
+            }
+        } else if metadata.is_file() && full != SUMS_FILE {
+            entries.push(NewEntry {
+                name: full,
+                key: String::new(),
+                content: NewContent::File(path, metadata.len()),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn write_archive(
+    job: &Job<'_>,
+    target: &Path,
+    entries: Vec<NewEntry>,
+    method: Method,
+) -> StorageResult<()> {
+    job.progress
+        .expect(entries.iter().map(|entry| entry.content.len()).sum());
+    save_file(job, target, |writer| {
+        writer.take_crc32();
+        let mut out = Out {
+            job,
+            writer,
+            offset: 0,
+            slab: Vec::new(),
+            records: Vec::with_capacity(entries.len() + 1),
+            date: dos_date(job.stamp_ns),
+            bounce: Vec::new(),
+        };
+        let mut entries = entries.into_iter().peekable();
+        while entries.peek().is_some() {
+            let mut window = Vec::new();
+            let mut bytes = 0;
+            while let Some(entry) = entries.peek() {
+                bytes += entry.content.len();
+                if !window.is_empty() && bytes > WINDOW_BYTES {
+                    break;
+                }
+                window.extend(entries.next());
+            }
+            out.window(window, method)?;
+        }
+        if job.has_sums {
+            out.sums()?;
+        }
+        out.directory()
+    })
+}
+
+/// An archive on its way.
+struct Out<'o, 'w> {
+    job: &'o Job<'o>,
+    writer: &'o mut FileWriter<'w>,
+    /// Where the slab begins.
+    offset: u64,
+    slab: Vec<u8>,
+    records: Vec<Record>,
+    /// Time and date.
+    date: (u16, u16),
+    bounce: Vec<u8>,
+}
+
+impl Out<'_, '_> {
+    fn end(&self) -> u64 {
+        self.offset + self.slab.len() as u64
+    }
+
+    fn flush(&mut self) -> StorageResult<()> {
+        self.writer.write_at(self.offset, &self.slab)?;
+        self.offset = self.end();
+        self.slab.clear();
+        Ok(())
+    }
+
+    fn window(&mut self, entries: Vec<NewEntry>, method: Method) -> StorageResult<()> {
+        // Mappings of files, which live until their bytes are written.
+        let mut mapped = Vec::new();
+        let mut ready: Vec<(NewEntry, Method)> = Vec::with_capacity(entries.len());
+        for mut entry in entries {
+            if let NewContent::File(path, length) = &entry.content {
+                entry.content = read_file(path, *length, &mut mapped)?;
+            }
+            let method = if is_leaf(&entry.name) {
+                method
+            } else {
+                Method::Stored
+            };
+            ready.push((entry, method));
+        }
+        let packed: Vec<OnceLock<Packed>> = ready.iter().map(|_| OnceLock::new()).collect();
+        if method != Method::Stored {
+            threads::for_each(ready.len(), thread_count(self.job.threads), |number| {
+                let (entry, method) = &ready[number];
+                if *method != Method::Stored {
+                    self.job.progress.check()?;
+                    // Each number is given out once.
+                    let _ = packed[number].set(compress(entry, *method)?);
+                }
+                Ok::<_, StorageError>(())
+            })?;
+        }
+        for ((entry, method), packed) in ready.into_iter().zip(packed) {
+            let length = entry.content.len();
+            let is_large = matches!(entry.content, NewContent::Data(_)) && length >= SLAB_LIMIT;
+            match packed.into_inner() {
+                Some(packed) => self.add_packed(entry.name, method, packed)?,
+                // Large ones say themselves how far they are.
+                None if is_large => {
+                    self.add_stored(entry)?;
+                    continue;
+                }
+                None => self.add_stored(entry)?,
+            }
+            self.job.progress.advance(length)?;
+        }
+        // The slab may refer to nothing, but large entries were written from the mappings.
+        drop(mapped);
+        Ok(())
+    }
+
+    fn add_packed(&mut self, name: String, method: Method, packed: Packed) -> StorageResult<()> {
+        let record = Record {
+            header: self.end(),
+            method,
+            crc32: packed.crc32,
+            packed: packed.bytes.len() as u64,
+            length: packed.sum.length,
+            pad: 0,
+            sum: packed.sum,
+            name,
+        };
+        let header = local_header(&record, self.date);
+        self.slab.extend(header);
+        if packed.bytes.len() as u64 >= SLAB_LIMIT {
+            self.flush()?;
+            self.writer.write_at(self.offset, &packed.bytes)?;
+            self.offset += packed.bytes.len() as u64;
+        } else {
+            self.slab.extend(packed.bytes);
+            self.flush_full()?;
+        }
+        self.records.push(record);
+        Ok(())
+    }
+
+    fn flush_full(&mut self) -> StorageResult<()> {
+        if self.slab.len() >= UNIT_BYTES {
+            return self.flush();
+        }
+        Ok(())
+    }
+
+    fn add_stored(&mut self, entry: NewEntry) -> StorageResult<()> {
+        let length = entry.content.len();
+        let header = self.end();
+        let pad = if is_leaf(&entry.name) {
+            pad_bytes(header, entry.name.len(), length)
+        } else {
+            0
+        };
+        let mut record = Record {
+            header,
+            method: Method::Stored,
+            crc32: 0,
+            packed: length,
+            length,
+            pad,
+            sum: Sum::default(),
+            name: entry.name,
+        };
+        let header_bytes = LOCAL_BYTES + record.name.len() + usize::from(pad) + SIZES_BYTES;
+        let source = match entry.content {
+            NewContent::Data(source) => source,
+            NewContent::Zeros(length) => {
+                // The space is a hole: the next entry is written beyond it.
+                record.crc32 = crc32_of_zeros(length);
+                self.slab.extend(local_header(&record, self.date));
+                self.flush()?;
+                self.offset += length;
+                self.records.push(record);
+                return Ok(());
+            }
+            NewContent::File(..) => unreachable!("files are read before"),
+        };
+        if length < SLAB_LIMIT {
+            let start = self.slab.len();
+            self.slab.resize(start + header_bytes, 0);
+            let slab = &mut self.slab;
+            let taken = source.units(&mut self.bounce, |_, unit| {
+                slab.extend_from_slice(unit);
+                Ok::<_, std::convert::Infallible>(())
+            });
+            let Ok(()) = taken;
+            let bytes = &self.slab[start + header_bytes..];
+            record.crc32 = next_crc32(0, bytes);
+            if self.job.has_sums {
+                record.sum = Sum::of(bytes);
+            }
+            let header = local_header(&record, self.date);
+            self.slab[start..start + header_bytes].copy_from_slice(&header);
+            self.flush_full()?;
+        } else {
+            self.flush()?;
+            let segment = Segment {
+                offset: self.offset + header_bytes as u64,
+                source,
+                key: entry.key,
+            };
+            let written = self.writer.write_large(&segment, &mut self.bounce)?;
+            record.crc32 = written.crc32;
+            record.sum = written.sum;
+            let header = local_header(&record, self.date);
+            self.writer.write_at(self.offset, &header)?;
+            self.offset += header_bytes as u64 + length;
+        }
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Adds the sums of all entries so far, as an entry.
+    fn sums(&mut self) -> StorageResult<()> {
+        let mut sums = Sums::new();
+        for record in &mut self.records {
+            let sum = std::mem::take(&mut record.sum);
+            let modified_ns = self.job.stamp_ns;
+            sums.files
+                .insert(record.name.clone(), FileSum { sum, modified_ns });
+        }
+        self.add_stored(NewEntry {
+            name: SUMS_FILE.to_owned(),
+            key: String::new(),
+            content: NewContent::Data(Source::Bytes(sums.to_text().into_bytes())),
+        })
+    }
+
+    fn directory(&mut self) -> StorageResult<()> {
+        let start = self.end();
+        for record in &self.records {
+            central_record(record, self.date, &mut self.slab);
+        }
+        let size = self.end() - start;
+        end_records(self.records.len() as u64, size, start, &mut self.slab);
+        self.flush()
+    }
+}
+
+/// The content of a file: small ones are read, large ones mapped.
+fn read_file(path: &Path, length: u64, mapped: &mut Vec<Mapping>) -> StorageResult<NewContent> {
+    if length < SLAB_LIMIT {
+        let bytes = fs::read(path).map_err(|source| StorageError::io(path, source))?;
+        return Ok(NewContent::Data(Source::Bytes(bytes)));
+    }
+    let request = MapRequest { path, length };
+    let mapping = open_mapping(&request, Mode::Private, &|| String::new())?;
+    // SAFETY: the caller holds the mapping until the bytes are written.
+    let region = unsafe { Region::new(mapping.as_mut_ptr(), mapping.len()) };
+    mapped.push(mapping);
+    Ok(NewContent::Data(Source::Memory(region)))
+}
+
+struct Packed {
+    bytes: Vec<u8>,
+    crc32: u32,
+    sum: Sum,
+}
+
+fn compress(entry: &NewEntry, method: Method) -> StorageResult<Packed> {
+    let mut summer = Summer::default();
+    let mut crc32 = 0;
+    let failed = |source| StorageError::io_of(entry.key.clone(), Path::new(&entry.name), source);
+    let zeros;
+    let source = match &entry.content {
+        NewContent::Data(source) => source,
+        content => {
+            zeros = Source::Bytes(vec![0; usize::try_from(content.len()).unwrap_or(0)]);
+            &zeros
+        }
+    };
+    let bytes = method.compress(|out| {
+        source.units(&mut Vec::new(), |_, unit| {
+            summer.update(unit);
+            crc32 = next_crc32(crc32, unit);
+            out.write_all(unit)
+        })
+    });
+    Ok(Packed {
+        bytes: bytes.map_err(failed)?,
+        crc32,
+        sum: summer.finish(),
+    })
+}
+
+/// The CRC-32 of zeros, without going through them.
+fn crc32_of_zeros(length: u64) -> u32 {
+    // Of 1, 2, 4 ... zeros; those that the bits of the length name are put together.
+    let (mut piece, mut piece_bytes) = (next_crc32(0, &[0]), 1);
+    let mut crc32 = 0;
+    let mut left = length;
+    while left > 0 {
+        if left & 1 == 1 {
+            crc32 = combine_crc32(crc32, piece, piece_bytes);
+        }
+        piece = combine_crc32(piece, piece, piece_bytes);
+        piece_bytes *= 2;
+        left >>= 1;
+    }
+    crc32
+}
+
+/// The bytes of the block that aligns an entry, its id and length included.
+fn pad_bytes(header: u64, name_bytes: usize, length: u64) -> u16 {
+    let step = if length >= PAGE_LIMIT {
+        PAGE_BYTES
+    } else {
+        LINE_BYTES
+    };
+    let end = header + (LOCAL_BYTES + name_bytes + SIZES_BYTES) as u64;
+    let mut pad = end.next_multiple_of(step) - end;
+    if (1..4).contains(&pad) {
+        pad += step;
+    }
+    u16::try_from(pad).expect("a page is short")
+}
+
+fn flags(record: &Record) -> u16 {
+    let names = if record.name.is_ascii() { 0 } else { UTF8_FLAG };
+    names | record.method.flags()
+}
+
+fn put16(value: u16, out: &mut Vec<u8>) {
+    out.extend(value.to_le_bytes());
+}
+
+fn put32(value: u32, out: &mut Vec<u8>) {
+    out.extend(value.to_le_bytes());
+}
+
+fn put64(value: u64, out: &mut Vec<u8>) {
+    out.extend(value.to_le_bytes());
+}
+
+fn put_pad(pad: u16, out: &mut Vec<u8>) {
+    if pad > 0 {
+        put16(PAD_ID, out);
+        put16(pad - 4, out);
+        out.resize(out.len() + usize::from(pad) - 4, 0);
+    }
+}
+
+fn local_header(record: &Record, date: (u16, u16)) -> Vec<u8> {
+    let extra_bytes = usize::from(record.pad) + SIZES_BYTES;
+    let mut out = Vec::with_capacity(LOCAL_BYTES + record.name.len() + extra_bytes);
+    put32(LOCAL_SIGNATURE, &mut out);
+    put16(record.method.version(), &mut out);
+    put16(flags(record), &mut out);
+    put16(record.method.number(), &mut out);
+    put16(date.0, &mut out);
+    put16(date.1, &mut out);
+    put32(record.crc32, &mut out);
+    put32(SEE_SIZES, &mut out);
+    put32(SEE_SIZES, &mut out);
+    put16(short(record.name.len()), &mut out);
+    put16(short(extra_bytes), &mut out);
+    out.extend(record.name.as_bytes());
+    put_pad(record.pad, &mut out);
+    put16(SIZES_ID, &mut out);
+    put16(16, &mut out);
+    put64(record.length, &mut out);
+    put64(record.packed, &mut out);
+    out
+}
+
+fn short(length: usize) -> u16 {
+    u16::try_from(length).expect("names and blocks are short")
+}
+
+fn central_record(record: &Record, date: (u16, u16), out: &mut Vec<u8>) {
+    let mut sizes = Vec::new();
+    let mut field = |value: u64| match u32::try_from(value) {
+        Ok(value) if value != SEE_SIZES => value,
+        _ => {
+            put64(value, &mut sizes);
+            SEE_SIZES
+        }
+    };
+    let (length, packed, header) = (
+        field(record.length),
+        field(record.packed),
+        field(record.header),
+    );
+    let sizes_bytes = if sizes.is_empty() { 0 } else { 4 + sizes.len() };
+    let extra_bytes = usize::from(record.pad) + sizes_bytes;
+    put32(CENTRAL_SIGNATURE, out);
+    // Made by: Unix.
+    put16(record.method.version() | 3 << 8, out);
+    put16(record.method.version(), out);
+    put16(flags(record), out);
+    put16(record.method.number(), out);
+    put16(date.0, out);
+    put16(date.1, out);
+    put32(record.crc32, out);
+    put32(packed, out);
+    put32(length, out);
+    put16(short(record.name.len()), out);
+    put16(short(extra_bytes), out);
+    // No comment, the first disk, no attributes but those of Unix: -rw-r--r--.
+    put16(0, out);
+    put16(0, out);
+    put16(0, out);
+    put32(0o644 << 16, out);
+    put32(header, out);
+    out.extend(record.name.as_bytes());
+    put_pad(record.pad, out);
+    if !sizes.is_empty() {
+        put16(SIZES_ID, out);
+        put16(short(sizes.len()), out);
+        out.extend(sizes);
+    }
+}
+
+fn end_records(count: u64, size: u64, start: u64, out: &mut Vec<u8>) {
+    let short_count = u16::try_from(count).unwrap_or(u16::MAX);
+    let short_size = u32::try_from(size).unwrap_or(u32::MAX);
+    let short_start = u32::try_from(start).unwrap_or(u32::MAX);
+    if short_count == u16::MAX || short_size == u32::MAX || short_start == u32::MAX {
+        put32(END64_SIGNATURE, out);
+        put64(END64_BYTES as u64 - 12, out);
+        put16(Method::Stored.version() | 3 << 8, out);
+        put16(Method::Stored.version(), out);
+        put32(0, out);
+        put32(0, out);
+        put64(count, out);
+        put64(count, out);
+        put64(size, out);
+        put64(start, out);
+        put32(END64_LOCATOR_SIGNATURE, out);
+        put32(0, out);
+        put64(start + size, out);
+        put32(1, out);
+    }
+    put32(END_SIGNATURE, out);
+    put16(0, out);
+    put16(0, out);
+    put16(short_count, out);
+    put16(short_count, out);
+    put32(short_size, out);
+    put32(short_start, out);
+    put16(0, out);
+}
+
+/// Time and date as zip files have them, in UTC.
+fn dos_date(time_ns: i64) -> (u16, u16) {
+    let seconds = time_ns.div_euclid(1_000_000_000);
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Years that begin in March, so that the leap day is the last.
+    let from_march = days + 719_468;
+    let era = from_march.div_euclid(146_097);
+    let day_of_era = from_march.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let years = year - 1980;
+    if !(0..128).contains(&years) {
+        // The first date that there is.
+        return (0, 1 << 5 | 1);
+    }
+    let time = ((second / 3600) << 11) | ((second / 60 % 60) << 5) | (second % 60 / 2);
+    let date = (years << 9) | (month << 5) | day;
+    (
+        u16::try_from(time).unwrap_or(0),
+        u16::try_from(date).unwrap_or(0),
+    )
+}
+
+/// Writes the files of an archive into the directory `target`, over those that are there.
+///
+/// # Errors
+/// The archive is damaged, or names a file outside of `target`; the operating system refuses.
+pub fn unpack(job: &Job<'_>, path: &Path, target: &Path) -> StorageResult<()> {
+    let archive = Archive::open(path)?;
+    for name in archive.entries().keys() {
+        let is_inside = name
+            .split('/')
+            .all(|part| !part.is_empty() && part != "." && part != ".." && !part.contains('\0'));
+        if !is_inside {
+            return Err(archive.damaged(name, "its name leads out of the directory"));
+        }
+    }
+    fs::create_dir_all(target).map_err(|source| StorageError::io(target, source))?;
+    let names: Vec<&String> = archive
+        .entries()
+        .keys()
+        .filter(|name| *name != SUMS_FILE)
+        .collect();
+    let mut directories: Vec<PathBuf> = names
+        .iter()
+        .filter_map(|name| target.join(name).parent().map(Path::to_path_buf))
+        .collect();
+    directories.sort();
+    directories.dedup();
+    for directory in &directories {
+        fs::create_dir_all(directory).map_err(|source| StorageError::io(directory, source))?;
+    }
+    let found: Vec<OnceLock<Sum>> = names.iter().map(|_| OnceLock::new()).collect();
+    threads::for_each(names.len(), thread_count(job.threads), |number| {
+        let name = names[number];
+        let place = target.join(name);
+        let sum = unpack_entry(job, &archive, name, &place)?;
+        // Each number is given out once.
+        let _ = found[number].set(sum);
+        Ok::<_, StorageError>(())
+    })?;
+    let mut sums = Sums::new();
+    for (name, sum) in names.into_iter().zip(found) {
+        let modified_ns = job.stamp_ns;
+        let sum = sum.into_inner().unwrap_or_default();
+        sums.files
+            .insert(name.clone(), FileSum { sum, modified_ns });
+    }
+    if job.has_sums {
+        let text = sums.to_text();
+        super::super::sparse::replace_file(&target.join(SUMS_FILE), text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Writes one file beside its place and renames it there; its sum.
+fn unpack_entry(job: &Job<'_>, archive: &Archive, name: &str, place: &Path) -> StorageResult<Sum> {
+    let entry = &archive.entries()[name];
+    let temporary = super::super::write::temporary_path(place);
+    let refused = |source: io::Error| StorageError::io(place, source);
+    let unpacked = (|| {
+        let file = File::create(&temporary).map_err(refused)?;
+        let (mut at, mut failure) = (0, None);
+        let mut summer = Summer::default();
+        let crc32 = archive.stream(name, entry, |piece| {
+            summer.update(piece);
+            if failure.is_none()
+                && let Err(error) = job.disk.write_all_at(&file, piece, at)
+            {
+                failure = Some(error);
+            }
+            at += piece.len() as u64;
+        })?;
+        if let Some(error) = failure {
+            return Err(refused(error));
+        }
+        if crc32 != entry.crc32 {
+            return Err(archive.damaged(name, "its bytes are not those of its checksum"));
+        }
+        job.disk
+            .set_modified(&file, job.stamp_ns)
+            .and_then(|()| fs::rename(&temporary, place))
+            .map_err(refused)?;
+        Ok(summer.finish())
+    })();
+    if unpacked.is_err() {
+        // The error that matters is the first one.
+        let _ = fs::remove_file(&temporary);
+    }
+    unpacked
+}
+
+/// Takes the checksums of an archive anew, in place, after it was stored to through a mapping.
+///
+/// # Errors
+/// It is no archive; it is damaged in a way that stores do not explain; it is not writable.
+pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<()> {
+    let archive = Archive::open_writable(path)?;
+    let file = archive.file();
+    let refused = |source: io::Error| StorageError::io(path, source);
+    // Stores that wait in memory come first, so that a later one gives a newer time.
+    job.disk.sync(file).map_err(refused)?;
+    let old = archive.sums().unwrap_or_default();
+    let names: Vec<&String> = archive
+        .entries()
+        .keys()
+        .filter(|name| *name != SUMS_FILE)
+        .collect();
+    let found: Vec<OnceLock<(Sum, u32)>> = names.iter().map(|_| OnceLock::new()).collect();
+    threads::for_each(names.len(), thread_count(job.threads), |number| {
+        let name = names[number];
+        let sum = sum_of(&archive, name, &archive.entries()[name])?;
+        // Each number is given out once.
+        let _ = found[number].set(sum);
+        Ok::<_, StorageError>(())
+    })?;
+    let set_crc32 = |name: &str, crc32: u32| -> StorageResult<()> {
+        let entry = &archive.entries()[name];
+        let bytes = crc32.to_le_bytes();
+        // The local header is checked before it is written to.
+        archive.offset(name, entry)?;
+        job.disk
+            .write_all_at(file, &bytes, entry.header + 14)
+            .and_then(|()| job.disk.write_all_at(file, &bytes, entry.record + 16))
+            .map_err(refused)
+    };
+    let mut sums = Sums {
+        generation: old.generation,
+        ..Sums::default()
+    };
+    for (name, found) in names.into_iter().zip(found) {
+        let (sum, crc32) = found.into_inner().unwrap_or_default();
+        if crc32 != archive.entries()[name].crc32 {
+            if archive.entries()[name].method != 0 {
+                return Err(archive.damaged(name, "its bytes are not those of its checksum"));
+            }
+            set_crc32(name, crc32)?;
+        }
+        let modified_ns = job.stamp_ns;
+        sums.files
+            .insert(name.clone(), FileSum { sum, modified_ns });
+    }
+    if let Some(entry) = archive.entries().get(SUMS_FILE) {
+        // The text is as long as before: the files, their sizes and the digits of a time are.
+        let mut text = sums.to_text().into_bytes();
+        let length = usize::try_from(entry.length).unwrap_or(usize::MAX);
+        if text.len() <= length && entry.method == 0 {
+            text.resize(length, b' ');
+            let offset = archive.offset(SUMS_FILE, entry)?;
+            job.disk
+                .write_all_at(file, &text, offset)
+                .map_err(refused)?;
+            set_crc32(SUMS_FILE, next_crc32(0, &text))?;
+        }
+    }
+    job.disk.set_modified(file, job.stamp_ns).map_err(refused)?;
+    if job.is_durable {
+        job.disk.sync(file).map_err(refused)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_crc32_of_zeros() {
+        for length in [0, 1, 2, 3, 100, 70_001] {
+            assert_eq!(
+                crc32_of_zeros(length as u64),
+                next_crc32(0, &vec![0; length])
+            );
+        }
+    }
+
+    #[test]
+    fn test_dos_date() {
+        // 2026-11-21 22:30:34
+        let (time, date) = dos_date(1_795_300_234_000_000_000);
+        assert_eq!((time >> 11, time >> 5 & 63, time & 31), (22, 30, 17));
+        assert_eq!((date >> 9, date >> 5 & 15, date & 31), (46, 11, 21));
+        assert_eq!(dos_date(0), (0, 33));
+    }
+
+    #[test]
+    fn test_leaves_begin_at_multiples() {
+        for header in 0..200 {
+            for (length, step) in [(5, 64), (70_000, 4096)] {
+                let pad = pad_bytes(header, 8, length);
+                let start = header + (LOCAL_BYTES + 8 + SIZES_BYTES) as u64 + u64::from(pad);
+                assert_eq!(start % step, 0);
+                assert!(pad == 0 || pad >= 4);
+            }
+        }
+    }
+}

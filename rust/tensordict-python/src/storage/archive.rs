@@ -1,0 +1,317 @@
+//! Archives: opened once, read and mapped as a whole.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments from Python are converted to values"
+)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use tensordict_core::storage::archive::{self, Archive, LeafBytes, Method};
+use tensordict_core::storage::job::Job;
+use tensordict_core::storage::map::{Mapping, Mode};
+use tensordict_core::storage::metadata::LeafMeta;
+use tensordict_core::storage::read::{Leaf, ReadOptions, read_tree_of};
+use tensordict_core::storage::{StorageError, dtype};
+
+use super::exception;
+use super::load::{Backing, LoadedLevel, Maker, parse_mode};
+use super::mapped::{empty, short, tensor_at};
+use super::save::SaveProgress;
+
+/// An open archive, and its mapping once a leaf is asked for.
+#[pyclass(module = "tensordict._rust", name = "Archive", frozen)]
+pub(crate) struct OpenArchive {
+    archive: Archive,
+    /// Whether stores to tensors reach the file.
+    is_shared: bool,
+    mapping: std::sync::OnceLock<Arc<Mapping>>,
+}
+
+#[pymethods]
+impl OpenArchive {
+    #[new]
+    #[pyo3(signature = (path, mode=None))]
+    pub(crate) fn new(py: Python<'_>, path: PathBuf, mode: Option<&str>) -> PyResult<Self> {
+        // Without a mode stores stay in this process, as with "r": an archive is one file.
+        let is_shared = parse_mode(mode)? == Mode::Shared;
+        let archive = py.detach(|| {
+            if is_shared {
+                Archive::open_writable(&path)
+            } else {
+                Archive::open(&path)
+            }
+        });
+        Ok(Self {
+            archive: archive.map_err(|error| exception(py, &error))?,
+            is_shared,
+            mapping: std::sync::OnceLock::new(),
+        })
+    }
+
+    /// The names of all entries.
+    fn names(&self) -> Vec<&str> {
+        self.archive.entries().keys().map(String::as_str).collect()
+    }
+
+    /// Whether there is an entry of this name.
+    fn has(&self, name: &str) -> bool {
+        self.archive.entries().contains_key(name)
+    }
+
+    /// The bytes of an entry.
+    fn read<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyBytes>> {
+        let Some(entry) = self.archive.entries().get(name) else {
+            let root = self.archive.root().display();
+            return Err(PyFileNotFoundError::new_err(format!("{root}/{name}")));
+        };
+        let bytes = py
+            .detach(|| self.archive.read_entry(name, entry))
+            .map_err(|error| exception(py, &error))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Reads the level in the directory `level` of the archive, and those below.
+    #[pyo3(signature = (level, known_classes, escapes_keys, num_threads, is_mapped))]
+    fn load_tree<'py>(
+        &self,
+        py: Python<'py>,
+        level: &str,
+        known_classes: Vec<String>,
+        escapes_keys: bool,
+        num_threads: usize,
+        is_mapped: bool,
+    ) -> PyResult<Bound<'py, LoadedLevel>> {
+        let loaded = py.detach(|| -> Result<_, StorageError> {
+            let options = ReadOptions {
+                escapes_keys,
+                known_classes: &known_classes,
+            };
+            let directory = self.archive.root().join(level);
+            let tree = read_tree_of(&self.archive, &directory, options)?;
+            let bytes = if is_mapped {
+                self.archive
+                    .locate(&tree.leaves, self.is_shared, num_threads)?
+            } else {
+                Vec::new()
+            };
+            Ok((tree, bytes))
+        });
+        let (tree, bytes) = loaded.map_err(|error| exception(py, &error))?;
+        let mut maker = Maker {
+            leaves: tree.leaves,
+            backing: Backing::Archive {
+                archive: self,
+                leaves: bytes,
+            },
+            is_mapped,
+        };
+        maker.level(py, tree.root)
+    }
+}
+
+impl OpenArchive {
+    /// A plain tensor over bytes of the archive, or over a copy of them.
+    pub(super) fn tensor<'py>(
+        &self,
+        py: Python<'py>,
+        bytes: LeafBytes,
+        dtype_name: &str,
+        shape: &[i64],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let length = dtype::item_size(dtype_name)
+            .and_then(|item| dtype::tensor_bytes(shape, item))
+            .and_then(|length| usize::try_from(length).ok())
+            .ok_or_else(|| PyValueError::new_err("the tensor is larger than the memory"))?;
+        match bytes {
+            LeafBytes::Nothing => empty(py, dtype_name, shape),
+            LeafBytes::At(offset) => {
+                let mapping = self.mapping(py)?;
+                let offset = usize::try_from(offset)?;
+                let end = offset.checked_add(length);
+                if end.is_none_or(|end| end > mapping.len()) {
+                    return Err(PyValueError::new_err("the archive was cut"));
+                }
+                let pointer = mapping.as_mut_ptr().wrapping_add(offset);
+                // SAFETY: the bytes are within the mapping, as just compared, aligned for the items
+                // (the core has compared the offset), writable, and live as long as the mapping.
+                unsafe { tensor_at(py, pointer, length, short(dtype_name), shape, mapping) }
+            }
+            LeafBytes::Copy(memory) => copy_tensor(py, memory, dtype_name, shape, length),
+        }
+    }
+
+    /// `(values, table)` of a nested tensor: the values flat, and the table of sizes.
+    pub(super) fn nested_tensor<'py>(
+        &self,
+        py: Python<'py>,
+        leaf: &Leaf,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let read = py.detach(|| self.archive.nested(leaf));
+        let (table, values) = read.map_err(|error| exception(py, &error))?;
+        let item_size = dtype::item_size(&leaf.meta.dtype).unwrap_or(1);
+        let columns = leaf.meta.shape.get(1).copied().unwrap_or(0);
+        let num_items = if columns == 0 {
+            leaf.meta.shape.first().copied().unwrap_or(0)
+        } else {
+            table
+                .chunks(usize::try_from(columns)?)
+                .map(|row| row.iter().product::<i64>())
+                .sum()
+        };
+        let length = usize::try_from(u64::try_from(num_items)? * item_size)?;
+        let values = copy_tensor(py, values, &leaf.meta.dtype, &[num_items], length)?;
+        let table_bytes = table.len() * size_of::<i64>();
+        let mut cells = vec![0_u128; table_bytes.div_ceil(size_of::<u128>())];
+        for (number, cell) in table.iter().enumerate() {
+            let shift = 64 * (number % 2);
+            cells[number / 2] |= u128::from(cell.cast_unsigned()) << shift;
+        }
+        let table = copy_tensor(py, cells, "int64", &leaf.meta.shape, table_bytes)?;
+        Ok((values, table).into_pyobject(py)?.into_any())
+    }
+
+    /// The tensors over entries with these paths, dtypes and shapes, which were written just now.
+    pub(super) fn tensors<'py, 'l>(
+        &self,
+        py: Python<'py>,
+        wanted: impl Iterator<Item = (PathBuf, &'l str, &'l [i64])>,
+        threads: usize,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let leaves: Vec<Leaf> = wanted
+            .map(|(path, dtype_name, shape)| Leaf {
+                keys: Vec::new(),
+                path: self.archive.root().join(path),
+                length: dtype::item_size(dtype_name)
+                    .and_then(|item| dtype::tensor_bytes(shape, item))
+                    .unwrap_or(0),
+                meta: LeafMeta {
+                    device: "cpu".to_owned(),
+                    shape: shape.to_vec(),
+                    dtype: dtype_name.to_owned(),
+                    is_nested: false,
+                },
+            })
+            .collect();
+        let found = py
+            .detach(|| self.archive.locate(&leaves, self.is_shared, threads))
+            .map_err(|error| exception(py, &error))?;
+        leaves
+            .iter()
+            .zip(found)
+            .map(|(leaf, bytes)| self.tensor(py, bytes, &leaf.meta.dtype, &leaf.meta.shape))
+            .collect()
+    }
+
+    fn mapping(&self, py: Python<'_>) -> PyResult<Arc<Mapping>> {
+        if let Some(mapping) = self.mapping.get() {
+            return Ok(mapping.clone());
+        }
+        let mapped = self.archive.map(self.is_shared);
+        let mapping = Arc::new(mapped.map_err(|error| exception(py, &error))?);
+        Ok(self.mapping.get_or_init(|| mapping).clone())
+    }
+}
+
+/// A tensor over memory of our own.
+fn copy_tensor<'py>(
+    py: Python<'py>,
+    mut memory: Vec<u128>,
+    dtype: &str,
+    shape: &[i64],
+    length: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    if length == 0 {
+        return empty(py, dtype, shape);
+    }
+    if memory.len() * size_of::<u128>() < length {
+        return Err(PyValueError::new_err("the leaf is shorter than its shape"));
+    }
+    let pointer = memory.as_mut_ptr().cast::<u8>();
+    // SAFETY: the memory is long enough, as just compared, aligned for 16 bytes, and lives as
+    // long as the vector, whose buffer does not move with it.
+    unsafe { tensor_at(py, pointer, length, short(dtype), shape, memory) }
+}
+
+/// The method of compression of a number of zip files.
+pub(super) fn method(number: u16, level: Option<u32>) -> PyResult<Method> {
+    Ok(match (Method::from_number(number), level) {
+        (Some(Method::Deflate(_)), Some(level)) => Method::Deflate(level.min(9)),
+        (Some(Method::Bzip2(_)), Some(level)) => Method::Bzip2(level.clamp(1, 9)),
+        (Some(method), _) => method,
+        (None, _) => {
+            return Err(PyValueError::new_err(format!(
+                "{number} is no method of compression"
+            )));
+        }
+    })
+}
+
+/// Makes an archive of a directory.
+#[pyfunction]
+#[pyo3(signature = (source, target, compression, level, num_threads, progress))]
+fn pack_tree(
+    py: Python<'_>,
+    source: PathBuf,
+    target: PathBuf,
+    compression: u16,
+    level: Option<u32>,
+    num_threads: usize,
+    progress: &SaveProgress,
+) -> PyResult<()> {
+    let method = method(compression, level)?;
+    let packed = py.detach(|| {
+        let job = Job {
+            threads: num_threads,
+            ..Job::new(&progress.progress)
+        };
+        archive::pack(&job, &source, &target, method)
+    });
+    packed.map_err(|error| exception(py, &error))
+}
+
+/// Writes the files of an archive into a directory.
+#[pyfunction]
+#[pyo3(signature = (path, target, num_threads))]
+fn unpack_archive(
+    py: Python<'_>,
+    path: PathBuf,
+    target: PathBuf,
+    num_threads: usize,
+) -> PyResult<()> {
+    let progress = SaveProgress::default();
+    let unpacked = py.detach(|| {
+        let job = Job {
+            threads: num_threads,
+            ..Job::new(&progress.progress)
+        };
+        archive::unpack(&job, &path, &target)
+    });
+    unpacked.map_err(|error| exception(py, &error))
+}
+
+/// Takes the checksums of an archive anew, in place.
+#[pyfunction]
+#[pyo3(signature = (path, num_threads))]
+fn refresh_archive(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<()> {
+    let progress = SaveProgress::default();
+    let refreshed = py.detach(|| {
+        let job = Job {
+            threads: num_threads,
+            ..Job::new(&progress.progress)
+        };
+        archive::refresh(&job, &path)
+    });
+    refreshed.map_err(|error| exception(py, &error))
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<OpenArchive>()?;
+    module.add_function(wrap_pyfunction!(pack_tree, module)?)?;
+    module.add_function(wrap_pyfunction!(unpack_archive, module)?)?;
+    module.add_function(wrap_pyfunction!(refresh_archive, module)?)
+}
