@@ -87,7 +87,14 @@ from tensordict.utils import isin, parse_tensor_dict_string
 
 _hooks.install()
 __getattr__ = _deprecation.deprecated_names(
-    __name__, _deprecated_utils.TOP, later={"nn": "tensordict.nn"}
+    __name__,
+    _deprecated_utils.TOP,
+    later={
+        "nn": "tensordict.nn",
+        "TensorClassModuleBase": "tensordict.nn",
+        "TensorClassModuleWrapper": "tensordict.nn",
+        "as_tensordict_module": "tensordict.nn",
+    },
 )
 
 __version__ = "0.15.3+rs.0.1.0"
@@ -105,12 +112,15 @@ __all__ = [
     "PackLayout",
     "TensorAttrs",
     "TensorClass",
+    "TensorClassModuleBase",
+    "TensorClassModuleWrapper",
     "TensorCollection",
     "TensorDict",
     "TensorDictBase",
     "TensorDictParams",
     "TypedTensorDict",
     "__version__",
+    "as_tensordict_module",
     "assert_allclose_td",
     "assert_close",
     "capture_non_tensor_stack",

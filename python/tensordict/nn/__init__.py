@@ -40,6 +40,10 @@ from tensordict.nn.settings import (
     set_skip_existing,
     skip_existing,
 )
+from tensordict.nn.tensorclass_module import (
+    TensorClassModuleBase,
+    TensorClassModuleWrapper,
+)
 from tensordict.nn.utils import (
     add_custom_mapping,
     biased_softplus,
@@ -57,6 +61,8 @@ __all__ = [
     "OneHotCategorical",
     "ProbabilisticTensorDictModule",
     "ProbabilisticTensorDictSequential",
+    "TensorClassModuleBase",
+    "TensorClassModuleWrapper",
     "TensorDictModule",
     "TensorDictModuleBase",
     "TensorDictModuleWrapper",
