@@ -248,6 +248,10 @@ class CollectionProtocol:
             # What it gives may be a copy.
             self._set_entry(key, target)
 
+    def _as_source(self) -> Any:
+        """The collection whose entries a new container made of this one gets."""
+        return self
+
     def _writes_through(self) -> bool:
         """Whether entries set in a copy of the structure show in another container."""
         return False

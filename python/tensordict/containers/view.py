@@ -171,7 +171,7 @@ class _SubTensorDict(TensorDictBase):
 
     @is_locked.setter
     def is_locked(self, value: bool) -> None:
-        if not value and not self.is_locked:
+        if bool(value) == self.is_locked:
             return
         raise RuntimeError(MSG_LOCK if value else MSG_UNLOCK)
 
@@ -279,6 +279,9 @@ class _SubTensorDict(TensorDictBase):
         }
         return self._with_entries(entries)
 
+    def _as_source(self) -> Any:
+        return self._as_plain_part()
+
     def _with_entries(self, entries: dict[str, Any]) -> Any:
         return _rust.new(
             TensorDict, entries, self._batch_size, self._device, self._td_dim_names
@@ -365,6 +368,8 @@ class _SubTensorDict(TensorDictBase):
             if inplace is False and present is not NO_DEFAULT:
                 ignore_lock = True
         elif present is NO_DEFAULT and inplace is None:
+            if self.is_locked:
+                raise RuntimeError(MSG_LOCKED)
             raise _missing(self, path[0])
         elif isinstance(present, torch.Tensor):
             raise TypeError(MSG_NOT_NESTED.format(type(present)))
@@ -479,8 +484,10 @@ class _SubTensorDict(TensorDictBase):
         return _rust.rebuild(plain, leaves, True, False)
 
     def _clone_structure(self) -> Self:
+        # Entries can be added to and removed from a copy: it has a source of its own,
+        # which shares the leaves.
         copy = type(self).__new__(type(self))
-        copy._source = self._source
+        copy._source = _rust.clone_structure(self._source)
         copy._source_ndim = self._source_ndim
         copy._source_dims = self._source_dims
         copy._batch_size = self._batch_size
@@ -501,6 +508,10 @@ class _SubTensorDict(TensorDictBase):
             raise NotImplementedError(MSG_INPLACE)
         mask.ndimension()
         return _rust.index(self._as_plain_part(), mask)
+
+    def where(self, condition: torch.Tensor, other: Any, **kwargs: Any) -> Any:
+        """Choose between the part and another collection, in an ordinary, unlocked one."""
+        return self._as_plain_part().where(condition, other, **kwargs)
 
     def to_padded_tensor(
         self, padding: float = 0.0, mask_key: NestedKeyLike | None = None
@@ -539,6 +550,8 @@ class _SubTensorDict(TensorDictBase):
         if inplace:
             raise NotImplementedError(MSG_INPLACE)
         result = self._as_plain_part().unflatten(dim, unflattened_size)
+        if self.is_locked:
+            _rust.lock_tree(result)
         return self._remember(result, "unflatten", (dim, unflattened_size), {})
 
     def squeeze(self, *args: Any, **kwargs: Any) -> Self:
@@ -593,6 +606,12 @@ class _SubTensorDict(TensorDictBase):
             raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
         return super().flatten_keys(separator, is_leaf=is_leaf)
 
+    def rename_(self, *names: str | None, **rename_map: str | None) -> Self:
+        """Refused: the names are those of the parent."""
+        if names and names != (None,) and not rename_map:
+            raise RuntimeError(MSG_NAMES)
+        return super().rename_(*names, **rename_map)
+
     def rename_key_(
         self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
     ) -> Self:
@@ -640,6 +659,14 @@ class _SubTensorDict(TensorDictBase):
     def memmap_(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: map the collection it belongs to."""
         msg = "Converting a sub-tensordict values to memmap cannot be done."
+        raise RuntimeError(msg)
+
+    def pin_memory(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: make an ordinary collection of it first."""
+        msg = (
+            "Cannot pin memory of a _SubTensorDict. Call to_tensordict() before making "
+            "this call."
+        )
         raise RuntimeError(msg)
 
     def share_memory_(self) -> NoReturn:

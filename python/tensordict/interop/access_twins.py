@@ -220,6 +220,8 @@ def init(
     td._td_dim_names = None
     if names is not None:
         td.names = names
+    if isinstance(source, CollectionProtocol):
+        source = source._as_source()
     pairs = list(source.items())
     if any(isinstance(key, tuple) for key, _ in pairs):
         pairs.sort(key=_is_nested_pair)
@@ -240,9 +242,10 @@ def as_size(batch_size: Any, source: Any) -> torch.Size:
         return batch_size
     if isinstance(batch_size, (int, np.integer, torch.SymInt)):
         return torch.Size([int(batch_size)])
-    if isinstance(batch_size, (tuple, list, torch.Tensor)):
+    try:
         return torch.Size(batch_size)
-    raise ValueError(MSG_BATCH_SIZE)
+    except TypeError:
+        raise ValueError(MSG_BATCH_SIZE) from None
 
 
 # A whole tree ------------------------------------------------------------------

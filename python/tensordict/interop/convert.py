@@ -67,7 +67,7 @@ def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
     ):
         return None
     try:
-        if isinstance(value, tuple) and not isinstance(value, torch.Size):
+        if isinstance(value, tuple):
             return torch.as_tensor(np.asarray(value), device=device)
         return torch.tensor(value, device=device)
     except (RuntimeError, OverflowError, ValueError) as error:

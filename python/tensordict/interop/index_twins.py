@@ -132,11 +132,16 @@ def index_plan(
             return None
         length = _slice_length(index, batch_size[0])
         return index, torch.Size([length, *batch_size[1:]]), tuple(range(ndim))
-    return _index_plan(batch_size, index, td)
+    if ndim or td is None:
+        return _index_plan(batch_size, index)
+    try:
+        return _index_plan(batch_size, index)
+    except (IndexError, TypeError):
+        raise RuntimeError(MSG_NO_BATCH_DIMS.format(index)) from None
 
 
 def _index_plan(
-    batch_size: torch.Size, index: Any, td: Any
+    batch_size: torch.Size, index: Any
 ) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
     items = list(index) if isinstance(index, tuple) else [index]
     ndim = len(batch_size)
@@ -171,8 +176,6 @@ def _index_plan(
                 used += item.dim() if item.dtype in _MASK_DTYPES else 1
             items[position] = item
     if used > ndim:
-        if td is not None and not ndim:
-            raise RuntimeError(MSG_NO_BATCH_DIMS.format(index))
         raise IndexError(MSG_TOO_MANY.format(ndim))
     for item in items:
         if isinstance(item, (str, bytes)):

@@ -355,8 +355,21 @@ def update(
     options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
     _stage_all(root, source, options, copies)
     for target, value in copies:
-        target.copy_(value, non_blocking=non_blocking)
+        try:
+            target.copy_(value, non_blocking=non_blocking)
+        except RuntimeError as error:
+            copy_failed(td, target, error)
     _commit(root)
+
+
+def copy_failed(td: Any, leaf: torch.Tensor, error: RuntimeError) -> None:
+    """Raise the error of a leaf that refuses to be written: expanded, requires grad."""
+    for container in containers(td):
+        for key, value in list(container._entries().items()):
+            if value is leaf:
+                message = MSG_INPLACE.format(key, container)
+                raise _InplaceWriteError(f"{message}: {error}") from error
+    raise error
 
 
 def _stage_all(

@@ -8,7 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.interop.access_twins import value_of
-from tensordict.interop.key_twins import MSG_NO_KEYS
+from tensordict.interop.key_twins import MSG_NO_KEYS, copy_failed
 from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
@@ -277,7 +277,10 @@ class AccessOps(CollectionProtocol):
                 and isinstance(item, torch.Tensor)
                 and present.shape == item.shape
             ):
-                present.copy_(item, non_blocking=non_blocking)
+                try:
+                    present.copy_(item, non_blocking=non_blocking)
+                except RuntimeError as error:
+                    copy_failed(parent, present, error)
                 return self
         _rust.set_entry(self, key, item, None, non_blocking)
         return self

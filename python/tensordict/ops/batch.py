@@ -26,6 +26,8 @@ MSG_UNKNOWN_NAMES = (
     "Some names to be renamed were not part of the tensordict names: {} vs {}."
 )
 
+MSG_NO_NAMES = "Neither a name map nor a name list was passed. Only one is accepted."
+
 
 class BatchOps(CollectionProtocol):
     """Batch size and dimension names."""
@@ -257,6 +259,8 @@ class BatchOps(CollectionProtocol):
             >>> td.rename(x="time").names
             ['time', 'y']
         """
+        if not names and not rename_map:
+            raise ValueError(MSG_NO_NAMES)
         return self.clone(recurse=False).rename_(*names, **rename_map)
 
     def rename_(self, *names: str | None, **rename_map: str | None) -> Self:
@@ -264,9 +268,8 @@ class BatchOps(CollectionProtocol):
         if names and rename_map:
             msg = "Passed both a name map and a name list. Only one is accepted."
             raise ValueError(msg)
-        if not names and not rename_map:
-            msg = "Neither a name map nor a name list was passed. Only one is accepted."
-            raise ValueError(msg)
+        if not names and not rename_map and self.batch_dims:
+            raise ValueError(MSG_NO_NAMES)
         if rename_map:
             current = self.names
             if not set(rename_map).issubset(current):

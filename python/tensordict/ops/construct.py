@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict.interop.access_twins import as_size
 from tensordict.ops.copying import CopyingOps
 from tensordict.protocol import CollectionProtocol
 
@@ -105,7 +106,13 @@ class ConstructOps(CopyingOps):
             )
             return cls._from_plain(made)
         given = batch_size is not None
-        size = torch.Size(() if batch_size is None else batch_size)
+        if batch_size is None:
+            size = torch.Size([])
+        elif isinstance(batch_size, Iterable):
+            size = as_size(batch_size, None)
+        else:
+            # Here a number is no size: this raises.
+            size = torch.Size(batch_size)
         entries = {
             key: value
             if isinstance(value, torch.Tensor)

@@ -458,6 +458,8 @@ class CopyingOps(CollectionProtocol):
         """
         path = _rust.unravel_key_to_tuple(key)
         if not path:
+            if self.is_locked:
+                raise RuntimeError(MSG_LOCKED)
             raise IndexError(MSG_BAD_KEY.format(key))
         parent: Any = self
         depth = 0

@@ -56,6 +56,8 @@ class IndexingOps(CollectionProtocol):
         if isinstance(value, dict):
             size = _rust.index_shape(self.batch_size, index)
             value = self._from_mapping(value, size)
+        elif isinstance(value, torch.Tensor) and _fills(index, value):
+            value = value.item()
         _rust.set_index(self, index, value)
 
     def _from_mapping(self, value: Any, size: torch.Size) -> Any:
@@ -242,6 +244,9 @@ class IndexingOps(CollectionProtocol):
         if not index.dim():
             msg = "len() of a 0-d tensor"
             raise TypeError(msg)
+        if not index.shape[0]:
+            msg = "Cannot use torch.gather with an empty index"
+            raise RuntimeError(msg)
         at = dim + ndim if dim < 0 else dim
         if not 0 <= at < ndim:
             raise RuntimeError(MSG_GATHER_DIM.format(batch_size, dim))
@@ -287,6 +292,18 @@ def _stays_in_place(item: Any) -> bool:
     if isinstance(item, slice):
         return item.start is None or item.start == 0
     return item is None or item is Ellipsis or type(item) is int
+
+
+def _fills(index: Any, value: torch.Tensor) -> bool:
+    """Whether torch writes ``value`` as a number: into tensors of any dtype."""
+    return (
+        isinstance(index, torch.Tensor)
+        and index.dtype is torch.bool
+        and index.dim() > 0
+        and value.numel() == 1
+        and value.device.type == "cpu"
+        and not value.requires_grad
+    )
 
 
 def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -> None:

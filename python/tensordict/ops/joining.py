@@ -166,19 +166,18 @@ class JoiningOps(CollectionProtocol):
     def _join_entries(
         self, join: Any, keys: Any, out_key: Any, dim: int, keep_entries: bool
     ) -> Self:
-        values = []
-        seen: list[Any] = []
-        for key in keys:
-            path = _rust.unravel_key_to_tuple(key)
-            if not keep_entries and path in seen:
-                raise KeyError(key)
-            seen.append(path)
-            values.append(_rust.get(self, key))
-        joined = join(values, dim=dim)
-        if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+        joined = join([_rust.get(self, key) for key in keys], dim=dim)
+        if not keep_entries:
+            if self.is_locked:
+                raise RuntimeError(MSG_LOCKED)
+            paths = [_rust.unravel_key_to_tuple(key) for key in keys]
+            for key, path in zip(keys, paths, strict=True):
+                if paths.count(path) > 1:
+                    raise KeyError(key)
         # The new entry comes after all others, also where it takes a key of theirs.
         joined = _rust.validate(self, out_key, joined)
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
         if not keep_entries:
             for key in keys:
                 self.del_(key)

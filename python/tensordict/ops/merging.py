@@ -278,15 +278,15 @@ class MergingOps(CollectionProtocol):
 
         Args:
             tensordict: a container with the leaves of this one.
-            idx: an integer or a slice, or a tuple of them; any index if not ``fast``.
+            idx: integers, slices, None and ``...``; any index if not ``fast``.
             non_blocking: whether copies between devices may be asynchronous.
             fast: refuse what is not a plain copy of tensors to tensors.
 
         Raises:
             RuntimeError: ``fast`` is set, and the leaves or the index do not fit.
         """
-        if fast and not _copies_plainly(self, tensordict, idx):
-            raise RuntimeError(MSG_FAST_COPY)
+        if fast:
+            idx = _plain_copy_index(self, tensordict, idx)
         return self.update_at_(tensordict, idx, non_blocking=non_blocking)
 
     # Filling ---------------------------------------------------------------------
@@ -391,32 +391,34 @@ def _collect_writes(
             _collect_writes(target, spread, index, writes)
 
 
-def _copies_plainly(td: Any, source: Any, index: Any) -> bool:
-    """Whether each leaf of ``source`` has the shape that it has at ``index`` of ``td``."""
+def _plain_copy_index(td: Any, source: Any, index: Any) -> Any:
+    """``index`` as one of leaves.
+
+    Raises:
+        RuntimeError: it is not plain, or the leaves of ``source`` do not have the shapes
+            that it gives.
+    """
     parts = index if isinstance(index, tuple) else (index,)
     if not isinstance(source, CollectionProtocol) or any(
         isinstance(part, bool) or not _is_plain_index(part) for part in parts
     ):
-        return False
+        raise RuntimeError(MSG_FAST_COPY)
+    try:
+        plan = _rust.index_plan(td.batch_size, index)
+    except IndexError:
+        raise RuntimeError(MSG_FAST_COPY) from None
+    at = ... if plan is None else plan[0]
     for key, value in source.items(True, leaves_only=True):
-        if not _rust.contains(td, key):
-            return False
-        target = _rust.get(td, key)
-        if not isinstance(target, torch.Tensor):
-            return False
-        try:
-            shape = target[index].shape
-        except IndexError:
-            return False
-        if value.shape != shape:
-            return False
-    return True
+        target = _rust.get(td, key) if _rust.contains(td, key) else None
+        if not isinstance(target, torch.Tensor) or value.shape != target[at].shape:
+            raise RuntimeError(MSG_FAST_COPY)
+    return at
 
 
 def _is_plain_index(part: Any) -> bool:
     if isinstance(part, torch.Tensor):
         return not part.shape and part.dtype is not torch.bool
-    return isinstance(part, (int, slice, np.integer))
+    return part is None or part is ... or isinstance(part, (int, slice, np.integer))
 
 
 def _tensor_of(value: Any, target: torch.Tensor, key: Any) -> Any:

@@ -56,7 +56,16 @@ class StoringOps(CollectionProtocol):
             if inplace is None:
                 raise _missing(self, key)
         elif inplace is not False:
-            self._write_into(key, present, value, non_blocking)
+            if (
+                inplace is None
+                and isinstance(value, (CollectionProtocol, dict))
+                and isinstance(present, CollectionProtocol)
+                and not present._is_non_tensor
+            ):
+                # Here all entries must be there, too.
+                present.update_(value, non_blocking=non_blocking)  # type: ignore[attr-defined]
+            else:
+                self._write_into(key, present, value, non_blocking)
             return
         if not validated:
             value = _rust.validate(self, key, value, non_blocking)
@@ -97,6 +106,7 @@ class StoringOps(CollectionProtocol):
             present.update_(value)
             return
         if not isinstance(value, (CollectionProtocol, dict)):
+            _rust.validate(self, key, value, non_blocking)
             raise _InplaceWriteError(MSG_INPLACE.format(key, self))
         try:
             _rust.update(present, value, False, True, non_blocking)

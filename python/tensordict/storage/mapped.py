@@ -431,8 +431,11 @@ class MemoryMappedTensor(torch.Tensor):
 
     def __getitem__(self, item: Any) -> Self | torch.Tensor:
         result = torch.Tensor.__getitem__(self, item)
-        # What is indexed by lists or masks is a copy, and an ordinary tensor.
-        return self._view(result, item) if result._is_view() else result
+        # What is indexed by lists or masks is a copy, and an ordinary tensor. Of no bytes
+        # there is no copy.
+        if result._is_view() or not self.untyped_storage().nbytes():
+            return self._view(result, item)
+        return result
 
     def _view(self, result: torch.Tensor, item: Any) -> Self:
         result.__class__ = MemoryMappedTensor
@@ -466,6 +469,20 @@ class MemoryMappedTensor(torch.Tensor):
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """As :meth:`torch.Tensor.chunk`. The parts are mapped tensors."""
         return self._slices(torch.Tensor.chunk(self, chunks, dim), dim)
+
+    def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:  # type: ignore[override]
+        """As :meth:`torch.Tensor.tensor_split`. The parts are mapped tensors."""
+        parts = torch.Tensor.tensor_split(self, indices_or_sections, dim)
+        if not isinstance(indices_or_sections, (list, tuple)):
+            return self._slices(parts, dim)
+        before = (slice(None),) * (dim if dim >= 0 else dim + self.ndim)
+        starts = (None, *indices_or_sections)
+        stops = (*indices_or_sections, None)
+        views = zip(parts, starts, stops, strict=True)
+        return tuple(
+            self._view(part, (*before, slice(start, stop)))
+            for part, start, stop in views
+        )
 
     def _slices(self, parts: tuple[torch.Tensor, ...], dim: int) -> tuple[Self, ...]:
         before = (slice(None),) * (dim if dim >= 0 else dim + self.ndim)

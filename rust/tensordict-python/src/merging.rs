@@ -4,7 +4,7 @@
 //! keys, containers that are not dense, an `is_leaf`) and every failure is the twin's:
 //! while an update is staged nothing has been changed.
 
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 
@@ -30,7 +30,8 @@ fn plain_size<'py>(
         return Ok(Some(batch_size.clone()));
     }
     if batch_size.is_exact_instance_of::<PyList>() || batch_size.is_exact_instance_of::<PyTuple>() {
-        return size.call1((batch_size,)).map(Some);
+        // What is no size is the twin's error.
+        return Ok(size.call1((batch_size,)).ok());
     }
     if batch_size.is_exact_instance_of::<PyInt>() {
         return size.call1(((batch_size,),)).map(Some);
@@ -327,7 +328,9 @@ fn update<'py>(
             let kwargs = PyDict::new(py);
             kwargs.set_item(imports.names.non_blocking.bind(py), &non_blocking)?;
             for (target, value) in &update.copies {
-                target.call_method(imports.names.copy_.bind(py), (value,), Some(&kwargs))?;
+                target
+                    .call_method(imports.names.copy_.bind(py), (value,), Some(&kwargs))
+                    .map_err(|error| copy_error(td, target, error))?;
             }
             return update.commit(branch);
         }
@@ -557,13 +560,27 @@ impl<'py> WriteTree<'py> {
                 && let Some(present) = &write.present
                 && are_alike(imports, present, value)
             {
-                present.call_method1(imports.names.copy_.bind(py), (value,))?;
+                present
+                    .call_method1(imports.names.copy_.bind(py), (value,))
+                    .map_err(|error| copy_error(td, present, error))?;
                 continue;
             }
             storing::set_validated(imports, td, key, value, self.inplace)?;
         }
         Ok(())
     }
+}
+
+/// What is raised for a leaf of `td` that refuses to be written.
+fn copy_error(td: &Bound<'_, PyAny>, leaf: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let py = td.py();
+    if !error.is_instance_of::<PyRuntimeError>(py) {
+        return error;
+    }
+    let args = (td, leaf, error.clone_ref(py));
+    from_twin_of(py, TWINS, "copy_failed", args)
+        .err()
+        .unwrap_or(error)
 }
 
 /// Whether both are plain tensors of one shape, so that one can be copied into the other.

@@ -1,0 +1,155 @@
+"""Corner cases that random comparisons found, by topic."""
+
+from frame import cases
+
+CASES = [
+    # Writing in place ------------------------------------------------------------
+    *cases(
+        "set_",
+        """
+        td.set_('n', {'z': T([2, 3])})
+        td.set_('n', TensorDict({'z': T([2, 3])}, [2, 3]))
+        td.set_('n', {'b': T([2, 3, 4])})
+        td.set_('n', T([7, 2]))
+        td.set('n', T([7, 2]), inplace=True)
+    """,
+        on="nested",
+    ),
+    *cases(
+        "set_",
+        """
+        td.expand(5, 2, 3).set_('a', T([5, 2, 3]))
+        td.expand(5, 2, 3).set('a', T([5, 2, 3]), inplace=True)
+        td.expand(5, 2, 3).update({'a': T([5, 2, 3])}, inplace=True)
+        td.expand(5, 2, 3).apply_(lambda x: x + 1)
+        td.expand(5, 2, 3).update_({'a': T([5, 2, 3])})
+        TensorDict({'a': T([2]).requires_grad_()}, [2]).set_('a', T([2]))
+    """,
+        on="flat",
+        message=False,
+    ),
+    *cases(
+        "copy_at_",
+        """
+        td.copy_at_(td[None] * 2, None)
+        td.copy_at_(td[..., 0] * 2, (..., 0))
+        td.copy_at_(td[1:, None] * 2, (slice(1, None), None))
+        td.copy_at_(td * 2, ...)
+        td.copy_at_(td[[0]] * 2, [0])
+        td.copy_at_(td[0] * 2, 9)
+    """,
+        on="flat nested",
+    ),
+    *cases(
+        "__setitem__",
+        """
+        td[torch.tensor([True, False])] = torch.tensor(2.5)
+        td[torch.tensor([True, False])] = torch.tensor([2])
+        td[T([2, 3]) > 0] = torch.tensor(2)
+        td[torch.tensor([True, False])] = T([2])
+    """,
+        on="flat",
+        message=False,
+    ),
+    # Names, keys, sizes ------------------------------------------------------------
+    *cases(
+        "rename_",
+        """
+        TensorDict({'a': T([])}, []).rename_()
+        TensorDict({'a': T([])}, []).rename()
+    """,
+        on="none",
+    ),
+    *cases(
+        "create_nested",
+        """
+        td.create_nested(None)
+        td.create_nested(())
+    """,
+        on="flat locked",
+        message=False,
+    ),
+    *cases(
+        "stack_tensors",
+        """
+        td.stack_tensors('a', 'a', out_key='q')
+        td.stack_tensors('a', 'a', out_key='q', dim=9)
+        td.cat_tensors('a', 'a', out_key='q')
+        td.stack_tensors('a', 'nope', out_key='q')
+        td.stack_tensors('a', 'a', out_key='q', keep_entries=True)
+    """,
+        on="locked",
+    ),
+    *cases(
+        "stack_tensors",
+        "td.stack_tensors('a', 'a', out_key='q', dim=9)",
+        on="flat",
+    ),
+    *cases(
+        "gather",
+        """
+        td.gather(0, torch.zeros(0, dtype=torch.int64))
+        td.gather(1, torch.zeros(2, 0, dtype=torch.int64))
+    """,
+        on="flat",
+    ),
+    *cases(
+        "TensorDict",
+        """
+        TensorDict({'a': T([2])}, batch_size=['a'])
+        TensorDict({'a': T([2])}, batch_size=[None])
+        TensorDict({'a': T([2])}, batch_size=[[2]])
+        TensorDict({'a': T([2])}, batch_size=range(2, 3))
+        TensorDict.from_dict({'a': T([2])}, batch_size=['a'])
+        TensorDict.from_dict({'a': T([2])}, batch_size=2)
+        TensorDict({'a': torch.Size([])})
+        TensorDict({'a': torch.Size([2])})
+    """,
+        on="none",
+    ),
+    *cases(
+        "__getitem__",
+        """
+        TensorDict({'a': T([2])}, [])[1.5]
+        TensorDict({'a': T([2])}, [])[T([2])]
+        TensorDict({'a': T([2])}, [])[[0, 'a']]
+        TensorDict({'a': T([2])}, [])[..., 0]
+    """,
+        on="none",
+        message=False,
+    ),
+    # Views ---------------------------------------------------------------------------
+    *cases(
+        "view",
+        """
+        c = td.copy(); c.pop('a'); list(c.keys()), list(td.keys()), list(o.keys())
+        c = td.clone(False); c.set('w', T(td.shape)); c
+        c = td.copy(); c.set_('a', td['a'] * 0); o
+        td.rename_('x', 'y')
+        td.rename_(None)
+        td.rename_()
+        td.where(torch.ones(td.shape, dtype=torch.bool), 0)
+        torch.where(torch.ones(td.shape, dtype=torch.bool), td, td * 0)
+        TensorDict(td, batch_size=td.shape)
+        td.pin_memory()
+        td.is_locked = False
+        td.is_locked = True
+        td.unflatten(0, (-1, 1))
+        td.update_({'n': {'nope': T(td.shape)}})
+        td.update_at_({'n': {'nope': T(td.shape)}}, 0)
+    """,
+        on="sub",
+        message=False,
+    ),
+    *cases(
+        "view",
+        """
+        v = td._get_sub_tensordict(slice(0, 1)); v.where(torch.ones(v.shape, dtype=torch.bool), 0)
+        v = td._get_sub_tensordict(slice(0, 1)); v.unflatten(1, (-1, 1))
+        v = td._get_sub_tensordict(slice(0, 1)); v.copy()
+        v = td._get_sub_tensordict(slice(0, 1)); v.set_(('nope', 'z'), T(v.shape))
+        v = td._get_sub_tensordict(slice(0, 1)); v.is_locked = True
+    """,
+        on="locked",
+    ),
+]
