@@ -93,6 +93,9 @@ class CollectionProtocol:
     _is_non_tensor: ClassVar[bool] = False
     """Whether this container is one value that is no tensor: walks do not enter it."""
 
+    _nests_alike: ClassVar[bool] = False
+    """Whether what is nested is of this class, too, and so not named in the text."""
+
     _printed_nested_as: str | None = None
     """How the long form of the text names this where it is nested, if not by class."""
 

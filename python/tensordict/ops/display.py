@@ -377,7 +377,9 @@ def _nested_label(value: Any, parent: Any) -> str:
     """The class of a nested collection where it is not the usual one, and its own dims."""
     own = value.batch_size[len(parent.batch_size) :]
     name = type(value).__name__
-    usual = name in ("TensorDict", type(parent).__name__)
+    usual = name == "TensorDict" or (
+        type(value) is type(parent) and parent._nests_alike
+    )
     return ("" if usual else name) + (_shape(own) if own else "")
 
 

@@ -63,7 +63,7 @@ class StoringOps(CollectionProtocol):
                 and not present._is_non_tensor
             ):
                 # Here all entries must be there, too.
-                present.update_(value, non_blocking=non_blocking)  # type: ignore[attr-defined]
+                present.update_(value, non_blocking=non_blocking)
             else:
                 self._write_into(key, present, value, non_blocking)
             return

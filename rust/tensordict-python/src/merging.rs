@@ -578,7 +578,7 @@ fn copy_error(td: &Bound<'_, PyAny>, leaf: &Bound<'_, PyAny>, error: PyErr) -> P
         return error;
     }
     let args = (td, leaf, error.clone_ref(py));
-    from_twin_of(py, TWINS, "copy_failed", args)
+    from_twin(py, TWINS, "copy_failed", args)
         .err()
         .unwrap_or(error)
 }

@@ -119,6 +119,7 @@ class LazyStackedTensorDict(StackKeysOps, CombiningOps, MembersOps, TensorDictBa
     """
 
     _is_dense: ClassVar[bool] = False
+    _nests_alike: ClassVar[bool] = True
 
     tensordicts: list[Any]
     stack_dim: int
