@@ -74,10 +74,12 @@ from tensordict.storage.archives import (
 )
 from tensordict.storage.functions import (
     from_consolidated,
+    from_safetensors,
     load,
     load_memmap,
     memmap,
     save,
+    to_safetensors,
 )
 
 # As above, the decorator takes the name of the module it is in.
@@ -135,6 +137,7 @@ __all__ = [
     "from_modules",
     "from_namedtuple",
     "from_pytree",
+    "from_safetensors",
     "from_struct_array",
     "from_tuple",
     "fromkeys",
@@ -173,6 +176,7 @@ __all__ = [
     "set_printoptions",
     "stack",
     "tensorclass",
+    "to_safetensors",
     "unpack_memmap",
     "unpad_sequence",
     "unravel_key",

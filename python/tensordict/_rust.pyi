@@ -147,6 +147,32 @@ def write_consolidated(
     checks: bool,
     progress: SaveProgress,
 ) -> torch.Tensor: ...
+def write_safetensors(
+    files: Sequence[
+        tuple[
+            str,
+            Sequence[tuple[str, torch.Tensor, str, Sequence[int], int]],
+            Sequence[tuple[str, str]],
+        ]
+    ],
+    index: tuple[str, str] | None,
+    stale: str | None,
+    num_threads: int,
+    durable: bool,
+    checks: bool,
+    progress: SaveProgress,
+) -> None: ...
+def read_safetensors(
+    path: str | PathLike[str], mode: str | None
+) -> tuple[list[tuple[str, str]], dict[str, torch.Tensor]]: ...
+def safetensors_header(
+    path: str | PathLike[str],
+) -> tuple[list[tuple[str, str]], list[tuple[str, str, list[int], int, int]], int]: ...
+def read_safetensors_index(
+    path: str | PathLike[str],
+) -> tuple[list[tuple[PathLike[str], list[str]]], str]: ...
+def is_safetensors(path: str | PathLike[str]) -> bool: ...
+def is_consolidated(path: str | PathLike[str]) -> bool: ...
 def read_consolidated(path: str | PathLike[str]) -> tuple[int, str, str]: ...
 def add_metadata(
     directory: str | PathLike[str],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import consolidated as _consolidated
+from tensordict.storage import safetensors as _safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,11 +122,38 @@ class ConsolidatingOps(CollectionProtocol):
 
     # What the engine calls: dense containers; others override ----------------------
 
-    def _describe(self, rows: Iterator[Any]) -> dict[str, Any]:
+    def _describe(self, rows: Iterator[Any]) -> Any:
         """Describe this container. See :mod:`tensordict.storage.consolidated`."""
         return _consolidated.describe_dense(self, rows)
 
+    def _described_child(self, name: str) -> Any:
+        """The container of a nested level."""
+        return self._entries()[name]
+
     @classmethod
-    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Self:
+    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
         """Make a container. See :mod:`tensordict.storage.consolidated`."""
         return _consolidated.dense_from_description(cls, level, source, path)
+
+    def _put_leaves(self, leaves: Iterator[Any]) -> None:
+        """Replace the leaves."""
+        _consolidated.put_leaves(self, leaves)
+
+    def _consolidated_home(self) -> Any:
+        """The container that knows of the buffer."""
+        return self
+
+    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        """The level of this container. See :mod:`tensordict.storage.safetensors`."""
+        return _safetensors.dense_to_level(self, writer, path)
+
+    def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        """The entry of this container in the level of another."""
+        return {"td": self._to_level(writer, path)}
+
+    @classmethod
+    def _from_level(
+        cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
+    ) -> Any:
+        """Make a container. See :mod:`tensordict.storage.safetensors`."""
+        return _safetensors.dense_from_level(cls, level, reader, path, is_part)

@@ -10,12 +10,18 @@ buffer, the description that the JSON holds, and for a file its name. That holds
 as long as the leaves are still those in the buffer, which is looked up and not
 remembered: see :func:`state_of`.
 
-A container takes part with two methods:
+A container takes part with these methods:
 
 ``_describe(rows)``
     its level of the description; ``rows`` gives the place of each leaf;
-``_from_description(level, source)``, a class method
-    the container of a level, whose leaves ``source`` has.
+``_described_child(name)``
+    the container that a nested level of its level is of;
+``_from_description(level, source, path)``, a class method
+    the container of a level, whose leaves ``source`` has;
+``_put_leaves(leaves)``
+    takes new leaves from an iterator in the place of its own;
+``_consolidated_home()``
+    the container that knows of the buffer: itself, unless it is around another.
 """
 
 from __future__ import annotations
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Source",
+    "Value",
     "consolidate",
     "dense_from_description",
     "describe_dense",
@@ -226,7 +233,7 @@ def _consolidate(td: Any, options: Options, progress: _rust.SaveProgress) -> Any
     # The result is described, whose class need not be that of the source: a view of
     # a container becomes a container.
     result = td if options.inplace else _rust.rebuild(td, leaves, True, False)
-    description = result._describe(iter(rows.rows))
+    description = _root_level(result, result._describe(iter(rows.rows)))
     _note_locks(description, td)
     state: dict[str, Any] = {}
     if options.filename is None or options.use_buffer:
@@ -241,21 +248,35 @@ def _consolidate(td: Any, options: Options, progress: _rust.SaveProgress) -> Any
     if options.filename is not None:
         path = Path(os.path.abspath(options.filename))
         state |= {"filename": path, "file_id": _file_id(path)}
-    _put(result, iter(_joined(rows, _views(storage, rows))))
-    if not options.inplace:
+    leaves = _joined(rows, _views(storage, rows))
+    if options.inplace:
+        td._put_leaves(iter(leaves))
+    else:
+        result = _rust.rebuild(td, leaves, True, False)
         _set_device(result, options)
     result.lock_()
-    result._consolidated = state
+    result._consolidated_home().__dict__["_consolidated"] = state
     return result
+
+
+def _root_level(td: Any, described: Any) -> dict[str, Any]:
+    """The level of the root: of a value alone, one that has it as its only entry."""
+    if not isinstance(described, Value):
+        return described
+    return {
+        "cls": type(td).__name__,
+        "non_tensors": {"data": described},
+        "leaves": {},
+        "cls_metadata": {"is_locked": False},
+    }
 
 
 def _note_locks(level: dict[str, Any], td: Any) -> None:
     """Note which containers of the source are locked."""
     level["cls_metadata"]["is_locked"] = bool(td.is_locked)
-    entries = td._entries()
     for name, child in level.items():
         if name not in RESERVED:
-            _note_locks(child, entries[_key(name)])
+            _note_locks(child, td._described_child(_key(name)))
 
 
 def _keyed(level: dict[str, Any], path: tuple[str, ...]) -> list[tuple[str, Row]]:
@@ -269,11 +290,11 @@ def _keyed(level: dict[str, Any], path: tuple[str, ...]) -> list[tuple[str, Row]
     return sorted(found, key=lambda row: row[1][2:4])
 
 
-def _put(td: Any, leaves: Iterator[torch.Tensor]) -> None:
-    """Replace the leaves of a container, in their order."""
+def put_leaves(td: Any, leaves: Iterator[torch.Tensor]) -> None:
+    """Replace the leaves of a dense container, in their order."""
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
-            _put(value, leaves)
+            cast("Any", value)._put_leaves(leaves)
         else:
             td._set_entry(key, next(leaves))
 
@@ -345,6 +366,17 @@ def _key(name: str) -> str:
     return name.removeprefix("\0")
 
 
+class Value(tuple[Any, list[int], "str | None"]):
+    """What a level has of a value that is no tensor: with its batch size and device."""
+
+    __slots__ = ()
+
+
+def is_special(cls: type) -> bool:
+    """Whether a class is one that a program made of the dense containers' class."""
+    return cls is not registry.dense_root() and registry.is_dense_class(cls)
+
+
 # Describing ---------------------------------------------------------------------------
 
 
@@ -359,14 +391,14 @@ def describe_dense(td: Any, rows: Iterator[list[tuple[str, Row]]]) -> dict[str, 
                 leaves[prefix + _leaf_name(key)] = row
             continue
         level = cast("Any", value)._describe(rows)
-        if isinstance(level, tuple):
+        if isinstance(level, Value):
             non_tensors[key] = level
         else:
             children[_child_name(key)] = level
     cls = type(td)
     device = td.device
     return {
-        "cls": "TensorDict" if cls is registry.dense_root() else cls,
+        "cls": cls if is_special(cls) else "TensorDict",
         "non_tensors": non_tensors,
         "leaves": leaves,
         "cls_metadata": {
@@ -409,25 +441,27 @@ def _as_plain(
     td: Any, level: dict[str, Any], path: tuple[str, ...], notes: remarks.Remarks
 ) -> dict[str, Any]:
     """A level of a description as JSON holds it; what it cannot hold goes to ``notes``."""
+    non_tensors = {}
+    for name, (value, *rest) in level["non_tensors"].items():
+        inner = (*path, name)
+        kind = type(td._described_child(name)).__name__
+        non_tensors[name] = [notes.value(value, inner, kind, MSG_JSON), *rest]
     fields = {
         "cls": notes.class_name(level["cls"], path),
-        "non_tensors": {
-            name: [notes.value(found[0], (*path, name), MSG_JSON), *found[1:]]
-            for name, found in level["non_tensors"].items()
-        },
+        "non_tensors": non_tensors,
         "leaves": level["leaves"],
         "cls_metadata": level["cls_metadata"],
     }
-    entries = td._entries()
-    children = [key for key in level if key not in RESERVED]
-    nested = []
+    children = [name for name in level if name not in RESERVED]
     for name in children:
         key = _key(name)
-        nested.append(key)
-        fields[name] = _as_plain(entries[key], level[name], (*path, key), notes)
-    others = [*level["non_tensors"], *nested]
-    tensors = [key for key in entries if key not in others]
-    notes.order(list(entries), [*tensors, *others], path)
+        child = td._described_child(key)
+        fields[name] = _as_plain(child, level[name], (*path, key), notes)
+    if "batch_size" in level["cls_metadata"]:
+        entries = list(td._entries())
+        others = [*non_tensors, *map(_key, children)]
+        tensors = [key for key in entries if key not in others]
+        notes.order(entries, [*tensors, *others], path)
     return fields
 
 
@@ -454,8 +488,7 @@ def load(filename: Path | str, requested: type | None = None) -> Any:
     file = _rust.map_file(os.fspath(filename), "uint8", [data_bytes], "r")
     source = Source(file.as_subclass(torch.Tensor), notes, filename, requested)
     loaded = source.container(description, ())
-    loaded._consolidated = {"storage": source.storage, "metadata": description}
-    return loaded
+    return _mark(loaded, source.storage, description)
 
 
 class Source:
@@ -495,6 +528,14 @@ class Source:
                 path, f"its level makes no sense ({error!r})"
             ) from error
 
+    def inner(self, level: dict[str, Any], path: tuple[str, ...]) -> Any:
+        """The container inside a tensorclass: that of its level, were it alone."""
+        name = "LazyStackedTensorDict" if "stack_dim" in level["cls_metadata"] else None
+        cls: Any = registry.dense_root()
+        if name is not None:
+            cls = registry.find_class(None, f"tensordict:{name}", None, "")
+        return cls._from_description(level, self, path)
+
     def leaves(self, level: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
         """The leaves of a level."""
         found: dict[str, torch.Tensor] = {}
@@ -524,9 +565,10 @@ class Source:
         """The container of a value that is no tensor."""
         data, batch_size, device = found
         data = self.notes.noted_value(data, path)
-        text = "tensordict:NonTensorData"
+        text = f"tensordict:{self.notes.noted_kind(path)}"
         cls = registry.find_class(None, text, None, self.filename or "")
-        return cls._from_value(data, batch_size, device)
+        device = None if device is None else torch.device(device)
+        return cls._of([data], 0, torch.Size(batch_size), device)
 
     def leaf(self, row: Any, path: tuple[str, ...]) -> torch.Tensor:
         """The tensor of a row, once it was checked."""
@@ -600,9 +642,50 @@ def dense_from_description(
     device = None if device is None else torch.device(device)
     entries = source.notes.ordered(entries, path)
     td = _rust.new(cls, entries, size, device, names and list(names))
+    return locked_as(td, fields)
+
+
+def locked_as(td: Any, fields: dict[str, Any]) -> Any:
+    """A container that was made, locked if its level says so."""
     if fields.get("is_locked"):
         td.lock_()
     return td
+
+
+def members_of(
+    level: dict[str, Any], source: Source, path: tuple[str, ...]
+) -> list[Any]:
+    """The members of the level of a stack, in their order."""
+    found = {
+        key: source.value(value, (*path, key))
+        for key, value in level["non_tensors"].items()
+    }
+    for name, child in level.items():
+        if name not in RESERVED:
+            found[_key(name)] = source.container(child, (*path, _key(name)))
+    return [found[str(number)] for number in range(len(found))]
+
+
+def describe_stack(
+    name: str, members: list[Any], dim: int, dim_name: str | None, rows: Any
+) -> dict[str, Any]:
+    """The level of a stack: its members by number."""
+    level: dict[str, Any] = {
+        "cls": name,
+        "non_tensors": {},
+        "leaves": {},
+        "cls_metadata": {
+            "stack_dim": dim,
+            "stack_dim_name": dim_name,
+            "is_locked": False,
+        },
+    }
+    for number, member in enumerate(members):
+        described = member._describe(rows)
+        is_value = isinstance(described, Value)
+        place = level["non_tensors"] if is_value else level
+        place[str(number)] = described
+    return level
 
 
 def moved(td: Any, device: torch.device, non_blocking: bool | None) -> Any:
@@ -626,8 +709,14 @@ def moved(td: Any, device: torch.device, non_blocking: bool | None) -> Any:
 def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:
     """The container of a description over a buffer: what pickles call."""
     loaded = Source(storage).container(description, ())
-    loaded._consolidated = {"storage": storage, "metadata": description}
-    return loaded
+    return _mark(loaded, storage, description)
+
+
+def _mark(td: Any, storage: torch.Tensor, description: dict[str, Any]) -> Any:
+    """Let a container know of its buffer."""
+    state = {"storage": storage, "metadata": description}
+    td._consolidated_home().__dict__["_consolidated"] = state
+    return td
 
 
 def state_of(td: Any) -> dict[str, Any] | None:
@@ -636,12 +725,13 @@ def state_of(td: Any) -> dict[str, Any] | None:
     A leaf or a nested container that was replaced, added, removed or renamed since ends
     it, whoever did it.
     """
-    state = td.__dict__.get("_consolidated")
+    state = td._consolidated_home().__dict__.get("_consolidated")
     if state is None:
         return None
     storage = state["storage"]
     memory = storage.untyped_storage()._cdata
-    fresh = td._describe(_places(td, memory, storage.storage_offset()))
+    places = _places(td, memory, storage.storage_offset())
+    fresh = _root_level(td, td._describe(places))
     if not _is_same(fresh, state["metadata"]):
         return None
     _refresh(state["metadata"], fresh)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict.storage import consolidated, tree
+from tensordict.storage.safetensors import from_safetensors, to_safetensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,7 +14,15 @@ if TYPE_CHECKING:
 
     from tensordict.protocol import NestedKeyLike
 
-__all__ = ["from_consolidated", "load", "load_memmap", "memmap", "save"]
+__all__ = [
+    "from_consolidated",
+    "from_safetensors",
+    "load",
+    "load_memmap",
+    "memmap",
+    "save",
+    "to_safetensors",
+]
 
 
 def memmap(

@@ -15,6 +15,7 @@ __all__ = [
     "class_text",
     "dense_root",
     "find_class",
+    "is_dense_class",
     "known_texts",
     "register_class",
     "register_family",
@@ -66,6 +67,11 @@ def register_family(root: type) -> None:
 def dense_root() -> type:
     """The class of dense containers: the head of the family that programs subclass."""
     return _CLASSES[_DENSE_TEXTS[0]]
+
+
+def is_dense_class(cls: type) -> bool:
+    """Whether a class is that of dense containers, or one that a program made of it."""
+    return issubclass(cls, dense_root())
 
 
 def known_texts() -> list[str]:

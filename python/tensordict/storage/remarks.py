@@ -22,7 +22,7 @@ from tensordict.storage import registry
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Remarks"]
+__all__ = ["Remarks", "as_plain", "tagged", "untagged"]
 
 PLAIN_TYPES = (str, int, float, bool, type(None))
 
@@ -84,21 +84,33 @@ class Remarks:
 
     # Values ----------------------------------------------------------------------
 
-    def value(self, value: Any, path: tuple[str, ...], message: str) -> Any:
+    def value(self, value: Any, path: tuple[str, ...], kind: str, message: str) -> Any:
         """A value as JSON holds it; one that JSON changes is noted as it is.
 
         Raises:
             RuntimeError: JSON cannot hold it.
         """
-        plain, is_same = _as_plain(value, path, message)
+        try:
+            plain, is_same = as_plain(value)
+        except TypeError:
+            shown = path[0] if len(path) == 1 else path
+            text = message.format(key=repr(shown), type=type(value))
+            raise RuntimeError(text) from None
         if not is_same:
-            self._add("values", path, _tagged(value))
+            self._add("values", path, tagged(value))
+        if kind != "NonTensorData":
+            self._add("kinds", path, kind)
         return plain
 
     def noted_value(self, value: Any, path: tuple[str, ...]) -> Any:
         """A value as it was noted, or else as JSON gave it."""
         noted = self._of("values", path)
-        return value if noted is None else _untagged(noted[0])
+        return value if noted is None else untagged(noted[0])
+
+    def noted_kind(self, path: tuple[str, ...]) -> str:
+        """The class of a value that is no tensor."""
+        noted = self._of("kinds", path)
+        return "NonTensorData" if noted is None else noted[0]
 
     # The file --------------------------------------------------------------------
 
@@ -107,45 +119,46 @@ class Remarks:
         return json.dumps(self.fields) if self.fields else ""
 
 
-def _as_plain(value: Any, path: tuple[str, ...], message: str) -> tuple[Any, bool]:
-    """The value as JSON holds it, and whether JSON gives it back as it is."""
-    if type(value) in PLAIN_TYPES:
-        return value, True
-    if isinstance(value, PLAIN_TYPES):  # a subclass: an enum, a name
+def as_plain(value: Any) -> tuple[Any, bool]:
+    """The value as JSON holds it, and whether JSON gives it back as it is.
+
+    Raises:
+        TypeError: JSON cannot hold it.
+    """
+    if isinstance(value, PLAIN_TYPES):
         return value, True
     if isinstance(value, (list, tuple)):
-        items = [_as_plain(item, path, message) for item in value]
+        items = [as_plain(item) for item in value]
         is_same = type(value) is list and all(same for _, same in items)
         return [item for item, _ in items], is_same
-    if type(value) is dict:
-        fields = {}
-        is_same = True
-        for key, item in value.items():
-            if type(key) not in PLAIN_TYPES:
-                break
-            fields[key], same = _as_plain(item, path, message)
-            is_same &= same and type(key) is str
-        else:
-            return fields, is_same
-    shown = path[0] if len(path) == 1 else path
-    raise RuntimeError(message.format(key=repr(shown), type=type(value)))
+    if type(value) is not dict or not all(
+        isinstance(key, PLAIN_TYPES) for key in value
+    ):
+        raise TypeError(f"JSON cannot hold a value of type {type(value)}.")
+    fields = {}
+    is_same = True
+    for key, item in value.items():
+        fields[key], is_item_same = as_plain(item)
+        is_same &= is_item_same and type(key) is str
+    return fields, is_same
 
 
-def _tagged(value: Any) -> Any:
+def tagged(value: Any) -> Any:
     """A value in JSON that says which type each part is of."""
     if isinstance(value, (list, tuple)):
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [_tagged(item) for item in value]}
+        return {kind: [tagged(item) for item in value]}
     if isinstance(value, dict):
-        return {"dict": [[_tagged(key), _tagged(item)] for key, item in value.items()]}
+        return {"dict": [[tagged(key), tagged(item)] for key, item in value.items()]}
     return value
 
 
-def _untagged(value: Any) -> Any:
+def untagged(value: Any) -> Any:
+    """The value that :func:`tagged` was given."""
     if not isinstance(value, dict):
         return value
     ((kind, items),) = value.items()
     if kind == "dict":
-        return {_untagged(key): _untagged(item) for key, item in items}
-    made = [_untagged(item) for item in items]
+        return {untagged(key): untagged(item) for key, item in items}
+    made = [untagged(item) for item in items]
     return tuple(made) if kind == "tuple" else made

@@ -23,7 +23,7 @@ import torch
 from tensordict import _rust
 from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
-from tensordict.storage import registry
+from tensordict.storage import registry, single
 from tensordict.storage.archives import ArchivePath, compression_number
 from tensordict.storage.checks import check_loaded
 from tensordict.storage.future import in_background, with_bar
@@ -122,6 +122,8 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
     progress = _rust.SaveProgress()
 
     def work() -> Any:
+        if path is not None and not inplace and single.is_chosen(path, options.archive):
+            return single.save(td, path, options)
         if path is None:
             return _save_anonymous(td, True, inplace)
         target = os.path.abspath(path)
@@ -349,6 +351,10 @@ def load(
         None if device is None else torch.device(device),
         allow_pickle,
     )
+    layout = single.layout_of(prefix)
+    if layout is not None:
+        loaded = single.load(prefix, layout, options, subpath, verify)
+        return loaded if out is None else load_into(out, loaded)
     path: Path | ArchivePath = Path(prefix)
     if os.path.isfile(prefix):
         path = _open_archive(prefix, mode)

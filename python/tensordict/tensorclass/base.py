@@ -23,6 +23,7 @@ from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorCollection
 from tensordict.ops.display import describe_fields
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.storage.registry import type_text
 from tensordict.tensorclass.casting import cast
 from tensordict.tensorclass.fields import OPTIONS, prepare
 from tensordict.tensorclass.files import load_class, plan_class
@@ -624,6 +625,34 @@ class TensorClass(TensorCollection):
     @classmethod
     def _load_tree(cls, directory: Path, options: Any) -> Self:
         return load_class(cls, directory, options)
+
+    def _describe(self, rows: Iterator[Any]) -> Any:
+        return {**self._tensordict._describe(rows), "cls": type(self)}
+
+    def _described_child(self, name: str) -> Any:
+        return self._tensordict._described_child(name)
+
+    @classmethod
+    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+        return cls._from_tensordict(source.inner(level, path))
+
+    def _put_leaves(self, leaves: Iterator[Any]) -> None:
+        self._tensordict._put_leaves(leaves)
+
+    def _consolidated_home(self) -> Any:
+        return self._tensordict
+
+    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        level: dict[str, Any] = self._tensordict._to_level(writer, path)
+        keys = level.pop("keys")
+        return {**level, "class": type_text(type(self)), "keys": keys}
+
+    @classmethod
+    def _from_level(
+        cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
+    ) -> Any:
+        level = {name: value for name, value in level.items() if name != "class"}
+        return cls._from_tensordict(reader.container(level, path, is_part))
 
     def del_(self, key: Any) -> Self:
         """Remove an entry at a nested key; a field that is not set stays so."""

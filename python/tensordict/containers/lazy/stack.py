@@ -11,6 +11,7 @@ from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import indexing, shapes
 from tensordict.containers.lazy.combining import CombiningOps
+from tensordict.containers.lazy.files import FilesOps
 from tensordict.containers.lazy.formats import (
     as_nested,
     as_padded,
@@ -83,7 +84,9 @@ FORMATS = frozenset(
 """What ``get`` takes besides the key and a default."""
 
 
-class LazyStackedTensorDict(StackKeysOps, CombiningOps, MembersOps, TensorDictBase):
+class LazyStackedTensorDict(
+    StackKeysOps, CombiningOps, MembersOps, FilesOps, TensorDictBase
+):
     """A stack of collections that are kept apart, and stacked entry by entry when read.
 
     ``stack[i]`` is the ``i``-th member itself, and what is written to the stack is

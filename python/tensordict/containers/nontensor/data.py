@@ -13,6 +13,7 @@ from tensordict.collection import TensorCollection
 from tensordict.containers.nontensor.base import NonTensorOps, same_value
 from tensordict.interop.access_twins import as_size
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
+from tensordict.storage import consolidated, safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -398,6 +399,29 @@ class NonTensorDataBase(NonTensorOps, TensorCollection):
             self._metadata = fields["_metadata"]
         if td.is_locked:
             self._lock_tree()
+
+    # Files of one buffer, and safetensors ---------------------------------------------
+
+    def _describe(self, rows: Any) -> Any:
+        device = None if self._device is None else str(self._device)
+        return consolidated.Value((self.data, list(self._batch_size), device))
+
+    @classmethod
+    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+        return source.value(level["non_tensors"]["data"], (*path, "data"))
+
+    def _described_child(self, name: str) -> Self:
+        return self
+
+    def _put_leaves(self, leaves: Any) -> None:
+        """Do nothing: there are none."""
+
+    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        raise TypeError(safetensors.MSG_ALONE)
+
+    def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        entry: dict[str, Any] = writer.value(self.data, path, type(self).__name__)
+        return entry
 
     def __copy__(self) -> Self:
         return self._twin()

@@ -18,6 +18,7 @@ from tensordict.containers.nontensor.data import (
 )
 from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.protocol import CollectionProtocol
+from tensordict.storage import consolidated, safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -340,6 +341,36 @@ class NonTensorStack(NonTensorOps, TensorDictBase):
     __hash__ = None  # type: ignore[assignment]
 
     # Pickles -----------------------------------------------------------------------------------
+
+    # Files of one buffer, and safetensors ---------------------------------------------
+
+    def _describe(self, rows: Any) -> Any:
+        dim = self.stack_dim
+        return consolidated.describe_stack(
+            "NonTensorStack", self.tensordicts, dim, None, rows
+        )
+
+    def _described_child(self, name: str) -> Any:
+        return self.tensordicts[int(name)]
+
+    @classmethod
+    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+        members = consolidated.members_of(level, source, path)
+        fields = level["cls_metadata"]
+        stack = members[0]._stack_lazily(members, fields["stack_dim"], None)
+        return consolidated.locked_as(stack, fields)
+
+    def _put_leaves(self, leaves: Any) -> None:
+        """Do nothing: there are none."""
+
+    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        raise TypeError(safetensors.MSG_ALONE)
+
+    def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        raise TypeError(
+            f"Cannot save the non-tensor stack at {path} as safetensors: only single "
+            "JSON values are supported."
+        )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a call of the class, which the published release understands, too."""

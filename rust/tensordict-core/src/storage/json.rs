@@ -157,19 +157,33 @@ pub fn write_string(string: &str, text: &mut String) {
 /// [`SyntaxError`] for anything that Python's `json.loads` refuses, and for a lone surrogate,
 /// which is no text.
 pub fn parse(text: &str) -> Result<Value, SyntaxError> {
-    let mut parser = Parser { text, at: 0 };
+    parse_with_repeats(text).map(|(value, _)| value)
+}
+
+/// As [`parse`], with a key that an object has twice, if any does.
+///
+/// # Errors
+/// The text is not JSON.
+pub fn parse_with_repeats(text: &str) -> Result<(Value, Option<String>), SyntaxError> {
+    let mut parser = Parser {
+        text,
+        at: 0,
+        repeated: None,
+    };
     parser.skip_space();
     let value = parser.value(0)?;
     parser.skip_space();
     if parser.at < text.len() {
         return Err(parser.error("Extra data"));
     }
-    Ok(value)
+    Ok((value, parser.repeated))
 }
 
 struct Parser<'t> {
     text: &'t str,
     at: usize,
+    /// The first key that an object has twice.
+    repeated: Option<String>,
 }
 
 impl Parser<'_> {
@@ -300,6 +314,9 @@ impl Parser<'_> {
             self.at += 1;
             self.skip_space();
             let value = self.value(depth + 1)?;
+            if fields.contains_key(&key) && self.repeated.is_none() {
+                self.repeated = Some(key.clone());
+            }
             fields.insert(key, value);
             self.skip_space();
             match self.peek() {

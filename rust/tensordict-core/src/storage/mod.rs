@@ -26,6 +26,7 @@ pub mod names;
 pub mod plan;
 pub mod read;
 pub mod region;
+pub mod safetensors;
 pub mod source;
 pub mod sparse;
 pub mod sums;

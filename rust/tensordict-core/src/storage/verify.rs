@@ -236,6 +236,12 @@ pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
     if path.is_dir() {
         return verify_tree(path, threads);
     }
+    let is_index = path
+        .to_string_lossy()
+        .ends_with(super::safetensors::INDEX_SUFFIX);
+    if is_index || super::safetensors::is_safetensors(path) {
+        return super::safetensors::verify(path, threads);
+    }
     if super::consolidated::is_consolidated(path) {
         return super::consolidated::verify(path, threads);
     }

@@ -80,7 +80,14 @@ fn read_consolidated(py: Python<'_>, path: PathBuf) -> PyResult<(u64, String, St
     Ok((tail.data_bytes, tail.remarks, tail.description))
 }
 
+/// Whether a file looks like a consolidated one.
+#[pyfunction]
+fn is_consolidated(path: PathBuf) -> bool {
+    consolidated::is_consolidated(&path)
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(write_consolidated, module)?)?;
+    module.add_function(wrap_pyfunction!(is_consolidated, module)?)?;
     module.add_function(wrap_pyfunction!(read_consolidated, module)?)
 }

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use tensordict_core::storage::dtype;
 use tensordict_core::storage::map::{FileIdentity, Mapping};
 
 use super::dlpack;
@@ -136,6 +139,63 @@ pub(crate) fn mapped_tensor<'py>(
         tensor.setattr(&imports.mode, mode)?;
     }
     Ok(tensor)
+}
+
+/// A mapping that several plain tensors stand on, each on a part of it.
+pub(crate) struct Shared {
+    kept: Arc<Recorded>,
+}
+
+impl Shared {
+    pub(crate) fn new(mapping: Mapping, path: &Path) -> Self {
+        Self {
+            kept: Arc::new(Recorded::new(mapping, path)),
+        }
+    }
+
+    /// The tensor of the `length` bytes at `offset`, which are those of this shape and dtype; a copy
+    /// where they do not lie as items of the dtype have to.
+    pub(crate) fn tensor<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        length: u64,
+        dtype: &str,
+        shape: &[i64],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mapping = &self.kept.mapping;
+        let (Ok(offset), Ok(length)) = (usize::try_from(offset), usize::try_from(length)) else {
+            return Err(PyRuntimeError::new_err("the tensor is larger than memory"));
+        };
+        let is_inside = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= mapping.len());
+        if length == 0 || !is_inside {
+            return empty(py, dtype, shape);
+        }
+        let pointer = mapping.as_mut_ptr().wrapping_add(offset);
+        let item_size = usize::try_from(dtype::item_size(dtype).unwrap_or(1)).unwrap_or(1);
+        let is_aligned = pointer.addr() % item_size == 0;
+        if is_aligned && dlpack::can_make(short(dtype)) {
+            // SAFETY: the caller's length is that of shape and dtype, and lies within the mapping,
+            // which is writable memory (private or shared) and lives as long as `kept`.
+            let made = unsafe {
+                dlpack::tensor_over(py, pointer, short(dtype), shape, Arc::clone(&self.kept))?
+            };
+            return Ok(made.expect("the dtype can be made").into_bound(py));
+        }
+        let length = i64::try_from(length)?;
+        // SAFETY: as above, for bytes.
+        let bytes = unsafe {
+            dlpack::tensor_over(py, pointer, "uint8", &[length], Arc::clone(&self.kept))?
+        };
+        let mut bytes = bytes.expect("bytes can be made").into_bound(py);
+        if !is_aligned {
+            bytes = bytes.call_method0("clone")?;
+        }
+        let viewed = bytes.call_method1("view", (torch_dtype(py, dtype)?,))?;
+        viewed.call_method1("view", (PyTuple::new(py, shape)?,))
+    }
 }
 
 /// A plain tensor of the bytes of a mapping.

@@ -11,6 +11,7 @@ pub(crate) mod dlpack;
 mod errors;
 mod load;
 mod mapped;
+mod safetensors;
 mod save;
 
 pub(crate) use errors::exception;
@@ -22,5 +23,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     load::register(module)?;
     archive::register(module)?;
     checks::register(module)?;
-    consolidated::register(module)
+    consolidated::register(module)?;
+    safetensors::register(module)
 }

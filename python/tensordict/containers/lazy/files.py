@@ -1,0 +1,70 @@
+"""Lazy stacks in files of one buffer, and in safetensors files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensordict.protocol import CollectionProtocol
+from tensordict.storage import consolidated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["FilesOps"]
+
+
+class FilesOps(CollectionProtocol):
+    """Lazy stacks in files of one buffer, and in safetensors files.
+
+    See :mod:`tensordict.storage.consolidated` and :mod:`tensordict.storage.safetensors`
+    for what the methods promise. The first keeps the members apart; the second has the
+    entries stacked, so members must agree.
+    """
+
+    tensordicts: list[Any]
+    stack_dim: int
+    _td_dim_name: str | None
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def _of(cls, members: list[Any], dim: int, name: str | None = None) -> Any: ...
+        def _as_dense(self) -> Any: ...
+
+    def _describe(self, rows: Iterator[Any]) -> Any:
+        name = type(self).__name__
+        dim, dim_name = self.stack_dim, self._td_dim_name
+        return consolidated.describe_stack(name, self.tensordicts, dim, dim_name, rows)
+
+    def _described_child(self, name: str) -> Any:
+        return self.tensordicts[int(name)]
+
+    @classmethod
+    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+        members = consolidated.members_of(level, source, path)
+        fields = level["cls_metadata"]
+        stack = cls._of(members, fields["stack_dim"], fields["stack_dim_name"])
+        return consolidated.locked_as(stack, fields)
+
+    def _put_leaves(self, leaves: Iterator[Any]) -> None:
+        for member in self.tensordicts:
+            member._put_leaves(leaves)
+
+    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        dense = self._as_dense()
+        level: dict[str, Any] = dense._to_level(writer, path)
+        keys = level.pop("keys")
+        level["stack_dim"] = self.stack_dim
+        if self._td_dim_name is not None:
+            level["stack_dim_name"] = self._td_dim_name
+        level["keys"] = keys
+        return level
+
+    @classmethod
+    def _from_level(
+        cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
+    ) -> Any:
+        """The stack of a level: its parts are views of the stacked tensors."""
+        dense = reader.container(level, path, is_part=True)
+        dim = level["stack_dim"]
+        return cls._of(list(dense.unbind(dim)), dim, level.get("stack_dim_name"))

@@ -1,0 +1,92 @@
+"""Saves that are a file, as :meth:`save` and :meth:`load` see them.
+
+Safetensors files are chosen by their suffix when saving. When loading, a file is looked
+into: what it is called does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+from tensordict.storage import consolidated, safetensors
+from tensordict.storage.checks import check_loaded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["is_chosen", "layout_of", "load", "save"]
+
+
+def is_chosen(prefix: Any, archive: bool | None) -> bool:
+    """Whether a save is to be a safetensors file: by the suffix of its name."""
+    return not archive and str(prefix).endswith(safetensors.SUFFIX)
+
+
+def save(td: Any, path: str | Path, options: Any) -> Any:
+    """Save to a safetensors file: a locked container over it.
+
+    Raises:
+        RuntimeError: the file exists and was not to.
+    """
+    if not options.existsok and (
+        os.path.exists(path) or safetensors.index_of(path) is not None
+    ):
+        raise RuntimeError(f"The file {path} already exists.")
+    safetensors.to_safetensors(
+        td,
+        path,
+        num_threads=max(0, options.num_threads),
+        durable=options.durable,
+        checks=options.checks,
+    )
+    return safetensors.load(path).lock_()
+
+
+def layout_of(path: str | Path) -> str | None:
+    """``safetensors`` or ``consolidated``; None for a directory, an archive, nothing."""
+    if safetensors.index_of(path) is not None:
+        return "safetensors"
+    if not os.path.isfile(path):
+        return None
+    if _rust.is_safetensors(path):
+        return "safetensors"
+    return "consolidated" if _rust.is_consolidated(path) else None
+
+
+def load(
+    path: str | Path, layout: str, options: Any, subpath: Any, verify: bool
+) -> Any:
+    """Make a container from a file; of ``subpath`` only what is nested there.
+
+    Raises:
+        ValueError: there is no collection at ``subpath``.
+    """
+    if verify:
+        check_loaded(safetensors.index_of(path) or path, options.num_threads)
+    if layout == "safetensors":
+        mode = options.mode or "r"
+        loaded = safetensors.load(path, None, mode, options.requested)
+    else:
+        loaded = consolidated.load(path, options.requested)
+    if subpath is not None:
+        loaded = _below(loaded, subpath, path)
+    if options.device is not None:
+        loaded = loaded.to(options.device)
+    return loaded
+
+
+def _below(loaded: Any, subpath: Any, path: str | Path) -> Any:
+    """The nested collection at a key, given as a tuple or with slashes."""
+    parts = subpath.split("/") if isinstance(subpath, str) else list(subpath)
+    below = loaded
+    for part in parts:
+        if part:
+            below = below._get_entry(part, None)
+            if not isinstance(below, CollectionProtocol):
+                raise ValueError(
+                    f"No tensordict found under subpath {subpath!r} of {path}."
+                )
+    return below

@@ -1,0 +1,187 @@
+//! Safetensors files, for Python.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments from Python are converted to values"
+)]
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use tensordict_core::storage::job::Job;
+use tensordict_core::storage::map::{self, MapRequest};
+use tensordict_core::storage::region::Region;
+use tensordict_core::storage::safetensors::{self, NewFile, NewTensor};
+use tensordict_core::storage::source::Source;
+
+use super::exception;
+use super::load::parse_mode;
+use super::mapped::Shared;
+use super::save::{SaveProgress, values_of};
+
+/// `(name, tensor, dtype, shape, bytes of an item)`.
+type Tensor<'py> = (String, Bound<'py, PyAny>, String, Vec<i64>, u64);
+
+/// `(path, tensors, texts of __metadata__)`.
+type Shard<'py> = (PathBuf, Vec<Tensor<'py>>, Vec<(String, String)>);
+
+/// Writes files, and after them the index (a path and its text), and puts them in place. What the
+/// index `stale` names and this save does not write is deleted then.
+#[pyfunction]
+#[pyo3(signature = (files, index, stale, num_threads, durable, checks, progress))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+fn write_safetensors(
+    py: Python<'_>,
+    files: Vec<Shard<'_>>,
+    index: Option<(PathBuf, String)>,
+    stale: Option<PathBuf>,
+    num_threads: usize,
+    durable: bool,
+    checks: bool,
+    progress: &SaveProgress,
+) -> PyResult<()> {
+    // What the regions point into, held until all is written.
+    let held = PyList::empty(py);
+    let mut planned = Vec::with_capacity(files.len());
+    for (path, tensors, metadata) in files {
+        let tensors = tensors
+            .into_iter()
+            .map(|(name, tensor, torch_dtype, shape, item_bytes)| {
+                let dtype = safetensors::format_dtype(&torch_dtype).ok_or_else(|| {
+                    PyTypeError::new_err(format!(
+                        "Cannot save the tensor {name:?} as safetensors: the format has no dtype \
+                         {torch_dtype}."
+                    ))
+                })?;
+                let (source, memory) = values_of(&tensor)?;
+                held.append(source)?;
+                // SAFETY: `held` holds the tensor, and with it its memory, during the call.
+                let region = unsafe { Region::new(memory.pointer, memory.num_bytes) };
+                Ok(NewTensor {
+                    name,
+                    dtype,
+                    shape,
+                    source: Source::Memory(region),
+                    item_bytes,
+                })
+            })
+            .collect::<PyResult<_>>()?;
+        planned.push(NewFile {
+            path,
+            tensors,
+            metadata,
+        });
+    }
+    let saved = py.detach(|| {
+        let job = Job {
+            threads: num_threads,
+            is_durable: durable,
+            has_sums: checks,
+            ..Job::new(&progress.progress)
+        };
+        let mut kept: HashSet<PathBuf> = planned.iter().map(|file| file.path.clone()).collect();
+        kept.extend(index.iter().map(|(path, _)| path.clone()));
+        let old = stale.map_or_else(Vec::new, |stale| safetensors::files_of(&stale));
+        safetensors::save(&job, &planned, index.as_ref())?;
+        for file in old.iter().filter(|file| !kept.contains(*file)) {
+            // A stale file that cannot be deleted is not part of the save.
+            let _ = std::fs::remove_file(file);
+        }
+        Ok(())
+    });
+    saved.map_err(|error| exception(py, &error))
+}
+
+/// Texts by name.
+type Texts = Vec<(String, String)>;
+
+/// The texts of `__metadata__` of a file, and its tensors by name, over one mapping.
+#[pyfunction]
+#[pyo3(signature = (path, mode))]
+fn read_safetensors<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    mode: Option<&str>,
+) -> PyResult<(Texts, Bound<'py, PyDict>)> {
+    let map_mode = parse_mode(mode)?;
+    let read = py.detach(|| {
+        let header = safetensors::read_header(&path)?;
+        let request = MapRequest {
+            path: &path,
+            length: header.file_bytes,
+        };
+        let mapping = map::open(&request, map_mode, &|| "of this file".to_owned())?;
+        Ok((header, mapping))
+    });
+    let (header, mapping) = read.map_err(|error| exception(py, &error))?;
+    let shared = Shared::new(mapping, &path);
+    let tensors = PyDict::new(py);
+    for (name, tensor) in header.tensors {
+        let value = shared.tensor(
+            py,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            &tensor.shape,
+        )?;
+        tensors.set_item(name, value)?;
+    }
+    Ok((header.metadata.into_iter().collect(), tensors))
+}
+
+/// What a file has: `(texts of __metadata__, [(name, dtype, shape, offset, bytes)], bytes of all)`.
+#[pyfunction]
+#[expect(clippy::type_complexity, reason = "it is what Python unpacks")]
+fn safetensors_header(
+    py: Python<'_>,
+    path: PathBuf,
+) -> PyResult<(
+    Vec<(String, String)>,
+    Vec<(String, &'static str, Vec<i64>, u64, u64)>,
+    u64,
+)> {
+    let header = py.detach(|| safetensors::read_header(&path));
+    let header = header.map_err(|error| exception(py, &error))?;
+    let tensors = header.tensors.into_iter().map(|(name, tensor)| {
+        (
+            name,
+            tensor.dtype,
+            tensor.shape,
+            tensor.offset,
+            tensor.length,
+        )
+    });
+    Ok((
+        header.metadata.into_iter().collect(),
+        tensors.collect(),
+        header.file_bytes,
+    ))
+}
+
+/// A file and the names of its tensors.
+type Shards = (PathBuf, Vec<String>);
+
+/// The files that an index names, each with the names of its tensors, and the text of its metadata.
+#[pyfunction]
+fn read_safetensors_index(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<Shards>, String)> {
+    let read = py.detach(|| safetensors::read_index(&path));
+    let (files, metadata) = read.map_err(|error| exception(py, &error))?;
+    Ok((files.into_iter().collect(), metadata.to_text()))
+}
+
+/// Whether a file begins as a safetensors file does.
+#[pyfunction]
+fn is_safetensors(path: PathBuf) -> bool {
+    safetensors::is_safetensors(&path)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(write_safetensors, module)?)?;
+    module.add_function(wrap_pyfunction!(read_safetensors, module)?)?;
+    module.add_function(wrap_pyfunction!(safetensors_header, module)?)?;
+    module.add_function(wrap_pyfunction!(read_safetensors_index, module)?)?;
+    module.add_function(wrap_pyfunction!(is_safetensors, module)?)
+}
