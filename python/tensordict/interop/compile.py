@@ -43,6 +43,7 @@ def pairs() -> list[tuple[Any, Any]]:
         foreach_twins,
         index_twins,
         key_twins,
+        lazy_twins,
         shape_twins,
         twins,
     )
@@ -56,6 +57,7 @@ def pairs() -> list[tuple[Any, Any]]:
         field_twins,
         foreach_twins,
         key_twins,
+        lazy_twins,
         index_twins,
         shape_twins,
     ):

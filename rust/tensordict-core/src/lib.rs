@@ -7,6 +7,7 @@ pub mod batch;
 pub mod error;
 pub mod index;
 pub mod keys;
+pub mod lazy;
 pub mod storage;
 
 pub use error::{Error, Result};

@@ -167,6 +167,22 @@ impl<'py> RebuildAs<'_, 'py> {
     }
 }
 
+/// `rebuild_as` of one of several containers that share their new leaves.
+pub(crate) fn rebuild_plain_from<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    leaves: &mut NewLeaves<'py>,
+    class: Option<&Bound<'py, PyType>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let size = None;
+    RebuildAs {
+        imports,
+        class,
+        size,
+    }
+    .any(td, leaves)
+}
+
 /// As `rebuild` without names: a comparison, or a reduction of whole leaves.
 #[pyfunction]
 #[pyo3(

@@ -18,6 +18,7 @@ mod imports;
 mod index;
 mod joining;
 mod keys;
+mod lazy;
 mod locking;
 mod mapping;
 mod merging;
@@ -47,6 +48,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     regrouping::register(module)?;
     aligning::register(module)?;
     foreach::register(module)?;
+    lazy::register(module)?;
     storage::register(module)?;
     Ok(())
 }

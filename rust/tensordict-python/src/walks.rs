@@ -129,13 +129,13 @@ impl<'py> NewLeaves<'py> {
     }
 }
 
-struct Rebuild<'py> {
+struct Rebuild<'a, 'py> {
     imports: &'static Imports,
-    values: NewLeaves<'py>,
+    values: &'a mut NewLeaves<'py>,
     keep_names: bool,
 }
 
-impl<'py> Rebuild<'py> {
+impl<'py> Rebuild<'_, 'py> {
     fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = td.py();
         let imports = self.imports;
@@ -195,9 +195,10 @@ pub(crate) fn rebuild_with<'py>(
     keep_names: bool,
     lock: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let mut leaves = NewLeaves::new(values)?;
     let mut walk = Rebuild {
         imports,
-        values: NewLeaves::new(values)?,
+        values: &mut leaves,
         keep_names,
     };
     let result = if container::is_dense(imports, td)? {
@@ -207,6 +208,24 @@ pub(crate) fn rebuild_with<'py>(
     };
     locking::lock_like(imports, td, &result, lock)?;
     Ok(result)
+}
+
+/// A container of the structure of `td` with the next of `leaves`, names kept.
+pub(crate) fn rebuild_from<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    leaves: &mut NewLeaves<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut walk = Rebuild {
+        imports,
+        values: leaves,
+        keep_names: true,
+    };
+    if container::is_dense(imports, td)? {
+        walk.walk(td)
+    } else {
+        walk.foreign(td)
+    }
 }
 
 pub(crate) fn copy_containers<'py>(
@@ -237,7 +256,7 @@ pub(crate) fn copy_containers<'py>(
 
 /// New containers all the way down that share the leaves; unlocked.
 #[pyfunction]
-fn clone_structure<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn clone_structure<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
     if container::is_dense(imports, td)? {

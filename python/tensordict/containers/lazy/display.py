@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensordict import _rust
 from tensordict.ops import display
 from tensordict.protocol import CollectionProtocol
 
@@ -14,7 +15,8 @@ def exclusive_entries(td: Any) -> list[tuple[int, list[tuple[str, Any]]]]:
     """For each member that has some, the entries that not all members have."""
     common = set(td._common_keys())
     out = []
-    for position, member in enumerate(td.tensordicts):
+    for position in _rust.members_with_more(td.tensordicts, len(common)):
+        member = td.tensordicts[position]
         own = [entry for entry in member._repr_entries() if entry[0] not in common]
         if own:
             out.append((position, own))

@@ -94,10 +94,7 @@ class MembersOps(CollectionProtocol):
         members = self.tensordicts
         if dim >= k or not members:
             # The dims that the operation is about are those of the members, too.
-            results = [
-                _rust.map_leaves(member, op, args, prefix, names, tail, False, k)
-                for member in members
-            ]
+            results = _rust.map_members(members, op, args, prefix, names, tail, k)
             if prefix is None:
                 return self._like(results)
             if not results:
@@ -107,10 +104,7 @@ class MembersOps(CollectionProtocol):
             name = None if names is None else self._td_dim_name
             return results[0]._stack_lazily(results, dim + len(prefix) - k, name)
         if prefix is None and not tail and op not in ALONG_DIMS:
-            results = [
-                _rust.map_leaves(member, op, args, None, names, 0, False, k - 1)
-                for member in members
-            ]
+            results = _rust.map_members(members, op, args, None, names, 0, k - 1)
             result = self._like(results)
             if names is None:
                 result._td_dim_names = None
@@ -234,30 +228,22 @@ class MembersOps(CollectionProtocol):
         return self[index]
 
     def _leaves(self, out: list[Any]) -> None:
-        for member in self.tensordicts:
-            _rust.leaves(member, out)
+        _rust.member_leaves(self.tensordicts, out)
 
     def _rebuild(self, values: Any, lock: bool) -> Any:
-        members = []
-        for member in self.tensordicts:
-            leaves = [next(values) for _ in range(len(_rust.leaves(member)))]
-            members.append(_rust.rebuild(member, leaves, True, False))
-        return self._like(members)
+        return self._like(_rust.rebuilt_members(self.tensordicts, values, None))
 
     def _rebuild_plain(self, values: Any) -> Any:
         """As :meth:`_rebuild`, of plain containers without names: a comparison."""
         from tensordict.containers.lazy.stack import LazyStackedTensorDict
 
-        members = []
-        for member in self.tensordicts:
-            leaves = [next(values) for _ in range(len(_rust.leaves(member)))]
-            members.append(_rust.rebuild_as(member, leaves, self._plain_type))
+        members = _rust.rebuilt_members(self.tensordicts, values, self._plain_type)
         if not members:
             return self._like([])
         return LazyStackedTensorDict._of(members, self.stack_dim)
 
     def _clone_structure(self) -> Self:
-        return self._like([_rust.clone_structure(each) for each in self.tensordicts])
+        return self._like(_rust.cloned_members(self.tensordicts))
 
     def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
         parts = self._parts_of(other)

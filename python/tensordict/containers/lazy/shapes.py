@@ -11,22 +11,10 @@ from tensordict.containers.lazy.formats import stack_leaves
 from tensordict.metatensor import MetaTensor
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
-__all__ = ["common_keys", "densified", "moved", "printed_entries", "regrouped"]
+__all__ = ["densified", "moved", "printed_entries", "regrouped"]
 
 MSG_VIEW = "Cannot call `view` on a lazy stacked tensordict. Call `reshape` instead."
 MSG_DENSIFY = "stack_dim is {} but not 0. Densify cannot be done."
-
-
-def common_keys(all_entries: list[dict[str, Any]]) -> list[str]:
-    """The keys that all of them have, in the order of the first."""
-    if not all_entries:
-        return []
-    first = all_entries[0]
-    keys = list(first)
-    for entries in all_entries[1:]:
-        if entries.keys() != first.keys():
-            keys = [key for key in keys if key in entries]
-    return keys
 
 
 # Dims ------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tensordict.containers.lazy.formats import (
 from tensordict.containers.lazy.keys import StackKeysOps
 from tensordict.containers.lazy.members import MembersOps
 from tensordict.interop.twins import MSG_LOCKED
-from tensordict.metatensor import MetaTensor, merged_shape
+from tensordict.metatensor import MetaTensor
 from tensordict.ops import access
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.stacks import (
@@ -254,10 +254,10 @@ class LazyStackedTensorDict(
         # Nothing here looks at the members there are: a stack grows by many appends.
         known = self.tensordicts[0] if self.tensordicts else added[0]
         for each in added:
-            if each.batch_size != known.batch_size:
+            if each.batch_size != known.batch_size and not self._takes(each):
                 message = MSG_NEW_SIZE.format(known.batch_size, each.batch_size)
                 raise ValueError(message)
-        _check_devices([known, *added])
+        _check_members([known, *added])
         dim = self.stack_dim
         if self.tensordicts:
             size = list(self._batch_size)
@@ -269,6 +269,15 @@ class LazyStackedTensorDict(
             self._batch_size = _merged_size(added, dim)
         # In place: whoever holds the list sees the new members.
         self.tensordicts[index:index] = added
+
+    def _takes(self, member: Any) -> bool:
+        """Whether a member differs from the others only where those differ, too."""
+        size = list(self._batch_size)
+        del size[self.stack_dim]
+        own = member.batch_size
+        return len(own) == len(size) and all(
+            length in (-1, other) for length, other in zip(size, own, strict=True)
+        )
 
     @property
     def hook_out(self) -> Callable[[Any], Any] | None:
@@ -399,19 +408,11 @@ class LazyStackedTensorDict(
 
     def _common_keys(self) -> list[str]:
         """The keys that all members have, in the order of the first."""
-        return shapes.common_keys(
-            [member._sample_entries() for member in self.tensordicts]
-        )
+        return _rust.common_keys(self.tensordicts)
 
     def _group(self, key: str) -> list[Any] | None:
         """The entries of all members at a direct key; None where one has none."""
-        values = []
-        for member in self.tensordicts:
-            value = member._get_entry(key, NO_DEFAULT)
-            if value is NO_DEFAULT:
-                return None
-            values.append(value)
-        return values or None
+        return _rust.member_values(self.tensordicts, (key,))
 
     def _stacked(self, key: str, values: list[Any]) -> Any:
         """The entries of all members as one."""
@@ -438,9 +439,12 @@ class LazyStackedTensorDict(
     def _sample_entries(self) -> dict[str, Any]:
         entries = {}
         for key in self._common_keys():
-            values = self._group(key)
-            if values is not None:
-                entries[key] = self._sampled(values)
+            # Of a leaf any will do, containers have to be seen as a stack.
+            value = self.tensordicts[0]._sample_entry(key)
+            if isinstance(value, CollectionProtocol):
+                values = self._group(key)
+                value = value if values is None else self._sampled(values)
+            entries[key] = value
         return entries
 
     def _sample_entry(self, key: str) -> Any:
@@ -487,8 +491,27 @@ class LazyStackedTensorDict(
         else:
             default = args[0] if args else access.DEFAULT_OF_GET
         if not kwargs:
-            return _rust.get(self, key, default)
+            return self._read(key, default)
         return self._get_formatted(key, default, kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The stacked entry at a nested key, or the part of the stack at an index."""
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
+        ):
+            return self._read(index, NO_DEFAULT)
+        return self._get_index(index)
+
+    def _read(self, key: Any, default: Any) -> Any:
+        """The entry at a nested key: a nested leaf without the stacks on the way."""
+        path = _rust.unravel_key_to_tuple(key)
+        if path and self._hook_out is None:
+            values = _rust.member_values(self.tensordicts, path)
+            if values is not None and isinstance(values[0], torch.Tensor):
+                return stack_leaves(key, values, self.stack_dim)
+        if default is NO_DEFAULT:
+            return _rust.getitem(self, path or key)
+        return _rust.get(self, key, default)
 
     def _get_formatted(self, key: Any, default: Any, kwargs: dict[str, Any]) -> Any:
         for name in kwargs:
@@ -671,6 +694,12 @@ class LazyStackedTensorDict(
 
     def _as_dense(self) -> Any:
         """A dense container of the entries stacked, down to the last."""
+        if self._td_dim_name is None and self._hook_out is None:
+            stacked = _rust.stacked_members(
+                self.tensordicts, self.stack_dim, TensorDict
+            )
+            if stacked is not None:
+                return stacked
         entries = self._entries()
         for key, value in entries.items():
             if isinstance(value, LazyStackedTensorDict):
@@ -767,10 +796,7 @@ def _checked_dim(members: list[Any], stack_dim: int) -> int:
         RuntimeError: there is no such dim, or devices differ.
         TypeError: a member is no collection.
     """
-    for member in members:
-        if not isinstance(member, CollectionProtocol):
-            raise TypeError(MSG_MEMBER_TYPE.format(type(member)))
-    _check_devices(members)
+    _check_members(members)
     size = members[0].batch_size
     dim = stack_dim + len(size) + 1 if stack_dim < 0 else stack_dim
     if dim < 0:
@@ -780,15 +806,28 @@ def _checked_dim(members: list[Any], stack_dim: int) -> int:
     return dim
 
 
-def _check_devices(members: list[Any]) -> None:
-    device = members[0].device
+def _check_members(members: list[Any]) -> None:
+    misfit = _rust.first_misfit(members)
+    if misfit is None:
+        return
     for member in members:
-        if member.device != device:
-            raise RuntimeError(MSG_DEVICES.format(device, member.device))
+        if not isinstance(member, CollectionProtocol):
+            raise TypeError(MSG_MEMBER_TYPE.format(type(member)))
+    devices = members[0].device, members[misfit].device
+    raise RuntimeError(MSG_DEVICES.format(*devices))
 
 
 def _merged_size(members: list[Any], dim: int) -> torch.Size:
-    return merged_shape([member.batch_size for member in members], dim)
+    size = _rust.merged_size(members, dim)
+    if size is None:
+        first = members[0].batch_size
+        for member in members:
+            if len(member.batch_size) != len(first):
+                raise RuntimeError(MSG_SIZES.format(first, member.batch_size))
+        raise RuntimeError(
+            MSG_STACK_DIM.format(dim, torch.Size([*first, len(members)]))
+        )
+    return size
 
 
 def _stack_size(members: list[Any], dim: int, strict: bool) -> torch.Size:
@@ -797,11 +836,11 @@ def _stack_size(members: list[Any], dim: int, strict: bool) -> torch.Size:
     Raises:
         RuntimeError: those of the members differ in length, or at all if ``strict``.
     """
-    first = members[0].batch_size
-    for member in members:
-        size = member.batch_size
-        if len(size) != len(first) or (strict and size != first):
-            raise RuntimeError(MSG_SIZES.format(first, size))
+    if strict:
+        first = members[0].batch_size
+        for member in members:
+            if member.batch_size != first:
+                raise RuntimeError(MSG_SIZES.format(first, member.batch_size))
     return _merged_size(members, dim)
 
 
@@ -858,7 +897,8 @@ def lazy_stack(input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any) -> A
         if out.batch_size != size:
             raise RuntimeError(MSG_OUT_SIZE.format(out.batch_size, size))
         return out.update(LazyStackedTensorDict._of(members, at), inplace=True)
-    return first._stack_lazily(members, at, kwargs.get("stack_dim_name"))
+    name = kwargs.get("stack_dim_name")
+    return first._stack_lazily(members, at, name)
 
 
 MSG_TENSORS = (

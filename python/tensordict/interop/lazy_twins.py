@@ -1,0 +1,177 @@
+"""Twins of the primitives of lazy stacks, which ask all members at once; see :mod:`.twins`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict.interop.twins import (
+    _rebuild,
+    _rebuild_as,
+    clone_structure,
+    leaves,
+    map_leaves,
+    new,
+)
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+
+def member_values(members: list[Any], path: tuple[str, ...]) -> list[Any] | None:
+    """The entries of all members at ``path``; None where one has none there."""
+    out = []
+    for member in members:
+        value = member
+        for part in path:
+            if not isinstance(value, CollectionProtocol):
+                return None
+            if value._is_dense:
+                value = value._tensordict.get(part, NO_DEFAULT)
+            else:
+                value = value._get_entry(part, NO_DEFAULT)
+            if value is NO_DEFAULT:
+                return None
+        out.append(value)
+    return out or None
+
+
+def common_keys(members: list[Any]) -> list[str]:
+    """The direct keys that all members have, in the order of the first."""
+    if not members:
+        return []
+    keys = list(members[0]._sample_entries())
+    for member in members[1:]:
+        entries = member._sample_entries()
+        keys = [key for key in keys if key in entries]
+    return keys
+
+
+def members_with_more(members: list[Any], num_common: int) -> list[int]:
+    """The positions of the members that have direct keys that not all have."""
+    return [
+        position
+        for position, member in enumerate(members)
+        if len(member._sample_entries()) > num_common
+    ]
+
+
+def first_misfit(members: list[Any]) -> int | None:
+    """The position of the first member that is no container, or on another device.
+
+    Devices are compared with that of the first member.
+    """
+    device: Any = None
+    for position, member in enumerate(members):
+        if not isinstance(member, CollectionProtocol):
+            return position
+        if position and member.device != device:
+            return position
+        if not position:
+            device = member.device
+    return None
+
+
+def stacked_members(members: list[Any], dim: int, cls: Any) -> Any:
+    """A dense container of the entries that all members have, stacked along ``dim``.
+
+    None where that takes more than stacking tensors: members that are not dense or have
+    names, entries that differ in kind or shape.
+    """
+    if not members:
+        return None
+    if any(not each._is_dense or each._td_dim_names is not None for each in members):
+        return None
+    size = merged_size(members, dim)
+    if size is None:
+        return None
+    entries = {}
+    for key in common_keys(members):
+        group = [member._tensordict[key] for member in members]
+        nested = [isinstance(value, CollectionProtocol) for value in group]
+        if all(nested):
+            value = stacked_members(group, dim, cls)
+            if value is None:
+                return None
+        elif any(nested):
+            return None
+        else:
+            shape = group[0].shape
+            if any(value.shape != shape for value in group):
+                return None
+            value = torch.stack(group, dim)
+        entries[key] = value
+    return new(cls, entries, size, members[0]._device, None)
+
+
+def merged_size(members: list[Any], dim: int) -> torch.Size | None:
+    """The batch size of the stack of ``members`` along ``dim``, -1 where theirs differ.
+
+    None where those have not the same number of dims, or there is no such dim.
+    """
+    if not members:
+        return None
+    first = members[0].batch_size
+    merged = list(first)
+    for member in members:
+        size = member.batch_size
+        if len(size) != len(first):
+            return None
+        for at, length in enumerate(size):
+            if length != merged[at]:
+                merged[at] = -1
+    if dim > len(merged):
+        return None
+    merged.insert(dim, len(members))
+    return torch.Size(merged)
+
+
+def member_leaves(members: list[Any], out: list[Any]) -> None:
+    """Append every leaf of every member to ``out``, one member after the other."""
+    for member in members:
+        leaves(member, out)
+
+
+def rebuilt_members(members: list[Any], values: Any, cls: Any) -> list[Any]:
+    """The members rebuilt with the leaves that ``values`` yields, as :func:`rebuild` does.
+
+    With ``cls`` as :func:`rebuild_as` does.
+    """
+    iterator = iter(values)
+    if cls is None:
+        return [_rebuild(member, iterator, True) for member in members]
+    return [_rebuild_as(member, iterator, cls, None) for member in members]
+
+
+def map_members(
+    members: list[Any],
+    op: Any,
+    args: tuple[Any, ...],
+    prefix: torch.Size | None,
+    names: Any,
+    tail: int,
+    k: int,
+) -> list[Any]:
+    """:func:`map_leaves` of each member, unlocked."""
+    return [
+        map_leaves(member, op, args, prefix, names, tail, False, k)
+        for member in members
+    ]
+
+
+def cloned_members(members: list[Any]) -> list[Any]:
+    """:func:`clone_structure` of each member."""
+    return [clone_structure(member) for member in members]
+
+
+__all__ = [
+    "cloned_members",
+    "common_keys",
+    "first_misfit",
+    "map_members",
+    "member_leaves",
+    "member_values",
+    "members_with_more",
+    "merged_size",
+    "rebuilt_members",
+    "stacked_members",
+]

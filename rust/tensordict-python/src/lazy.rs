@@ -1,0 +1,326 @@
+//! Lazy stacks: what is asked of all members at once, in one crossing.
+//!
+//! The specification of each function is its namesake in `tensordict.interop.lazy_twins`.
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+use tensordict_core::batch::Dims;
+use tensordict_core::lazy::MergedShape;
+
+use crate::aligning;
+use crate::container::{self, Kind, Names, kind};
+use crate::ffi;
+use crate::imports::{Imports, imports};
+use crate::mapping;
+use crate::walks::{self, NewLeaves};
+
+/// The entries of all members at `path`; None where one has none there.
+#[pyfunction]
+fn member_values<'py>(
+    members: &Bound<'py, PyList>,
+    path: &Bound<'py, PyTuple>,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    let imports = imports(members.py())?;
+    let mut out = Vec::with_capacity(members.len());
+    for member in members {
+        let mut value = member;
+        for part in path.iter_borrowed() {
+            match entry(imports, &value, &part)? {
+                Some(next) => value = next,
+                None => return Ok(None),
+            }
+        }
+        out.push(value);
+    }
+    if out.is_empty() {
+        return Ok(None);
+    }
+    PyList::new(members.py(), out).map(Some)
+}
+
+fn entry<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = td.py();
+    Ok(match kind(imports, td)? {
+        Kind::Leaf => None,
+        Kind::Dense => container::entries(imports, td)?.get_item(key)?,
+        Kind::Foreign => {
+            let missing = imports.no_default.bind(py);
+            let name = imports.names.method_get_entry.bind(py);
+            Some(td.call_method1(name, (key, missing))?).filter(|value| !value.is(missing))
+        }
+    })
+}
+
+/// The entries of a member, for a look at their keys.
+fn sampled<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    if container::is_dense(imports, td)? {
+        return container::entries(imports, td);
+    }
+    let entries = td.call_method0(imports.names.method_sample_entries.bind(td.py()))?;
+    Ok(entries.cast_into::<PyDict>()?)
+}
+
+/// The direct keys that all members have, in the order of the first.
+#[pyfunction]
+fn common_keys<'py>(members: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+    let py = members.py();
+    let imports = imports(py)?;
+    let Ok(first) = members.get_item(0) else {
+        return Ok(PyList::empty(py));
+    };
+    let mut keys: Vec<_> = sampled(imports, &first)?.keys().iter().collect();
+    for member in members.iter().skip(1) {
+        let entries = sampled(imports, &member)?;
+        let mut kept = Vec::with_capacity(keys.len());
+        for key in keys {
+            if entries.contains(&key)? {
+                kept.push(key);
+            }
+        }
+        keys = kept;
+    }
+    PyList::new(py, keys)
+}
+
+/// The positions of the members that have direct keys that not all have.
+#[pyfunction]
+fn members_with_more(members: &Bound<'_, PyList>, num_common: usize) -> PyResult<Vec<usize>> {
+    let imports = imports(members.py())?;
+    let mut out = Vec::new();
+    for (position, member) in members.iter().enumerate() {
+        if sampled(imports, &member)?.len() > num_common {
+            out.push(position);
+        }
+    }
+    Ok(out)
+}
+
+/// The position of the first member that is no container, or that is on another device
+/// than the first; None where there is none.
+#[pyfunction]
+fn first_misfit(members: &Bound<'_, PyList>) -> PyResult<Option<usize>> {
+    let py = members.py();
+    let imports = imports(py)?;
+    let mut device: Option<Bound<'_, PyAny>> = None;
+    for (position, member) in members.iter().enumerate() {
+        let own = match kind(imports, &member)? {
+            Kind::Leaf => return Ok(Some(position)),
+            Kind::Dense => container::device(imports, &member)?,
+            Kind::Foreign => member.getattr(imports.names.property_device.bind(py))?,
+        };
+        match &device {
+            None => device = Some(own),
+            Some(device) if device.is(&own) || device.eq(&own)? => {}
+            Some(_) => return Ok(Some(position)),
+        }
+    }
+    Ok(None)
+}
+
+/// A dense container of the entries that all members have, stacked along `dim`.
+///
+/// None where that takes more than stacking tensors: members that are not dense or have
+/// names, entries that differ in kind or shape. Then nothing has been made.
+#[pyfunction]
+fn stacked_members<'py>(
+    members: &Bound<'py, PyList>,
+    dim: usize,
+    cls: &Bound<'py, PyType>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let imports = imports(members.py())?;
+    stacked(imports, &members.iter().collect::<Vec<_>>(), dim, cls)
+}
+
+fn stacked<'py>(
+    imports: &'static Imports,
+    members: &[Bound<'py, PyAny>],
+    dim: usize,
+    cls: &Bound<'py, PyType>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = cls.py();
+    let _guard = ffi::RecursionGuard::enter(py)?;
+    let Some(first) = members.first() else {
+        return Ok(None);
+    };
+    let mut size: Option<(MergedShape, Bound<'py, PyTuple>)> = None;
+    let mut all_entries = Vec::with_capacity(members.len());
+    for member in members {
+        if kind(imports, member)? != Kind::Dense
+            || !container::dim_names(imports, member)?.is_none()
+        {
+            return Ok(None);
+        }
+        let own = container::batch_size(imports, member)?;
+        match &mut size {
+            None => size = Some((MergedShape::of(&own.extract::<Vec<i64>>()?), own)),
+            Some((shape, last)) if last.is(&own) => shape.repeat(),
+            Some((shape, _)) => {
+                if !shape.add(&own.extract::<Vec<i64>>()?) {
+                    return Ok(None);
+                }
+            }
+        }
+        all_entries.push(container::entries(imports, member)?);
+    }
+    let Some(dims) = size.and_then(|(shape, _)| shape.stacked(dim)) else {
+        return Ok(None);
+    };
+    // All values are taken before torch is called, which may run Python.
+    let mut groups = Vec::new();
+    'keys: for key in all_entries[0].keys() {
+        let mut group = Vec::with_capacity(members.len());
+        for entries in &all_entries {
+            match entries.get_item(&key)? {
+                Some(value) => group.push(value),
+                None => continue 'keys,
+            }
+        }
+        groups.push((key, group));
+    }
+    drop(all_entries);
+    let entries = PyDict::new(py);
+    for (key, group) in groups {
+        let value = if kind(imports, &group[0])? == Kind::Leaf {
+            for value in &group {
+                if kind(imports, value)? != Kind::Leaf {
+                    return Ok(None);
+                }
+            }
+            match imports.stack.bind(py).call1((PyList::new(py, group)?, dim)) {
+                Ok(value) => value,
+                Err(error) if error.is_instance_of::<PyRuntimeError>(py) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        } else {
+            match stacked(imports, &group, dim, cls)? {
+                Some(value) => value,
+                None => return Ok(None),
+            }
+        };
+        entries.set_item(key, value)?;
+    }
+    let none = py.None().into_bound(py);
+    let device = container::device(imports, first)?;
+    let size = new_size(imports, py, &dims)?;
+    container::new(imports, cls, entries.as_any(), &size, &device, &none).map(Some)
+}
+
+/// The batch size of the stack of `members` along `dim`, -1 where theirs differ; None
+/// where those have not the same number of dims.
+#[pyfunction]
+fn merged_size<'py>(
+    members: &Bound<'py, PyList>,
+    dim: usize,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = members.py();
+    let imports = imports(py)?;
+    let mut merged: Option<(MergedShape, Bound<'py, PyAny>)> = None;
+    for member in members {
+        let size = if container::is_dense(imports, &member)? {
+            container::batch_size(imports, &member)?.into_any()
+        } else {
+            member.getattr(imports.names.property_batch_size.bind(py))?
+        };
+        match &mut merged {
+            None => merged = Some((MergedShape::of(&size.extract::<Vec<i64>>()?), size)),
+            Some((shape, last)) if last.is(&size) => shape.repeat(),
+            Some((shape, last)) => {
+                if !shape.add(&size.extract::<Vec<i64>>()?) {
+                    return Ok(None);
+                }
+                *last = size;
+            }
+        }
+    }
+    let Some(dims) = merged.and_then(|(shape, _)| shape.stacked(dim)) else {
+        return Ok(None);
+    };
+    new_size(imports, py, &dims).map(Some)
+}
+
+fn new_size<'py>(imports: &Imports, py: Python<'py>, dims: &Dims) -> PyResult<Bound<'py, PyAny>> {
+    let dims: Vec<_> = dims
+        .iter()
+        .map(|dim| dim.into_pyobject(py).map(Bound::into_any))
+        .collect::<Result<_, _>>()?;
+    ffi::new_size(imports.size.bind(py), &dims)
+}
+
+/// Every leaf of every member, one member after the other.
+#[pyfunction]
+fn member_leaves<'py>(members: &Bound<'py, PyList>, out: &Bound<'py, PyList>) -> PyResult<()> {
+    for member in members {
+        walks::leaves(&member, Some(out.clone()))?;
+    }
+    Ok(())
+}
+
+/// The members rebuilt with the leaves that `values` yields; with `cls` as comparisons are.
+#[pyfunction]
+fn rebuilt_members<'py>(
+    members: &Bound<'py, PyList>,
+    values: &Bound<'py, PyAny>,
+    cls: Option<&Bound<'py, PyType>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = members.py();
+    let imports = imports(py)?;
+    let mut leaves = NewLeaves::new(values)?;
+    let out = PyList::empty(py);
+    for member in members {
+        let rebuilt = match cls {
+            None => walks::rebuild_from(imports, &member, &mut leaves)?,
+            Some(_) => aligning::rebuild_plain_from(imports, &member, &mut leaves, cls)?,
+        };
+        out.append(rebuilt)?;
+    }
+    Ok(out)
+}
+
+/// `map_leaves` of each member.
+#[pyfunction]
+fn map_members<'py>(
+    members: &Bound<'py, PyList>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefix: Option<&Bound<'py, PyAny>>,
+    names: Names<'py>,
+    tail: i64,
+    k: i64,
+) -> PyResult<Bound<'py, PyList>> {
+    let out = PyList::empty(members.py());
+    for member in members {
+        out.append(mapping::map_any(
+            &member, op, args, prefix, &names, tail, k,
+        )?)?;
+    }
+    Ok(out)
+}
+
+/// `clone_structure` of each member.
+#[pyfunction]
+fn cloned_members<'py>(members: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+    let out = PyList::empty(members.py());
+    for member in members {
+        out.append(walks::clone_structure(&member)?)?;
+    }
+    Ok(out)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(member_values, module)?)?;
+    module.add_function(wrap_pyfunction!(common_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(merged_size, module)?)?;
+    module.add_function(wrap_pyfunction!(members_with_more, module)?)?;
+    module.add_function(wrap_pyfunction!(first_misfit, module)?)?;
+    module.add_function(wrap_pyfunction!(stacked_members, module)?)?;
+    module.add_function(wrap_pyfunction!(member_leaves, module)?)?;
+    module.add_function(wrap_pyfunction!(rebuilt_members, module)?)?;
+    module.add_function(wrap_pyfunction!(map_members, module)?)?;
+    module.add_function(wrap_pyfunction!(cloned_members, module)?)?;
+    Ok(())
+}
