@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordict import _rust
+from tensordict import TensorDict, TensorDictParams, _rust
 from tensordict.interop import (
     access_twins,
     apply_twins,
@@ -19,6 +19,7 @@ from tensordict.interop import (
     foreach_twins,
     index_twins,
     key_twins,
+    module_twins,
     shape_twins,
     twins,
 )
@@ -37,6 +38,7 @@ TWINS = {
         foreach_twins,
         key_twins,
         index_twins,
+        module_twins,
         shape_twins,
     )
     for name in dir(module)
@@ -705,3 +707,78 @@ def test_filling_and_hanging(data, td, value):
     if isinstance(td, trees.TensorDict):
         child = data.draw(trees.containers(tuple(td.batch_size), foreign=False))
         both_on_copies("hang", td, "new", child)
+
+
+# Modules -----------------------------------------------------------------------------
+
+
+def a_module() -> torch.nn.Module:
+    torch.manual_seed(0)
+    shared = torch.nn.Linear(2, 2)
+    inner = torch.nn.Sequential(shared, torch.nn.BatchNorm1d(2), shared)
+    inner.plain = torch.zeros(2)
+    return torch.nn.ModuleDict({"a": inner, "b": torch.nn.Linear(2, 2, bias=False)})
+
+
+MODULE_SOURCES = {
+    "own": lambda module: TensorDict.from_module(module),
+    "data": lambda module: TensorDict.from_module(module).data.clone(),
+    "gradient": lambda module: TensorDict.from_module(module).clone(),
+    "part": lambda module: TensorDict({("b", "weight"): torch.zeros(2, 2)}),
+    "attribute": lambda module: TensorDict({("a", "plain"): torch.ones(2)}),
+    "params": lambda module: TensorDictParams(
+        TensorDict.from_module(module).data.clone()
+    ),
+    "missing": lambda module: TensorDict(
+        {("b", "weight"): torch.zeros(2, 2), ("b", "nothing"): torch.zeros(2)}
+    ),
+    "missing_module": lambda module: TensorDict({("c", "weight"): torch.zeros(2, 2)}),
+    "into_none": lambda module: TensorDict({("b", "bias"): torch.zeros(2)}),
+}
+
+
+def state_of(module, known):
+    return {
+        name: (type(value).__name__, known.get(id(value)), value.requires_grad)
+        for name, value in (*module.named_parameters(), *module.named_buffers())
+    } | {"plain": known.get(id(module["a"].plain))}
+
+
+def swap_and_back(functions, make, preserve, plan_only):
+    module = a_module()
+    source = make(module)
+    known = {
+        id(value): name
+        for name, value in (*module.named_parameters(), *module.named_buffers())
+    }
+    known |= {id(value): f"source {key}" for key, value in source.items(True, True)}
+    known[id(module["a"].plain)] = "plain"
+    before = state_of(module, known)
+    try:
+        swapped = functions["swap_module"](source, module, preserve, plan_only)
+    except KeyError as error:
+        assert state_of(module, known) == before
+        return str(error)
+    within = state_of(module, known)
+    found = [(key, known.get(id(value))) for key, value in swapped.items(True, True)]
+    if not plan_only and preserve and within["b.weight"] != before["b.weight"]:
+        module["b"].weight = torch.nn.Parameter(torch.full((2, 2), 5.0))
+    current = functions["restore_module"](swapped, module, source, plan_only)
+    assert state_of(module, known) == before
+    return (
+        within,
+        found,
+        type(swapped).__name__,
+        [key for key, _ in current.items(True, True)],
+        [(key, value.tolist()) for key, value in source.items(True, True)],
+    )
+
+
+@pytest.mark.parametrize("plan_only", [False, True])
+@pytest.mark.parametrize("preserve", [False, True])
+@pytest.mark.parametrize("name", MODULE_SOURCES)
+def test_modules(name, preserve, plan_only):
+    make = MODULE_SOURCES[name]
+    native = {name: getattr(_rust, name) for name in ("swap_module", "restore_module")}
+    expected = swap_and_back(TWINS, make, preserve, plan_only)
+    assert swap_and_back(native, make, preserve, plan_only) == expected

@@ -44,12 +44,12 @@ def pairs() -> list[tuple[Any, Any]]:
         index_twins,
         key_twins,
         lazy_twins,
+        module_twins,
         shape_twins,
         twins,
     )
-    from tensordict.ops import modules
 
-    found: list[tuple[Any, Any]] = list(modules.TRACED)
+    found: list[tuple[Any, Any]] = list(module_twins.TRACED)
     for module in (
         twins,
         access_twins,
@@ -59,6 +59,7 @@ def pairs() -> list[tuple[Any, Any]]:
         key_twins,
         lazy_twins,
         index_twins,
+        module_twins,
         shape_twins,
     ):
         for name, twin in vars(module).items():

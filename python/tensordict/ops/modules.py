@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tensordict import _rust
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.protocol import CollectionProtocol
 
 __all__ = ["ModulesOps", "from_module", "from_modules"]
 
@@ -141,19 +141,17 @@ class ModulesOps(CollectionProtocol):
         if not isinstance(module, nn.Module):
             msg = f"to_module expects a torch.nn.Module, got a {type(module).__name__}."
             raise TypeError(msg)
-        swapped, writes = _plan_swap(
-            self, module, preserve_module_state and not inplace and not use_state_dict
+        if use_state_dict and inplace is not None:
+            raise RuntimeError(MSG_INPLACE_STATE_DICT)
+        copies = bool(inplace or use_state_dict)
+        swapped = _rust.swap_module(
+            self, module, preserve_module_state and not copies, copies
         )
         if use_state_dict:
-            if inplace is not None:
-                raise RuntimeError(MSG_INPLACE_STATE_DICT)
             state = dict(self.flatten_keys(".").items())
             module.load_state_dict(state, strict=False, assign=True)
         elif inplace:
             swapped = _write_inplace(swapped, self, non_blocking)
-        else:
-            for slots, key, value in writes:
-                slots[key] = value
         if not return_swap:
             return None
         if swap_dest is not None:
@@ -169,13 +167,9 @@ class ModulesOps(CollectionProtocol):
         self, source: Any, module: nn.Module, inplace: bool = False
     ) -> None:
         """The end of ``with source.to_module(module) as self``."""
-        current, writes = _plan_swap(self, module, False, source)
+        current = _rust.restore_module(self, module, source, inplace)
         if inplace:
             _write_inplace(current, self, False)
-            return
-        for slots, key, value in writes:
-            slots[key] = value
-        _take_replaced(source, current)
 
 
 def from_module(
@@ -292,132 +286,6 @@ def _finished(td: Any, as_module: bool, lock: bool) -> Any:
 # Putting back ----------------------------------------------------------------------
 
 
-def _plan_swap(
-    td: Any, module: nn.Module, preserve: bool, like: Any = None
-) -> tuple[Any, list[tuple[dict[str, Any], str, Any]]]:
-    """What ``module`` has under the keys of ``td``, and the writes that would replace it.
-
-    Nothing is changed yet, so a key that the module lacks leaves it as it was. With
-    ``like`` only the keys of that collection are looked at.
-    """
-    writes: list[tuple[dict[str, Any], str, Any]] = []
-    return _plan_module(td, module, preserve, like, {}, writes), writes
-
-
-def _plan_module(
-    td: Any,
-    module: nn.Module,
-    preserve: bool,
-    like: Any,
-    seen: dict[int, Any],
-    writes: list[tuple[dict[str, Any], str, Any]],
-) -> Any:
-    # A module that is at two places is visited once: the first place decides.
-    known = seen.get(id(module))
-    if known is not None:
-        return known
-    slots: dict[str, Any]
-    entries: dict[str, Any] = {}
-    cls = type(td) if td._is_dense else td._dense_type()
-    result = _rust.new(cls, entries, _NO_DIMS, None, None)
-    seen[id(module)] = result
-    parameters, buffers = module._parameters, module._buffers
-    for key, value in list(td._entries().items()):
-        if like is not None and like._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
-            continue
-        if isinstance(value, CollectionProtocol):
-            child = module._modules.get(key)
-            if child is None:
-                raise KeyError(key)
-            below = None if like is None else like._get_entry(key, None)
-            plan = (
-                _plan_params if isinstance(child, CollectionProtocol) else _plan_module
-            )
-            entries[key] = plan(value, child, preserve, below, seen, writes)
-            continue
-        if key in parameters:
-            slots = parameters
-        elif key in buffers:
-            slots = buffers
-        elif isinstance(module.__dict__.get(key), torch.Tensor):
-            slots = module.__dict__
-        else:
-            raise KeyError(key)
-        old = slots[key]
-        entries[key] = old
-        if preserve:
-            value = _as_kind_of(value, old, slots is buffers)
-        writes.append((slots, key, value))
-    return result
-
-
-def _plan_params(
-    td: Any,
-    params: Any,
-    preserve: bool,
-    like: Any,
-    seen: dict[int, Any],
-    writes: list[tuple[dict[str, Any], str, Any]],
-) -> Any:
-    """:func:`_plan_module` for a module that is a collection of parameters itself."""
-    entries: dict[str, Any] = {}
-    slots = params._tensordict
-    for key, value in list(td._entries().items()):
-        below = None if like is None else like._get_entry(key, NO_DEFAULT)
-        if below is NO_DEFAULT:
-            continue
-        old = slots[key]
-        if isinstance(value, CollectionProtocol):
-            entries[key] = _plan_params(value, old, preserve, below, seen, writes)
-            continue
-        entries[key] = old
-        if preserve:
-            value = _as_kind_of(value, old, False)
-        writes.append((slots, key, value))
-    cls = type(params) if params._is_dense else params._dense_type()
-    return _rust.new(cls, entries, params.batch_size, params.device, None)
-
-
-def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:
-    """A tensor without gradient as a parameter, where it replaces a parameter."""
-    if isinstance(old, nn.Parameter):
-        if (
-            isinstance(value, nn.Parameter)
-            or value.requires_grad
-            or torch._C._functorch.is_functorch_wrapped_tensor(value)
-        ):
-            return value
-        if type(value) is not torch.Tensor:
-            # A parameter is of the class that `detach` gives, which for a tensor that
-            # is mapped from a file is the plain one, over the same memory.
-            value = value.detach()
-        return nn.Parameter(value, old.requires_grad)
-    if is_buffer and isinstance(value, nn.Parameter):
-        return value.detach()
-    return value
-
-
-def _as_it_is(value: Any, old: Any, is_buffer: bool) -> Any:  # noqa: ARG001
-    """What Dynamo traces for :func:`_as_kind_of`: no parameters are made in a graph."""
-    return value
-
-
-def _is_same_memory(value: Any, own: Any) -> bool:
-    """Whether two tensors share their memory."""
-    # Not in the annotations of torch.
-    is_alias_of: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
-    return isinstance(value, torch.Tensor) and is_alias_of(value, own)
-
-
-def _is_same_object(value: Any, own: Any) -> bool:
-    """What Dynamo traces for :func:`_is_same_memory`, where nothing is wrapped."""
-    return value is own
-
-
-TRACED = ((_as_kind_of, _as_it_is), (_is_same_memory, _is_same_object))
-"""What :mod:`tensordict.interop.compile` registers, each with its form for Dynamo."""
-
-
 def _write_inplace(target: Any, source: Any, non_blocking: bool) -> Any:
     """Copy the leaves of ``source`` into those of ``target``; give their old values."""
 
@@ -427,16 +295,3 @@ def _write_inplace(target: Any, source: Any, non_blocking: bool) -> Any:
         return before
 
     return target._fast_apply(write, source, filter_empty=False)
-
-
-def _take_replaced(td: Any, current: Any) -> None:
-    """Write to ``td`` what a block put into the module in place of the entries."""
-    for key, value in list(current._entries().items()):
-        own = td._get_entry(key, None)
-        if isinstance(value, CollectionProtocol):
-            _take_replaced(own, value)
-        elif value is not own and not (
-            isinstance(value, torch.Tensor) and torch._C._is_alias_of(value, own)  # type: ignore[attr-defined]
-        ):
-            # The lock guards the structure, which stays.
-            td._set_entry(key, value)

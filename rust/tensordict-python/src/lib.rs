@@ -22,6 +22,7 @@ mod lazy;
 mod locking;
 mod mapping;
 mod merging;
+mod modules;
 mod regrouping;
 mod storage;
 mod storing;
@@ -44,6 +45,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     storing::register(module)?;
     applying::register(module)?;
     merging::register(module)?;
+    modules::register(module)?;
     fields::register(module)?;
     regrouping::register(module)?;
     aligning::register(module)?;

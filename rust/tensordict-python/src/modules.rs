@@ -1,0 +1,332 @@
+//! Putting parameters into modules, and taking them back: one walk over a module tree.
+//!
+//! A swap is planned first and carried out when every entry has its place: a key that the
+//! module lacks leaves it as it was. Failures, and a module that is a collection itself,
+//! are the twin's: nothing has been changed then.
+
+use std::collections::HashMap;
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyType};
+
+use crate::container::{self, Kind, kind};
+use crate::ffi::{self, RecursionGuard};
+use crate::imports::{Imports, from_twin, imports};
+
+const TWINS: &str = "tensordict.interop.module_twins";
+
+/// What the walk needs of torch and its modules.
+struct Modules {
+    parameters: Py<PyAny>,
+    buffers: Py<PyAny>,
+    children: Py<PyAny>,
+    requires_grad: Py<PyAny>,
+    dense_type: Py<PyAny>,
+    no_dims: Py<PyAny>,
+    // The constructor of a parameter, without its checks of unusual tensors.
+    make_subclass: Py<PyAny>,
+    is_functorch_wrapped: Py<PyAny>,
+    is_alias_of: Py<PyAny>,
+    as_kind_of: Py<PyAny>,
+}
+
+static MODULES: PyOnceLock<Modules> = PyOnceLock::new();
+
+fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
+    if let Some(found) = MODULES.get(py) {
+        return Ok(found);
+    }
+    let torch = py.import("torch")?;
+    let native = torch.getattr("_C")?;
+    let name = |text: &str| pyo3::types::PyString::intern(py, text).into_any().unbind();
+    let fresh = Modules {
+        parameters: name("_parameters"),
+        buffers: name("_buffers"),
+        children: name("_modules"),
+        requires_grad: name("requires_grad"),
+        dense_type: name("_dense_type"),
+        no_dims: torch.getattr("Size")?.call0()?.unbind(),
+        make_subclass: torch.getattr("Tensor")?.getattr("_make_subclass")?.unbind(),
+        is_functorch_wrapped: native
+            .getattr("_functorch")?
+            .getattr("is_functorch_wrapped_tensor")?
+            .unbind(),
+        is_alias_of: native.getattr("_is_alias_of")?.unbind(),
+        as_kind_of: py.import(TWINS)?.getattr("_as_kind_of")?.unbind(),
+    };
+    // Another thread may have been first, in which case its objects are the same ones.
+    drop(MODULES.set(py, fresh));
+    Ok(MODULES
+        .get(py)
+        .expect("the cell was filled by the line above or before it"))
+}
+
+/// A slot of a module, and the tensor that it will get.
+struct Write<'py> {
+    slots: Bound<'py, PyDict>,
+    key: Bound<'py, PyAny>,
+    value: Bound<'py, PyAny>,
+}
+
+/// An entry of the source of a swap whose slot may hold another tensor by now.
+struct Held<'py> {
+    source: Bound<'py, PyAny>,
+    key: Bound<'py, PyAny>,
+    current: Bound<'py, PyAny>,
+}
+
+struct Walk<'py> {
+    imports: &'static Imports,
+    modules: &'static Modules,
+    preserve: bool,
+    // A module that is at two places is visited once: the first place decides.
+    seen: HashMap<usize, Bound<'py, PyAny>>,
+    writes: Vec<Write<'py>>,
+    held: Vec<Held<'py>>,
+}
+
+/// The entries of a container: the live dictionary, or what a foreign one gives.
+fn entries_of<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyDict>>> {
+    if container::is_dense(imports, td)? {
+        return container::entries(imports, td).map(Some);
+    }
+    let found = td.call_method0(imports.names.method_entries.bind(td.py()))?;
+    Ok(found.cast_into::<PyDict>().ok())
+}
+
+/// An attribute that is a dictionary; None where the twin must look.
+fn slots_of<'py>(
+    module: &Bound<'py, PyAny>,
+    name: &Py<PyAny>,
+) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let found = module.getattr(name.bind(module.py()).cast::<pyo3::types::PyString>()?)?;
+    Ok(found.cast_into_exact::<PyDict>().ok())
+}
+
+impl<'py> Walk<'py> {
+    fn new(py: Python<'py>, preserve: bool) -> PyResult<Self> {
+        Ok(Self {
+            imports: imports(py)?,
+            modules: modules(py)?,
+            preserve,
+            seen: HashMap::new(),
+            writes: Vec::new(),
+            held: Vec::new(),
+        })
+    }
+
+    /// What `module` has under the keys of `td`, and of `like` where there is one; None
+    /// where the twin must take over.
+    fn plan(
+        &mut self,
+        td: &Bound<'py, PyAny>,
+        module: &Bound<'py, PyAny>,
+        like: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = td.py();
+        let _guard = RecursionGuard::enter(py)?;
+        let address = module.as_ptr() as usize;
+        if let Some(known) = self.seen.get(&address) {
+            return Ok(Some(known.clone()));
+        }
+        if kind(self.imports, module)? != Kind::Leaf {
+            return Ok(None);
+        }
+        let class = if container::is_dense(self.imports, td)? {
+            td.get_type()
+        } else {
+            td.call_method0(self.modules.dense_type.bind(py).cast()?)?
+                .cast_into::<PyType>()?
+        };
+        let found = PyDict::new(py);
+        let none = py.None().into_bound(py);
+        let result = container::new(
+            self.imports,
+            &class,
+            found.as_any(),
+            self.modules.no_dims.bind(py),
+            &none,
+            &none,
+        )?;
+        self.seen.insert(address, result.clone());
+        let (Some(entries), Some(parameters), Some(buffers)) = (
+            entries_of(self.imports, td)?,
+            slots_of(module, &self.modules.parameters)?,
+            slots_of(module, &self.modules.buffers)?,
+        ) else {
+            return Ok(None);
+        };
+        let own = match like {
+            Some(like) => entries_of(self.imports, like)?,
+            None => None,
+        };
+        if like.is_some() && own.is_none() {
+            return Ok(None);
+        }
+        for (key, value) in ffi::dict_pairs(&entries) {
+            let below = match &own {
+                Some(own) => match own.get_item(&key)? {
+                    Some(below) => Some(below),
+                    None => continue,
+                },
+                None => None,
+            };
+            if kind(self.imports, &value)? != Kind::Leaf {
+                let Some(children) = slots_of(module, &self.modules.children)? else {
+                    return Ok(None);
+                };
+                let Some(child) = children.get_item(&key)? else {
+                    return Ok(None);
+                };
+                let Some(nested) = self.plan(&value, &child, below.as_ref())? else {
+                    return Ok(None);
+                };
+                found.set_item(key, nested)?;
+                continue;
+            }
+            let (slots, old, is_buffer) = if let Some(old) = parameters.get_item(&key)? {
+                (&parameters, old, false)
+            } else if let Some(old) = buffers.get_item(&key)? {
+                (&buffers, old, true)
+            } else {
+                return Ok(None);
+            };
+            found.set_item(&key, &old)?;
+            if let (Some(like), Some(below)) = (like, &below)
+                && !below.is(&old)
+            {
+                self.held.push(Held {
+                    source: like.clone(),
+                    key: key.clone(),
+                    current: old.clone(),
+                });
+            }
+            let value = if self.preserve {
+                self.as_kind_of(value, &old, is_buffer)?
+            } else {
+                value
+            };
+            self.writes.push(Write {
+                slots: slots.clone(),
+                key,
+                value,
+            });
+        }
+        Ok(Some(result))
+    }
+
+    /// A tensor without gradient as a parameter, where it replaces one.
+    fn as_kind_of(
+        &self,
+        value: Bound<'py, PyAny>,
+        old: &Bound<'py, PyAny>,
+        is_buffer: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = value.py();
+        let (tensor, parameter) = (&self.imports.tensor, &self.imports.parameter);
+        let class = value.get_type();
+        let old_class = old.get_type();
+        if old_class.is(&class) && (class.is(tensor) || class.is(parameter)) {
+            return Ok(value);
+        }
+        if old_class.is(parameter) && class.is(tensor) {
+            let name = self.modules.requires_grad.bind(py);
+            let has_gradient = value.getattr(name.cast()?)?.is_truthy()?;
+            let wrapped = &self.modules.is_functorch_wrapped;
+            if has_gradient || wrapped.bind(py).call1((&value,))?.is_truthy()? {
+                return Ok(value);
+            }
+            let requires_grad = old.getattr(name.cast()?)?;
+            return self
+                .modules
+                .make_subclass
+                .bind(py)
+                .call1((parameter, value, requires_grad));
+        }
+        self.modules
+            .as_kind_of
+            .bind(py)
+            .call1((value, old, is_buffer))
+    }
+
+    fn carry_out(&self) -> PyResult<()> {
+        for write in &self.writes {
+            write.slots.set_item(&write.key, &write.value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Put the entries of `td` into `module`; give what it had under their keys.
+#[pyfunction]
+#[pyo3(signature = (td, module, preserve = true, plan_only = false))]
+fn swap_module<'py>(
+    td: &Bound<'py, PyAny>,
+    module: &Bound<'py, PyAny>,
+    preserve: bool,
+    plan_only: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let mut walk = Walk::new(py, preserve)?;
+    let Some(swapped) = walk.plan(td, module, None)? else {
+        let arguments = (td, module, preserve, plan_only);
+        return from_twin(py, TWINS, "swap_module", arguments);
+    };
+    if !plan_only {
+        walk.carry_out()?;
+    }
+    Ok(swapped)
+}
+
+/// Put back what [`swap_module`] gave, for the keys of `source`; store in `source` what
+/// the module got in place of its entries meanwhile.
+#[pyfunction]
+#[pyo3(signature = (td, module, source, plan_only = false))]
+fn restore_module<'py>(
+    td: &Bound<'py, PyAny>,
+    module: &Bound<'py, PyAny>,
+    source: &Bound<'py, PyAny>,
+    plan_only: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let mut walk = Walk::new(py, false)?;
+    let Some(current) = walk.plan(td, module, Some(source))? else {
+        let arguments = (td, module, source, plan_only);
+        return from_twin(py, TWINS, "restore_module", arguments);
+    };
+    if plan_only {
+        return Ok(current);
+    }
+    walk.carry_out()?;
+    let names = &walk.imports.names;
+    for held in walk.held {
+        let (key, current) = (held.key, held.current);
+        let arguments = (&key, walk.imports.no_default.bind(py));
+        let own = held
+            .source
+            .call_method1(names.method_get_entry.bind(py), arguments)?;
+        let is_same = current.is_instance(walk.imports.tensor.bind(py))?
+            && walk
+                .modules
+                .is_alias_of
+                .bind(py)
+                .call1((&current, own))?
+                .is_truthy()?;
+        if !is_same {
+            // The lock guards the structure, which stays.
+            let method = names.method_set_entry.bind(py);
+            held.source.call_method1(method, (key, current))?;
+        }
+    }
+    Ok(current)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(swap_module, module)?)?;
+    module.add_function(wrap_pyfunction!(restore_module, module)?)?;
+    Ok(())
+}
