@@ -28,12 +28,6 @@ from tensordict.checks import (
 from tensordict.closeness import assert_allclose_td, assert_close
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict, lazy_stack
-from tensordict.containers.nontensor import (
-    MetaData,
-    NonTensorData,
-    NonTensorDataBase,
-    NonTensorStack,
-)
 from tensordict.containers.params import TensorDictParams
 from tensordict.factories import (
     from_any,
@@ -83,7 +77,15 @@ from tensordict.storage.functions import (
 )
 
 # As above, the decorator takes the name of the module it is in.
-from tensordict.tensorclass import TensorAttrs, TensorClass, tensorclass
+from tensordict.tensorclass import (
+    MetaData,
+    NonTensorData,
+    NonTensorDataBase,
+    NonTensorStack,
+    TensorAttrs,
+    TensorClass,
+    tensorclass,
+)
 from tensordict.typedtensordict import TypedTensorDict
 from tensordict.utils import isin, parse_tensor_dict_string
 

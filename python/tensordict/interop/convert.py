@@ -18,6 +18,9 @@ MSG_CONVERSION = (
 _NUMERIC_KINDS = "biufc"
 
 
+_STACKABLE = (int, float, np.generic, torch.Tensor, list, tuple, CollectionProtocol)
+
+
 def tensor_of(value: Any, device: torch.device | None = None) -> Any:
     """A tensor made of a number or an array, which it shares; None where it is neither.
 
@@ -58,6 +61,9 @@ def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
     A list gives the dtypes of torch, a tuple those of numpy. A tuple in a list is a
     value of its own, which is no number.
     """
+    if value and not isinstance(value[0], _STACKABLE):
+        # A column of strings, usually: one that is no number is enough.
+        return None
     flat = list(_scalars(value))
     if any(isinstance(item, (torch.Tensor, CollectionProtocol)) for item in flat):
         return _stacked(value)

@@ -418,7 +418,8 @@ def _make_dense(tree: Any, path: Path | ArchivePath, options: LoadOptions) -> An
     for key in tree.special:
         value = entries[key]
         if isinstance(value, str):
-            entries[key] = load_directory(_path_of(path, value), options)
+            made = load_directory(_path_of(path, value), options)
+            entries[key] = made._loaded_in(batch_size) if made._is_non_tensor else made
         elif options.has_values:
             entries[key] = _as_nested(*value)
     cls = registry.find_class(options.requested, tree.class_text, tree.type_text, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -15,11 +16,12 @@ from tensordict.interop.twins import (
     _spliced_size,
 )
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.storage import values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["NonTensorOps", "same_value"]
+__all__ = ["NonTensorOps", "release", "same_value"]
 
 MSG_WRITTEN_SIZE = (
     "indexed destination TensorDict batch size is {} (batch_size = {}), which differs "
@@ -30,6 +32,7 @@ MSG_REDUCED = (
     "its own for each element, which nothing can reduce. Leave it out first, with "
     "filter_non_tensor_data()."
 )
+MSG_NO_ENTRIES = "A {} has no entries: {!r} cannot be set."
 MSG_UNEXPECTED = "Unexpected type {}"
 
 
@@ -52,6 +55,10 @@ class NonTensorOps(CollectionProtocol):
     """Whether this is one value that can be written at any index."""
 
     _cells: list[Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make a subclass as it is: it declares no fields."""
+        object.__init_subclass__(**kwargs)
 
     # What a subclass says ----------------------------------------------------------
 
@@ -79,6 +86,19 @@ class NonTensorOps(CollectionProtocol):
 
     def _get_entry(self, key: str, default: Any) -> Any:
         return default
+
+    def _with_entries(self, entries: dict[str, Any]) -> Any:
+        if entries:
+            raise KeyError(
+                MSG_NO_ENTRIES.format(type(self).__name__, next(iter(entries)))
+            )
+        return self._twin()
+
+    def _as_dense(self) -> Any:
+        return self
+
+    def _as_plain(self) -> Any:
+        return self._twin()
 
     def _named(self, names: list[str | None] | None) -> Self:
         self._td_dim_names = names
@@ -268,7 +288,18 @@ class NonTensorOps(CollectionProtocol):
         return self._index(index)
 
     def _set_entry(self, key: str, value: Any) -> None:
-        raise KeyError(f"{type(self).__name__} has no entries: {key!r} cannot be set.")
+        raise KeyError(MSG_NO_ENTRIES.format(type(self).__name__, key))
+
+    # Files ---------------------------------------------------------------------------
+
+    def _saved(self, leaves: Iterator[Any], directory: Any, inplace: bool) -> Any:
+        return values.saved_values(self, directory, inplace)
+
+    def _loaded_in(self, size: torch.Size) -> Self:
+        """This, which was loaded, as an entry of a container of batch size ``size``."""
+        return self
+
+    # Writing at an index ---------------------------------------------------------------
 
     def _check_item(self, size: torch.Size, value: Any) -> None:
         """Raise where ``value`` cannot be written at an index of shape ``size``."""
@@ -291,6 +322,10 @@ class NonTensorOps(CollectionProtocol):
     def is_empty(self) -> bool:
         """Whether there is nothing in it: never, it holds values."""
         return False
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        """A container of its own with the same values."""
+        return self._twin()
 
     def contiguous(self) -> Any:
         """A container of its own with the same values."""
@@ -338,6 +373,7 @@ MOVING = frozenset(
         "unsqueeze",
         "view",
         "_gather",
+        "_interleave_leaf",
         "_roll_flat",
         "chunk",
         "split",
@@ -387,3 +423,15 @@ def same_value(first: Any, second: Any) -> bool:
         if all_of is None or shapes[0] != shapes[1]:
             return False
         return bool(all_of())
+
+
+def release(cls: type, base: type, *without: type) -> None:
+    """Have ``cls`` inherit from ``base`` what it would inherit from ``without``.
+
+    For a class that is a kind of another by name, and keeps its state in its own way.
+    """
+    for other in without:
+        for name in vars(other):
+            owner = next(each for each in cls.__mro__ if name in vars(each))
+            if owner is other and hasattr(base, name):
+                setattr(cls, name, inspect.getattr_static(base, name))

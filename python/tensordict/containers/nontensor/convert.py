@@ -10,9 +10,8 @@ import torch
 from tensordict import _options
 from tensordict.containers.nontensor.data import NonTensorData
 from tensordict.containers.nontensor.joining import stacked
-from tensordict.containers.nontensor.stack import MSG_NO_NON_TENSOR, NonTensorStack
+from tensordict.containers.nontensor.stack import NonTensorStack
 from tensordict.interop.convert import MSG_CONVERSION, tensor_of_sequence
-from tensordict.protocol import CollectionProtocol
 
 __all__ = ["non_tensor_of"]
 
@@ -41,11 +40,6 @@ def non_tensor_of(value: Any) -> NonTensorData | NonTensorStack | torch.Tensor:
 
 def _stack_of_list(items: list[Any]) -> Any:
     if not all(isinstance(item, list) for item in items):
-        if any(
-            isinstance(item, CollectionProtocol) and not item._is_non_tensor
-            for item in items
-        ):
-            raise RuntimeError(MSG_NO_NON_TENSOR)
         return NonTensorStack(*items)
     members = []
     for item in items:

@@ -10,13 +10,15 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorCollection
-from tensordict.containers.nontensor.base import NonTensorOps, same_value
+from tensordict.containers.nontensor.base import NonTensorOps, release, same_value
 from tensordict.interop.access_twins import as_size
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
-from tensordict.storage import consolidated, safetensors
+from tensordict.storage import consolidated, registry, safetensors, values
+from tensordict.tensorclass.base import TensorClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 __all__ = ["MetaData", "NonTensorData", "NonTensorDataBase"]
 
@@ -69,15 +71,24 @@ _STATE = frozenset(
 """The attributes that an instance has; any other name is an error."""
 
 
-class NonTensorDataBase(NonTensorOps, TensorCollection):
+class NonTensorDataBase(NonTensorOps, TensorClass):
     """One value of any type for all elements of a batch: the base of both kinds.
 
     No operation looks into the value. It is shared, never copied, by what is made of
     this collection; shape operations change its batch size alone.
     """
 
-    _is_tensorclass: ClassVar[bool] = True
     _metadata: Any = None
+
+    # The state is kept here, and not by an inner container as in other tensorclasses.
+    _batch_size = torch.Size([])
+    _device = None
+    _td_dim_names = None
+    _is_locked = False
+    _is_memmap = False
+    _is_shared = False
+    _memmap_prefix = None
+    _lock_parents_weakrefs = ()
 
     _at: int
     """The position of the value in the cells."""
@@ -166,7 +177,7 @@ class NonTensorDataBase(NonTensorOps, TensorCollection):
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _STATE and not hasattr(type(self), name):
             raise AttributeError(MSG_NO_FIELD.format(type(self).__name__, name))
-        super().__setattr__(name, value)
+        object.__setattr__(self, name, value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the value, which must be a function.
@@ -241,12 +252,6 @@ class NonTensorDataBase(NonTensorOps, TensorCollection):
         self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
     ) -> Any:
         return self._sized(size)
-
-    def _map_leaves(  # type: ignore[override]
-        self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
-    ) -> Any:
-        result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
-        return result.maybe_to_stack() if op in _STACKING else result
 
     def _fitted(self, size: torch.Size) -> Self:
         return self._sized(torch.Size(size))
@@ -358,7 +363,19 @@ class NonTensorDataBase(NonTensorOps, TensorCollection):
         """Whether the values differ, for each element: a bool tensor ``[*B]``."""
         return _compared(self, other, False)
 
-    # Pickles ---------------------------------------------------------------------------------
+    # Files and pickles -------------------------------------------------------------------------
+
+    def _save_plan(self, plan: Any, level: int) -> None:
+        values.plan_value(self, plan, level)
+
+    @classmethod
+    def _load_tree(cls, directory: Path, options: Any) -> Self:
+        return values.load_value(cls, directory, options)
+
+    def _loaded_in(self, size: torch.Size) -> Self:
+        if not self._batch_size:
+            self._batch_size = size
+        return self
 
     @property
     def _tensordict(self) -> Any:  # type: ignore[override]
@@ -453,6 +470,12 @@ class NonTensorData(NonTensorDataBase):
 
     _fits_any_size: ClassVar[bool] = True
 
+    def _map_leaves(  # type: ignore[override]
+        self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
+    ) -> Any:
+        result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
+        return result.maybe_to_stack() if op in _STACKING else result
+
 
 class MetaData(NonTensorDataBase):
     """One value of any type that belongs to a collection as a whole.
@@ -519,6 +542,9 @@ def _compared(first: Any, second: Any, wanted: bool) -> Any:
     return torch.tensor(answers, dtype=torch.bool).view(first.batch_size)
 
 
+# It is a tensorclass by name: it has no inner container to pass calls on to.
+release(NonTensorDataBase, TensorCollection, TensorClass)
 for _class in (NonTensorDataBase, NonTensorData, MetaData):
     _class.__module__ = "tensordict.tensorclass"
+    registry.register_class(_class, "tensordict.tensorclass", dense=False)
 CollectionProtocol._non_tensor_type = NonTensorData

@@ -77,7 +77,7 @@ def _joined(members: Sequence[Any], join: Any, stack_dim: int) -> NonTensorStack
             stop = len(cells)
             places.append(torch.arange(start, stop).view(size))
     at = join(places)
-    flat = [cells[place] for place in at.flatten().tolist()]
+    flat = list(map(cells.__getitem__, at.flatten().tolist()))
     devices = {member.device for member in members}
     device = devices.pop() if len(devices) == 1 else None
     stack = NonTensorStack._of(flat, at.shape, device)

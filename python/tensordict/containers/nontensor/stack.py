@@ -8,7 +8,8 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
-from tensordict.containers.nontensor.base import NonTensorOps, same_value
+from tensordict.containers.lazy import LazyStackedTensorDict
+from tensordict.containers.nontensor.base import NonTensorOps, release, same_value
 from tensordict.containers.nontensor.data import (
     MetaData,
     NonTensorData,
@@ -17,11 +18,13 @@ from tensordict.containers.nontensor.data import (
     _nested,
 )
 from tensordict.containers.nontensor.linked import LinkedList
+from tensordict.interop.twins import _spliced_names
 from tensordict.protocol import CollectionProtocol
-from tensordict.storage import consolidated, safetensors
+from tensordict.storage import consolidated, registry, safetensors, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 __all__ = ["NonTensorStack"]
 
@@ -46,7 +49,7 @@ MSG_DIFFERENT_SIZES = (
 )
 
 
-class NonTensorStack(NonTensorOps, TensorDictBase):
+class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
     """A value of any type for each element of a batch.
 
     The values lie in one list, row by row; the element at an index is made when it is
@@ -76,6 +79,13 @@ class NonTensorStack(NonTensorOps, TensorDictBase):
     """The position in the cells of each element ``[*B]``; None where they are in order."""
 
     stack_dim: int = 0
+    _batch_size = torch.Size([0])
+    _device = None
+    _td_dim_names = None
+    _is_locked = False
+    _is_memmap = False
+    _is_shared = False
+    _lock_parents_weakrefs = ()
 
     _is_one: ClassVar[bool] = False
 
@@ -127,8 +137,7 @@ class NonTensorStack(NonTensorOps, TensorDictBase):
         """The values row by row. Not to be changed: it may be the list of cells."""
         if self._places is None:
             return self._cells
-        cells = self._cells
-        return [cells[place] for place in self._places.flatten().tolist()]
+        return _taken(self._cells, self._places)
 
     def _index_tensor(self) -> torch.Tensor:
         """The position in the cells of each element ``[*B]``."""
@@ -198,8 +207,7 @@ class NonTensorStack(NonTensorOps, TensorDictBase):
             made = self._like(size, self._cells)
             made._places = moved
             return made
-        cells = self._cells
-        return self._like(size, [cells[place] for place in moved.flatten().tolist()])
+        return self._like(size, _taken(self._cells, moved))
 
     def _fitted(self, size: torch.Size) -> Self | None:
         size = torch.Size(size)
@@ -231,6 +239,14 @@ class NonTensorStack(NonTensorOps, TensorDictBase):
                 if self._is_locked:
                     made._lock_tree()
                 return made
+        is_tensor = isinstance(index, torch.Tensor)
+        if is_tensor and self._places is None and len(self._batch_size) == 1:
+            plan = _rust.index_plan(self._batch_size, index, self)
+            if plan is not None and isinstance(plan[0], torch.Tensor):
+                # The positions are what the index says.
+                made = self._like(plan[1], _taken(self._cells, plan[0]))
+                names = _spliced_names(self._td_dim_names, plan[2], 1, plan[1])
+                return made._named(names)
         return super()._index(index)
 
     def _resize_batch(self, size: torch.Size) -> None:
@@ -340,7 +356,23 @@ class NonTensorStack(NonTensorOps, TensorDictBase):
 
     __hash__ = None  # type: ignore[assignment]
 
-    # Pickles -----------------------------------------------------------------------------------
+    # Files and pickles ---------------------------------------------------------------------------
+
+    def _save_plan(self, plan: Any, level: int) -> None:
+        values.plan_column(self, plan, level)
+
+    @classmethod
+    def _load_tree(cls, directory: Path, options: Any) -> Any:
+        return values.load_column(cls, directory, options)
+
+    @classmethod
+    def _from_nested(cls, data: list[Any], batch_size: list[int] | None) -> Any:
+        """The stack of nested lists: of a batch size, or of as many dims as they have."""
+        size = _common_shape(data) if batch_size is None else batch_size
+        flat = data
+        for _ in size[1:]:
+            flat = [item for row in flat for item in row]
+        return cls._of(list(flat), torch.Size(size))
 
     # Files of one buffer, and safetensors ---------------------------------------------
 
@@ -410,6 +442,11 @@ def _remade(cls: Any, state: dict[str, Any]) -> Any:
     return made
 
 
+def _taken(cells: list[Any], places: torch.Tensor) -> list[Any]:
+    """The values at some positions, row by row."""
+    return list(map(cells.__getitem__, places.flatten().tolist()))
+
+
 def _is_view(moved: torch.Tensor, places: torch.Tensor) -> bool:
     """Whether ``moved`` shows each element of ``places`` once at most, in its memory."""
     if moved.untyped_storage()._cdata != places.untyped_storage()._cdata:
@@ -422,7 +459,8 @@ def _is_view(moved: torch.Tensor, places: torch.Tensor) -> bool:
 
 def _stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
     """The stack of values, and of collections of values, along a new dim."""
-    if not any(isinstance(item, CollectionProtocol) for item in items):
+    # Few types stand for many values.
+    if not any(issubclass(kind, CollectionProtocol) for kind in set(map(type, items))):
         if dim:
             size = torch.Size([len(items)])
             raise RuntimeError(MSG_STACK_DIM.format(dim, size))
@@ -449,9 +487,34 @@ def _from_list(items: list[Any]) -> Any:
     return _stack_of(members, 0)
 
 
+def _common_shape(data: list[Any]) -> list[int]:
+    """The lengths of nested lists, as far down as all at a depth have one length."""
+    size = [len(data)]
+    level = data
+    while level and all(isinstance(item, list) for item in level):
+        lengths = {len(item) for item in level}
+        if len(lengths) != 1 or lengths == {0}:
+            break
+        size.append(lengths.pop())
+        level = [item for row in level for item in row]
+    return size
+
+
 def _member(item: Any) -> Any:
     return item if isinstance(item, NonTensorOps) else NonTensorData(item)
 
 
+# Its elements are a column of values, not members: what goes through members does not
+# apply. Methods that only stacks have remain.
+release(
+    NonTensorStack,
+    TensorDictBase,
+    *(
+        each
+        for each in LazyStackedTensorDict.__mro__
+        if each not in TensorDictBase.__mro__
+    ),
+)
 NonTensorStack.__module__ = "tensordict.tensorclass"
+registry.register_class(NonTensorStack, "tensordict", dense=False)
 CollectionProtocol._non_tensor_stack_type = NonTensorStack

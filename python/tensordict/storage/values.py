@@ -1,0 +1,273 @@
+"""Non-tensor values as directories: ``meta.json``, and a pickle of what JSON cannot say.
+
+The files are those of the published release. What it loses on the way is noted in a file
+of ours, which it does not read: where tuples stood, and the batch size of a value that is
+saved alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import io
+import json
+import pickle
+import warnings
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.storage import registry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["load_column", "load_value", "plan_column", "plan_value", "saved_values"]
+
+META = "meta.json"
+OTHER = "other.pickle"
+TYPES = "json_types.json"
+COLUMN = "pickle.pkl"
+NOTES = ".nontensor.json"
+
+PYTREE_TYPES = {"dict": dict, "OrderedDict": OrderedDict, "list": list, "tuple": tuple}
+"""The classes that :meth:`from_pytree` notes, by the names that files have for them."""
+
+MSG_PICKLE = (
+    "{} holds pickled values, which can run any code when they are read: pass "
+    "allow_pickle=True if you trust the file."
+)
+MSG_COLUMN = "{} names {!r} as its values, which is no file of values."
+
+
+# Saving -------------------------------------------------------------------------------
+
+
+def plan_value(held: Any, plan: Any, level: int) -> None:
+    """Add one value, or one of metadata, to a level of a plan."""
+    fields: dict[str, Any] = {"_type": registry.type_text(type(held))}
+    pickled: dict[str, Any] = {}
+    for name, value in (("data", held.data), ("_metadata", held._metadata)):
+        (fields if is_jsonable(value) else pickled)[name] = value
+    fields["_is_non_tensor"] = True
+    text = json.dumps(fields)
+    notes: dict[str, Any] = {}
+    tuples = tuple_paths(fields.get("data"))
+    if tuples:
+        notes["tuples"] = tuples
+    if not level and held.batch_size:
+        notes["batch_size"] = list(held.batch_size)
+    if pickled:
+        content = _pickle_of(pickled)
+        plan.add_file(level, OTHER, content)
+        names = {name: _type_name(value) for name, value in pickled.items()}
+        if all(names.values()):
+            digest = hashlib.sha256(content).hexdigest()
+            record = {"types": names, "pickle_sha256": digest}
+            plan.add_file(level, TYPES, json.dumps(record).encode())
+    _add_notes(plan, level, text, notes)
+    plan.close_level_as(level, text)
+
+
+def plan_column(stack: Any, plan: Any, level: int) -> None:
+    """Add a value for each element to a level of a plan: one list of all."""
+    cls = type(stack)
+    device = stack.device
+    data = stack.tolist()
+    fields: dict[str, Any] = {
+        "_type": registry.type_text(cls),
+        "_format_version": 1,
+        "_class": registry.class_text(cls),
+        "stack_dim": stack.stack_dim,
+        "device": None if device is None else str(device),
+    }
+    flat = stack._flat()
+    notes: dict[str, Any] = {}
+    if all(type(value) is str for value in flat):
+        fields["data"] = data
+    elif is_jsonable(data):
+        fields["data"] = data
+        tuples = tuple_paths(data)
+        if tuples:
+            notes["tuples"] = tuples
+        if any(isinstance(value, (list, tuple)) for value in flat):
+            notes["batch_size"] = list(stack.batch_size)
+    else:
+        plan.add_file(level, COLUMN, _pickle_of(data))
+        fields["data"] = COLUMN
+        if any(isinstance(value, list) for value in flat):
+            notes["batch_size"] = list(stack.batch_size)
+    text = json.dumps(fields, separators=(",", ":"))
+    _add_notes(plan, level, text, notes)
+    plan.close_level_as(level, text)
+
+
+def saved_values(held: Any, directory: Any, inplace: bool) -> Any:
+    """What stands for values that were saved: ``held`` itself, or one like it."""
+    saved = held if inplace else held._twin()
+    saved._is_memmap = True
+    saved._is_shared = False
+    saved._is_locked = True
+    saved._memmap_prefix = None if directory is None else directory.path
+    return saved
+
+
+def _add_notes(plan: Any, level: int, text: str, notes: dict[str, Any]) -> None:
+    if notes:
+        notes["meta_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+        plan.add_file(level, NOTES, json.dumps(notes).encode())
+
+
+def _pickle_of(value: Any) -> bytes:
+    stream = io.BytesIO()
+    pickle.Pickler(stream, protocol=4).dump(value)
+    return stream.getvalue()
+
+
+def _type_name(value: Any) -> str | None:
+    return next((name for name, cls in PYTREE_TYPES.items() if cls is value), None)
+
+
+def is_jsonable(value: Any) -> bool:
+    """Whether JSON says all of a value, but for the difference of tuples and lists."""
+    if value is None or type(value) in (str, int, float, bool):
+        return True
+    if isinstance(value, enum.Enum):
+        return False
+    if isinstance(value, (list, tuple)):
+        return not hasattr(value, "_fields") and all(map(is_jsonable, value))
+    if isinstance(value, dict):
+        return all(
+            isinstance(key, str) and is_jsonable(item) for key, item in value.items()
+        )
+    return isinstance(value, (str, int, float))
+
+
+def tuple_paths(value: Any, path: tuple[Any, ...] = ()) -> list[list[Any]]:
+    """Where tuples stand in a value that JSON can say, outer ones first."""
+    if isinstance(value, (list, tuple)):
+        items: Any = enumerate(value)
+    elif isinstance(value, dict):
+        items = value.items()
+    else:
+        return []
+    found = [list(path)] if isinstance(value, tuple) else []
+    for key, item in items:
+        if isinstance(item, (list, tuple, dict)):
+            found += tuple_paths(item, (*path, key))
+    return found
+
+
+# Loading ------------------------------------------------------------------------------
+
+
+def load_value(cls: Any, path: Path, options: Any) -> Any:
+    """Make the value that a directory holds; its size is that of what holds it.
+
+    Raises:
+        RuntimeError: it holds a pickle, which the caller does not allow.
+    """
+    text = (path / META).read_text(encoding="utf-8")
+    fields = json.loads(text)
+    notes = _notes(path, text)
+    if "data" not in fields or "_metadata" not in fields:
+        fields.update(_pickled_fields(path, options.allow_pickle))
+    data = _with_tuples(fields.get("data"), notes)
+    size = torch.Size(notes.get("batch_size", ()))
+    loaded = cls(data, fields.get("_metadata"), batch_size=size, device=_home(options))
+    loaded._memmap_prefix = None if options.mode == "r" else path
+    return loaded
+
+
+def load_column(cls: Any, path: Path, options: Any) -> Any:
+    """Make the stack of values that a directory holds.
+
+    Raises:
+        RuntimeError: it holds a pickle, which the caller does not allow.
+        ValueError: its metadata names another file.
+    """
+    from tensordict.storage.stacks import load_stack
+
+    text = (path / META).read_text(encoding="utf-8")
+    fields = json.loads(text)
+    if "data" not in fields:
+        return load_stack(cls, path, options)
+    data = fields["data"]
+    if isinstance(data, str):
+        if data != COLUMN:
+            raise ValueError(MSG_COLUMN.format(path / META, data))
+        data = _unpickled(path / COLUMN, options.allow_pickle)
+    notes = _notes(path, text)
+    data = _with_tuples(data, notes)
+    loaded = cls._from_nested(data, notes.get("batch_size"))
+    device = fields.get("device")
+    loaded._device = None if device is None else torch.device(device)
+    if options.device is not None and options.device.type == "meta":
+        loaded._device = options.device
+    dim = fields.get("stack_dim", 0)
+    if isinstance(dim, int) and 0 < dim < len(loaded.batch_size):
+        loaded.stack_dim = dim
+    loaded._memmap_prefix = None if options.mode == "r" else path
+    return loaded
+
+
+def _home(options: Any) -> torch.device:
+    if options.device is not None and options.device.type == "meta":
+        return options.device
+    return torch.device("cpu")
+
+
+def _notes(path: Path, text: str) -> dict[str, Any]:
+    """What the release does not say, if it is about this very metadata."""
+    file = path / NOTES
+    if not file.exists():
+        return {}
+    notes: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if notes.get("meta_sha256") != hashlib.sha256(text.encode()).hexdigest():
+        return {}
+    return notes
+
+
+def _with_tuples(value: Any, notes: dict[str, Any]) -> Any:
+    # Inner ones first: a tuple cannot be written into.
+    for path in reversed(notes.get("tuples", ())):
+        if not path:
+            value = tuple(value)
+            continue
+        *parents, last = path
+        holder = value
+        for key in parents:
+            holder = holder[key]
+        holder[last] = tuple(holder[last])
+    return value
+
+
+def _pickled_fields(path: Path, allow_pickle: bool | None) -> dict[str, Any]:
+    file = path / OTHER
+    if not file.exists():
+        return {}
+    record = path / TYPES
+    if record.exists():
+        known = json.loads(record.read_text(encoding="utf-8"))
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        types = known.get("types", {})
+        if known.get("pickle_sha256") == digest and all(
+            name in PYTREE_TYPES for name in types.values()
+        ):
+            return {field: PYTREE_TYPES[name] for field, name in types.items()}
+    return _unpickled(file, allow_pickle)
+
+
+def _unpickled(file: Path, allow_pickle: bool | None) -> Any:
+    if allow_pickle is False:
+        raise RuntimeError(MSG_PICKLE.format(file))
+    if allow_pickle is None:
+        warnings.warn(
+            f"{MSG_PICKLE.format(file)} Starting with TensorDict 0.17, the default will "
+            "change to refusing such files.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    with file.open("rb") as stream:
+        return pickle.load(stream)  # noqa: S301 - the caller allows it
