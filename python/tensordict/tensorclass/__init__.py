@@ -12,16 +12,22 @@ containers over it, so that it has their whole vocabulary by inheritance.
 - ``reserved``: the names that fields cannot have.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from tensordict.checks import is_non_tensor
-from tensordict.containers.nontensor import (
-    MetaData,
-    NonTensorData,
-    NonTensorDataBase,
-    NonTensorStack,
-)
 from tensordict.tensorclass.attributes import TensorAttrs
 from tensordict.tensorclass.base import TensorClass
 from tensordict.tensorclass.decorator import tensorclass
+
+if TYPE_CHECKING:
+    from tensordict.containers.nontensor import (
+        MetaData,
+        NonTensorData,
+        NonTensorDataBase,
+        NonTensorStack,
+    )
 
 __all__ = [
     "MetaData",
@@ -33,3 +39,12 @@ __all__ = [
     "is_non_tensor",
     "tensorclass",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # They derive from a class of this package, so they are not there when it is loaded.
+    if name not in ("MetaData", "NonTensorData", "NonTensorDataBase", "NonTensorStack"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tensordict.containers import nontensor
+
+    return getattr(nontensor, name)
