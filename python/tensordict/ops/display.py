@@ -363,7 +363,8 @@ def _compact_leaf(
     if not isinstance(value, (torch.Tensor, MetaTensor)):
         return repr(value)
     shape = _ragged_shape(value) if value.is_nested else list(value.shape)
-    text = _shape(shape[len(parent.batch_size) :])
+    own = shape[len(parent.batch_size) :]
+    text = _shape(shape if len(shape) < len(parent.batch_size) else own)
     if options["show_dtype"]:
         text = _short_dtype(value.dtype) + text
     device = parent.device

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 
-from tensordict import _rust
+from tensordict import _options, _rust
 from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -332,6 +332,8 @@ def stack_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
         if not 0 <= at <= ndim:
             raise IndexError(MSG_RANGE.format(ndim + 1, ndim, dim))
         if out is None:
+            if _options._lazy_legacy:
+                return tds[0].lazy_stack(tds, at)
             return _rust.stack(tds, at)
     except (AttributeError, TypeError):
         _check_members(tds)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from tensordict import _rust
+from tensordict import _options, _rust
 from tensordict.ops.rearranging import RearrangingOps
 from tensordict.ops.splitting import SplittingOps
 from tensordict.protocol import CollectionProtocol
@@ -96,7 +96,9 @@ class ShapeOps(SplittingOps, RearrangingOps):
         old = self.batch_size
         new = _rust.view_shape(old, new)
         result = self
-        if new != old:
+        if new != old and _options._lazy_legacy:
+            result = _lazily(self, "view", {"size": new})
+        elif new != old:
             result = _rust.map_leaves(
                 self, "view", (new,), new, None, SHAPE_TAIL, True, -1
             )
@@ -169,6 +171,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             dims = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
         else:
             dims = kwargs.get("dims", ())
+        if _options._lazy_legacy:
+            return _permuted_lazily(self, dims)
         return _rust.permute(self, dims, ("permute", args, kwargs))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
@@ -184,10 +188,14 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.transpose(0, 1)["a"].shape
             torch.Size([4, 3, 5])
         """
+        if _options._lazy_legacy:
+            return _transposed_lazily(self, dim0, dim1)
         return _rust.transpose(self, dim0, dim1, ("transpose", (dim0, dim1), {}))
 
     def swapaxes(self, axis0: int, axis1: int) -> Self:
         """Swap two batch dims: see :meth:`transpose`."""
+        if _options._lazy_legacy:
+            return _transposed_lazily(self, axis0, axis1)
         return _rust.transpose(self, axis0, axis1, ("swapaxes", (axis0, axis1), {}))
 
     swapdims = swapaxes
@@ -233,6 +241,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             torch.Size([3, 1])
         """
         dim = _optional_dim(*args, **kwargs)
+        if _options._lazy_legacy:
+            return _squeezed_lazily(self, dim)
         return _rust.squeeze(self, dim, ("squeeze", args, kwargs))
 
     def unsqueeze(self, *args: Any, **kwargs: Any) -> Self:
@@ -251,14 +261,20 @@ class ShapeOps(SplittingOps, RearrangingOps):
             torch.Size([3, 1, 4])
         """
         dim = args[0] if len(args) == 1 and not kwargs else _one_dim(*args, **kwargs)
+        if _options._lazy_legacy:
+            return _unsqueezed_lazily(self, dim)
         return _rust.unsqueeze(self, dim, ("unsqueeze", args, kwargs))
 
     def atleast_1d(self) -> Self:
         """Add a leading batch dim where there is none."""
+        if _options._lazy_legacy:
+            return _led_lazily(self, 1)
         return _rust.at_least(self, 1, ("atleast_1d", (), {}))
 
     def atleast_2d(self) -> Self:
         """Add leading batch dims until there are 2."""
+        if _options._lazy_legacy:
+            return _led_lazily(self, 2)
         return _rust.at_least(self, 2, ("atleast_2d", (), {}))
 
     def atleast_3d(self) -> Self:
@@ -268,6 +284,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> TensorDict({"a": torch.zeros(3)}, batch_size=[3]).atleast_3d().shape
             torch.Size([1, 1, 3])
         """
+        if _options._lazy_legacy:
+            return _led_lazily(self, 3)
         return _rust.at_least(self, 3, ("atleast_3d", (), {}))
 
     # Broadcasting ----------------------------------------------------------------
@@ -455,3 +473,55 @@ def _check_leading(td: Any) -> None:
             _check_leading(value)
         elif value.shape[: len(size)] != size:
             raise RuntimeError(MSG_BATCH_MISMATCH.format(size, value.shape, key))
+
+
+# In lazy mode: each makes sure, on the structure alone, that the operation is possible.
+
+
+def _lazily(td: Any, op: str, kwargs: dict[str, Any]) -> Any:
+    from tensordict.containers.lazy_views import lazy_view
+
+    result = lazy_view(td, op, kwargs)
+    return td._remember(result, op, (), kwargs)
+
+
+def _permuted_lazily(td: Any, dims: Any) -> Any:
+    structure = _rust.new(td._plain_type, {}, td.batch_size, None, None)
+    call: Any = ("permute", (), {"dims": dims})
+    if _rust.permute(structure, dims, call) is structure:
+        return td
+    return _lazily(td, "permute", {"dims": list(dims)})
+
+
+def _transposed_lazily(td: Any, dim0: int, dim1: int) -> Any:
+    structure = _rust.new(td._plain_type, {}, td.batch_size, None, None)
+    call: Any = ("transpose", (dim0, dim1), {})
+    if _rust.transpose(structure, dim0, dim1, call) is structure:
+        return td
+    ndim = len(td.batch_size)
+    return _lazily(td, "transpose", {"dim0": dim0 % ndim, "dim1": dim1 % ndim})
+
+
+def _unsqueezed_lazily(td: Any, dim: int) -> Any:
+    structure = _rust.new(td._plain_type, {}, td.batch_size, None, None)
+    _rust.unsqueeze(structure, dim, ("unsqueeze", (dim,), {}))
+    return _lazily(td, "unsqueeze", {"dim": dim % (len(td.batch_size) + 1)})
+
+
+def _led_lazily(td: Any, ndim: int) -> Any:
+    while len(td.batch_size) < ndim:
+        td = _unsqueezed_lazily(td, 0)
+    return td
+
+
+def _squeezed_lazily(td: Any, dim: int | None) -> Any:
+    size = td.batch_size
+    if dim is None:
+        dims = [at for at, length in enumerate(size) if length == 1]
+        for at in reversed(dims):
+            td = _squeezed_lazily(td, at)
+        return td
+    structure = _rust.new(td._plain_type, {}, size, None, None)
+    if _rust.squeeze(structure, dim, ("squeeze", (dim,), {})) is structure:
+        return td
+    return _lazily(td, "squeeze", {"dim": dim % len(size)})

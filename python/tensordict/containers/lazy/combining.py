@@ -17,6 +17,7 @@ __all__ = ["CombiningOps"]
 MSG_OUT = (
     "out must be a LazyStackedTensorDict instance in lazy_stack.apply(..., out=out)."
 )
+MSG_TO_SIZE = "Cannot pass batch-size to a LazyStackedTensorDict."
 MSG_UPDATE_COUNT = (
     "cannot update stacked tensordicts with different shapes when "
     "update_batch_size=False."
@@ -165,6 +166,72 @@ class CombiningOps(CollectionProtocol):
 
         def _value_parts(self, value: Any) -> list[Any]: ...
 
+    def set_at_(
+        self, key: Any, value: Any, index: Any, *, non_blocking: bool = False
+    ) -> Self:
+        """Write into part of an entry, whose members may differ in shape."""
+        path = _rust.unravel_key_to_tuple(key)
+        parent: Any = self
+        for part in path[:-1]:
+            parent = parent._get_entry(part, None)
+        if isinstance(parent, CombiningOps) and path and parent._is_ragged(path[-1]):
+            parent._write_ragged(path[-1], index, value)
+            return self
+        return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
+
+    def update_at_(
+        self, input_dict_or_td: Any, idx: Any, *args: Any, **kw: Any
+    ) -> Self:
+        """Write values where ``idx`` points: into members where they differ in shape."""
+        if args or kw or not any(map(self._is_ragged, self._sample_entries())):
+            return super().update_at_(input_dict_or_td, idx, *args, **kw)  # type: ignore[misc]
+        source = input_dict_or_td
+        if isinstance(source, CollectionProtocol):
+            self[idx] = source
+            return self
+        for key, value in list(source.items()):
+            self.set_at_(key, value, idx)
+        return self
+
+    def _is_ragged(self, key: str) -> bool:
+        """Whether the leaves at a direct key, which all members have, differ in shape."""
+        values = self._group(key)
+        if values is None or isinstance(values[0], CollectionProtocol):
+            return False
+        first = values[0].shape
+        return any(value.shape != first for value in values)
+
+    @property
+    def grad(self) -> Any:
+        """A stack of the gradients of the members; None where none has one."""
+        grads = [member.grad for member in self.tensordicts]
+        if all(grad is None for grad in grads):
+            return None
+        return self._like(
+            [
+                member.empty() if grad is None else grad
+                for member, grad in zip(self.tensordicts, grads, strict=True)
+            ]
+        )
+
+    def _undo_to(self, source: Any, *args: Any, **kwargs: Any) -> None:
+        for member, own in zip(self.tensordicts, source.tensordicts, strict=True):
+            member._undo_to(own, *args, **kwargs)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """A stack of the members moved or cast. See ``TensorDict.to``.
+
+        Raises:
+            TypeError: ``batch_size`` is given: that of a stack is that of its members.
+        """
+        if kwargs.get("batch_size") is not None:
+            raise TypeError(MSG_TO_SIZE)
+        if kwargs.get("inplace") and self.tensordicts:
+            for member in self.tensordicts:
+                member.to(*args, **kwargs)
+            return self._remember(self, "to", args, kwargs)
+        return super().to(*args, **kwargs)  # type: ignore[misc]
+
     # Joining -----------------------------------------------------------------------------
 
     def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
@@ -253,6 +320,9 @@ def _stacked_first(name: str) -> Callable[..., Any]:
     """A method that needs all members in one tensor: it is that of the dense container."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("reduce") and not args and kwargs.get("dim") is None:
+            # All elements of all leaves: their shapes do not matter.
+            return getattr(super(CombiningOps, self), name)(**kwargs)
         return getattr(self._as_dense(), name)(*args, **kwargs)
 
     method.__name__ = name

@@ -188,8 +188,16 @@ class StackKeysOps(CollectionProtocol):
 
     def split_keys(self, *key_sets: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Several stacks of the entries of several sets of keys. See ``TensorDict``."""
+        if kwargs.get("inplace") and self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
         if kwargs.get("inplace"):
-            return super().split_keys(*key_sets, **kwargs)  # type: ignore[misc]
+            # Without it first: a member that lacks a key leaves all as they are.
+            plain = {**kwargs, "inplace": False}
+            for each in self.tensordicts:
+                each.split_keys(*key_sets, **plain)
+            rows = [each.split_keys(*key_sets, **kwargs) for each in self.tensordicts]
+            *parts, _ = zip(*rows, strict=True)
+            return (*(self._like(list(group)) for group in parts), self)
         rows = [each.split_keys(*key_sets, **kwargs) for each in self.tensordicts]
         return tuple(self._like(list(group)) for group in zip(*rows, strict=True))
 

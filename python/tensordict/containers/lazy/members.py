@@ -10,8 +10,10 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.lazy import shapes
+from tensordict.containers.lazy.indexing import plan_index
 from tensordict.interop.key_twins import MSG_PRESENT
 from tensordict.interop.twins import MSG_LOCKED, _InplaceWriteError
+from tensordict.metatensor import merged_shape
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -419,12 +421,43 @@ class MembersOps(CollectionProtocol):
         for member, entry, part in zip(self.tensordicts, entries, parts, strict=True):
             member._write_into(key, entry, part, non_blocking)
 
+    def _write_ragged(self, key: str, index: Any, value: Any) -> None:
+        """Write into part of an entry whose members differ in shape.
+
+        Raises:
+            IndexError: the index does not fit.
+            RuntimeError: the value does not fit one of the members.
+        """
+        values: Any = self._group(key)
+        shape = merged_shape([each.shape for each in values], self.stack_dim)
+        plan = plan_index(shape, self.stack_dim, len(values), index)
+        if plan is None:
+            picks: Any = [(at, None) for at in range(len(values))]
+            dim: int | None = self.stack_dim
+        else:
+            picks, dim = plan.picks, plan.dim
+        parts = [value] * len(picks)
+        if dim is not None and isinstance(value, torch.Tensor) and value.dim():
+            parts = list(value.unbind(dim))
+        for (member, at), part in zip(picks, parts, strict=True):
+            values[member][... if at is None else at] = part
+
     def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
         """Write into part of the entry at ``key``: ``target`` is a copy of it."""
         target[index] = value
+        self._take_back(key, target, index)
+
+    def _take_back(self, key: str, target: Any, index: Any) -> None:
+        """Copy an entry that was stacked back to the members that an index touches."""
         values: Any = self._group(key)
-        for entry, part in zip(values, target.unbind(self.stack_dim), strict=True):
-            entry.copy_(part)
+        shape = merged_shape([each.shape for each in values], self.stack_dim)
+        plan = plan_index(shape, self.stack_dim, len(values), index)
+        touched = range(len(values))
+        if plan is not None:
+            # The same member may be there twice: what is not written stays as it is.
+            touched = dict.fromkeys(pick.member for pick in plan.picks)  # type: ignore[assignment]
+        for member in touched:
+            values[member].copy_(target.select(self.stack_dim, member))
 
     def _store_leaves(self, values: list[Any]) -> None:
         """No effect but where members give copies: leaves are those of the members."""
@@ -476,8 +509,15 @@ class MembersOps(CollectionProtocol):
         return self._plain_type(value, batch_size=size, device=self.device)
 
     def _write_picks(self, picks: Any, parts: Any, value: Any) -> None:
-        """Write a part, or one value, into each member picked."""
-        members = self.tensordicts
+        """Write a part, or one value, into each member picked.
+
+        One value goes to the entries that all members have.
+        """
+        members: Any = self.tensordicts
+        if not isinstance(value, CollectionProtocol) and self._has_exclusive_keys:
+            keys = list(_rust.walk(self, 0, True, True))
+            if parts is None or len(picks) == 1:
+                members = [member.select(*keys) for member in members]
         for position, (member, at) in enumerate(picks):
             part = value if parts is None else parts[position]
             target = members[member]
@@ -496,14 +536,8 @@ class MembersOps(CollectionProtocol):
         for _, entry in copies:
             entry[index] = value
         for key, entry in copies:
-            present = self._group(key)
-            parts = entry.unbind(self.stack_dim)
-            for target, part in zip(present or (), parts, strict=True):
-                if isinstance(target, CollectionProtocol):
-                    if target is not part:
-                        target.update_(part)
-                else:
-                    target.copy_(part)
+            if isinstance(entry, torch.Tensor):
+                self._take_back(key, entry, index)
 
 
 def _shapes(td: Any) -> list[Any]:

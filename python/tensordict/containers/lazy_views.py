@@ -1,0 +1,522 @@
+"""Views of a container with other batch dims: what shape operations give in lazy mode.
+
+Under ``set_lazy_legacy(True)`` the operations ``permute``, ``view``, ``transpose``,
+``squeeze`` and ``unsqueeze`` do nothing to the leaves. They give a view that applies them
+to an entry when it is read, and undoes them to one that is written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from tensordict import _options, _rust
+from tensordict.collection import TensorDictBase
+from tensordict.containers.dense import TensorDict
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "_CustomOpTensorDict",
+    "_PermutedTensorDict",
+    "_SqueezedTensorDict",
+    "_TransposedTensorDict",
+    "_UnsqueezedTensorDict",
+    "_ViewedTensorDict",
+    "lazy_view",
+]
+
+MSG_BATCH_SIZE = (
+    "Received a new batch size {} with an existing batch_size {} in a lazy TD. "
+    "Modifying the batch size of a lazy representation of a tensordict is not "
+    "permitted. Consider instantiating the tensordict first by calling `td = "
+    "td.to_tensordict()` before resetting the batch size."
+)
+MSG_NAMES = "Names of a lazy tensordict cannot be modified. Call to_tensordict() first."
+MSG_VIEW = "Cannot call `view` on a lazy tensordict. Call `reshape` instead."
+MSG_SHAPE = (
+    "Cannot call `{}` on a lazy tensordict. Make it dense before calling this method by "
+    "calling `to_tensordict`."
+)
+REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
+SHAPE_TAIL = 1
+
+
+class _CustomOpTensorDict(TensorDictBase):
+    """A container seen through an operation on its batch dims.
+
+    Args:
+        source: the container.
+        custom_op: the operation.
+        inv_op: the operation that undoes it.
+        custom_op_kwargs: its arguments.
+        inv_op_kwargs: those of ``inv_op``.
+        batch_size: that of the view.
+    """
+
+    _is_dense: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        source: Any,
+        custom_op: str,
+        inv_op: str,
+        custom_op_kwargs: dict[str, Any] | None = None,
+        inv_op_kwargs: dict[str, Any] | None = None,
+        batch_size: Any = None,
+    ) -> None:
+        self._source = source
+        self.custom_op = custom_op
+        self.inv_op = inv_op
+        self.custom_op_kwargs = custom_op_kwargs or {}
+        self.inv_op_kwargs = inv_op_kwargs or {}
+        if batch_size is None:
+            batch_size = self._apply(source.empty()).batch_size
+        self._batch_size = torch.Size(batch_size)
+
+    def _of_source(self, source: Any) -> Self:
+        """The same view of another container of the same batch size."""
+        copy = type(self).__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy.__dict__.pop("_last_op", None)
+        copy._source = source
+        return copy
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle."""
+        self.__dict__.update(state)
+
+    # The operation and its inverse ---------------------------------------------------
+
+    def _apply(self, td: Any) -> Any:
+        """A container of the batch size of the source, with the operation applied."""
+        kwargs = self.custom_op_kwargs
+        if isinstance(td, _CustomOpTensorDict):
+            td = td._plain()
+        op = self.custom_op
+        call = (op, (), kwargs)
+        if op == "permute":
+            return _rust.permute(td, kwargs["dims"], call)
+        if op == "transpose":
+            return _rust.transpose(td, kwargs["dim0"], kwargs["dim1"], call)
+        if op == "unsqueeze":
+            return _rust.unsqueeze(td, kwargs["dim"], call)
+        if op == "squeeze":
+            return _rust.squeeze(td, kwargs["dim"], call)
+        size = torch.Size(kwargs["size"])
+        return _rust.map_leaves(td, "view", (size,), size, None, SHAPE_TAIL, False, -1)
+
+    def _undone(self, key: str, value: Any) -> Any:
+        """An entry of this view as one of the source."""
+        held = _rust.new(TensorDict, {key: value}, self._batch_size, None, None)
+        kwargs = self.inv_op_kwargs
+        call = (self.inv_op, (), kwargs)
+        if self.inv_op == "permute":
+            dims = self.custom_op_kwargs["dims"]
+            ndim = len(dims)
+            order = [dim % ndim for dim in dims]
+            back = [order.index(dim) for dim in range(ndim)]
+            held = _rust.permute(held, back, call)
+        elif self.inv_op == "transpose":
+            held = _rust.transpose(held, kwargs["dim0"], kwargs["dim1"], call)
+        else:
+            size = self._source.batch_size
+            held = _rust.map_leaves(
+                held, "reshape", (size,), size, None, SHAPE_TAIL, False, -1
+            )
+        return held._tensordict[key]
+
+    def _plain(self) -> Any:
+        """The container with the operation applied: its leaves are views."""
+        return self._apply(self._source)
+
+    # State, which is that of the source -------------------------------------------------
+
+    @property
+    def _device(self) -> torch.device | None:
+        return self._source.device
+
+    @_device.setter
+    def _device(self, value: Any) -> None:
+        self._source._device = value
+
+    @property
+    def _td_dim_names(self) -> list[str | None] | None:  # type: ignore[override]
+        if not self._source._has_names():
+            return None
+        return self._apply(self._source.empty())._td_dim_names
+
+    @property
+    def names(self) -> list[str | None]:
+        """A name or None per batch dim. They cannot be changed."""
+        found = self._td_dim_names
+        return [None] * len(self._batch_size) if found is None else list(found)
+
+    @names.setter
+    def names(self, value: Any) -> None:
+        wanted = [None] * len(self._batch_size) if value is None else list(value)
+        if wanted != self.names:
+            raise RuntimeError(MSG_NAMES)
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """The batch size of the view. It cannot be changed."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: Any) -> None:
+        if not isinstance(value, (list, tuple)) or tuple(value) != self._batch_size:
+            raise RuntimeError(MSG_BATCH_SIZE.format(value, self._batch_size))
+
+    def _resize_batch(self, size: torch.Size) -> None:
+        if size != self._batch_size:
+            raise RuntimeError(MSG_BATCH_SIZE.format(size, self._batch_size))
+
+    @property
+    def _is_locked(self) -> bool:  # type: ignore[override]
+        return self._source.is_locked
+
+    @_is_locked.setter
+    def _is_locked(self, value: bool) -> None:
+        if not value:
+            return
+        _rust.lock_tree(self._source)
+
+    @property
+    def _is_memmap(self) -> bool:  # type: ignore[override]
+        return self._source._is_memmap
+
+    @property
+    def _is_shared(self) -> bool:  # type: ignore[override]
+        return self._source._is_shared
+
+    def _lock_tree(self, parents: Any = ()) -> None:
+        _rust.lock_tree(self._source, parents)
+
+    def _clear_device(self) -> None:
+        self._source._clear_device()
+
+    def _children(self) -> list[Any]:
+        return [self._source]
+
+    # Reading -------------------------------------------------------------------------------
+
+    def _entries(self) -> dict[str, Any]:
+        if _options.lazy_legacy():
+            return {
+                key: self._seen(key, value)
+                for key, value in list(self._source._entries().items())
+            }
+        return dict(self._plain()._entries())
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        value = self._source._get_entry(key, NO_DEFAULT)
+        return default if value is NO_DEFAULT else self._seen(key, value)
+
+    def _seen(self, key: str, value: Any) -> Any:
+        source = self._source
+        if isinstance(value, CollectionProtocol) and _options.lazy_legacy():
+            return lazy_view(value, self.custom_op, self.custom_op_kwargs)
+        held = _rust.new(TensorDict, {key: value}, source.batch_size, None, None)
+        return self._apply(held)._tensordict[key]
+
+    def _sample_entries(self) -> dict[str, Any]:
+        return self._source._sample_entries()
+
+    def _index(self, index: Any) -> Any:
+        return _rust.index(self._plain(), index)
+
+    def _get_index(self, index: Any) -> Any:
+        return self._index(index)
+
+    def _as_dense(self) -> Any:
+        return self._plain()
+
+    def _as_plain(self) -> Any:
+        return self._plain()
+
+    def _with_entries(self, entries: dict[str, Any]) -> Any:
+        return _rust.new(
+            TensorDict, entries, self._batch_size, self._device, self._td_dim_names
+        )
+
+    # Writing -------------------------------------------------------------------------------
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        self._source._set_entry(key, self._undone(key, value))
+
+    def _hang(self, key: str, value: Any) -> None:
+        self._source._hang(key, self._undone(key, value))
+
+    def _set_path(
+        self,
+        path: tuple[str, ...],
+        value: Any,
+        inplace: bool | None,
+        non_blocking: bool,
+        validated: bool,
+        ignore_lock: bool,
+    ) -> None:
+        child = self._source._get_entry(path[0], None)
+        if len(path) > 1 and isinstance(child, CollectionProtocol):
+            # What reading gives is a container of its own: writes go to the one held.
+            view = lazy_view(child, self.custom_op, self.custom_op_kwargs)
+            view._set_path(
+                path[1:], value, inplace, non_blocking, validated, ignore_lock
+            )
+            return
+        super()._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
+
+    def _del_entry(self, key: str) -> None:
+        self._source._del_entry(key)
+
+    def _write_into(
+        self, key: str, present: Any, value: Any, non_blocking: bool
+    ) -> None:
+        value = _rust.validate(self, key, value, non_blocking)
+        held = self._source._get_entry(key, NO_DEFAULT)
+        self._source._write_into(key, held, self._undone(key, value), non_blocking)
+
+    def _set_index(self, index: Any, value: Any) -> None:
+        plain = self._plain()
+        if self.is_locked:
+            plain.lock_()
+        plain._set_index(index, value)
+        for key, entry in list(plain._entries().items()):
+            if self._source._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
+                self._set_entry(key, entry)
+
+    def rename_key_(self, old_key: Any, new_key: Any, safe: bool = False) -> Self:
+        """Rename an entry of the container that is viewed."""
+        self._source.rename_key_(old_key, new_key, safe=safe)
+        return self
+
+    # Walking -------------------------------------------------------------------------------
+
+    def _map_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefix: torch.Size | None,
+        names: Any,
+        tail: int,
+        lock: bool,
+        k: int,
+    ) -> Any:
+        if op in REFUSED and not _options.lazy_legacy():
+            raise RuntimeError(MSG_VIEW if op == "view" else MSG_SHAPE.format(op))
+        plain = self._plain()
+        result = _rust.map_leaves(plain, op, args, prefix, names, tail, False, k)
+        if lock and self.is_locked:
+            _rust.lock_tree(result)
+        return result
+
+    def _split_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefixes: list[torch.Size],
+        names: Any,
+        lock: bool,
+        k: int,
+    ) -> list[Any]:
+        plain = self._plain()
+        results = _rust.split_leaves(plain, op, args, prefixes, names, False, k)
+        if lock and self.is_locked:
+            for result in results:
+                _rust.lock_tree(result)
+        return results
+
+    def _leaves(self, out: list[Any]) -> None:
+        _rust.leaves(self._plain(), out)
+
+    def _rebuild(self, values: Any, lock: bool) -> Any:
+        plain = self._plain()
+        leaves = [next(values) for _ in _rust.leaves(plain)]
+        return _rust.rebuild(plain, leaves, True, False)
+
+    def _clone_structure(self) -> Any:
+        return self._of_source(_rust.clone_structure(self._source))
+
+    def _stack_all(self, tds: Any, dim: int) -> Any:
+        return _rust.stack([_plain(td) for td in tds], dim)
+
+    def _cat_all(self, tds: Any, dim: int) -> Any:
+        return _rust.cat([_plain(td) for td in tds], dim)
+
+    # What it does differently -----------------------------------------------------------------
+
+    def squeeze(self, *args: Any, **kwargs: Any) -> Any:
+        """Remove batch dims of size 1, in lazy mode only."""
+        if not _options.lazy_legacy():
+            raise RuntimeError(MSG_SHAPE.format("squeeze"))
+        return super().squeeze(*args, **kwargs)
+
+    def permute(self, *args: Any, **kwargs: Any) -> Any:
+        """Reorder the batch dims, in lazy mode only."""
+        if not _options.lazy_legacy():
+            raise RuntimeError(MSG_SHAPE.format("permute"))
+        return super().permute(*args, **kwargs)
+
+    def unflatten(self, *args: Any, **kwargs: Any) -> Any:
+        """Split one batch dim into several, in an ordinary container."""
+        return self._plain().unflatten(*args, **kwargs)
+
+    def split_keys(self, *args: Any, **kwargs: Any) -> Any:
+        """Several ordinary containers of the entries of several sets of keys."""
+        if kwargs.get("inplace"):
+            return super().split_keys(*args, **kwargs)
+        return _rust.clone_structure(self._plain()).split_keys(*args, **kwargs)
+
+    def select(self, *keys: Any, inplace: bool = False, strict: bool = True) -> Any:
+        """Keep only the entries at ``keys``, in an ordinary container."""
+        if inplace:
+            self._source.select(*keys, inplace=True, strict=strict)
+            return self
+        return self._plain().select(*keys, strict=strict)
+
+    def exclude(self, *keys: Any, inplace: bool = False) -> Any:
+        """Drop the entries at ``keys``, in an ordinary container."""
+        if inplace:
+            self._source.exclude(*keys, inplace=True)
+            return self
+        return self._plain().exclude(*keys)
+
+    def contiguous(self, **kwargs: Any) -> Any:
+        """An ordinary container of contiguous leaves."""
+        return self._plain().contiguous(**kwargs)
+
+    def is_contiguous(self) -> bool:
+        """False: the leaves are those of another shape."""
+        return False
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """The same view of the container moved. See ``TensorDict.to``."""
+        result = self._of_source(self._source.to(*args, **kwargs))
+        return self._remember(result, "to", args, kwargs)
+
+    def cpu(self, **kwargs: Any) -> Any:
+        """The same view of the container moved to the CPU."""
+        return self._of_source(self._source.cpu(**kwargs))
+
+    def cuda(self, device: Any = None, **kwargs: Any) -> Any:
+        """The same view of the container moved to a GPU."""
+        return self._of_source(self._source.cuda(device, **kwargs))
+
+    def entry_class(self, key: Any) -> type:
+        """The type of the entry at a nested key."""
+        return self._source.entry_class(key)
+
+    # Files ---------------------------------------------------------------------------------
+
+    def is_memmap(self) -> bool:
+        """Whether the container that is viewed is memory-mapped."""
+        return self._source.is_memmap()
+
+    def is_shared(self) -> bool:
+        """Whether the container that is viewed is in shared memory."""
+        return self._source.is_shared()
+
+    def memmap_(self, *args: Any, **kwargs: Any) -> Self:
+        """Map the container that is viewed."""
+        self._source.memmap_(*args, **kwargs)
+        return self
+
+    def share_memory_(self) -> Self:
+        """Move the container that is viewed to shared memory."""
+        self._source.share_memory_()
+        return self
+
+    def _save_plan(self, plan: Any, level: int) -> None:
+        self._plain()._save_plan(plan, level)
+
+    def _saved(
+        self, leaves: Iterator[torch.Tensor], directory: Any, inplace: bool
+    ) -> Any:
+        return self._plain()._saved(leaves, directory, False)
+
+    def detach_(self) -> Self:
+        """Detach the container that is viewed."""
+        self._source.detach_()
+        return self
+
+    # How it prints -----------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        source = "\n\t".join(repr(self._source).split("\n"))
+        items = self.custom_op_kwargs.items()
+        kwargs = ", ".join(f"{name}={value}" for name, value in items)
+        return (
+            f"{type(self).__name__}(\n\tsource={source}, "
+            f"\n\top={self.custom_op}({kwargs}))"
+        )
+
+
+class _PermutedTensorDict(_CustomOpTensorDict):
+    """A container with its batch dims in another order."""
+
+
+class _TransposedTensorDict(_CustomOpTensorDict):
+    """A container with two of its batch dims swapped."""
+
+
+class _ViewedTensorDict(_CustomOpTensorDict):
+    """A container with other batch dims over the same elements."""
+
+
+class _SqueezedTensorDict(_CustomOpTensorDict):
+    """A container without a batch dim of size 1."""
+
+
+class _UnsqueezedTensorDict(_CustomOpTensorDict):
+    """A container with one more batch dim of size 1."""
+
+
+_VIEWS: dict[str, tuple[type[_CustomOpTensorDict], str]] = {
+    "permute": (_PermutedTensorDict, "permute"),
+    "transpose": (_TransposedTensorDict, "transpose"),
+    "view": (_ViewedTensorDict, "view"),
+    "squeeze": (_SqueezedTensorDict, "unsqueeze"),
+    "unsqueeze": (_UnsqueezedTensorDict, "squeeze"),
+}
+
+
+def lazy_view(source: Any, op: str, kwargs: dict[str, Any]) -> Any:
+    """The view of ``source`` through ``op``; its own source where ``op`` undoes it.
+
+    Args:
+        source: a container.
+        op: one of the operations of this module.
+        kwargs: its arguments, dims counted from the front.
+    """
+    kind, inverse = _VIEWS[op]
+    if isinstance(source, _CustomOpTensorDict) and _undoes(source, op, kwargs):
+        return source._source
+    back = kwargs
+    if op == "view":
+        back = {"size": source.batch_size}
+    return kind(source, op, inverse, kwargs, back)
+
+
+def _undoes(view: _CustomOpTensorDict, op: str, kwargs: dict[str, Any]) -> bool:
+    if view.inv_op != op:
+        return False
+    if op == "permute":
+        ndim = len(view._batch_size)
+        first = [dim % ndim for dim in view.custom_op_kwargs["dims"]]
+        then = [dim % ndim for dim in kwargs["dims"]]
+        return [first[dim] for dim in then] == list(range(ndim))
+    if op == "transpose":
+        return set(kwargs.values()) == set(view.inv_op_kwargs.values())
+    return view.inv_op_kwargs == kwargs
+
+
+def _plain(td: Any) -> Any:
+    return td._plain() if isinstance(td, _CustomOpTensorDict) else td
+
+
+for _class in (_CustomOpTensorDict, *(kind for kind, _ in _VIEWS.values())):
+    _class.__module__ = "tensordict._lazy"
