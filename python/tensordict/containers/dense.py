@@ -10,6 +10,7 @@ from tensordict import _rust
 from tensordict._options import CHECK_INVARIANTS
 from tensordict.collection import TensorDictBase
 from tensordict.interop.access_twins import as_size
+from tensordict.ops.torch_dispatch import TorchDispatchOps
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ class TensorDict(TensorDictBase):
     """
 
     _is_dense: ClassVar[bool] = True
+
+    # Torch asks for this by a string that is new each time, which the cache of attributes
+    # does not know: here it is found in the first class of some forty.
+    __torch_function__ = TorchDispatchOps.__dict__["__torch_function__"]
 
     def __init__(
         self,

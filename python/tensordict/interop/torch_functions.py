@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from tensordict import _rust
-from tensordict.ops.joining import cat, stack
+from tensordict.ops.joining import cat_collections, stack_collections
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["TD_HANDLED_FUNCTIONS", "reflected_operator"]
@@ -206,12 +206,16 @@ def _full_like(td: Any, fill_value: Any, **kwargs: Any) -> Any:
 
 @_handles(torch.stack)
 def _stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    return stack(tensors, dim, out=out)
+    if not isinstance(tensors[0], CollectionProtocol):
+        return torch.stack(tensors, dim, out=out)
+    return stack_collections(tensors, dim, out)
 
 
 @_handles(torch.cat)
 def _cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    return cat(tensors, dim, out=out)
+    if not isinstance(tensors[0], CollectionProtocol):
+        return torch.cat(tensors, dim, out=out)
+    return cat_collections(tensors, dim, out)
 
 
 @_handles(torch.gather)

@@ -48,4 +48,4 @@ class TorchDispatchOps(CollectionProtocol):
                 each, (torch.Tensor, CollectionProtocol)
             ):
                 return NotImplemented
-        return handler(*args, **(kwargs or {}))
+        return handler(*args, **kwargs) if kwargs else handler(*args)
