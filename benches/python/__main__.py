@@ -21,6 +21,7 @@ from benches.python.operations import OPERATIONS, Operation
 
 TREES = ["flat 4", "flat 50", "nested 20", "flat 1000"]
 GRACE_S = 1e-6  # what a call may cost beyond the factor
+BATCH_S = 1e-3  # short, so that some batches run undisturbed on a busy machine
 
 
 class Worker:
@@ -68,10 +69,10 @@ def measure(
     for _ in range(rounds):
         for side, (worker, expression) in sides.items():
             if side not in numbers:
-                first = worker.time(tree, expression, 2)
+                first = worker.time(tree, expression, 10)
                 if isinstance(first, str):
                     return {"error": f"{side}: {first}"}
-                numbers[side] = max(3, min(2000, int(0.004 / max(first, 1e-7))))
+                numbers[side] = max(3, min(2000, int(BATCH_S / max(first, 1e-7))))
             seconds = worker.time(tree, expression, numbers[side])
             if isinstance(seconds, str):
                 return {"error": f"{side}: {seconds}"}
@@ -140,7 +141,7 @@ def main() -> None:
     parser.add_argument("--peer", help="folder that holds the published release")
     parser.add_argument("--only", help="operations whose names contain this")
     parser.add_argument("--tree", action="append", choices=TREES)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--json", help="file for all numbers")
     arguments = parser.parse_args()
     ours = Worker(None)

@@ -131,6 +131,7 @@ def test_moved_dims(td, dims, data):
     both("flatten", td, first, second, call)
     both("at_least", td, abs(first), call)
     both("reduce_dim", td, "sum", first)
+    both("extrema", td, "max", first)
     order = data.draw(st.permutations(range(len(td.batch_size))))
     both("permute", td, data.draw(st.sampled_from([tuple(order), order, dims])), call)
 
@@ -215,6 +216,8 @@ def test_collecting(td, lock):
         twins.lock_tree(td)
     for name in ("leaves", "clone_structure", "containers", "leaf_batch_dims"):
         both(name, td)
+    for op in ("all", "any"):
+        both("truth", td, op)
 
 
 @given(td=trees.containers(), lock=st.booleans(), ask=st.booleans(), less=st.booleans())

@@ -80,7 +80,7 @@ def _rebuild_tensordict_files_consolidated(
 
 def _reduce_td(data: Any) -> tuple[Any, ...]:
     """What is pickled for a dense container."""
-    if "_consolidated" in data.__dict__:
+    if data._consolidated is not None:
         from tensordict.storage import consolidated
 
         state = consolidated.state_of(data)

@@ -1,6 +1,6 @@
 """Twins of the primitives that move, add, remove and reduce batch dims.
 
-See :mod:`tensordict.interop.twins`. All but the last take the method's arguments and, as ``call``,
+See :mod:`tensordict.interop.twins`. All but the last two take the method's arguments and, as ``call``,
 ``(name, args, kwargs)``: what a ``with`` statement on the result undoes.
 """
 
@@ -13,7 +13,13 @@ from typing import Any
 import torch
 
 from tensordict.interop.index_twins import keep_storage
-from tensordict.interop.twins import DIMS_TAIL, NO_TAIL, SHAPE_TAIL, map_leaves
+from tensordict.interop.twins import (
+    DIMS_TAIL,
+    NO_TAIL,
+    SHAPE_TAIL,
+    map_leaves,
+    split_leaves,
+)
 
 MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
 MSG_TRANSPOSE = "dim0 and dim1 must be within the range of the number of dimensions."
@@ -207,11 +213,22 @@ def at_least(td: Any, ndim: int, call: Call) -> Any:
 
 def reduce_dim(td: Any, op: str, dim: int) -> Any:
     """Reduce the batch dim ``dim`` of every leaf by its method ``op``. Unlocked."""
+    at, size, order = _without(td, dim)
+    return map_leaves(td, op, (at,), size, order, NO_TAIL, False, -1)
+
+
+def extrema(td: Any, op: str, dim: int) -> list[Any]:
+    """The two containers that the method ``op`` of every leaf gives for the dim. Unlocked."""
+    at, size, order = _without(td, dim)
+    return split_leaves(td, op, (at,), [size, size], order, False, -1)
+
+
+def _without(td: Any, dim: int) -> tuple[int, torch.Size, tuple[int, ...]]:
+    """A batch dim counted from the front, the batch size and the order of dims without it."""
     batch_size = td.batch_size
     ndim = len(batch_size)
     if not -ndim <= dim < ndim:
         raise IndexError(MSG_DIM.format(dim, ndim))
     at = dim + ndim if dim < 0 else dim
     size = batch_size[:at] + batch_size[at + 1 :]
-    order = (*range(at), *range(at + 1, ndim))
-    return map_leaves(td, op, (at,), size, order, NO_TAIL, False, -1)
+    return at, size, (*range(at), *range(at + 1, ndim))

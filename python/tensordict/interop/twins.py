@@ -242,6 +242,18 @@ def leaves(td: Any, out: list[Any] | None = None) -> list[Any]:
     return out
 
 
+def truth(td: Any, op: str) -> bool:
+    """Whether all leaves, or any (``op``), are true, as their method ``op`` says.
+
+    No more leaves are asked than it takes to know.
+    """
+    wanted = op == "any"
+    for leaf in leaves(td):
+        if bool(getattr(leaf, op)()) is wanted:
+            return wanted
+    return not wanted
+
+
 def rebuild(td: Any, values: Any, names: Any = True, lock: bool = False) -> Any:
     """A container of the structure of ``td`` with the leaves that ``values`` yields.
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
 from tensordict import _rust
 from tensordict.interop.access_twins import value_of
-from tensordict.interop.key_twins import MSG_NO_KEYS, copy_failed
+from tensordict.interop.key_twins import MSG_NO_KEYS
 from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
@@ -265,23 +263,6 @@ class AccessOps(CollectionProtocol):
             >>> td.set_("a", torch.ones(3))["a"]
             tensor([1., 1., 1.])
         """
-        # Usually a tensor is written over one of its shape: nothing to check or convert.
-        parent: Any = self
-        name: Any = key
-        if isinstance(key, tuple) and len(key) == 2 and self._is_dense:
-            parent, name = self._tensordict.get(key[0]), key[1]
-        if isinstance(name, str) and getattr(parent, "_is_dense", False):
-            present = parent._tensordict.get(name)
-            if (
-                isinstance(present, torch.Tensor)
-                and isinstance(item, torch.Tensor)
-                and present.shape == item.shape
-            ):
-                try:
-                    present.copy_(item, non_blocking=non_blocking)
-                except RuntimeError as error:
-                    copy_failed(parent, present, error)
-                return self
         _rust.set_entry(self, key, item, None, non_blocking)
         return self
 

@@ -327,7 +327,7 @@ def _transfer(
     """A copy of ``td`` whose leaves are on ``device``, in ``dtype``; either may be None."""
     if device is None:
         return cast_leaves(td, dtype)  # type: ignore[arg-type]
-    if dtype is None and "_consolidated" in td.__dict__:
+    if dtype is None and td._consolidated is not None:
         moved = consolidated.moved(td, device, non_blocking)
         if moved is not None:
             return moved

@@ -161,7 +161,7 @@ class KeysOps(CollectionProtocol):
         if not include_nested and not leaves_only and is_leaf is None:
             if sort:
                 return sorted(self._entries())
-            return _StringKeys(self._entries())
+            return _StringKeys(self._tensordict if self._is_dense else self._entries())
         return _TensorDictKeysView(self, include_nested, leaves_only, is_leaf, sort)
 
     def values(
@@ -186,7 +186,8 @@ class KeysOps(CollectionProtocol):
             pairs.sort(key=_sorting_key_of_pair)
             return [value for _, value in pairs]
         if not include_nested and not leaves_only:
-            return self._entries().values()
+            # The commonest calls of all: without a frame for the method.
+            return (self._tensordict if self._is_dense else self._entries()).values()
         return iter(
             _rust.walk(self, 1, bool(include_nested), bool(leaves_only), is_leaf)
         )
@@ -219,7 +220,7 @@ class KeysOps(CollectionProtocol):
             ['b', 'a', ('a', 'c')]
         """
         if not include_nested and not leaves_only and not sort:
-            return self._entries().items()
+            return (self._tensordict if self._is_dense else self._entries()).items()
         pairs = _rust.walk(self, 2, bool(include_nested), bool(leaves_only), is_leaf)
         if sort:
             pairs.sort(key=_sorting_key_of_pair)

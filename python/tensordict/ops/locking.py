@@ -86,7 +86,8 @@ class LockingOps(CollectionProtocol):
         # What it holds may be locked on its own.
         _rust.unlock_tree(self)
         # As published: who unlocks is about to replace leaves.
-        self.__dict__.pop("_consolidated", None)
+        if self._consolidated is not None:
+            del self._consolidated
         if not locked:
             if self._last_op is not None:
                 self._last_op = None

@@ -337,10 +337,14 @@ def extremum(
         return found if return_indices else found[0]
     if is_feature(dim):
         raise RuntimeError(MSG_FEATURE.format(name))
-    one = _one_dim(td, dim, name)
-    prefix, names = reduced_shape(td.batch_size, (one,), keepdim)
-    args = (one, keepdim) if keepdim else (one,)
-    found = _rust.split_leaves(td, name, args, [prefix, prefix], names)
+    one = dim if type(dim) is int else _one_dim(td, dim, name)
+    if keepdim:
+        one = _one_dim(td, one, name)
+        prefix, names = reduced_shape(td.batch_size, (one,), keepdim)
+        args = (one, keepdim)
+        found = _rust.split_leaves(td, name, args, [prefix, prefix], names)
+    else:
+        found = _rust.extrema(td, name, one)
     if not return_indices:
         return found[0]
     return getattr(torch.return_types, name)(found)

@@ -399,10 +399,7 @@ class ReductionsOps(CollectionProtocol):
         """
         if dim is not None:
             return truth(self, "all", dim)
-        for leaf in _rust.leaves(self):  # noqa: SIM110 (a generator costs a third more)
-            if not leaf.all():
-                return False
-        return True
+        return _rust.truth(self, "all")
 
     def any(self, dim: int | None = None) -> Any:
         """Say whether any element is true (not zero). See :meth:`all`.
@@ -412,10 +409,7 @@ class ReductionsOps(CollectionProtocol):
         """
         if dim is not None:
             return truth(self, "any", dim)
-        for leaf in _rust.leaves(self):  # noqa: SIM110 (as in `all`)
-            if leaf.any():
-                return True
-        return False
+        return _rust.truth(self, "any")
 
     # Norms -----------------------------------------------------------------------------
 
@@ -443,9 +437,8 @@ class ReductionsOps(CollectionProtocol):
             >>> td.norm()["a"]
             tensor(5.)
         """
-        values = _rust.leaves(self)
-        if values:
-            values = torch._foreach_norm(values, 2, dtype)
+        leaves = _rust.leaves(self)
+        values: Any = torch._foreach_norm(leaves, 2, dtype) if leaves else leaves
         lock = key_transform is None
         result = _rust.rebuild_as(self, values, None, NO_DIMS, lock)
         if key_transform is not None:

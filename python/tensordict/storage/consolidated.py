@@ -725,7 +725,7 @@ def state_of(td: Any) -> dict[str, Any] | None:
     A leaf or a nested container that was replaced, added, removed or renamed since ends
     it, whoever did it.
     """
-    state = td._consolidated_home().__dict__.get("_consolidated")
+    state = td._consolidated_home()._consolidated
     if state is None:
         return None
     storage = state["storage"]

@@ -155,17 +155,29 @@ pub(crate) fn new<'py>(
     device: &Bound<'py, PyAny>,
     dim_names: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = class.py();
-    let names = &imports.names;
     let td = match ffi::allocate(class)? {
         Some(td) => td,
-        None => class.call_method1(names.method_new.bind(py), (class,))?,
+        None => class.call_method1(imports.names.method_new.bind(class.py()), (class,))?,
     };
+    fill(imports, &td, entries, batch_size, device, dim_names)?;
+    Ok(td)
+}
+
+/// Sets the four attributes of a dense container.
+pub(crate) fn fill<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    entries: &Bound<'py, PyAny>,
+    batch_size: &Bound<'py, PyAny>,
+    device: &Bound<'py, PyAny>,
+    dim_names: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let py = td.py();
+    let names = &imports.names;
     td.setattr(names.entries.bind(py), entries)?;
     td.setattr(names.batch_size.bind(py), batch_size)?;
     td.setattr(names.device.bind(py), device)?;
-    td.setattr(names.dim_names.bind(py), dim_names)?;
-    Ok(td)
+    td.setattr(names.dim_names.bind(py), dim_names)
 }
 
 /// The `names` that a walk is given for its results.

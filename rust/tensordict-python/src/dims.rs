@@ -4,7 +4,7 @@
 //! in range. In any other one nothing has been made yet, and the twin takes over.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyString, PyTuple};
+use pyo3::types::{PyInt, PyList, PyString, PyTuple};
 
 use crate::container::{self, Kind, Names, Order, kind};
 use crate::ffi;
@@ -346,6 +346,28 @@ fn reduce_dim<'py>(
     from_twin(td.py(), TWINS, "reduce_dim", (td, op, dim))
 }
 
+/// The two containers that the method `op` of every leaf gives for the batch dim `dim`.
+#[pyfunction]
+fn extrema<'py>(
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyString>,
+    dim: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(source) = Source::of(td)?
+        && let Some(dim) = source.dim(dim)
+    {
+        let py = td.py();
+        let mut order = source.in_place();
+        order.remove(usize::try_from(dim)?);
+        let sizes = source.sizes(&order)?;
+        let prefix = ffi::new_size(source.imports.size.bind(py), &sizes)?;
+        let prefixes = PyList::new(py, [&prefix, &prefix])?;
+        let (args, names) = (PyTuple::new(py, [dim])?, Names::Moved(order));
+        return mapping::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
+    }
+    from_twin(td.py(), TWINS, "extrema", (td, op, dim))
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(unsqueeze, module)?)?;
     module.add_function(wrap_pyfunction!(squeeze, module)?)?;
@@ -355,5 +377,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(flatten, module)?)?;
     module.add_function(wrap_pyfunction!(at_least, module)?)?;
     module.add_function(wrap_pyfunction!(reduce_dim, module)?)?;
+    module.add_function(wrap_pyfunction!(extrema, module)?)?;
     Ok(())
 }

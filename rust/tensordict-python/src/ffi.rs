@@ -105,6 +105,40 @@ fn next_entries<'py>(
     }
 }
 
+/// Whether `accepts` is true of every entry. It must not run Python code.
+pub(crate) fn all_entries<'py>(
+    dict: &Bound<'py, PyDict>,
+    mut accepts: impl FnMut(&Bound<'py, PyAny>, &Bound<'py, PyAny>) -> bool,
+) -> bool {
+    let mut accepted = true;
+    with_critical_section(dict, || {
+        next_entries(dict, |key, value| {
+            accepted = accepted && accepts(&key, &value);
+        });
+    });
+    accepted
+}
+
+/// The value that `PyDict_Next` gives at `place`, which moves on to the next one.
+///
+/// Python code may run between two calls: the place is checked against the dict's size at
+/// each of them, so that a change of the dict stays harmless.
+pub(crate) fn value_at<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: &mut isize,
+) -> Option<Bound<'py, PyAny>> {
+    let mut value = std::ptr::null_mut();
+    let null = std::ptr::null_mut();
+    with_critical_section(dict, || {
+        // SAFETY: `dict` is alive and, on free-threaded builds, locked; the value is owned
+        // before anything else happens.
+        unsafe {
+            (ffi::PyDict_Next(dict.as_ptr(), place, null, &raw mut value) != 0)
+                .then(|| Bound::from_borrowed_ptr(dict.py(), value))
+        }
+    })
+}
+
 /// Replaces each value of `dict`, which nobody else knows yet, by what `replace` makes of
 /// it; None keeps the value. `replace` may run Python code.
 pub(crate) fn replace_values<'py>(

@@ -15,7 +15,7 @@ use crate::container::{self, Kind, Names, Splice, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, imports};
 use crate::locking;
-use crate::storage::dlpack::layout_of;
+use crate::storage::dlpack::{layout_of, with_layout};
 
 /// What is appended to the first argument of a call on a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,6 +62,8 @@ struct LeafCall<'a, 'py> {
     arguments: &'a Bound<'py, PyTuple>,
     tail: Tail,
     k: usize,
+    // Whether plain tensors on the CPU are where the call would move them.
+    keeps_cpu: bool,
     // The last permutation's tail that was made, with the leaf's number of dims: most
     // leaves of a container have one of few.
     last_dims: Option<(usize, Bound<'py, PyTuple>)>,
@@ -76,12 +78,16 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         k: usize,
     ) -> PyResult<Self> {
         let mut spread = None;
+        let mut keeps_cpu = false;
         let operation = match op.cast::<PyString>() {
             Ok(name) => {
                 let text = name.to_str()?;
                 let operation = Operation::Method(name);
                 if arguments.len() == 1 && SPREADING_METHODS.contains(&text) {
                     spread = spread_call(operation, &arguments.get_item(0)?, tail)?;
+                }
+                if text == "to" && arguments.len() == 1 {
+                    keeps_cpu = is_cpu(imports, &arguments.get_item(0)?)?;
                 }
                 if text == "__getitem__" && arguments.len() == 1 && tail == Tail::Nothing {
                     Operation::GetItem
@@ -95,6 +101,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
             imports,
             call: RepeatedCall::new(operation, arguments),
             spread,
+            keeps_cpu,
             arguments,
             tail,
             k,
@@ -103,8 +110,14 @@ impl<'a, 'py> LeafCall<'a, 'py> {
     }
 
     fn call(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        if self.spread.is_some() && leaf.get_type().is(&self.imports.tensor) {
-            return self.call_spread(leaf);
+        if leaf.get_type().is(&self.imports.tensor) {
+            if self.spread.is_some() {
+                return self.call_spread(leaf);
+            }
+            // `leaf.to(device)` gives such a leaf back.
+            if self.keeps_cpu && with_layout(leaf, |_, is_on_cpu| is_on_cpu) == Some(true) {
+                return Ok(leaf.clone());
+            }
         }
         match self.tail {
             Tail::Nothing => self.call.call(leaf),
@@ -190,6 +203,10 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         self.last_dims = Some((num_dims, dims.clone()));
         Ok(dims)
     }
+}
+
+fn is_cpu(imports: &Imports, device: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(device.get_type().is(&imports.device) && device.eq(imports.cpu.bind(device.py()))?)
 }
 
 /// The call with the list `head` as several arguments; None where it is no list of plain
@@ -515,21 +532,49 @@ fn split_leaves<'py>(
     let k = root_dims(imports, td, k)?;
     // A copy: the operation may change the list while it is walked.
     let prefixes = prefixes.get_slice(0, prefixes.len());
+    split_from(imports, td, op, args, &prefixes, &names, lock, k)
+}
+
+/// [`split_leaves`] of a dense container that is the root of the walk.
+pub(crate) fn split_dense<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefixes: &Bound<'py, PyList>,
+    names: &Names<'py>,
+    lock: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let k = container::batch_size(imports, td)?.len();
+    split_from(imports, td, op, args, prefixes, names, lock, k)
+}
+
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn split_from<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefixes: &Bound<'py, PyList>,
+    names: &Names<'py>,
+    lock: bool,
+    k: usize,
+) -> PyResult<Bound<'py, PyAny>> {
     let mut walk = SplitLeaves {
         imports,
         op,
         args,
-        prefixes: &prefixes,
-        names: &names,
+        prefixes,
+        names,
         k,
         call: LeafCall::new(imports, op, args, Tail::Nothing, k)?,
-        splice: Splice::new(imports, k, &names),
+        splice: Splice::new(imports, k, names),
     };
     let results = walk.walk(td)?;
     for result in &results {
         locking::lock_like(imports, td, result, lock)?;
     }
-    Ok(PyList::new(py, results)?.into_any())
+    Ok(PyList::new(td.py(), results)?.into_any())
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -11,8 +11,8 @@ use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
-use crate::storage::dlpack::layout_of;
-use crate::storing::{self, Target, has_leading_dims, has_plain_entries, is_plain, or_false};
+use crate::storage::dlpack::with_layout;
+use crate::storing::{self, Target, has_leading_dims, is_plain, or_false};
 
 const TWINS: &str = "tensordict.interop.key_twins";
 
@@ -69,9 +69,7 @@ pub(crate) fn init<'py>(
     };
     let is_plain_source = match source.cast_exact::<PyDict>() {
         // Entries under nested keys come after the others: the twin sorts them.
-        Ok(source) => !source
-            .iter()
-            .any(|(key, _)| key.is_instance_of::<PyTuple>()),
+        Ok(source) => ffi::all_entries(source, |key, _| !key.is_instance_of::<PyTuple>()),
         Err(_) => kind(imports, source)? == Kind::Dense,
     };
     if !is_plain_source || !container::is_dense(imports, td)? {
@@ -85,13 +83,23 @@ pub(crate) fn init<'py>(
     } else {
         imports.device.bind(py).call1((device,))?
     };
-    let attributes = &imports.names;
-    td.setattr(attributes.entries.bind(py), PyDict::new(py))?;
-    td.setattr(attributes.batch_size.bind(py), size)?;
-    td.setattr(attributes.device.bind(py), device)?;
-    td.setattr(attributes.dim_names.bind(py), py.None())?;
+    let none = py.None().into_bound(py);
+    if names.is_none()
+        && is_plain(imports, td)
+        && let Ok(source) = source.cast_exact::<PyDict>()
+    {
+        // Most entries are stored as they are, under the keys that they have: in a copy of
+        // the source they stand already.
+        let entries = ffi::copy_dict(source)?;
+        let target = Target::with(imports, td, size.clone(), device.clone())?;
+        if target.takes_all(&entries) {
+            return container::fill(imports, td, entries.as_any(), &size, &device, &none);
+        }
+    }
+    let entries = PyDict::new(py);
+    container::fill(imports, td, entries.as_any(), &size, &device, &none)?;
     if !names.is_none() {
-        td.setattr(attributes.property_names.bind(py), names)?;
+        td.setattr(imports.names.property_names.bind(py), names)?;
     }
     let entries = match source.cast_exact::<PyDict>() {
         Ok(source) => source.clone(),
@@ -104,9 +112,9 @@ pub(crate) fn init<'py>(
 
 /// Whether all values are plain tensors.
 fn has_only_tensors(imports: &Imports, entries: &Bound<'_, PyDict>) -> bool {
-    entries
-        .iter()
-        .all(|(_, value)| value.get_type().is(&imports.tensor))
+    ffi::all_entries(entries, |_, value| {
+        value.get_type_ptr() == imports.tensor.as_ptr().cast()
+    })
 }
 
 /// A container that an update will write into, and what it will get.
@@ -170,10 +178,7 @@ impl<'py> Update<'_, 'py> {
         };
         if !self.inplace && !self.clone && is_plain(imports, td) {
             let copy = ffi::copy_dict(&entries)?;
-            if has_plain_entries(imports, &copy)
-                && has_only_tensors(imports, &held)
-                && copy.iter().all(|(_, value)| target.takes(&value))
-            {
+            if has_only_tensors(imports, &held) && target.takes_all(&copy) {
                 branch.merged = Some(copy);
                 return Ok(Some(branch));
             }
@@ -366,30 +371,46 @@ impl<'py> Copies<'py> {
         source: &Bound<'py, PyAny>,
     ) -> PyResult<bool> {
         let _guard = RecursionGuard::enter(td.py())?;
-        let pairs = match source.cast_exact::<PyDict>() {
-            Ok(source) => ffi::dict_pairs(source),
-            Err(_) if kind(imports, source)? == Kind::Dense => {
-                ffi::dict_pairs(&container::entries(imports, source)?)
-            }
+        let entries = match source.cast_exact::<PyDict>() {
+            Ok(source) => source.clone(),
+            Err(_) if kind(imports, source)? == Kind::Dense => container::entries(imports, source)?,
             Err(_) => return Ok(false),
         };
         let held = container::entries(imports, td)?;
+        if let Some(pairs) = ffi::paired_values(&held, &entries) {
+            for (target, value) in pairs {
+                if !self.add(imports, target, value)? {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        let pairs = ffi::dict_pairs(&entries);
         for (key, value) in pairs {
             let Some(target) = held.get_item(&key)? else {
                 return Ok(false);
             };
-            if kind(imports, &target)? == Kind::Dense {
-                if !self.collect(imports, &target, &value)? {
-                    return Ok(false);
-                }
-                continue;
-            }
-            if !are_alike(imports, &target, &value) {
+            if !self.add(imports, target, value)? {
                 return Ok(false);
             }
-            self.targets.append(target)?;
-            self.values.append(value)?;
         }
+        Ok(true)
+    }
+
+    fn add(
+        &self,
+        imports: &Imports,
+        target: Bound<'py, PyAny>,
+        value: Bound<'py, PyAny>,
+    ) -> PyResult<bool> {
+        if kind(imports, &target)? == Kind::Dense {
+            return self.collect(imports, &target, &value);
+        }
+        if !are_alike(imports, &target, &value) {
+            return Ok(false);
+        }
+        self.targets.append(target)?;
+        self.values.append(value)?;
         Ok(true)
     }
 }
@@ -584,13 +605,17 @@ fn copy_error(td: &Bound<'_, PyAny>, leaf: &Bound<'_, PyAny>, error: PyErr) -> P
 }
 
 /// Whether both are plain tensors of one shape, so that one can be copied into the other.
-fn are_alike(imports: &Imports, first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>) -> bool {
+pub(crate) fn are_alike(
+    imports: &Imports,
+    first: &Bound<'_, PyAny>,
+    second: &Bound<'_, PyAny>,
+) -> bool {
     first.get_type().is(&imports.tensor)
         && second.get_type().is(&imports.tensor)
-        && match (layout_of(first), layout_of(second)) {
-            (Some(first), Some(second)) => first.shape == second.shape,
-            _ => false,
-        }
+        && with_layout(first, |shape, _| {
+            with_layout(second, |other, _| other == shape).unwrap_or(false)
+        })
+        .unwrap_or(false)
 }
 
 /// Store every entry of `tree` in `td`: all of them, or where one does not fit none.

@@ -11,6 +11,7 @@ use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports, twins_attribute};
 use crate::index::plain_dims;
 use crate::keys;
+use crate::merging::are_alike;
 use crate::storage::dlpack;
 
 /// The batch size of any container.
@@ -165,12 +166,22 @@ impl<'py> Target<'py> {
             Kind::Dense => imports.names.device.bind(py),
             _ => imports.names.property_device.bind(py),
         })?;
+        Self::with(imports, td, batch_size, device)
+    }
+
+    /// The target `td`, which has or will have this batch size and device.
+    pub(crate) fn with(
+        imports: &'static Imports,
+        td: &Bound<'py, PyAny>,
+        batch_size: Bound<'py, PyAny>,
+        device: Bound<'py, PyAny>,
+    ) -> PyResult<Self> {
         Ok(Self {
             imports,
             td: td.clone(),
             batch_dims: batch_size.cast::<PyTuple>().ok().and_then(plain_dims),
             batch_size,
-            takes_cpu: device.is_none() || device.eq(imports.cpu.bind(py))?,
+            takes_cpu: device.is_none() || device.eq(imports.cpu.bind(td.py()))?,
             device,
         })
     }
@@ -180,9 +191,20 @@ impl<'py> Target<'py> {
         let Some(dims) = &self.batch_dims else {
             return false;
         };
-        dlpack::layout_of(value).is_some_and(|layout| {
-            layout.shape.starts_with(dims)
-                && (self.device.is_none() || (self.takes_cpu && layout.is_on_cpu))
+        let takes_anywhere = self.device.is_none();
+        (takes_anywhere && dims.is_empty())
+            || dlpack::with_layout(value, |shape, is_on_cpu| {
+                shape.starts_with(dims) && (takes_anywhere || (self.takes_cpu && is_on_cpu))
+            })
+            .unwrap_or(false)
+    }
+
+    /// Whether all `entries` are plain tensors under strings that are stored as they are.
+    pub(crate) fn takes_all(&self, entries: &Bound<'py, PyDict>) -> bool {
+        ffi::all_entries(entries, |key, value| {
+            key.is_exact_instance_of::<PyString>()
+                && value.get_type_ptr() == self.imports.tensor.as_ptr().cast()
+                && self.takes(value)
         })
     }
 
@@ -320,8 +342,9 @@ pub(crate) fn store_all<'py>(
 
 /// Whether all keys are strings and all values plain tensors.
 pub(crate) fn has_plain_entries(imports: &Imports, entries: &Bound<'_, PyDict>) -> bool {
-    entries.iter().all(|(key, value)| {
-        key.is_exact_instance_of::<PyString>() && value.get_type().is(&imports.tensor)
+    ffi::all_entries(entries, |key, value| {
+        key.is_exact_instance_of::<PyString>()
+            && value.get_type_ptr() == imports.tensor.as_ptr().cast()
     })
 }
 
@@ -528,6 +551,19 @@ pub(crate) fn set_entry<'py>(
     }
     let non_blocking = or_false(py, non_blocking);
     let path = keys::required_path_of(key)?;
+    if let Inplace::Write(_) = inplace
+        && container::is_dense(imports, td)?
+        && let Some(parent) = dense_parent(imports, td, &path)?
+        && write_over(
+            imports,
+            &parent,
+            &path[path.len() - 1],
+            value,
+            &non_blocking,
+        )?
+    {
+        return Ok(());
+    }
     store_at(
         imports,
         td,
@@ -538,6 +574,30 @@ pub(crate) fn set_entry<'py>(
         validated,
         ignore_lock,
     )
+}
+
+/// Copies `value` into the entry at `key` where both are plain tensors of one shape: then
+/// there is nothing to check or convert. False where it was not done.
+fn write_over<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+    non_blocking: &Bound<'py, PyAny>,
+) -> PyResult<bool> {
+    let Some(present) = container::entries(imports, td)?.get_item(key)? else {
+        return Ok(false);
+    };
+    if !are_alike(imports, &present, value) {
+        return Ok(false);
+    }
+    let copy = imports.names.copy_.bind(td.py());
+    match present.call_method1(copy, (value, non_blocking)) {
+        Ok(_) => Ok(true),
+        // The general way fails, too, and says for which key.
+        Err(error) if error.is_instance_of::<PyRuntimeError>(td.py()) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 #[cold]

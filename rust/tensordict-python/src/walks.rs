@@ -129,6 +129,44 @@ impl<'py> NewLeaves<'py> {
     }
 }
 
+/// The first answer of `op` on a leaf that is `wanted`, if there is one.
+fn finds<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyString>,
+    wanted: bool,
+) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    if !container::is_dense(imports, td)? {
+        for leaf in leaves(td, None)? {
+            if leaf.call_method0(op)?.is_truthy()? == wanted {
+                return Ok(true);
+            }
+        }
+        return Ok(false);
+    }
+    let entries = container::entries(imports, td)?;
+    let mut place = 0;
+    while let Some(value) = ffi::value_at(&entries, &mut place) {
+        let found = if kind(imports, &value)? == Kind::Leaf {
+            value.call_method0(op)?.is_truthy()? == wanted
+        } else {
+            finds(imports, &value, op, wanted)?
+        };
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether all leaves, or any (`op`), are true, as their method `op` says.
+#[pyfunction]
+fn truth<'py>(td: &Bound<'py, PyAny>, op: &Bound<'py, PyString>) -> PyResult<bool> {
+    let wanted = op.to_str()? == "any";
+    Ok(finds(imports(td.py())?, td, op, wanted)? == wanted)
+}
+
 struct Rebuild<'a, 'py> {
     imports: &'static Imports,
     values: &'a mut NewLeaves<'py>,
@@ -443,6 +481,7 @@ fn new<'py>(
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(new, module)?)?;
     module.add_function(wrap_pyfunction!(leaves, module)?)?;
+    module.add_function(wrap_pyfunction!(truth, module)?)?;
     module.add_function(wrap_pyfunction!(rebuild, module)?)?;
     module.add_function(wrap_pyfunction!(clone_structure, module)?)?;
     module.add_function(wrap_pyfunction!(walk, module)?)?;

@@ -157,13 +157,23 @@ fn find(dtype: &str) -> Option<DataType> {
 /// The shape of a tensor, and whether it is on the CPU.
 pub(crate) struct Layout {
     pub(crate) shape: SmallVec<[i64; 6]>,
-    pub(crate) is_on_cpu: bool,
 }
 
 /// The layout of a tensor, cheaper than its attributes by the two objects that those make.
 /// None where it is meta, sparse, fake, symbolic, transformed or of an uncommon dtype:
 /// then the attributes know.
 pub(crate) fn layout_of(tensor: &Bound<'_, PyAny>) -> Option<Layout> {
+    with_layout(tensor, |shape, _| Layout {
+        shape: SmallVec::from_slice(shape),
+    })
+}
+
+/// What `look` says of the shape of a tensor, and of whether it is on the CPU; None as in
+/// [`layout_of`]. It must not run Python code.
+pub(crate) fn with_layout<T>(
+    tensor: &Bound<'_, PyAny>,
+    look: impl FnOnce(&[i64], bool) -> T,
+) -> Option<T> {
     let py = tensor.py();
     let fill = table(py).ok()?.tensor_from_object?;
     let mut filled = MaybeUninit::<DLTensor>::uninit();
@@ -177,12 +187,9 @@ pub(crate) fn layout_of(tensor: &Bound<'_, PyAny>) -> Option<Layout> {
     let filled = unsafe { filled.assume_init() };
     let ndim = usize::try_from(filled.ndim).ok()?;
     // SAFETY: the shape, if it is not null, is that of the tensor, `ndim` long, and lives
-    // while the tensor does; it is copied before this function returns.
+    // while the tensor does, which nothing changes in between.
     let shape = unsafe { ints(filled.shape, ndim) };
-    (shape.len() == ndim).then(|| Layout {
-        shape: SmallVec::from_slice(shape),
-        is_on_cpu: filled.device.kind == CPU,
-    })
+    (shape.len() == ndim).then(|| look(shape, filled.device.kind == CPU))
 }
 
 /// The memory of a tensor on the CPU without gaps.
