@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 import tensordict
 from tensordict import MemoryMappedTensor, TensorDict
+from tensordict.nn import TensorDictModule, TensorDictSequential, make_functional
 from virtual_clock import run_on_virtual_clock
 
 TABLE = Path(__file__).parents[2] / "docs" / "seeds.md"
@@ -606,6 +607,99 @@ def test_004_15_lazy_preallocation():
     for i in range(n):
         data[i] = foo()
     assert data["a"].shape == torch.Size([n, 3])
+
+
+class LogitsNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.LazyLinear(1)
+
+    def forward(self, x):
+        logits = self.linear(x)
+        return logits, torch.sigmoid(logits)
+
+
+@pytest.fixture
+def logits_module():
+    return TensorDictModule(
+        LogitsNet(),
+        in_keys=["input"],
+        out_keys=[("outputs", "logits"), ("outputs", "probabilities")],
+    )
+
+
+def test_004_16_module(logits_module):
+    tensordict = TensorDict({"input": torch.randn(32, 100)}, [32])
+    tensordict = logits_module(tensordict)
+    logits = tensordict["outputs", "logits"]
+    probabilities = tensordict.get(("outputs", "probabilities"))
+    assert torch.equal(probabilities, torch.sigmoid(logits))
+
+
+def test_004_17_module_called_with_keywords(logits_module):
+    # The document expects a collection.
+    logits, probabilities = logits_module(input=torch.randn(32, 100))
+    assert logits.shape == probabilities.shape == (32, 1)
+
+
+def test_004_18_sequence():
+    class Net(nn.Module):
+        def __init__(self, input_size=100, hidden_size=50, output_size=10):
+            super().__init__()
+            self.fc1 = nn.Linear(input_size, hidden_size)
+            self.fc2 = nn.Linear(hidden_size, output_size)
+
+        def forward(self, x):
+            x = torch.relu(self.fc1(x))
+            return self.fc2(x)
+
+    class Masker(nn.Module):
+        def forward(self, x, mask):
+            return torch.softmax(x * mask, dim=1)
+
+    net = TensorDictModule(
+        Net(), in_keys=[("input", "x")], out_keys=[("intermediate", "x")]
+    )
+    masker = TensorDictModule(
+        Masker(),
+        in_keys=[("intermediate", "x"), ("input", "mask")],
+        out_keys=[("output", "probabilities")],
+    )
+    module = TensorDictSequential(net, masker)
+    tensordict = TensorDict(
+        {
+            "input": TensorDict(
+                {"x": torch.rand(32, 100), "mask": torch.randint(2, size=(32, 10))},
+                batch_size=[32],
+            )
+        },
+        batch_size=[32],
+    )
+    tensordict = module(tensordict)
+    intermediate_x = tensordict["intermediate", "x"]
+    probabilities = tensordict["output", "probabilities"]
+    assert intermediate_x.shape == probabilities.shape == (32, 10)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(32))
+    assert module.in_keys == [("input", "x"), ("input", "mask")]
+    assert module.out_keys == [("intermediate", "x"), ("output", "probabilities")]
+    only_net = module.select_subsequence(out_keys=[("intermediate", "x")])
+    assert len(only_net) == 1
+
+
+def test_004_19_functional_programming():
+    layer1 = nn.Linear(3, 4)
+    layer2 = nn.Linear(4, 4)
+    model = nn.Sequential(layer1, layer2)
+    weights1 = TensorDict(layer1.state_dict(), []).unflatten_keys(separator=".")
+    weights2 = TensorDict(layer2.state_dict(), []).unflatten_keys(separator=".")
+    params = make_functional(model)
+    assert (params == TensorDict({"0": weights1, "1": weights2}, [])).all()
+    x = torch.randn(10, 3)
+    out = model(x, params=params)
+    params_stack = torch.stack([params, params], 0)
+    y = vmap(model, (None, 0))(x, params_stack)
+    assert y.shape == torch.Size([2, 10, 4])
+    torch.testing.assert_close(y[1], out)
 
 
 # --- The table ------------------------------------------------------------------------

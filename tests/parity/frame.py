@@ -68,6 +68,10 @@ FIXTURES = {
         "td = TensorDict({'a': T([2, 3], 'float64'), 'b': T([2, 3, 2], 'int32'), "
         "'c': T([2, 3], 'bool'), 'd': T([2, 3, 1, 2], 'uint8')}, [2, 3])"
     ),
+    "read": (  # by the modules of cases_nn
+        "td = TensorDict({'a': T([3]), 'b': T([3], start=5), "
+        "'n': {'c': T([3], start=1)}}, [3])"
+    ),
     "empty": "td = TensorDict({}, [2, 3])",
     "empty_nested": "td = TensorDict({'a': T([2, 3]), 'n': {}, 'm': {'p': {}}}, [2, 3])",
     "scalar": "td = TensorDict({'a': T([]), 'b': T([3]), 'n': {'c': T([2])}}, [])",

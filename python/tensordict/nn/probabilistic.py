@@ -579,6 +579,13 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "return_composite": self.return_composite}
 
+    def __getitem__(self, index: int | slice | str) -> Any:
+        """A module; a slice of them, as a plain sequence where none has a distribution."""
+        found = super().__getitem__(index)
+        if isinstance(index, slice) and not found._probabilistic():
+            return TensorDictSequential(*found, **TensorDictSequential._options(self))
+        return found
+
     @property
     def _last_module(self) -> Any:
         return next(reversed(self.module._modules.values()), None)
