@@ -146,6 +146,8 @@ class TensorClass(TensorCollection):
     def __setattr__(self, name: str, value: Any) -> None:
         _rust.set_field(self, name, value)
 
+    _rust.write_natively(__setattr__)
+
     def __delattr__(self, name: str) -> None:
         if name in type(self).__expected_keys__:
             self._set_attribute(name, None)

@@ -200,6 +200,7 @@ def _getter(name: str) -> Any:
         return _rust.get_field(name, self)
 
     getter.__name__ = name
+    _rust.read_natively(getter)
     return getter
 
 

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFrozenSet, PyString, PyTuple, PyType};
 
-use crate::container::{self, Kind, kind};
+use crate::container;
 use crate::ffi;
 use crate::imports::{Imports, imports};
 use crate::merging;
@@ -11,7 +11,7 @@ use crate::storing::{self, Inplace};
 
 /// The value of a field; None where it is not set.
 #[pyfunction]
-fn get_field<'py>(
+pub(crate) fn get_field<'py>(
     name: &Bound<'py, PyString>,
     tc: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -33,7 +33,7 @@ fn get_field<'py>(
 }
 
 /// Whether a field of `tc` takes a tensor as it is.
-fn is_plain_field(
+pub(crate) fn is_plain_field(
     imports: &Imports,
     tc: &Bound<'_, PyAny>,
     name: &Bound<'_, PyAny>,
@@ -44,7 +44,7 @@ fn is_plain_field(
 
 /// Set an attribute: a field is stored as an entry, or removed where it is None.
 #[pyfunction]
-fn set_field<'py>(
+pub(crate) fn set_field<'py>(
     tc: &Bound<'py, PyAny>,
     name: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,
@@ -109,42 +109,33 @@ fn fill_fields<'py>(
 ) -> PyResult<()> {
     let py = tc.py();
     let imports = imports(py)?;
-    let plain_type = imports.protocol.bind(py).getattr("_plain_type")?;
-    let plain_type = plain_type.cast::<PyType>()?;
-    let inner = match ffi::allocate(plain_type)? {
-        Some(inner) => inner,
-        None => plain_type.call_method1(imports.names.method_new.bind(py), (plain_type,))?,
+    let plain_type = match imports.plain_type(py) {
+        Some(class) => class.bind(py).clone(),
+        None => imports
+            .protocol
+            .bind(py)
+            .getattr("_plain_type")?
+            .cast_into()?,
     };
-    let entries = PyDict::new(py);
-    let no = PyBool::new(py, false).to_owned().into_any();
-    let empty;
-    let batch_size = if batch_size.is_none() {
-        empty = PyTuple::empty(py).into_any();
-        &empty
+    let inner = match ffi::allocate(&plain_type)? {
+        Some(inner) => inner,
+        None => plain_type.call_method1(imports.names.method_new.bind(py), (&plain_type,))?,
+    };
+    let fitting = plain_values(imports, tc, values)?;
+    let no_size = PyTuple::empty(py).into_any();
+    let size = if batch_size.is_none() {
+        &no_size
     } else {
         batch_size
     };
-    let mut all_plain = true;
-    for (name, value) in ffi::dict_pairs(values) {
-        if value.is_none() {
-            continue;
-        }
-        if kind(imports, &value)? == Kind::Leaf
-            && value.get_type().is(&imports.tensor)
-            && is_plain_field(imports, tc, &name)?
-        {
-            entries.set_item(name, value)?;
-        } else {
-            all_plain = false;
-            break;
-        }
-    }
-    if !all_plain {
-        entries.clear();
-    }
-    merging::init(&inner, entries.as_any(), batch_size, device, names, &no)?;
+    let no = PyBool::new(py, false).to_owned().into_any();
+    let entries = match &fitting {
+        Some(entries) => entries.clone(),
+        None => PyDict::new(py),
+    };
+    merging::init(&inner, entries.as_any(), size, device, names, &no)?;
     set_state(imports, tc, &inner)?;
-    if all_plain {
+    if fitting.is_some() {
         return Ok(());
     }
     for (name, value) in ffi::dict_pairs(values) {
@@ -156,6 +147,38 @@ fn fill_fields<'py>(
         }
     }
     Ok(())
+}
+
+/// The values that are set, where all of them are tensors that are stored as they are.
+fn plain_values<'py>(
+    imports: &Imports,
+    tc: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyDict>,
+) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let py = tc.py();
+    // Either all fields of a class take tensors as they are, or none does.
+    let plain = ffi::plain_attribute(tc, imports.names.plain_fields.bind(py))?;
+    if plain.cast::<PyFrozenSet>()?.is_empty() {
+        return Ok(None);
+    }
+    let mut num_unset = 0;
+    for (_, value) in values.iter() {
+        if value.is_none() {
+            num_unset += 1;
+        } else if !value.get_type().is(&imports.tensor) {
+            return Ok(None);
+        }
+    }
+    if num_unset == 0 {
+        return Ok(Some(values.clone()));
+    }
+    let set = PyDict::new(py);
+    for (name, value) in values.iter() {
+        if !value.is_none() {
+            set.set_item(name, value)?;
+        }
+    }
+    Ok(Some(set))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

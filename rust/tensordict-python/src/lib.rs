@@ -5,6 +5,7 @@
 //! package.
 
 mod access;
+mod accessors;
 mod aligning;
 mod applying;
 mod build;
@@ -47,6 +48,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     merging::register(module)?;
     modules::register(module)?;
     fields::register(module)?;
+    accessors::register(module)?;
     regrouping::register(module)?;
     aligning::register(module)?;
     foreach::register(module)?;

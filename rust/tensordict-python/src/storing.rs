@@ -474,7 +474,7 @@ pub(crate) fn or_false<'py>(
 
 /// Whether `value` is a plain tensor that the dense `td`, which has no device, takes as it
 /// is. Where this says no, it may still fit.
-fn fits_plainly(
+pub(crate) fn fits_plainly(
     imports: &Imports,
     td: &Bound<'_, PyAny>,
     value: &Bound<'_, PyAny>,

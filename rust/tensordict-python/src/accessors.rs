@@ -1,0 +1,193 @@
+//! Attributes of tensorclasses, read and written without running bytecode.
+//!
+//! A property's getter and `__setattr__` have to be Python functions, because the compiler
+//! traces nothing else in their place. In eager code their frames would be most of what an
+//! access costs. So the functions stay, with their code for the compiler to trace, and what
+//! calls them natively (PEP 590's `vectorcall`, which CPython lets an extension exchange
+//! from 3.12 on by `PyFunction_SetVectorcall`) is exchanged for one that does the same.
+//!
+//! This is one of the modules that may hold `unsafe`: it reads two attributes and a dict
+//! by the C API, as the handful of instructions that they are.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyFunction, PyString};
+
+use crate::container;
+use crate::fields;
+use crate::imports::{Imports, imports};
+use crate::storing;
+
+/// Let a getter `def getter(self): return get_field(name, self)`, whose `__name__` is the
+/// name of the field, be called natively.
+#[pyfunction]
+fn read_natively(getter: &Bound<'_, PyFunction>) {
+    exchange(getter, get);
+}
+
+/// Let `def __setattr__(self, name, value): set_field(self, name, value)` be called natively.
+#[pyfunction]
+fn write_natively(setter: &Bound<'_, PyFunction>) {
+    exchange(setter, set);
+}
+
+fn exchange(function: &Bound<'_, PyFunction>, call: ffi::vectorcallfunc) {
+    // SAFETY: it is a function, alive and, as its maker has not handed it on yet, not
+    // called by any other thread. Its version says which calls the interpreter may
+    // inline: none.
+    unsafe {
+        let function = function.as_ptr().cast::<ffi::PyFunctionObject>();
+        (*function).vectorcall = Some(call);
+        #[cfg(Py_3_11)]
+        {
+            (*function).func_version = 0;
+        }
+    }
+}
+
+/// What a call of a getter does.
+unsafe extern "C" fn get(
+    getter: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    nargsf: usize,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: CPython calls this with the thread attached, with a function that
+    // `read_natively` was given, and with as many arguments as it says, all of them alive
+    // for the call. `quick` keeps to that.
+    unsafe {
+        let py = Python::assume_attached();
+        if ffi::PyVectorcall_NARGS(nargsf) != 1 || !keywords.is_null() {
+            return failed(
+                py,
+                &PyTypeError::new_err("a getter takes the instance alone"),
+            );
+        }
+        let tc = *arguments;
+        let name = (*getter.cast::<ffi::PyFunctionObject>()).func_name;
+        let imports = match imports(py) {
+            Ok(imports) => imports,
+            Err(error) => return failed(py, &error),
+        };
+        let value = quick(py, imports, tc, name);
+        if !value.is_null() {
+            return value;
+        }
+        let name = Bound::from_borrowed_ptr(py, name);
+        let tc = Bound::from_borrowed_ptr(py, tc);
+        let found = match name.cast::<PyString>() {
+            Ok(name) => fields::get_field(name, &tc),
+            Err(error) => Err(error.into()),
+        };
+        match found {
+            Ok(value) => value.into_ptr(),
+            Err(error) => failed(py, &error),
+        }
+    }
+}
+
+/// What a call of `__setattr__` does.
+unsafe extern "C" fn set(
+    _setter: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    nargsf: usize,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: CPython calls this with the thread attached, and with as many arguments as
+    // it says, all of them alive for the call.
+    unsafe {
+        let py = Python::assume_attached();
+        if ffi::PyVectorcall_NARGS(nargsf) != 3 || !keywords.is_null() {
+            let message = "__setattr__ takes the instance, a name and a value";
+            return failed(py, &PyTypeError::new_err(message));
+        }
+        let tc = Bound::from_borrowed_ptr(py, *arguments);
+        let name = Bound::from_borrowed_ptr(py, *arguments.add(1));
+        let value = Bound::from_borrowed_ptr(py, *arguments.add(2));
+        match write(&tc, &name, &value) {
+            Ok(()) => py.None().into_ptr(),
+            Err(error) => failed(py, &error),
+        }
+    }
+}
+
+fn write<'py>(
+    tc: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let imports = imports(tc.py())?;
+    if value.get_type().is(&imports.tensor) && fields::is_plain_field(imports, tc, name)? {
+        let inner = crate::ffi::plain_attribute(tc, imports.names.entries.bind(tc.py()))?;
+        if storing::is_plain(imports, &inner)
+            && storing::fits_plainly(imports, &inner, value)?
+            && !container::is_locked(imports, &inner)?
+        {
+            return container::entries(imports, &inner)?.set_item(name, value);
+        }
+    }
+    fields::set_field(tc, name, value)
+}
+
+/// The tensor in the plain container of `tc`; null, without an error, for all else.
+unsafe fn quick(
+    py: Python<'_>,
+    imports: &'static Imports,
+    tc: *mut ffi::PyObject,
+    name: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    let Some(plain_type) = imports.plain_type(py) else {
+        return std::ptr::null_mut();
+    };
+    let entries = imports.names.entries.as_ptr();
+    // SAFETY: every pointer is to an object that is alive: the arguments by the caller,
+    // what is read by the reference that is owned here until it is dropped.
+    unsafe {
+        let Some(inner) = owned(py, ffi::PyObject_GenericGetAttr(tc, entries)) else {
+            return std::ptr::null_mut();
+        };
+        if !inner.get_type().is(plain_type) {
+            return std::ptr::null_mut();
+        }
+        let dict = ffi::PyObject_GenericGetAttr(inner.as_ptr(), entries);
+        let Some(dict) = owned(py, dict) else {
+            return std::ptr::null_mut();
+        };
+        if ffi::PyDict_CheckExact(dict.as_ptr()) == 0 {
+            return std::ptr::null_mut();
+        }
+        let mut value = std::ptr::null_mut();
+        if ffi::compat::PyDict_GetItemRef(dict.as_ptr(), name, &raw mut value) != 1 {
+            ffi::PyErr_Clear();
+            return std::ptr::null_mut();
+        }
+        let value = Bound::from_owned_ptr(py, value);
+        if value.get_type().is(&imports.tensor) {
+            return value.into_ptr();
+        }
+        std::ptr::null_mut()
+    }
+}
+
+/// A new reference, or None after an error, which is cleared.
+unsafe fn owned(py: Python<'_>, pointer: *mut ffi::PyObject) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: the pointer is a new reference or null.
+    let found = unsafe { Bound::from_owned_ptr_or_opt(py, pointer) };
+    if found.is_none() {
+        // SAFETY: the thread is attached.
+        unsafe { ffi::PyErr_Clear() };
+    }
+    found
+}
+
+fn failed(py: Python<'_>, error: &PyErr) -> *mut ffi::PyObject {
+    error.clone_ref(py).restore(py);
+    std::ptr::null_mut()
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(read_natively, module)?)?;
+    module.add_function(wrap_pyfunction!(write_natively, module)?)?;
+    Ok(())
+}
