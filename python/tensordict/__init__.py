@@ -84,6 +84,7 @@ from tensordict.tensorclass import (
     NonTensorStack,
     TensorAttrs,
     TensorClass,
+    from_dataclass,
     tensorclass,
 )
 from tensordict.typedtensordict import TypedTensorDict
@@ -134,6 +135,7 @@ __all__ = [
     "dense_stack_tds",
     "from_any",
     "from_consolidated",
+    "from_dataclass",
     "from_dict",
     "from_module",
     "from_modules",

@@ -45,6 +45,34 @@ Pair = collections.namedtuple("Pair", "a b")
 class Plain:
     a: Tensor
     b: Tensor = None
+
+class Inner(TensorClass):
+    z: Tensor
+    y: Tensor = None
+
+class Data(TensorClass):
+    """A tensorclass of the class form."""
+    a: Tensor
+    b: Tensor = None
+    n: Inner = None
+
+    @property
+    def double(self):
+        return self.a * 2
+
+@tensorclass
+class Point:
+    """A tensorclass of the decorator form."""
+    a: Tensor
+    s: str = None
+    k: int = None
+
+    def shifted(self, by):
+        return type(self)(self.a + by, self.s, self.k, batch_size=self.batch_size)
+
+class Typed(TypedTensorDict):
+    a: Tensor
+    b: Tensor = None
 '''
 
 # Every fixture binds `td`; most have batch size [2, 3], so that one program suits many.
@@ -111,6 +139,21 @@ FIXTURES = {
         "td = TensorDict({'a': T([2, 3]).requires_grad_(), "
         "'n': {'b': T([2, 3, 4]).requires_grad_()}}, [2, 3])"
     ),
+    "tc": "td = Data(T([2, 3]), T([2, 3, 4], 'int64'), batch_size=[2, 3])",
+    "tc_nested": (
+        "td = Data(a=T([2, 3]), n=Inner(T([2, 3, 2]), batch_size=[2, 3]), "
+        "batch_size=[2, 3])"
+    ),
+    "tc_locked": "td = Data(T([2, 3]), T([2, 3, 4]), batch_size=[2, 3]).lock_()",
+    "tc_named": (
+        "td = Data(T([2, 3]), T([2, 3, 4]), batch_size=[2, 3], names=['x', 'y'])"
+    ),
+    "tc_in": (  # a tensorclass in a plain container
+        "td = TensorDict({'p': Data(T([2, 3]), T([2, 3, 4]), batch_size=[2, 3]), "
+        "'q': T([2, 3])}, [2, 3])"
+    ),
+    "tc_text": "td = Point(T([2, 3]), 'text', batch_size=[2, 3])",
+    "typed": "td = Typed(a=T([2, 3]), b=T([2, 3, 4], 'int64'), batch_size=[2, 3])",
     "dotted": (
         "td = TensorDict({'n.b': T([2, 3]), 'n.m.c': T([2, 3, 4]), 'a': T([2, 3])}, "
         "[2, 3])"

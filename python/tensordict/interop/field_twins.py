@@ -32,8 +32,13 @@ def get_field(name: str, tc: Any) -> Any:
 
 def set_field(tc: Any, name: str, value: Any) -> None:
     """Set an attribute: a field is stored as an entry, or removed where it is None."""
-    if isinstance(value, torch.Tensor) and name in tc._plain_fields:
-        set_entry(tc._tensordict, name, value)
+    inner = tc._tensordict
+    if (
+        isinstance(value, torch.Tensor)
+        and name in tc._plain_fields
+        and not inner.is_locked
+    ):
+        set_entry(inner, name, value)
     else:
         tc._set_attribute(name, value)
 

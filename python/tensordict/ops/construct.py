@@ -318,7 +318,11 @@ class ConstructOps(CopyingOps):
         _warn_batch_dims_ignored(
             "from_dataclass", batch_dims, auto_batch_size, batch_size
         )
-        if as_tensorclass:
+        if as_tensorclass or (
+            dest_cls is None and not cls._is_dense and not isinstance(dataclass, type)
+        ):
+            if not as_tensorclass:
+                dest_cls = cls
             make = importlib.import_module("tensordict.tensorclass").from_dataclass
             return make(
                 dataclass,

@@ -142,7 +142,7 @@ class ConvertOps(CollectionProtocol):
         """
         from tensordict.containers.dense import TensorDict
 
-        if all(type(each) is TensorDict for each in _rust.containers(self)):
+        if _is_throughout(self, TensorDict):
             return _rust.map_leaves(self, "clone")
         entries: dict[str, Any] = {}
         for key, value in list(self._entries().items()):
@@ -234,6 +234,13 @@ class ConvertOps(CollectionProtocol):
         if issubclass(kind, (list, tuple)):
             return kind(values.values())
         return kind(values)
+
+
+def _is_throughout(td: Any, cls: type) -> bool:
+    """Whether a collection and all that it holds are exactly of class ``cls``."""
+    if type(td) is not cls:
+        return False
+    return all(_is_throughout(child, cls) for child in td._children())
 
 
 @functools.lru_cache(maxsize=256)

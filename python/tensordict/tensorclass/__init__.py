@@ -8,6 +8,7 @@ containers over it, so that it has their whole vocabulary by inheritance.
 - ``fields``: what a class body declares, and the ``__init__`` made of it;
 - ``casting``: what ``autocast`` makes of values;
 - ``attributes``: :class:`TensorAttrs`, the leaves of ``td.attrs()``;
+- ``dataclass``: :func:`from_dataclass`;
 - ``decorator``: the decorator form, which gives a class that base;
 - ``reserved``: the names that fields cannot have.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict.checks import is_non_tensor
 from tensordict.tensorclass.attributes import TensorAttrs
 from tensordict.tensorclass.base import TensorClass
+from tensordict.tensorclass.dataclass import from_dataclass
 from tensordict.tensorclass.decorator import tensorclass
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ __all__ = [
     "NonTensorStack",
     "TensorAttrs",
     "TensorClass",
+    "from_dataclass",
     "is_non_tensor",
     "tensorclass",
 ]

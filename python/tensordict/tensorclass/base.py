@@ -21,6 +21,7 @@ import torch
 from tensordict import _rust
 from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorCollection
+from tensordict.interop.twins import MSG_LOCKED
 from tensordict.ops.display import describe_fields
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.registry import type_text
@@ -169,6 +170,8 @@ class TensorClass(TensorCollection):
             msg = f"cannot assign to field {name!r}"
             raise dataclasses.FrozenInstanceError(msg)
         if name in cls.__expected_keys__:
+            if self._tensordict.is_locked:
+                raise RuntimeError(MSG_LOCKED)
             if value is None:
                 inner = self._tensordict
                 if inner._get_entry(name, NO_DEFAULT) is not NO_DEFAULT:
@@ -259,7 +262,12 @@ class TensorClass(TensorCollection):
 
     @classmethod
     def _from_plain(cls, made: Any) -> Self:
-        return made if isinstance(made, cls) else cls.from_tensordict(made)
+        if isinstance(made, cls):
+            return made
+        for key, value in list(made._entries().items()):
+            if getattr(value, "_is_non_tensor", False) and value._value() is None:
+                made._del_entry(key)
+        return cls.from_tensordict(made)
 
     @classmethod
     def _check_keys(cls, entries: Any) -> None:
@@ -499,8 +507,11 @@ class TensorClass(TensorCollection):
         validated: bool,
         ignore_lock: bool,
     ) -> None:
-        self._check_field(path[0])
         inner = self._tensordict
+        if inplace is not None:
+            if inner.is_locked and inplace is False and not ignore_lock:
+                raise RuntimeError(MSG_LOCKED)
+            self._check_field(path[0])
         if len(path) == 1 and not validated and inplace is False:
             if value is None:
                 self._set_attribute(path[0], None)
@@ -742,7 +753,7 @@ class TensorClass(TensorCollection):
         return [*describe_fields(self._repr_entries()), *super()._repr_parts()[1:]]
 
     def _repr_entries(self) -> list[tuple[str, Any]]:
-        entries = super()._repr_entries()
+        entries = self._tensordict._repr_entries()
         held = {name for name, _ in entries}
         missing = [name for name in self._field_names() if name not in held]
         return [*entries, *((name, None) for name in missing)]

@@ -53,7 +53,10 @@ pub(crate) fn set_field<'py>(
     let imports = imports(py)?;
     if ffi::is_subtype(value, &imports.tensor) && is_plain_field(imports, tc, name)? {
         let inner = ffi::plain_attribute(tc, imports.names.entries.bind(py))?;
-        return store(&inner, name, value);
+        let is_locked = inner.getattr(imports.names.property_is_locked.bind(py))?;
+        if !is_locked.is_truthy()? {
+            return store(&inner, name, value);
+        }
     }
     tc.call_method1(imports.names.method_set_attribute.bind(py), (name, value))?;
     Ok(())

@@ -1,0 +1,122 @@
+"""Tensorclasses from dataclasses, their classes and their instances."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from tensordict.checks import is_tensorclass
+from tensordict.tensorclass.decorator import tensorclass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+__all__ = ["from_dataclass"]
+
+MSG_INPUT = "Expected a obj input, got a {} input instead."
+
+
+def from_dataclass(
+    obj: Any,
+    *,
+    dest_cls: type | None = None,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    batch_size: Sequence[int] | None = None,
+    frozen: bool = False,
+    autocast: bool = False,
+    nocast: bool = False,
+    inplace: bool = False,
+    shadow: bool = False,
+    tensor_only: bool = False,
+    device: torch.device | str | int | None = None,
+) -> Any:
+    """Make a tensorclass of a dataclass, or an instance of one of its instance.
+
+    Args:
+        obj: a dataclass, or an instance of one.
+        dest_cls: the tensorclass of the instance. Default: a new one with the fields of
+            the dataclass, named as it with ``_tc`` behind.
+        auto_batch_size: whether the batch size is the leading dims that all fields share.
+        batch_dims: at most this many dims of them.
+        batch_size: the batch size.
+        frozen: see :func:`tensorclass`, as the other options.
+        autocast: see :func:`tensorclass`.
+        nocast: see :func:`tensorclass`.
+        inplace: whether a dataclass itself becomes a tensorclass, under its own name.
+        shadow: see :func:`tensorclass`.
+        tensor_only: see :func:`tensorclass`.
+        device: where all fields are moved.
+
+    Raises:
+        TypeError: ``obj`` is neither a dataclass nor an instance of one.
+
+    Examples:
+        >>> import dataclasses
+        >>> @dataclasses.dataclass
+        ... class Point:
+        ...     x: torch.Tensor
+        >>> point = from_dataclass(Point(torch.ones(2)), auto_batch_size=True)
+        >>> type(point).__name__, point.batch_size
+        ('Point_tc', torch.Size([2]))
+    """
+    if not dataclasses.is_dataclass(obj):
+        raise TypeError(MSG_INPUT.format(type(obj)))
+    options = {
+        "frozen": frozen,
+        "autocast": autocast,
+        "nocast": nocast,
+        "shadow": shadow,
+        "tensor_only": tensor_only,
+    }
+    if isinstance(obj, type):
+        return _class_of(obj, inplace, options)
+    made: Any = dest_cls
+    if made is None:
+        made = _class_of(type(obj), False, options)
+    values = {
+        field.name: _plain(getattr(obj, field.name))
+        for field in dataclasses.fields(obj)
+    }
+    if not is_tensorclass(made):
+        return made.from_dict(values, batch_size=batch_size, device=device)
+    instance = made(**values, batch_size=batch_size, device=device)
+    if auto_batch_size and batch_size is None:
+        instance.auto_batch_size_(batch_dims)
+    return instance
+
+
+def _class_of(cls: Any, inplace: bool, options: dict[str, bool]) -> Any:
+    """The tensorclass with the fields of a dataclass."""
+    name = cls.__name__ if inplace else f"{cls.__name__}_tc"
+    namespace = dict(vars(cls)) if inplace else {"__module__": cls.__module__}
+    namespace.pop("__dict__", None)
+    namespace.pop("__weakref__", None)
+    namespace["__annotations__"] = {
+        field.name: field.type for field in dataclasses.fields(cls)
+    }
+    for field in dataclasses.fields(cls):
+        declared = dataclasses.field(init=field.init, kw_only=field.kw_only)
+        declared.default, declared.default_factory = (
+            field.default,
+            field.default_factory,
+        )
+        namespace[field.name] = declared
+    for member in ("__dataclass_fields__", "__dataclass_params__", "__init__"):
+        namespace.pop(member, None)
+    decorate: Any = tensorclass(**options)
+    return decorate(type(name, (), namespace))
+
+
+def _plain(value: Any) -> Any:
+    """A nested dataclass instance as the dictionary of its fields."""
+    if dataclasses.is_dataclass(value) and not (
+        isinstance(value, type) or is_tensorclass(value)
+    ):
+        return dataclasses.asdict(value)
+    return value
+
+
+from_dataclass.__module__ = "tensordict.tensorclass"
