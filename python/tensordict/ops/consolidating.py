@@ -35,6 +35,7 @@ class ConsolidatingOps(CollectionProtocol):
         metadata: bool = False,
         durable: bool = False,
         checks: bool = True,
+        pbar: bool = False,
     ) -> Self:
         """Copy all leaves into one buffer, and return a locked collection over it.
 
@@ -63,6 +64,7 @@ class ConsolidatingOps(CollectionProtocol):
             durable: with ``filename``, whether the file is on the disk when this returns.
             checks: with ``filename``, whether sums are kept in it. See
                 :func:`tensordict.storage.verify`.
+            pbar: with ``filename``, whether a progress bar is shown.
 
         Returns:
             A collection of the same structure. A jagged tensor stays one.
@@ -100,6 +102,7 @@ class ConsolidatingOps(CollectionProtocol):
             pin_memory,
             durable,
             checks,
+            pbar,
         )
         return _consolidated.consolidate(self, options)
 

@@ -38,7 +38,7 @@ from tensordict import _rust
 from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, remarks
-from tensordict.storage.future import in_background
+from tensordict.storage.future import in_background, with_bar
 from tensordict.storage.leaves import prepare
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ class Options(NamedTuple):
     pin_memory: bool
     durable: bool
     checks: bool
+    pbar: bool
 
 
 def consolidate(td: Any, options: Options) -> Any:
@@ -212,9 +213,13 @@ def consolidate(td: Any, options: Options) -> Any:
     if options.inplace and td.is_locked:
         raise RuntimeError(MSG_LOCKED)
     progress = _rust.SaveProgress()
+
+    def work() -> Any:
+        return _consolidate(td, options, progress)
+
     if options.return_early and options.num_threads > 1:
-        return in_background(lambda: _consolidate(td, options, progress), progress)
-    return _consolidate(td, options, progress)
+        return in_background(work, progress)
+    return with_bar(work, progress) if options.pbar else work()
 
 
 def _is_same_place(state: dict[str, Any], filename: Path | str | None) -> bool:

@@ -32,6 +32,7 @@ import torch
 from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, remarks
+from tensordict.storage.future import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +85,7 @@ def to_safetensors(
     num_threads: int = 0,
     durable: bool = False,
     checks: bool = True,
+    pbar: bool = False,
 ) -> None:
     """Save a collection as a safetensors file, or as several with an index.
 
@@ -102,6 +104,7 @@ def to_safetensors(
             this process may use, at most 8.
         durable: whether the save is on the disk when this returns.
         checks: whether sums are kept. See :func:`tensordict.storage.verify`.
+        pbar: whether a progress bar is shown.
 
     Raises:
         ValueError: two keys have one name when they are joined.
@@ -148,7 +151,11 @@ def to_safetensors(
         ]
         index = index_path, _index_text(names, parts, text, generation)
     stale = index_path if os.path.exists(index_path) else None
-    _rust.write_safetensors(files, index, stale, num_threads, durable, checks, progress)
+    how = num_threads, durable, checks, progress
+    if pbar:
+        with_bar(lambda: _rust.write_safetensors(files, index, stale, *how), progress)
+    else:
+        _rust.write_safetensors(files, index, stale, *how)
     if not is_single and os.path.isfile(path):
         # An older save in one file, which would be loaded before the index.
         os.unlink(path)
@@ -566,6 +573,16 @@ def dense_from_level(
     if names is not None and (len(names) != len(size) or not any(names)):
         names = None
     return _rust.new(cls, entries, size, None, names and list(names))
+
+
+def description_of(path: str | Path) -> str | None:
+    """The text that describes the containers; None in a file of others."""
+    index = index_of(path)
+    if index is None:
+        return dict(_rust.safetensors_header(os.fspath(path))[0]).get(ENTRY)
+    metadata = json.loads(_rust.read_safetensors_index(index)[1]) or {}
+    text: str | None = metadata.get(ENTRY)
+    return text
 
 
 def tensors_of(path: str | Path) -> Iterator[tuple[str, str, list[int], int]]:

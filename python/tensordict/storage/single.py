@@ -41,6 +41,7 @@ def save(td: Any, path: str | Path, options: Any) -> Any:
         num_threads=max(0, options.num_threads),
         durable=options.durable,
         checks=options.checks,
+        pbar=options.pbar,
     )
     return safetensors.load(path).lock_()
 

@@ -1,7 +1,12 @@
-"""The command line, ``python -m tensordict``: one subcommand, one module.
+"""The command line, ``tensordict`` or ``python -m tensordict``: a module a subcommand.
 
 A module of a subcommand has ``add_arguments(parser)`` and ``run(arguments)``, which
 returns the exit status. Nothing here runs at ``import tensordict``.
+
+Exit statuses that scripts can rely on: 0 where all is well, 1 where what was looked for
+is not (damage, a difference, a conflict), 2 where the command could not do its work
+(wrong arguments, no such file, no such class), 3 where ``verify`` finds files that were
+modified since they were saved.
 """
 
 from __future__ import annotations
@@ -14,10 +19,23 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Each command is the module ``tensordict.<name>``.
+__all__ = ["COMMANDS", "main", "parser"]
+
+# Each command with its module and what it does.
 COMMANDS: Final = {
-    "doctor": "show versions, limits of the machine, and whether this package is whole",
-    "demo": "save, load and check a real model, then fill and read a dataset on disk",
+    "inspect": ("cli.inspect", "list what a save holds, without reading its tensors"),
+    "verify": ("cli.verify", "check a save: its files, and with --deep every byte"),
+    "seal": ("cli.seal", "take the sums of a finished dataset, for verify"),
+    "convert": ("cli.convert", "save again in another layout"),
+    "diff": ("cli.diff", "compare two saves: keys, metadata, values"),
+    "doctor": (
+        "doctor",
+        "show versions, limits of the machine, and whether this package is whole",
+    ),
+    "demo": (
+        "demo",
+        "save, load and check a real model, then fill and read a dataset on disk",
+    ),
 }
 
 
@@ -27,12 +45,12 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     Only the module of that command is imported, so that ``doctor`` answers where the
     others cannot be imported.
     """
-    result = argparse.ArgumentParser(prog="python -m tensordict")
+    result = argparse.ArgumentParser(prog="tensordict")
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, summary in COMMANDS.items():
+    for name, (module_name, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if name == chosen:
-            module = importlib.import_module(f"tensordict.{name}")
+            module = importlib.import_module(f"tensordict.{module_name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     return result

@@ -1,0 +1,75 @@
+"""What the commands on saves share."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+__all__ = ["add_loading", "load_save", "print_json", "readable", "reporting_errors"]
+
+FAILED = 2
+
+
+def reporting_errors(
+    run: Callable[[argparse.Namespace], int],
+) -> Callable[[argparse.Namespace], int]:
+    """Let a command print what went wrong as a line, and give the status for it."""
+
+    @functools.wraps(run)
+    def reported(arguments: argparse.Namespace) -> int:
+        try:
+            return run(arguments)
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+            text = error.args[0] if isinstance(error, KeyError) else error
+            sys.stderr.write(f"tensordict {arguments.command}: {text}\n")
+            return FAILED
+
+    return reported
+
+
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of commands that load saves."""
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import a module that defines classes of the save (repeatable)",
+    )
+    parser.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="load pickled values, which can run any code: only for files you trust",
+    )
+
+
+def load_save(path: str, arguments: argparse.Namespace) -> Any:
+    """Load a save of any layout; its files are mapped, and never written to."""
+    from tensordict import load
+
+    for module in arguments.modules:
+        importlib.import_module(module)
+    return load(path, mode="r", allow_pickle=arguments.allow_pickle)
+
+
+def print_json(found: Any) -> None:
+    """Print an object as JSON."""
+    print(json.dumps(found, indent=2))
+
+
+def readable(num_bytes: float) -> str:
+    """A number of bytes for people: ``1.5 MiB``."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = 0
+    while num_bytes >= 1024 and power < len(units) - 1:
+        num_bytes /= 1024
+        power += 1
+    return f"{num_bytes:.{min(power, 1)}f} {units[power]}"

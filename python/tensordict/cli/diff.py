@@ -1,0 +1,183 @@
+"""Compare two saves of any layouts: keys, metadata, values. Reads piece by piece."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tensordict.cli import common
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    import torch
+
+DIFFERENT = 1
+PIECE_ITEMS = 1 << 22
+"""Items of a tensor that are compared at a time."""
+
+
+class Difference(NamedTuple):
+    """What differs at a key."""
+
+    key: tuple[str, ...]
+    what: str
+    """``only in first``, ``only in second``, ``metadata`` or ``values``."""
+    detail: str
+    deviation: float | None = None
+    """The largest absolute deviation; None where that makes no sense."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``tensordict diff``."""
+    parser.add_argument("first")
+    parser.add_argument("second")
+    parser.add_argument(
+        "--metadata", action="store_true", help="compare no values: read no tensor"
+    )
+    parser.add_argument("--rtol", type=float, default=0.0, help="relative tolerance")
+    parser.add_argument("--atol", type=float, default=0.0, help="absolute tolerance")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    common.add_loading(parser)
+
+
+@common.reporting_errors
+def run(arguments: argparse.Namespace) -> int:
+    """Print the differences; the status is 1 where there are any."""
+    first = dict(_flat(common.load_save(arguments.first, arguments), ()))
+    second = dict(_flat(common.load_save(arguments.second, arguments), ()))
+    found = list(_differences(first, second, arguments))
+    if arguments.json:
+        common.print_json(
+            {
+                "first": arguments.first,
+                "second": arguments.second,
+                "entries": len(first.keys() | second.keys()),
+                "differences": [each._asdict() for each in found],
+            }
+        )
+    else:
+        for each in found:
+            print(f"{'.'.join(each.key) or '.'}: {each.what}: {each.detail}")
+        count = len(first.keys() | second.keys())
+        print(
+            f"{len(found)} of {count} entries differ"
+            if found
+            else f"{count} entries, all the same"
+        )
+    return DIFFERENT if found else 0
+
+
+def _flat(td: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every container and entry by key; of a lazy stack those of its members."""
+    from tensordict.protocol import CollectionProtocol
+
+    yield key, td
+    if td._is_non_tensor:
+        return
+    if not td._is_dense and hasattr(td, "tensordicts"):
+        entries = {str(number): member for number, member in enumerate(td.tensordicts)}
+    else:
+        entries = td._entries()
+    for name, value in entries.items():
+        if isinstance(value, CollectionProtocol):
+            yield from _flat(value, (*key, name))
+        else:
+            yield (*key, name), value
+
+
+def _differences(
+    first: dict[tuple[str, ...], Any],
+    second: dict[tuple[str, ...], Any],
+    arguments: argparse.Namespace,
+) -> Iterator[Difference]:
+    keys = list(dict.fromkeys([*first, *second]))
+    for key in _with_bar(keys, arguments):
+        if key not in second:
+            yield Difference(key, "only in first", _described(first[key]))
+        elif key not in first:
+            yield Difference(key, "only in second", _described(second[key]))
+        else:
+            yield from _compare(key, first[key], second[key], arguments)
+
+
+def _with_bar(keys: list[Any], arguments: argparse.Namespace) -> Any:
+    if arguments.quiet or arguments.metadata or not sys.stderr.isatty():
+        return keys
+    from tqdm.auto import tqdm
+
+    return tqdm(keys, desc="comparing", unit="entry", leave=False)
+
+
+def _described(value: Any) -> str:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        shape = "nested" if value.is_nested else list(value.shape)
+        return f"{str(value.dtype).removeprefix('torch.')}{shape}"
+    if value._is_non_tensor:
+        return repr(value._value())
+    names = value.names if value._has_names() else None
+    text = f"{type(value).__name__}{list(value.batch_size)}"
+    return f"{text} names {names}" if names else text
+
+
+def _compare(
+    key: tuple[str, ...], left: Any, right: Any, arguments: argparse.Namespace
+) -> Iterator[Difference]:
+    import torch
+
+    texts = _described(left), _described(right)
+    is_pair = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
+    if not is_pair:
+        if texts[0] != texts[1]:
+            yield Difference(key, "metadata", f"{texts[0]} and {texts[1]}")
+        return
+    if texts[0] != texts[1]:
+        yield Difference(key, "metadata", f"{texts[0]} and {texts[1]}")
+    elif not arguments.metadata:
+        deviation, count = _deviation(left, right, arguments.rtol, arguments.atol)
+        if count:
+            detail = f"{count} of {left.numel()} items differ"
+            if deviation is not None:
+                detail += f", by at most {deviation:g}"
+            yield Difference(key, "values", detail, deviation)
+
+
+def _deviation(
+    left: torch.Tensor, right: torch.Tensor, rtol: float, atol: float
+) -> tuple[float | None, int]:
+    """The largest deviation, and how many items differ by more than the tolerances."""
+    import torch
+
+    if left.is_nested:
+        parts = [
+            _deviation(a, b, rtol, atol)
+            for a, b in zip(left.unbind(), right.unbind(), strict=True)
+            if a.shape == b.shape
+        ]
+        largest = max((part for part, _ in parts if part is not None), default=None)
+        return largest, sum(count for _, count in parts)
+    largest_found: float | None = None
+    count = 0
+    one, other = left.reshape(-1), right.reshape(-1)
+    for start in range(0, one.numel(), PIECE_ITEMS):
+        a = one[start : start + PIECE_ITEMS].as_subclass(torch.Tensor)
+        b = other[start : start + PIECE_ITEMS].as_subclass(torch.Tensor)
+        if torch.equal(
+            a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)
+        ):
+            continue
+        wide = torch.complex128 if a.is_complex() else torch.float64
+        x, y = a.to(wide), b.to(wide)
+        same = torch.isclose(x, y, rtol=rtol, atol=atol, equal_nan=True)
+        count += int((~same).sum())
+        finite = (x - y).abs()[~same]
+        if finite.numel():
+            piece = float(finite.nan_to_num(nan=float("inf")).max())
+            largest_found = (
+                piece if largest_found is None else max(largest_found, piece)
+            )
+    return largest_found, count

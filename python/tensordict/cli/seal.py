@@ -1,0 +1,35 @@
+"""Take the sums of a finished dataset, so that ``verify --deep`` can compare with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensordict.cli import common
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``tensordict seal``."""
+    parser.add_argument("path", help="the directory of a save")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=0,
+        help="native threads; default: the cores, to 8",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+@common.reporting_errors
+def run(arguments: argparse.Namespace) -> int:
+    """Take the sums and say how many."""
+    from tensordict.storage import checks
+
+    count = checks.seal(arguments.path, arguments.threads)
+    if arguments.json:
+        common.print_json({"path": arguments.path, "files": count})
+    else:
+        print(f"{arguments.path}: sums of {count} files taken")
+    return 0

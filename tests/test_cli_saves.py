@@ -1,0 +1,239 @@
+"""``tensordict inspect``, ``verify``, ``seal``, ``convert``, ``diff``."""
+
+import json
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from tensordict import TensorDict, cli, load
+from tensordict.cli import common
+
+RELEASE = Path(__file__).parent / "compat"
+NAMES = {
+    "tree": "folder",
+    "archive": "file.tdz",
+    "safetensors": "file.safetensors",
+    "consolidated": "file.consolidated",
+}
+
+
+def tree():
+    nested = {"b": torch.zeros(3, dtype=torch.int16), "m": {"c": torch.ones(3)}}
+    return TensorDict({"a": torch.ones(3, 2), "n": nested}, [3], names=["t"])
+
+
+def call(capsys, *arguments):
+    """The status of a command, and what it printed: as data with ``--json``."""
+    status = cli.main([*map(str, arguments)])
+    out, err = capsys.readouterr()
+    return status, json.loads(out) if "--json" in arguments and out else out + err
+
+
+@pytest.fixture
+def saved(tmp_path):
+    tree().save(tmp_path / "folder")
+    return tmp_path / "folder"
+
+
+def in_layout(saved, layout):
+    path = saved.parent / NAMES[layout]
+    if layout != "tree":
+        assert cli.main(["convert", str(saved), str(path), "--layout", layout]) == 0
+    return path
+
+
+def flip_last_byte_of_a(path, layout):
+    """Change a byte of the tensor "a", and leave the time of the file."""
+    file = path / "a.memmap" if layout == "tree" else path
+    times = os.stat(file)
+    content = bytearray(file.read_bytes())
+    at = content.index(struct.pack("<6f", *[1.0] * 6)) + 23
+    content[at] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_inspect_lists_every_entry(layout, saved, capsys):
+    path = in_layout(saved, layout)
+    capsys.readouterr()
+    status, found = call(capsys, "inspect", path, "--json")
+    assert status == 0
+    assert found["layout"] == layout
+    assert found["num_bytes"] == 24 + 6 + 12
+    tensors = {
+        tuple(entry["key"]): (entry["dtype"], entry["shape"], entry["num_bytes"])
+        for entry in found["entries"]
+        if entry["kind"] == "tensor"
+    }
+    assert tensors == {
+        ("a",): ("float32", [3, 2], 24),
+        ("n", "b"): ("int16", [3], 6),
+        ("n", "m", "c"): ("float32", [3], 12),
+    }
+    status, text = call(capsys, "inspect", path)
+    assert "a: float32[3, 2] 24 B" in text
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_convert_and_diff_every_layout(layout, saved, capsys):
+    path = in_layout(saved, layout)
+    back = saved.parent / "back"
+    assert call(capsys, "convert", path, back)[0] == 0
+    assert call(capsys, "diff", saved, back)[0] == 0
+    found = load(back)
+    assert (found == tree()).all()
+    assert found.names == ["t"]
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_verify_finds_a_flipped_bit_only_with_deep(layout, saved, capsys):
+    path = in_layout(saved, layout)
+    capsys.readouterr()
+    assert call(capsys, "verify", path, "--deep")[0] == 0
+    flip_last_byte_of_a(path, layout)
+    assert call(capsys, "verify", path)[0] == 0
+    status, found = call(capsys, "verify", path, "--deep", "--json")
+    # Where the file system does not tell, it may have been changed.
+    assert status in (1, 3)
+    (line,) = found["damaged"] + found["modified"]
+    assert "'a'" in line
+
+
+def test_verify_finds_what_is_cut_or_missing(saved, capsys):
+    os.truncate(saved / "a.memmap", 23)
+    os.unlink(saved / "n" / "b.memmap")
+    shutil.rmtree(saved / "n" / "m")
+    status, found = call(capsys, "verify", saved, "--json")
+    assert status == 1
+    assert [line.split(":")[0] for line in found["damaged"]] == [
+        "the entry 'a'",
+        "the entry ('n', 'b')",
+        "the entry ('n', 'm')",
+    ]
+    status, text = call(capsys, "inspect", saved)
+    assert status == 1
+    assert "its file has 23 bytes and its shape and dtype need 24" in text
+
+
+def test_seal_a_dataset_that_was_filled(tmp_path, capsys):
+    data = tree().memmap_like(tmp_path / "data")
+    data["a"].fill_(1)
+    assert call(capsys, "seal", tmp_path / "data")[0] == 0
+    assert call(capsys, "verify", tmp_path / "data", "--deep")[0] == 0
+    assert call(capsys, "seal", tmp_path / "nothing")[0] == 2
+
+
+def test_diff_says_where_and_how_much(saved, capsys):
+    other = tree()
+    other["a"][1, 0] += 0.5
+    other["n", "b"] = other["n", "b"].int()
+    other["new"] = torch.ones(3)
+    del other["n", "m"]
+    other.save(saved.parent / "other")
+    status, found = call(capsys, "diff", saved, saved.parent / "other", "--json")
+    assert status == 1
+    what = {tuple(one["key"]): one for one in found["differences"]}
+    assert what[("a",)]["what"] == "values"
+    assert what[("a",)]["deviation"] == 0.5
+    assert what[("a",)]["detail"] == "1 of 6 items differ, by at most 0.5"
+    assert what[("n", "b")]["what"] == "metadata"
+    assert what[("new",)]["what"] == "only in second"
+    assert what[("n", "m", "c")]["what"] == "only in first"
+    assert len(what) == 5
+    loose = "diff", saved, saved.parent / "other", "--atol", 1, "--json"
+    assert ["a"] not in [one["key"] for one in call(capsys, *loose)[1]["differences"]]
+    names = "diff", saved, saved.parent / "other", "--metadata", "--json"
+    assert ["a"] not in [one["key"] for one in call(capsys, *names)[1]["differences"]]
+
+
+def test_diff_of_values_that_are_no_numbers(tmp_path, capsys):
+    one = TensorDict(a=torch.tensor([float("nan"), 1.0]), b=torch.tensor([True, False]))
+    two = TensorDict(a=torch.tensor([float("nan"), 1.0]), b=torch.tensor([True, True]))
+    one.save(tmp_path / "one")
+    two.save(tmp_path / "two")
+    status, found = call(capsys, "diff", tmp_path / "one", tmp_path / "two", "--json")
+    assert status == 1
+    assert [each["key"] for each in found["differences"]] == [["b"]]
+
+
+def test_convert_to_shards(saved, capsys):
+    target = saved.parent / "model.safetensors"
+    assert call(capsys, "convert", saved, target, "--shards", 2)[0] == 0
+    files = sorted(path.name for path in saved.parent.glob("model*"))
+    assert files == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ]
+    assert call(capsys, "verify", target, "--deep")[0] == 0
+    assert call(capsys, "diff", saved, target)[0] == 0
+    status, text = call(capsys, "convert", saved, saved.parent / "x", "--shards", 2)
+    assert status == 2
+    assert "only safetensors have shards" in text
+
+
+def test_convert_replaces_only_when_told(saved, capsys):
+    other = saved.parent / "other"
+    TensorDict(z=torch.ones(1)).save(other)
+    status, text = call(capsys, "convert", saved, other)
+    assert status == 2
+    assert "--force" in text
+    assert list(load(other).keys()) == ["z"]
+    assert call(capsys, "convert", saved, other, "--force")[0] == 0
+    assert list(load(other).keys()) == ["a", "n"]
+
+
+def test_files_of_the_release(tmp_path, capsys):
+    folder = RELEASE / "memmap_0_15_3" / "plain"
+    file = RELEASE / "consolidated_0_15_3" / "plain"
+    assert call(capsys, "inspect", folder)[0] == 0
+    assert call(capsys, "verify", folder, "--deep")[0] == 0
+    assert call(capsys, "verify", file, "--deep")[0] == 0
+    assert call(capsys, "convert", folder, tmp_path / "x.safetensors")[0] == 0
+    found = load(tmp_path / "x.safetensors")
+    assert found["nested", "r"].tolist() == [0, 1, 2]
+
+
+def test_safetensors_of_anybody(tmp_path, capsys):
+    package = pytest.importorskip("safetensors.torch")
+    path = tmp_path / "model.safetensors"
+    package.save_file({"layer.weight": torch.ones(2, 2), "bias": torch.ones(2)}, path)
+    status, found = call(capsys, "inspect", path, "--json")
+    assert status == 0
+    keys = [entry["key"] for entry in found["entries"] if entry["kind"] == "tensor"]
+    assert sorted(keys) == [["bias"], ["layer", "weight"]]
+    assert call(capsys, "convert", path, tmp_path / "folder")[0] == 0
+    assert load(tmp_path / "folder")["layer", "weight"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "seal"])
+def test_what_is_no_save(command, tmp_path, capsys):
+    assert call(capsys, command, tmp_path / "nothing")[0] == 2
+    (tmp_path / "notes.txt").write_text("not a save at all")
+    status, text = call(capsys, command, tmp_path / "notes.txt")
+    assert status == 2
+    assert "notes.txt" in text
+
+
+def test_a_class_that_is_not_here(saved, capsys):
+    meta = saved / "meta.json"
+    text = meta.read_text().replace("tensordict._td.TensorDict'>", "their.Thing'>")
+    meta.write_text(text.replace("tensordict:TensorDict", "their:Thing"))
+    status, text = call(capsys, "convert", saved, saved.parent / "x")
+    assert status == 2
+    assert "their.Thing" in text
+    # Listing needs no class.
+    assert call(capsys, "inspect", saved)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")],
+)
+def test_readable_sizes(num_bytes, text):
+    assert common.readable(num_bytes) == text
