@@ -55,7 +55,7 @@ class SavePlan:
         self, compression: int, how: tuple[int, bool, bool], progress: SaveProgress
     ) -> list[torch.Tensor]: ...
     def create(
-        self, exist_ok: bool
+        self, exist_ok: bool, is_reserved: bool
     ) -> tuple[list[MemoryMappedTensor], list[tuple[PathLike[str], int, int, str]]]: ...
 
 @final

@@ -185,6 +185,7 @@ class SavingOps(CollectionProtocol):
         share_non_tensor: bool = False,
         robust_key: bool | None = True,
         archive: bool | None = None,
+        preallocate: bool = False,
     ) -> Self:
         """Make a collection over files of zeros, of this one's shapes and dtypes.
 
@@ -201,8 +202,11 @@ class SavingOps(CollectionProtocol):
             share_non_tensor: as for :meth:`memmap`.
             robust_key: as for :meth:`memmap`.
             archive: as for :meth:`memmap`. The tensors are then stored to in place.
+            preallocate: whether the space of the files is set aside now. If not, a store
+                to a full disk is a bus error, which ends the process.
 
         Raises:
+            OSError: with ``preallocate``, there is not enough space.
             RuntimeError: a file exists and ``existsok`` is not set.
 
         Examples:
@@ -222,6 +226,7 @@ class SavingOps(CollectionProtocol):
             existsok,
             robust_key is not False,
             archive=archive,
+            preallocate=preallocate,
         )
         return _tree.make_like(self, prefix, options)
 

@@ -151,7 +151,7 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
         target = os.path.abspath(path)
         plan = _rust.SavePlan(target, options.robust_key, True, True)
         td._save_plan(plan, 0)
-        leaves, grown = plan.create(options.existsok)
+        leaves, grown = plan.create(options.existsok, options.preallocate)
         for file, before, now, leaf in grown:
             warnings.warn(
                 f"memmap_like grew the existing file {file} from {before} to {now} bytes "

@@ -10,14 +10,15 @@ use tempfile::TempDir;
 use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::json::{self, Value};
-use tensordict_core::storage::map::Mode;
+use tensordict_core::storage::map::{Mapping, Mode};
 use tensordict_core::storage::metadata::{self, LeafMeta, LevelFields};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::read::{Node, ReadOptions, Tree, map_leaves, read_tree};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::Source;
+use tensordict_core::storage::sparse::{self, Grown};
 use tensordict_core::storage::sums::SUMS_FILE;
-use tensordict_core::storage::{StorageError, StorageResult, commit, sparse};
+use tensordict_core::storage::{StorageError, StorageResult, commit};
 
 const OPTIONS: SaveOptions = SaveOptions {
     exist_ok: true,
@@ -75,6 +76,11 @@ fn plan(leaves: &Leaves) -> Plan {
 
 fn save(leaves: &Leaves, target: &Path) -> StorageResult<()> {
     save_plan(&plan(leaves), target)
+}
+
+fn create(plan: &Plan, target: &Path) -> StorageResult<(Vec<Option<Mapping>>, Vec<Grown>)> {
+    let progress = Progress::default();
+    sparse::create(&Job::new(&progress), plan, target, false)
 }
 
 fn save_plan(plan: &Plan, target: &Path) -> StorageResult<()> {
@@ -258,8 +264,7 @@ fn test_files_of_zeros_keep_what_is_there() {
     let place = TempDir::new().unwrap();
     let target = place.path().join("td");
     save(&leaves(&[("a", b"12")]), &target).unwrap();
-    let (_, grown) =
-        sparse::create(&plan(&leaves(&[("a", b"0000"), ("b", b"00")])), &target).unwrap();
+    let (_, grown) = create(&plan(&leaves(&[("a", b"0000"), ("b", b"00")])), &target).unwrap();
     assert_eq!(grown.len(), 1);
     assert_eq!((grown[0].from, grown[0].to), (2, 4));
     assert_eq!(

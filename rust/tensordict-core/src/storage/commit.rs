@@ -31,7 +31,7 @@ use super::map::Mapping;
 use super::metadata;
 use super::names;
 use super::plan::{FileContent, Plan};
-use super::sums::{SUMS_FILE, Sums};
+use super::sums::{SUMS_FILE, Sums, modified_ns};
 use super::work::WorkArea;
 use super::write::{Place, sync, write};
 use super::{METADATA_FILE, StorageError, StorageResult};
@@ -115,7 +115,7 @@ pub fn save(
 fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec<Option<Mapping>>> {
     fs::create_dir_all(target).map_err(|source| StorageError::io(target, source))?;
     check_places(plan, target)?;
-    ensure_directories(plan, target)?;
+    ensure_directories(job.disk, plan, target)?;
     // Sums that are not right any more go first: without them nothing is said to be damaged.
     let old = target.join(SUMS_FILE);
     let kept = read_sums(target);
@@ -237,12 +237,13 @@ pub(crate) fn refuse_symlink(path: &Path) -> StorageResult<()> {
 }
 
 /// Makes the directories of the levels in `target`, which exists, where they are missing.
-pub(crate) fn ensure_directories(plan: &Plan, target: &Path) -> StorageResult<()> {
+pub(crate) fn ensure_directories(disk: Disk<'_>, plan: &Plan, target: &Path) -> StorageResult<()> {
     for level in &plan.levels[1..] {
         let path = target.join(&level.path);
         refuse_symlink(&path)?;
         if !path.is_dir() {
-            fs::create_dir(&path).map_err(|source| StorageError::io(&path, source))?;
+            disk.make_directory(&path)
+                .map_err(|source| StorageError::io(&path, source))?;
         }
     }
     Ok(())
@@ -403,7 +404,7 @@ fn move_files(
     target: &Path,
     mut named: BTreeSet<PathBuf>,
 ) -> StorageResult<()> {
-    ensure_directories(plan, target)?;
+    ensure_directories(job.disk, plan, target)?;
     let (metadata, others): (Vec<_>, Vec<_>) = plan
         .files
         .iter()
@@ -421,8 +422,11 @@ fn move_files(
     order.extend(paths(metadata));
     for path in order {
         let place = target.join(&path);
-        job.disk
-            .rename(&new.join(&path), &place, RenameFlags::empty())
+        keep_length(job.disk, &new.join(&path), &place)
+            .and_then(|()| {
+                job.disk
+                    .rename(&new.join(&path), &place, RenameFlags::empty())
+            })
             .map_err(|source| StorageError::io(&place, source))?;
         named.remove(&path);
     }
@@ -431,6 +435,27 @@ fn move_files(
         let _ = job.disk.remove_file(&target.join(path));
     }
     Ok(())
+}
+
+/// Makes a new leaf at least as long as the one that it replaces, by a hole: after a kill the
+/// old metadata may still stand beside it, and must find its bytes.
+fn keep_length(disk: Disk<'_>, new: &Path, old: &Path) -> io::Result<()> {
+    if new.extension().is_none_or(|suffix| suffix != "memmap") {
+        return Ok(());
+    }
+    let (Ok(new_length), Ok(old_length)) = (
+        fs::metadata(new).map(|metadata| metadata.len()),
+        fs::metadata(old).map(|metadata| metadata.len()),
+    ) else {
+        return Ok(());
+    };
+    if old_length <= new_length {
+        return Ok(());
+    }
+    let file = fs::File::options().write(true).open(new)?;
+    let modified_ns = modified_ns(&file.metadata()?);
+    disk.set_length(&file, old_length)?;
+    disk.set_modified(&file, modified_ns)
 }
 
 /// Brings the names in the target, and its own, to the disk.

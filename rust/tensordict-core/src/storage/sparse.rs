@@ -8,6 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::commit::{ensure_directories, refuse_symlink};
+use super::io::Disk;
+use super::job::Job;
 use super::map::{Mapping, no_mapping};
 use super::plan::{FileContent, Plan};
 use super::write::temporary_path;
@@ -29,11 +31,19 @@ pub struct Grown {
 /// Makes the files of `plan` in `target` and maps them. The metadata is written last, that of
 /// the root at the very end.
 ///
+/// With `is_reserved` the space of the files is set aside now, so that a disk without room is an error
+/// here, and not at some later store.
+///
 /// # Errors
 /// The operating system refuses a file; one is a symbolic link.
-pub fn create(plan: &Plan, target: &Path) -> StorageResult<(Vec<Option<Mapping>>, Vec<Grown>)> {
+pub fn create(
+    job: &Job<'_>,
+    plan: &Plan,
+    target: &Path,
+    is_reserved: bool,
+) -> StorageResult<(Vec<Option<Mapping>>, Vec<Grown>)> {
     fs::create_dir_all(target).map_err(|source| StorageError::io(target, source))?;
-    ensure_directories(plan, target)?;
+    ensure_directories(job.disk, plan, target)?;
     let mut mappings = Vec::with_capacity(plan.leaves.len());
     let mut grown = Vec::new();
     for (number, leaf) in plan.leaves.iter().enumerate() {
@@ -43,7 +53,8 @@ pub fn create(plan: &Plan, target: &Path) -> StorageResult<(Vec<Option<Mapping>>
         }
         let path = target.join(plan.leaf_path(number));
         refuse_symlink(&path)?;
-        let (mapping, from) = lengthen(&path, leaf.length)
+        let reserve = is_reserved.then_some(job.disk);
+        let (mapping, from) = lengthen(&path, leaf.length, reserve)
             .map_err(|source| no_mapping(&path, plan.display_leaf(leaf), source))?;
         if 0 < from && from < leaf.length {
             grown.push(Grown {
@@ -89,12 +100,12 @@ pub fn create_file(path: &Path, length: u64) -> StorageResult<Option<Mapping>> {
     if length == 0 {
         return Ok(None);
     }
-    let (mapping, _) = lengthen(path, length).map_err(refused)?;
+    let (mapping, _) = lengthen(path, length, None).map_err(refused)?;
     Ok(Some(mapping))
 }
 
 /// Maps a file that has at least `length` bytes from now on, and how many it had.
-fn lengthen(path: &Path, length: u64) -> io::Result<(Mapping, u64)> {
+fn lengthen(path: &Path, length: u64, reserve: Option<Disk<'_>>) -> io::Result<(Mapping, u64)> {
     let mut options = OpenOptions::new();
     let file = options
         .read(true)
@@ -106,6 +117,15 @@ fn lengthen(path: &Path, length: u64) -> io::Result<(Mapping, u64)> {
     let mapped = usize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
     if metadata.len() < length {
         file.set_len(length)?;
+    }
+    if let Some(disk) = reserve {
+        disk.reserve(&file, length).inspect_err(|_| {
+            // A file that was made for this alone goes; one that was there gets its length back.
+            let _ = file.set_len(metadata.len());
+            if metadata.len() == 0 {
+                let _ = fs::remove_file(path);
+            }
+        })?;
     }
     Ok((
         Mapping::new(&file, &metadata, mapped, true)?,

@@ -264,13 +264,16 @@ impl SavePlan {
         &self,
         py: Python<'py>,
         exist_ok: bool,
+        is_reserved: bool,
     ) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<(PathBuf, u64, u64, String)>)> {
+        let progress = SaveProgress::default();
         let made = py.detach(|| {
+            let job = Job::new(&progress.progress);
             let state = self.state.lock();
             if !exist_ok {
                 commit::refuse_existing(&state.plan, &self.target)?;
             }
-            sparse::create(&state.plan, &self.target)
+            sparse::create(&job, &state.plan, &self.target, is_reserved)
         });
         let (mappings, grown) = made.map_err(|error| exception(py, &error))?;
         let grown = {
