@@ -82,6 +82,10 @@ test-python: $(stamps)/extension ## run the tests of the package, doctests inclu
 	@# The workers share the cores; torch's own threads would only add to them.
 	OMP_NUM_THREADS=1 $(python) -m pytest $(PYTEST)
 
+.PHONY: torture
+torture: $(stamps)/extension ## kill saves five hundred times per layout
+	TENSORDICT_KILLS=500 $(python) -m pytest -n 0 --timeout 3600 tests/storage/test_damage.py -k kill
+
 .PHONY: doctest
 doctest: $(stamps)/extension ## run the examples of the docstrings and documents
 	$(python) -m pytest tests/docs

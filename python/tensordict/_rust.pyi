@@ -127,6 +127,11 @@ def load_tree(
     num_threads: int,
     is_mapped: bool,
 ) -> LoadedLevel: ...
+def read_into(
+    root: str | PathLike[str],
+    wanted: Sequence[tuple[str, str, torch.Tensor]],
+    num_threads: int,
+) -> None: ...
 def map_file(
     path: str | PathLike[str], dtype: str, shape: Sequence[int], mode: str | None
 ) -> MemoryMappedTensor: ...

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tensordict import MemoryMappedTensor, TensorDict
+from tensordict.storage import verify
 
 
 def edit(folder: Path, **changes) -> None:
@@ -278,6 +279,15 @@ def test_a_mount_point_is_a_target(tiny_disk):
 
 # Kills ---------------------------------------------------------------------------------
 
+ROUNDS = int(os.environ.get("TENSORDICT_KILLS", "20"))
+"""How often a save is killed, per layout. `make torture` sets more."""
+
+KILLED = {
+    "tree of large leaves": ("x", [400_000, 300_000]),
+    "tree of small leaves": ("x", [50] * 60),
+    "archive": ("x.tdz", [400_000, *[50] * 60]),
+}
+
 
 def save_for_ever(target: Path, sizes: list[int], report: int) -> None:
     """Save one value after the other over the same target; tell which are done."""
@@ -292,33 +302,90 @@ def save_for_ever(target: Path, sizes: list[int], report: int) -> None:
         os.write(report, b".")
 
 
-@pytest.mark.parametrize("sizes", [[400_000, 300_000], [50] * 60])
+def start_saving(target: Path, sizes: list[int]) -> tuple[int, int]:
+    """A process that saves for ever, forked so that it imports nothing, and its report."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            save_for_ever(target, sizes, write_end)
+        finally:
+            os._exit(1)
+    os.close(write_end)
+    return child, read_end
+
+
+def values_of(td: TensorDict) -> set[int]:
+    return {int(v) for leaf in td.values(True, True) for v in leaf.unique()}
+
+
+@pytest.mark.parametrize("layout", KILLED)
 @pytest.mark.filterwarnings("ignore:This process")
-def test_a_kill_leaves_the_old_save_or_the_new(sizes, tmp_path):
-    target = tmp_path / "x"
+def test_a_kill_leaves_the_old_save_or_the_new(layout, tmp_path):
+    name, sizes = KILLED[layout]
+    target = tmp_path / name
     chance = random.Random(0)
-    for _ in range(20):
-        read_end, write_end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                save_for_ever(target, sizes, write_end)
-            finally:
-                os._exit(1)
-        os.close(write_end)
+    for _ in range(ROUNDS):
+        child, report = start_saving(target, sizes)
         # At least one save is whole, and the kill comes somewhere in a later one.
-        done = len(os.read(read_end, 1))
+        done = len(os.read(report, 1))
         time.sleep(chance.random() * 0.02)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        done += len(os.read(read_end, 1 << 16))
-        os.close(read_end)
+        done += len(os.read(report, 1 << 16))
+        os.close(report)
         td = TensorDict.load_memmap(target)
-        values = {int(v) for leaf in td.values(True, True) for v in leaf.unique()}
+        values = values_of(td)
         assert len(values) == 1, "leaves of two saves"
         assert values.pop() in (done, done + 1)
         assert len(list(td.keys())) == len(sizes) + 1
+        assert not verify(target).is_damaged
     # The next save deletes what the killed ones left behind.
     TensorDict({"a": torch.ones(2)}).memmap(target)
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
-    assert sorted(digest(target)) == [".tensordict-sums.json", "a.memmap", "meta.json"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    if target.is_dir():
+        assert sorted(digest(target)) == [
+            ".tensordict-sums.json",
+            "a.memmap",
+            "meta.json",
+        ]
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_kills_beside_other_files_leave_whole_leaves(tmp_path):
+    target = tmp_path / "x"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    chance = random.Random(1)
+    for _ in range(ROUNDS):
+        child, report = start_saving(target, [100_000, 50, 50])
+        os.read(report, 1)
+        time.sleep(chance.random() * 0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(report)
+        td = TensorDict.load_memmap(target)
+        assert all(len(leaf.unique()) == 1 for leaf in td.values(True, True))
+        assert (target / "notes.txt").read_text() == "mine"
+    TensorDict({"a": torch.ones(2)}).memmap(target)
+    assert not (target / ".tdtmp").exists()
+
+
+@pytest.mark.parametrize("layout", KILLED)
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_reader_beside_a_writer_sees_one_save(layout, tmp_path):
+    name, sizes = KILLED[layout]
+    child, report = start_saving(tmp_path / name, sizes)
+    try:
+        os.read(report, 1)
+        seen = set()
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            values = values_of(TensorDict.load_memmap(tmp_path / name))
+            assert len(values) == 1, "leaves of two saves"
+            seen |= values
+        assert len(seen) > 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(report)

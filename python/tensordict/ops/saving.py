@@ -300,7 +300,9 @@ class SavingOps(CollectionProtocol):
             device: where to copy the tensors. On the CPU they stay mapped; for
                 ``"meta"`` no file of a tensor is opened.
             non_blocking: how they are copied.
-            out: a collection that takes the loaded entries in place of its own.
+            out: a collection that takes the loaded entries in place of its own. Its
+                tensors that are plain memory of the saved shape and dtype are kept, and
+                the files are read into them.
             robust_key: whether keys were escaped to file names.
             subpath: the nested collection to load: a key, or keys joined by ``/``.
             mode: None to share stores with files that are writable, ``"r"`` to keep
@@ -318,7 +320,8 @@ class SavingOps(CollectionProtocol):
 
         Raises:
             FileNotFoundError: the directory, or a file that it should have, is missing.
-            RuntimeError: a file is shorter than its shape needs, the metadata makes
+            RuntimeError: a file that is read is damaged (the tensors of ``out`` are then
+                written to in part); one is shorter than its shape needs, the metadata makes
                 no sense, is of a newer version, or names a class that is not there.
             ValueError: the metadata is no JSON; another ``mode``; no such ``subpath``.
             KeyError: an unknown dtype.

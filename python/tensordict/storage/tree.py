@@ -26,6 +26,7 @@ from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, single
 from tensordict.storage.archives import ArchivePath, compression_number
 from tensordict.storage.checks import check_loaded
+from tensordict.storage.full import read_copies, read_into
 from tensordict.storage.future import in_background, with_bar
 from tensordict.storage.leaves import nested_from_flat
 from tensordict.storage.mapped import MemoryMappedTensor
@@ -366,10 +367,17 @@ def load(
         check_loaded(prefix, options.num_threads)
     loaded = load_directory(path, options)
     target = options.device
-    if target is not None and target.type not in ("meta", "cpu"):
+    is_moved = target is not None and target.type not in ("meta", "cpu")
+    if is_moved:
+        if isinstance(path, Path):
+            read_copies(Path(prefix), loaded, options.num_threads)
         loaded = loaded.to(target, non_blocking=non_blocking)
     if out is None:
         return loaded
+    _check_out(out, loaded)
+    is_mapped = isinstance(path, Path) and options.has_values and not is_moved
+    if is_mapped and not out.is_memmap():
+        read_into(Path(prefix), loaded, out, options.num_threads)
     return load_into(out, loaded)
 
 
@@ -457,13 +465,17 @@ def _descend(
     return below
 
 
-def load_into(out: Any, loaded: Any) -> Any:
-    """Give ``out`` the entries of ``loaded``, and only those."""
+def _check_out(out: Any, loaded: Any) -> None:
     # The lock of a memory-mapped container guards its tie to a directory, which is
     # what changes here; any other lock guards its entries.
     if out.is_locked and not out.is_memmap():
         raise RuntimeError(MSG_LOCKED)
     _check_fit(out, loaded)
+
+
+def load_into(out: Any, loaded: Any) -> Any:
+    """Give ``out`` the entries of ``loaded``, and only those."""
+    _check_out(out, loaded)
     if not out._is_dense:
         out._take_loaded(loaded)
         return out

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::json::{self, Value};
-use tensordict_core::storage::map::{Mapping, Mode};
+use tensordict_core::storage::map::{Mapping, Mode, Root};
 use tensordict_core::storage::metadata::{self, LeafMeta, LevelFields};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::read::{Node, ReadOptions, Tree, map_leaves, read_tree};
@@ -99,7 +99,12 @@ fn read(target: &Path) -> StorageResult<Tree> {
 
 fn load(target: &Path) -> StorageResult<Leaves> {
     let tree = read(target)?;
-    let mappings = map_leaves(&tree.leaves, Mode::Private, 2)?;
+    let mappings = map_leaves(
+        &Root::open_path(target).unwrap(),
+        &tree.leaves,
+        Mode::Private,
+        2,
+    )?;
     let bytes = tree.leaves.iter().zip(mappings).map(|(leaf, mapping)| {
         let bytes = mapping.map_or_else(Vec::new, |mapping| {
             // SAFETY: nothing writes to the files of this test while they are mapped.
@@ -197,10 +202,15 @@ fn test_a_whole_save_is_exchanged_and_readers_keep_the_old_one() {
     save(&leaves(&[("a", b"old")]), &target).unwrap();
     let inode = fs::metadata(&target).unwrap().ino();
     let tree = read(&target).unwrap();
-    let mapping = map_leaves(&tree.leaves, Mode::Shared, 1)
-        .unwrap()
-        .remove(0)
-        .unwrap();
+    let mapping = map_leaves(
+        &Root::open_path(&target).unwrap(),
+        &tree.leaves,
+        Mode::Shared,
+        1,
+    )
+    .unwrap()
+    .remove(0)
+    .unwrap();
     save(&leaves(&[("a", b"new")]), &target).unwrap();
     assert_ne!(fs::metadata(&target).unwrap().ino(), inode);
     // SAFETY: the file behind the mapping has no name any more; nothing writes to it.

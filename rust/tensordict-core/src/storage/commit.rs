@@ -27,10 +27,11 @@ use rustix::io::Errno;
 use super::io::Disk;
 use super::job::Job;
 use super::json::Value;
-use super::map::Mapping;
-use super::metadata;
+use super::map::{Mapping, Mode, Root, mapping_limit};
+use super::metadata::{self, LeafMeta};
 use super::names;
 use super::plan::{FileContent, Plan};
+use super::read::{Leaf, map_leaves};
 use super::sums::{SUMS_FILE, Sums, modified_ns};
 use super::work::WorkArea;
 use super::write::{Place, sync, write};
@@ -91,7 +92,8 @@ pub fn save(
     for level in &plan.levels[1..] {
         make(&new.join(&level.path))?;
     }
-    let mut written = write(job, plan, &new, Place::New)?;
+    let is_mapped = plan.leaves.len() <= mapping_limit();
+    let mut written = write(job, plan, &new, Place::New, is_mapped)?;
     if job.has_sums {
         write_sums(job, plan, &new, &target, &mut written.sums)?;
     }
@@ -108,6 +110,9 @@ pub fn save(
     if job.is_durable {
         sync_directories(disk, plan, &target)?;
     }
+    if !is_mapped {
+        return read_back(job, plan, &target);
+    }
     Ok(written.mappings)
 }
 
@@ -119,12 +124,13 @@ fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec
     // Sums that are not right any more go first: without them nothing is said to be damaged.
     let old = target.join(SUMS_FILE);
     let kept = read_sums(target);
+    let is_mapped = plan.leaves.len() <= mapping_limit();
     if old.exists() {
         job.disk
             .remove_file(&old)
             .map_err(|source| StorageError::io(&old, source))?;
     }
-    let mut written = write(job, plan, target, Place::Existing)?;
+    let mut written = write(job, plan, target, Place::Existing, is_mapped)?;
     if job.has_sums {
         keep_sums(plan, kept, &mut written.sums);
         let text = written.sums.to_text();
@@ -133,7 +139,30 @@ fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec
     if job.is_durable {
         sync(job, plan, target, &[])?;
     }
+    if !is_mapped {
+        return read_back(job, plan, target);
+    }
     Ok(written.mappings)
+}
+
+/// The leaves of a save of more of them than the kernel maps files: small ones are read together, and
+/// stores to them stay in this process.
+fn read_back(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec<Option<Mapping>>> {
+    let leaves: Vec<Leaf> = (0..plan.leaves.len())
+        .map(|number| Leaf {
+            keys: vec![plan.leaves[number].key.clone()],
+            path: target.join(plan.leaf_path(number)),
+            meta: LeafMeta {
+                device: String::new(),
+                shape: Vec::new(),
+                dtype: String::new(),
+                is_nested: false,
+            },
+            length: plan.leaves[number].length,
+        })
+        .collect();
+    let root = Root::open_path(target).map_err(|source| StorageError::io(target, source))?;
+    map_leaves(&root, &leaves, Mode::Private, job.threads)
 }
 
 /// Writes the sums of a save. Of leaves whose files were linked they are those of the old save.

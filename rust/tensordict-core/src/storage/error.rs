@@ -186,6 +186,35 @@ pub enum StorageError {
         path: PathBuf,
     },
 
+    /// A link of a save leads to a file that is not part of it.
+    #[error(
+        "the file of the entry {key} is a symbolic link that leads out of the save: '{}'. \
+         Replace it by the file, or load the directory that it leads to",
+        path.display()
+    )]
+    LeadsOut {
+        /// The link.
+        path: PathBuf,
+        /// The entry, displayed.
+        key: String,
+    },
+
+    /// More leaves than the kernel maps files.
+    #[error(
+        "'{}' holds {count} tensors, more than the {limit} files that this process may map \
+         (vm.max_map_count): load it with mode='r', which reads small tensors together, or save \
+         it as an archive (a path that ends with '.tdz'), which is one mapping",
+        path.display()
+    )]
+    TooManyLeaves {
+        /// The save.
+        path: PathBuf,
+        /// How many leaves it has.
+        count: usize,
+        /// How many can be mapped.
+        limit: usize,
+    },
+
     /// The kernel has no more room for mappings.
     #[error(
         "the entry {key} ('{}') cannot be mapped: {source}. This process holds about as many \

@@ -3,10 +3,15 @@
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{AtFlags, FileType, Mode as RawMode, OFlags, openat, statat};
+use rustix::io::Errno;
 
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+
+use super::io::Disk;
 use super::{StorageError, StorageResult};
 
 /// How a file is mapped.
@@ -26,7 +31,10 @@ pub enum Mode {
 /// no reference to its bytes could keep the promises that Rust's references make.
 #[derive(Debug)]
 pub struct Mapping {
-    raw: MmapRaw,
+    raw: Arc<MmapRaw>,
+    /// Where the file's bytes begin in the mapping: not 0 where small files share one.
+    start: usize,
+    length: usize,
     file: FileIdentity,
     is_shared: bool,
 }
@@ -57,19 +65,19 @@ impl Mapping {
     /// Where the memory begins.
     #[must_use]
     pub fn as_mut_ptr(&self) -> *mut u8 {
-        self.raw.as_mut_ptr()
+        self.raw.as_mut_ptr().wrapping_add(self.start)
     }
 
     /// How many bytes are mapped.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.raw.len()
+        self.length
     }
 
     /// Whether nothing is mapped, which is never so.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.raw.len() == 0
+        self.length == 0
     }
 
     /// The file that is mapped.
@@ -103,10 +111,146 @@ impl Mapping {
             MmapRaw::from(unsafe { options.no_reserve_swap().map_copy(file)? })
         };
         Ok(Self {
-            raw,
+            raw: Arc::new(raw),
+            start: 0,
+            length,
             file: FileIdentity::of(metadata),
             is_shared,
         })
+    }
+}
+
+/// The bytes that each file begins at a multiple of in memory that they share.
+const SHARE_STEP: usize = 64;
+
+/// Reads small files into memory that they share: what takes the place of mappings where there are
+/// more files than the kernel maps. Stores stay in this process.
+///
+/// # Errors
+/// As [`open`], of any of the files.
+pub(crate) fn read_together(
+    requests: &[(MapRequest<'_>, &dyn Fn() -> String)],
+) -> StorageResult<Vec<Mapping>> {
+    let mut starts = Vec::with_capacity(requests.len());
+    let mut end = 0_usize;
+    for (request, _) in requests {
+        starts.push(end);
+        let length = usize::try_from(request.length).unwrap_or(usize::MAX);
+        end = end.saturating_add(length).next_multiple_of(SHARE_STEP);
+    }
+    let mut memory = MmapMut::map_anon(end.max(SHARE_STEP))
+        .map_err(|source| StorageError::io("memory", source))?;
+    let mut files = Vec::with_capacity(requests.len());
+    for ((request, key), &start) in requests.iter().zip(&starts) {
+        let (file, metadata, length, _) = open_file(request, Mode::Private, key)?;
+        let bytes = &mut memory[start..start + length];
+        Disk::REAL
+            .read_exact_at(&file, bytes, 0)
+            .map_err(|source| StorageError::io_of(key(), request.path, source))?;
+        files.push((FileIdentity::of(&metadata), length));
+    }
+    let raw = Arc::new(MmapRaw::from(memory));
+    Ok(files
+        .into_iter()
+        .zip(starts)
+        .map(|((file, length), start)| Mapping {
+            raw: raw.clone(),
+            start,
+            length,
+            file,
+            is_shared: false,
+        })
+        .collect())
+}
+
+/// How many files this process may map, with room left for what else it maps.
+#[must_use]
+pub fn mapping_limit() -> usize {
+    const USUAL: usize = 65_530;
+    let limit = fs::read_to_string("/proc/sys/vm/max_map_count")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(USUAL);
+    limit - limit / 8
+}
+
+/// The directory of a save, held open: what is opened by it is of this save, and not of one that takes
+/// its place meanwhile.
+#[derive(Debug)]
+pub struct Root {
+    path: PathBuf,
+    directory: File,
+}
+
+impl Root {
+    /// Opens the directory of a save.
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub fn open_path(path: &Path) -> io::Result<Self> {
+        let directory = File::open(path)?;
+        if !directory.metadata()?.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            directory,
+        })
+    }
+
+    /// The name of the directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the name leads to the directory that is open.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let opened = self.directory.metadata();
+        opened.is_ok_and(|opened| {
+            FileIdentity::of_path(&self.path) == Some(FileIdentity::of(&opened))
+        })
+    }
+
+    /// Opens a file by its path, which begins with that of the directory.
+    pub(crate) fn open(&self, path: &Path, is_writable: bool) -> io::Result<File> {
+        let access = if is_writable {
+            OFlags::RDWR
+        } else {
+            OFlags::RDONLY
+        };
+        let file = openat(
+            &self.directory,
+            self.name_of(path),
+            access | OFlags::CLOEXEC,
+            RawMode::empty(),
+        )?;
+        Ok(File::from(file))
+    }
+
+    /// Whether there is a file or directory of this path.
+    pub(crate) fn has(&self, path: &Path) -> bool {
+        statat(&self.directory, self.name_of(path), AtFlags::empty()).is_ok()
+    }
+
+    /// Whether a path is a symbolic link that leads out of the directory.
+    pub(crate) fn is_link_out(&self, path: &Path) -> bool {
+        let found = statat(
+            &self.directory,
+            self.name_of(path),
+            AtFlags::SYMLINK_NOFOLLOW,
+        );
+        found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink)
+            && !is_inside(path, &self.path)
+    }
+
+    fn name_of<'p>(&self, path: &'p Path) -> &'p Path {
+        match path.strip_prefix(&self.path) {
+            Ok(name) if !name.as_os_str().is_empty() => name,
+            Ok(_) => Path::new("."),
+            Err(_) => path,
+        }
     }
 }
 
@@ -117,6 +261,8 @@ pub struct MapRequest<'p> {
     pub path: &'p Path,
     /// The bytes that its shape and dtype need, not zero.
     pub length: u64,
+    /// The save that it belongs to, where there is one: a link must not lead out of it.
+    pub root: Option<&'p Root>,
 }
 
 /// Opens a file, checks that it is long enough, and maps it. Nothing is written.
@@ -130,7 +276,19 @@ pub fn open(
     mode: Mode,
     key: &dyn Fn() -> String,
 ) -> StorageResult<Mapping> {
-    let MapRequest { path, length } = *request;
+    let (file, metadata, length, is_shared) = open_file(request, mode, key)?;
+    Mapping::new(&file, &metadata, length, is_shared)
+        .map_err(|source| no_mapping(request.path, key(), source))
+}
+
+/// Opens a file and checks that it is long enough: the file, its metadata, the bytes to be mapped, and
+/// whether stores are to reach it.
+fn open_file(
+    request: &MapRequest<'_>,
+    mode: Mode,
+    key: &dyn Fn() -> String,
+) -> StorageResult<(File, Metadata, usize, bool)> {
+    let MapRequest { path, length, root } = *request;
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => StorageError::MissingFile {
             path: path.to_path_buf(),
@@ -139,7 +297,19 @@ pub fn open(
         _ => StorageError::io_of(key(), path, source),
     };
     let mut is_shared = mode != Mode::Private;
-    let file = match OpenOptions::new().read(true).write(is_shared).open(path) {
+    if let Some(root) = root
+        && root.is_link_out(path)
+    {
+        return Err(StorageError::LeadsOut {
+            path: path.to_path_buf(),
+            key: key(),
+        });
+    }
+    let open = |is_writable: bool| match root {
+        Some(root) => root.open(path, is_writable),
+        None => OpenOptions::new().read(true).write(is_writable).open(path),
+    };
+    let file = match open(is_shared) {
         Err(error)
             if mode == Mode::SharedIfWritable
                 && matches!(
@@ -148,7 +318,7 @@ pub fn open(
                 ) =>
         {
             is_shared = false;
-            File::open(path).map_err(failed)?
+            open(false).map_err(failed)?
         }
         opened => opened.map_err(failed)?,
     };
@@ -170,8 +340,16 @@ pub fn open(
         return Err(too_short());
     }
     let length = usize::try_from(length).map_err(|_| too_short())?;
-    Mapping::new(&file, &metadata, length, is_shared)
-        .map_err(|source| no_mapping(path, key(), source))
+    Ok((file, metadata, length, is_shared))
+}
+
+/// Whether a path leads to something in the directory `root`, all links followed. What leads
+/// nowhere is not outside.
+pub(crate) fn is_inside(path: &Path, root: &Path) -> bool {
+    match (fs::canonicalize(path), fs::canonicalize(root)) {
+        (Ok(path), Ok(root)) => path.starts_with(root),
+        _ => true,
+    }
 }
 
 /// What a refused mapping means.

@@ -17,6 +17,7 @@ pub mod consolidated;
 pub mod dtype;
 mod error;
 pub mod file;
+pub mod full;
 pub mod io;
 pub mod job;
 pub mod json;

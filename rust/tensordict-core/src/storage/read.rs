@@ -4,10 +4,11 @@
 //! same layout; a child of any other class is named and left to its own reader. [`map_leaves`]
 //! then opens, checks and maps the files with a few threads. Nothing is written, ever.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::map::{self, MapRequest, Mapping, Mode};
+use super::map::{self, MapRequest, Mapping, Mode, Root};
 use super::metadata::{self, Entry, LeafMeta, LevelMeta};
 use super::names::{self, display_key};
 use super::{METADATA_FILE, StorageError, StorageResult, dtype, thread_count, threads};
@@ -17,6 +18,15 @@ const SERIAL_LEAVES: usize = 64;
 
 /// Leaves that a thread maps before it asks for more.
 const BATCH_LEAVES: usize = 16;
+
+/// So many files can be mapped on every system: the limit need not be asked for.
+const SURE_LEAVES: usize = 10_000;
+
+/// Leaves that share memory where there are more of them than the kernel maps files.
+const BATCH_TOGETHER: usize = 1024;
+
+/// Leaves of more bytes are mapped in any case.
+const TOGETHER_BYTES: u64 = 64 << 10;
 
 /// A level of a tree as it is on disk.
 #[derive(Debug)]
@@ -112,20 +122,66 @@ pub trait Files: Sync {
 
     /// Whether there is such a file, or a directory with metadata.
     fn exists(&self, path: &Path) -> bool;
+
+    /// Whether a path is a link that leads out of the save.
+    fn leads_out(&self, _path: &Path) -> bool {
+        false
+    }
 }
 
-/// Files in directories.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OnDisk;
-
-impl Files for OnDisk {
+impl Files for Root {
     fn read(&self, path: &Path) -> StorageResult<Vec<u8>> {
-        std::fs::read(path).map_err(|source| StorageError::io(path, source))
+        let mut bytes = Vec::new();
+        self.open(path, false)
+            .and_then(|mut file| file.read_to_end(&mut bytes))
+            .map_err(|source| StorageError::io(path, source))?;
+        Ok(bytes)
     }
 
     fn exists(&self, path: &Path) -> bool {
-        path.exists()
+        self.has(path)
     }
+
+    fn leads_out(&self, path: &Path) -> bool {
+        self.is_link_out(path)
+    }
+}
+
+/// How often a directory that is replaced while it is read is read again.
+const MAX_ATTEMPTS: usize = 1000;
+
+/// Reads and maps a save: the tree in `directory`, and its leaves if `mode` is given.
+///
+/// All of it is of one save, also where others take its place meanwhile.
+///
+/// # Errors
+/// As [`read_tree`] and [`map_leaves`].
+pub fn load_tree(
+    directory: &Path,
+    options: ReadOptions<'_>,
+    mode: Option<Mode>,
+    threads: usize,
+) -> StorageResult<(Tree, Vec<Option<Mapping>>)> {
+    for attempt in 0.. {
+        let root = Root::open_path(directory).map_err(|source| {
+            // What is asked for is the metadata; so it is what is missing.
+            StorageError::io(directory.join(METADATA_FILE), source)
+        })?;
+        let loaded = read_tree_of(&root, directory, options).and_then(|tree| {
+            let mappings = match mode {
+                Some(mode) => map_leaves(&root, &tree.leaves, mode, threads)?,
+                None => Vec::new(),
+            };
+            Ok((tree, mappings))
+        });
+        // Files that are gone may be those of a save that was replaced and deleted.
+        match loaded {
+            Err(StorageError::MissingFile { .. } | StorageError::Io { .. })
+                if attempt < MAX_ATTEMPTS && !root.is_current() => {}
+            loaded => return loaded,
+        }
+    }
+    unreachable!("the last attempt returns")
 }
 
 /// Reads the metadata of the level in `directory` and of those below. A level of a class that is
@@ -134,7 +190,7 @@ impl Files for OnDisk {
 /// # Errors
 /// A metadata file is missing or makes no sense; a child directory is missing.
 pub fn read_tree(directory: &Path, options: ReadOptions<'_>) -> StorageResult<Tree> {
-    read_tree_of(&OnDisk, directory, options)
+    load_tree(directory, options, None, 1).map(|(tree, _)| tree)
 }
 
 /// Reads the metadata of a tree wherever it is.
@@ -225,6 +281,12 @@ impl Reader<'_> {
 
     fn child(&mut self, directory: &Path, key: &str) -> StorageResult<Node> {
         let path = self.place(directory, key, "");
+        if self.files.leads_out(&path) {
+            return Err(StorageError::LeadsOut {
+                path,
+                key: display_key(&self.keys),
+            });
+        }
         let file = path.join(METADATA_FILE);
         let meta = match self.metadata(&file) {
             Err(StorageError::Io { source, .. })
@@ -273,27 +335,67 @@ impl Reader<'_> {
 /// A file is missing, too short, or not writable in [`Mode::Shared`]: the first such leaf
 /// in the order of the threads.
 pub fn map_leaves(
+    root: &Root,
     leaves: &[Leaf],
     mode: Mode,
     threads: usize,
 ) -> StorageResult<Vec<Option<Mapping>>> {
     let mappings: Vec<OnceLock<Mapping>> = leaves.iter().map(|_| OnceLock::new()).collect();
+    let limit = if leaves.len() > SURE_LEAVES {
+        map::mapping_limit()
+    } else {
+        SURE_LEAVES
+    };
+    let reads_together = leaves.len() > limit;
+    if reads_together && mode != Mode::Private {
+        return Err(StorageError::TooManyLeaves {
+            path: root.path().to_path_buf(),
+            count: leaves.len(),
+            limit,
+        });
+    }
     let threads = if leaves.len() < SERIAL_LEAVES {
         1
     } else {
         thread_count(threads)
     };
-    threads::for_each(leaves.len().div_ceil(BATCH_LEAVES), threads, |batch| {
-        let start = batch * BATCH_LEAVES;
-        let end = (start + BATCH_LEAVES).min(leaves.len());
+    let batch_leaves = if reads_together {
+        BATCH_TOGETHER
+    } else {
+        BATCH_LEAVES
+    };
+    threads::for_each(leaves.len().div_ceil(batch_leaves), threads, |batch| {
+        let start = batch * batch_leaves;
+        let end = (start + batch_leaves).min(leaves.len());
+        let mut together = Vec::new();
         for (leaf, slot) in leaves[start..end].iter().zip(&mappings[start..end]) {
-            if leaf.length > 0 {
-                let request = MapRequest {
-                    path: &leaf.path,
-                    length: leaf.length,
-                };
-                // Each leaf is in one batch, so its slot is empty.
-                let _ = slot.set(map::open(&request, mode, &|| leaf.display())?);
+            let request = MapRequest {
+                path: &leaf.path,
+                length: leaf.length,
+                root: Some(root),
+            };
+            match leaf.length {
+                0 => {}
+                1..=TOGETHER_BYTES if reads_together => together.push((request, leaf, slot)),
+                _ => {
+                    // Each leaf is in one batch, so its slot is empty.
+                    let _ = slot.set(map::open(&request, mode, &|| leaf.display())?);
+                }
+            }
+        }
+        let names: Vec<_> = together
+            .iter()
+            .map(|(_, leaf, _)| || leaf.display())
+            .collect();
+        let requests: Vec<(MapRequest<'_>, &dyn Fn() -> String)> = together
+            .iter()
+            .zip(&names)
+            .map(|((request, ..), name)| (request.clone(), name as &dyn Fn() -> String))
+            .collect();
+        if !requests.is_empty() {
+            for (mapping, (_, _, slot)) in map::read_together(&requests)?.into_iter().zip(together)
+            {
+                let _ = slot.set(mapping);
             }
         }
         Ok(())

@@ -115,18 +115,19 @@ fn lengthen(path: &Path, length: u64, reserve: Option<Disk<'_>>) -> io::Result<(
         .open(path)?;
     let metadata = file.metadata()?;
     let mapped = usize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    if metadata.len() < length {
-        file.set_len(length)?;
-    }
-    if let Some(disk) = reserve {
-        disk.reserve(&file, length).inspect_err(|_| {
-            // A file that was made for this alone goes; one that was there gets its length back.
-            let _ = file.set_len(metadata.len());
-            if metadata.len() == 0 {
-                let _ = fs::remove_file(path);
-            }
-        })?;
-    }
+    let grown = if metadata.len() < length {
+        file.set_len(length)
+    } else {
+        Ok(())
+    };
+    let reserved = grown.and_then(|()| reserve.map_or(Ok(()), |disk| disk.reserve(&file, length)));
+    reserved.inspect_err(|_| {
+        // A file that was made for this alone goes; one that was there gets its length back.
+        let _ = file.set_len(metadata.len());
+        if metadata.len() == 0 {
+            let _ = fs::remove_file(path);
+        }
+    })?;
     Ok((
         Mapping::new(&file, &metadata, mapped, true)?,
         metadata.len(),

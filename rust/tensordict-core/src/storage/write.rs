@@ -52,7 +52,7 @@ pub(crate) enum Place {
     Existing,
 }
 
-/// Writes all files of `plan` into the directory `root`, and maps the leaves.
+/// Writes all files of `plan` into the directory `root`, and maps the leaves if asked to.
 ///
 /// # Errors
 /// The operating system refuses a file: no space left, a file size limit, permissions. What was
@@ -65,6 +65,7 @@ pub(crate) fn write(
     plan: &Plan,
     root: &Path,
     place: Place,
+    is_mapped: bool,
 ) -> StorageResult<WrittenLeaves> {
     assert!(plan.is_complete(), "a level of the plan has no metadata");
     let (tasks, bytes) = tasks(plan);
@@ -74,6 +75,7 @@ pub(crate) fn write(
         plan,
         root,
         place,
+        is_mapped,
         mappings: plan.leaves.iter().map(|_| OnceLock::new()).collect(),
         sums: plan.files.iter().map(|_| OnceLock::new()).collect(),
     };
@@ -157,6 +159,7 @@ struct Writer<'w> {
     plan: &'w Plan,
     root: &'w Path,
     place: Place,
+    is_mapped: bool,
     mappings: Vec<OnceLock<Mapping>>,
     sums: Vec<OnceLock<Sum>>,
 }
@@ -244,7 +247,7 @@ impl Writer<'_> {
             // Each file is in one task, so its place is empty.
             let _ = self.sums[number].set(summer.finish());
         }
-        if let Some((number, leaf)) = leaf {
+        if let Some((number, leaf)) = leaf.filter(|_| self.is_mapped) {
             let mapping = disk.map(|| map_written(&file, leaf)).map_err(|source| {
                 no_mapping(&path.join(name), self.plan.display_leaf(leaf), source)
             })?;

@@ -11,11 +11,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use tensordict_core::storage::archive::LeafBytes;
+use tensordict_core::storage::full::{self, Request, Target};
 use tensordict_core::storage::map::{self, MapRequest, Mapping, Mode};
-use tensordict_core::storage::read::{Leaf, Level, Node, ReadOptions, map_leaves, read_tree};
+use tensordict_core::storage::read::{self, Leaf, Level, Node, ReadOptions};
 use tensordict_core::storage::{StorageError, dtype};
 
 use super::archive::OpenArchive;
+use super::dlpack::memory_of;
 use super::exception;
 use super::mapped::{mapped_tensor, torch_dtype};
 
@@ -69,13 +71,12 @@ fn load_tree<'py>(
             escapes_keys,
             known_classes: &known_classes,
         };
-        let tree = read_tree(&directory, options)?;
-        let mappings = if is_mapped {
-            map_leaves(&tree.leaves, map_mode, num_threads)?
-        } else {
-            Vec::new()
-        };
-        Ok((tree, mappings))
+        read::load_tree(
+            &directory,
+            options,
+            is_mapped.then_some(map_mode),
+            num_threads,
+        )
     });
     let (tree, mappings) = loaded.map_err(|error| exception(py, &error))?;
     let mut maker = Maker {
@@ -220,7 +221,12 @@ fn open_leaf(
     if length == 0 {
         return Ok(None);
     }
-    map::open(&MapRequest { path, length }, mode, &|| leaf.display()).map(Some)
+    let request = MapRequest {
+        path,
+        length,
+        root: None,
+    };
+    map::open(&request, mode, &|| leaf.display()).map(Some)
 }
 
 /// Maps a file as a tensor: `MemoryMappedTensor.from_filename` without its index.
@@ -241,11 +247,39 @@ fn map_file<'py>(
         let request = MapRequest {
             path: &path,
             length,
+            root: None,
         };
         let opened = py.detach(|| map::open(&request, map_mode, &|| "of this file".to_owned()));
         Some(opened.map_err(|error| exception(py, &error))?)
     };
     mapped_tensor(py, mapping, &path, dtype, &shape, mode)
+}
+
+/// Reads files of the save in `root` into tensors of the CPU without gaps:
+/// `(key, file, tensor)`.
+#[pyfunction]
+#[pyo3(signature = (root, wanted, num_threads))]
+fn read_into(
+    py: Python<'_>,
+    root: PathBuf,
+    wanted: Vec<(String, PathBuf, Bound<'_, PyAny>)>,
+    num_threads: usize,
+) -> PyResult<()> {
+    let mut requests = Vec::with_capacity(wanted.len());
+    for (key, path, tensor) in &wanted {
+        let memory = memory_of(tensor)?.ok_or_else(|| {
+            PyValueError::new_err(format!("the tensor {key} is not plain memory"))
+        })?;
+        requests.push(Request {
+            key: key.clone(),
+            path: path.clone(),
+            // SAFETY: `wanted` holds the tensors during the call; that nobody else uses their memory
+            // meanwhile is for the caller, as with any tensor that is written to.
+            target: unsafe { Target::new(memory.pointer.cast_mut(), memory.num_bytes) },
+        });
+    }
+    py.detach(|| full::read_all(&root, &requests, num_threads))
+        .map_err(|error| exception(py, &error))
 }
 
 /// The bytes of a tensor, or an exception where there is no such tensor.
@@ -260,5 +294,6 @@ pub(crate) fn num_bytes(dtype: &str, shape: &[i64]) -> PyResult<u64> {
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LoadedLevel>()?;
     module.add_function(wrap_pyfunction!(load_tree, module)?)?;
+    module.add_function(wrap_pyfunction!(read_into, module)?)?;
     module.add_function(wrap_pyfunction!(map_file, module)?)
 }

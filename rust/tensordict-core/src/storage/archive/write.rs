@@ -430,7 +430,11 @@ fn read_file(path: &Path, length: u64, mapped: &mut Vec<Mapping>) -> StorageResu
         let bytes = fs::read(path).map_err(|source| StorageError::io(path, source))?;
         return Ok(NewContent::Data(Source::Bytes(bytes)));
     }
-    let request = MapRequest { path, length };
+    let request = MapRequest {
+        path,
+        length,
+        root: None,
+    };
     let mapping = open_mapping(&request, Mode::Private, &|| String::new())?;
     // SAFETY: the caller holds the mapping until the bytes are written.
     let region = unsafe { Region::new(mapping.as_mut_ptr(), mapping.len()) };

@@ -1,0 +1,112 @@
+"""Loading into memory: files read in parallel, and checked, instead of mapped."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+from tensordict.storage.mapped import MemoryMappedTensor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["read_copies", "read_into"]
+
+
+def read_into(root: Path, loaded: Any, out: Any, num_threads: int) -> None:
+    """Read the files of ``loaded`` into the tensors of ``out`` that can take them.
+
+    Those tensors then are the entries of ``loaded``: plain tensors of the CPU, without
+    gaps, of the shape and dtype that were saved. Other entries stay mapped.
+
+    Args:
+        root: the directory of the save.
+        loaded: what was loaded from it.
+        out: a container.
+        num_threads: the most threads.
+
+    Raises:
+        RuntimeError: a file is damaged. Tensors of ``out`` are then written to in part.
+    """
+    reading = _Reading(root, num_threads)
+    reading.add(loaded, out, ())
+    reading.read()
+
+
+def read_copies(root: Path, loaded: Any, num_threads: int) -> None:
+    """Read the files of ``loaded`` into new tensors, which become its entries.
+
+    Raises:
+        RuntimeError: a file is damaged.
+    """
+    reading = _Reading(root, num_threads)
+    reading.add(loaded, None, ())
+    reading.read()
+
+
+class _Reading:
+    """Files to be read, and where their values go."""
+
+    def __init__(self, root: Path, num_threads: int) -> None:
+        self.root = os.path.abspath(root)
+        self.num_threads = num_threads
+        self.wanted: list[tuple[str, str, torch.Tensor]] = []
+        self.places: list[tuple[dict[str, Any], str]] = []
+        # Two keys may have one tensor, which cannot take the values of both.
+        self.taken: set[int] = set()
+
+    def add(self, loaded: Any, out: Any, path: tuple[str, ...]) -> None:
+        if not loaded._is_dense or not (out is None or out._is_dense):
+            return
+        entries = loaded._tensordict
+        for key, value in entries.items():
+            present = None if out is None else out._get_entry(key, None)
+            if isinstance(value, CollectionProtocol):
+                if out is None or isinstance(present, CollectionProtocol):
+                    self.add(value, present, (*path, key))
+                continue
+            if not _is_whole_file(value):
+                continue
+            if out is None:
+                present = torch.empty(value.shape, dtype=value.dtype)
+            elif not _can_take(present, value) or present.data_ptr() in self.taken:
+                continue
+            self.taken.add(present.data_ptr())
+            name = repr((*path, key)) if path else repr(key)
+            self.wanted.append((name, value.filename, present))
+            self.places.append((entries, key))
+
+    def read(self) -> None:
+        if self.wanted:
+            _rust.read_into(self.root, self.wanted, self.num_threads)
+        for (entries, key), (_, _, tensor) in zip(
+            self.places, self.wanted, strict=True
+        ):
+            entries[key] = tensor
+
+
+def _is_whole_file(value: Any) -> bool:
+    return (
+        type(value) is MemoryMappedTensor
+        and value._filename is not None
+        and not value._index_chain
+        and not value.is_nested
+        and value.numel() > 0
+        and not str(value.dtype).startswith("torch.float8")
+    )
+
+
+def _can_take(tensor: Any, value: torch.Tensor) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and tensor.dtype == value.dtype
+        and tensor.shape == value.shape
+        and tensor.is_contiguous()
+        and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+    )

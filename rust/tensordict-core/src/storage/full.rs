@@ -1,0 +1,210 @@
+//! Reading whole leaves into memory that is there: parallel positioned reads, checked on the way.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use super::io::Disk;
+use super::sums::{self, BLOCK_BYTES, FileSum, SUMS_FILE, Sum, Sums};
+use super::verify::{Finding, Outcome, judge};
+use super::{StorageError, StorageResult, thread_count, threads};
+
+/// The bytes of a read. A whole number of blocks, so that each can be compared with its sum.
+const READ_BYTES: usize = 8 << 20;
+const _: () = assert!(READ_BYTES.is_multiple_of(BLOCK_BYTES));
+
+/// Files of fewer bytes are read several at a time.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Memory that is written to: that of a tensor.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    pointer: *mut u8,
+    length: usize,
+}
+
+// SAFETY: a target is an address and a length; each is written to by one thread at a time.
+unsafe impl Send for Target {}
+// SAFETY: as above.
+unsafe impl Sync for Target {}
+
+impl Target {
+    /// A target of `length` bytes from `pointer`.
+    ///
+    /// # Safety
+    /// The bytes stay allocated and writable, and nobody else reads or writes them, for as long as the
+    /// target is in use. Targets of one call of [`read_all`] do not overlap.
+    #[must_use]
+    pub unsafe fn new(pointer: *mut u8, length: usize) -> Self {
+        Self { pointer, length }
+    }
+}
+
+/// A leaf to be read.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The entry as messages show it.
+    pub key: String,
+    /// The file.
+    pub path: PathBuf,
+    /// Where its first bytes go.
+    pub target: Target,
+}
+
+/// Part of a leaf, or several small leaves.
+enum Task {
+    Part { request: usize, offset: usize },
+    Batch { start: usize, end: usize },
+}
+
+/// Reads the leaves of the save in the directory `root`.
+///
+/// Bytes that are not those of the sums are an error where the file was not modified since the
+/// save; the targets are then written to in part.
+///
+/// # Errors
+/// A file is missing or too short; bytes are damaged.
+pub fn read_all(root: &Path, requests: &[Request], threads: usize) -> StorageResult<()> {
+    let sums = std::fs::read_to_string(root.join(SUMS_FILE))
+        .ok()
+        .and_then(|text| Sums::parse(&text).ok())
+        .unwrap_or_default();
+    let reader = Reader {
+        requests,
+        sums: requests
+            .iter()
+            .map(|request| {
+                let name = request.path.strip_prefix(root).ok()?;
+                sums.files.get(name.to_str()?)
+            })
+            .collect(),
+        damages: Mutex::new(HashMap::new()),
+    };
+    let tasks = tasks(requests);
+    threads::for_each(tasks.len(), thread_count(threads), |number| {
+        match tasks[number] {
+            Task::Part { request, offset } => reader.part(request, offset),
+            Task::Batch { start, end } => {
+                (start..end).try_for_each(|request| reader.part(request, 0))
+            }
+        }
+    })?;
+    let mut damages: Vec<(usize, String)> = reader
+        .damages
+        .into_inner()
+        .unwrap_or_default()
+        .into_iter()
+        .collect();
+    if damages.is_empty() {
+        return Ok(());
+    }
+    damages.sort();
+    let damages = damages.into_iter().map(|(_, line)| line).collect();
+    Err(StorageError::Damaged { damages })
+}
+
+fn tasks(requests: &[Request]) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (number, request) in requests.iter().enumerate() {
+        let length = request.target.length;
+        if length >= BATCH_BYTES {
+            if start < number {
+                tasks.push(Task::Batch { start, end: number });
+            }
+            (start, bytes) = (number + 1, 0);
+            tasks.extend((0..length).step_by(READ_BYTES).map(|offset| Task::Part {
+                request: number,
+                offset,
+            }));
+            continue;
+        }
+        bytes += length;
+        if bytes >= BATCH_BYTES || number - start >= 64 {
+            tasks.push(Task::Batch {
+                start,
+                end: number + 1,
+            });
+            (start, bytes) = (number + 1, 0);
+        }
+    }
+    if start < requests.len() {
+        tasks.push(Task::Batch {
+            start,
+            end: requests.len(),
+        });
+    }
+    tasks
+}
+
+struct Reader<'r> {
+    requests: &'r [Request],
+    sums: Vec<Option<&'r FileSum>>,
+    /// What is damaged, by request.
+    damages: Mutex<HashMap<usize, String>>,
+}
+
+impl Reader<'_> {
+    /// Reads [`READ_BYTES`] of a leaf, or what is left of it.
+    fn part(&self, number: usize, offset: usize) -> StorageResult<()> {
+        let request = &self.requests[number];
+        let Target { pointer, length } = request.target;
+        if length == 0 {
+            return Ok(());
+        }
+        let part = READ_BYTES.min(length - offset);
+        // SAFETY: the part is within the target, whose maker keeps it writable and to us alone; no
+        // other task has this part.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(pointer.add(offset), part) };
+        let file = File::open(&request.path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => StorageError::MissingFile {
+                path: request.path.clone(),
+                key: request.key.clone(),
+            },
+            _ => self.refused(number, source),
+        })?;
+        let sum = self.sums[number].filter(|sum| sum.sum.length == length as u64);
+        let mut is_same = true;
+        let mut at = offset;
+        // A block is compared while it is in the cache.
+        for block in bytes.chunks_mut(BLOCK_BYTES) {
+            Disk::REAL
+                .read_exact_at(&file, block, at as u64)
+                .map_err(|source| self.refused(number, source))?;
+            if let Some(sum) = sum {
+                is_same &= match sum.sum.blocks.get(at / BLOCK_BYTES) {
+                    Some(&expected) => sums::crc32c(block) == expected,
+                    // A leaf of one block has the sum of all.
+                    None => Sum::of(block).whole == sum.sum.whole,
+                };
+            }
+            at += block.len();
+        }
+        if let Some(sum) = sum
+            && !is_same
+            && judge(&file, sum.modified_ns) == Outcome::Damaged
+        {
+            let line = Finding {
+                key: request.key.clone(),
+                path: request.path.clone(),
+                outcome: Outcome::Damaged,
+                detail: format!(
+                    "bytes {offset} to {} are not those that were saved",
+                    offset + part
+                ),
+            }
+            .to_line();
+            if let Ok(mut damages) = self.damages.lock() {
+                damages.entry(number).or_insert(line);
+            }
+        }
+        Ok(())
+    }
+
+    fn refused(&self, number: usize, source: io::Error) -> StorageError {
+        let request = &self.requests[number];
+        StorageError::io_of(request.key.clone(), &request.path, source)
+    }
+}

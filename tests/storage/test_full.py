@@ -1,0 +1,125 @@
+"""Loading into memory that is there, and more leaves than the kernel maps files."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tensordict import TensorDict
+from tensordict.storage import verify
+
+
+def make() -> TensorDict:
+    nested = TensorDict({"b": torch.arange(3_000_000)}, [])
+    small = {f"k{i}": torch.full((3, 2), float(i)) for i in range(200)}
+    return TensorDict({"n": nested, "none": torch.zeros(0), **small}, [])
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 5])
+@pytest.mark.parametrize("checks", [True, False])
+def test_tensors_of_out_are_filled(num_threads, checks, tmp_path):
+    make().save(tmp_path / "x", checks=checks)
+    out = make().apply(torch.zeros_like)
+    tensors = {key: out[key] for key in out.keys(True, True)}
+    loaded = TensorDict.load_memmap(tmp_path / "x", out=out, num_threads=num_threads)
+    assert loaded is out
+    for key, tensor in tensors.items():
+        assert torch.equal(tensor, make()[key])
+        if tensor.numel():
+            assert out[key] is tensor
+
+
+def test_tensors_that_do_not_fit_are_replaced(tmp_path):
+    TensorDict({key: torch.arange(6).view(2, 3) for key in "abcdef"}, []).save(tmp_path)
+    shared = torch.zeros(2, 3, dtype=torch.int64)
+    gaps = torch.zeros(3, 2, dtype=torch.int64).mT
+    out = TensorDict(
+        {
+            "a": torch.zeros(2, 3),
+            "b": torch.zeros(3, 2, dtype=torch.int64),
+            "c": gaps,
+            "d": shared,
+            "e": shared,
+            "f": {"x": torch.zeros(2)},
+        },
+        [],
+    )
+    TensorDict.load_memmap(tmp_path, out=out)
+    for key in "abcdef":
+        assert out[key].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert out["d"] is shared
+    assert out["e"] is not shared
+    assert gaps.eq(0).all()
+
+
+def test_damage_is_an_error_and_modified_is_not(tmp_path):
+    make().save(tmp_path / "x")
+    out = make().apply(torch.zeros_like)
+    TensorDict.load_memmap(tmp_path / "x")["k0"].fill_(7)
+    assert TensorDict.load_memmap(tmp_path / "x", out=out)["k0"].eq(7).all()
+    path = tmp_path / "x" / "n" / "b.memmap"
+    times = os.stat(path)
+    with path.open("r+b") as file:
+        file.seek(9_000_000)
+        file.write(b"\xff")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    if verify(tmp_path / "x").lines("changed or damaged"):
+        pytest.skip("the file system does not tell when a mapped file was changed")
+    with pytest.raises(
+        RuntimeError, match=r"\('n', 'b'\).*is damaged: bytes 8388608 to"
+    ):
+        TensorDict.load_memmap(tmp_path / "x", out=out)
+
+
+def test_a_locked_out_stays(tmp_path):
+    make().save(tmp_path / "x")
+    out = make().apply(torch.zeros_like).lock_()
+    with pytest.raises(RuntimeError, match="Cannot modify locked"):
+        TensorDict.load_memmap(tmp_path / "x", out=out)
+    assert out["k5"].eq(0).all()
+
+
+def test_links_out_of_the_save_are_refused(tmp_path):
+    make().save(tmp_path / "x")
+    (tmp_path / "secret").write_bytes(bytes(24))
+    leaf = tmp_path / "x" / "k0.memmap"
+    leaf.unlink()
+    leaf.symlink_to(tmp_path / "secret")
+    with pytest.raises(RuntimeError, match="'k0' is a symbolic link that leads out"):
+        TensorDict.load_memmap(tmp_path / "x")
+    leaf.unlink()
+    leaf.symlink_to("k1.memmap")
+    assert TensorDict.load_memmap(tmp_path / "x")["k0"].eq(1).all()
+    (tmp_path / "x" / "n").rename(tmp_path / "moved")
+    (tmp_path / "x" / "n").symlink_to(tmp_path / "moved")
+    with pytest.raises(RuntimeError, match="'n' is a symbolic link that leads out"):
+        TensorDict.load_memmap(tmp_path / "x")
+
+
+def test_more_leaves_than_mappings(tmp_path):
+    limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+    if limit > 100_000:
+        pytest.skip(f"the kernel maps {limit} files: a save of more takes too long")
+    count = limit + 100
+    td = TensorDict({f"k{i}": torch.full((2,), i) for i in range(count)})
+    saved = td.memmap(tmp_path / "x")
+    assert saved[f"k{count - 1}"].tolist() == [count - 1] * 2
+    del saved
+    loaded = TensorDict.load_memmap(tmp_path / "x", mode="r")
+    assert all(loaded[f"k{i}"].tolist() == [i, i] for i in range(0, count, 997))
+    message = r"mode='r'.*archive \(a path that ends with '.tdz'\)"
+    for mode in (None, "r+"):
+        with pytest.raises(RuntimeError, match=message):
+            TensorDict.load_memmap(tmp_path / "x", mode=mode)
+
+
+def test_preallocate(tmp_path):
+    large = TensorDict({"a": torch.zeros(1).expand(1 << 20)})
+    like = large.memmap_like(tmp_path / "x", preallocate=True)
+    assert like["a"].eq(0).all()
+    assert (tmp_path / "x" / "a.memmap").stat().st_blocks * 512 >= 4 << 20
+    huge = TensorDict({"a": torch.zeros(1).expand(1 << 50)})
+    with pytest.raises(OSError, match="'a'"):
+        huge.memmap_like(tmp_path / "y", preallocate=True)
+    assert not (tmp_path / "y" / "a.memmap").exists()
