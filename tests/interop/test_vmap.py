@@ -88,3 +88,29 @@ def test_dims_that_do_not_exist_are_refused(td):
         torch.vmap(lambda one: one, in_dims=2)(td)
     with pytest.raises(IndexError, match="out of range"):
         torch.vmap(lambda one: one, out_dims=3)(td)
+
+
+def test_vmap_maps_over_the_leaves_of_a_collection_without_batch_dims():
+    td = TensorDict(a=torch.arange(3.0), n={"b": torch.ones(3, 2)})
+    result = torch.vmap(lambda td: td["a"] * td["n", "b"].sum())(td)
+    assert result.tolist() == [0, 2, 4]
+
+
+# Forward mode imports decompositions that torch still compiles with its old compiler.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
+@pytest.mark.parametrize("jacobian", [torch.func.jacrev, torch.func.jacfwd])
+def test_jacobian_of_nested_parameters(jacobian):
+    td = TensorDict(a=torch.randn(3), n={"b": torch.randn(3)})
+    result = jacobian(lambda td: td["a"] * td["n", "b"])(td)
+    torch.testing.assert_close(result["a"], torch.diag(td["n", "b"]))
+    torch.testing.assert_close(result["n", "b"], torch.diag(td["a"]))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
+def test_hessian_of_nested_parameters():
+    td = TensorDict(a=torch.randn(3), n={"b": torch.randn(3)})
+    result = torch.func.hessian(lambda td: (td["a"] * td["n", "b"] ** 2).sum())(td)
+    torch.testing.assert_close(
+        result["n", "b", "n", "b"], torch.diag(2 * td["a"]), atol=1e-5, rtol=1e-5
+    )
+    assert not result["a", "a"].any()

@@ -61,12 +61,17 @@ def _stand_in(value: Any) -> Any:
     return torch.empty(()).expand(value.batch_size) if _is_collection(value) else value
 
 
+def _has_batch_dims(value: Any) -> bool:
+    """Whether a batch dim of a collection is mapped over; otherwise its leaves are."""
+    return _is_collection(value) and value.batch_dims > 0
+
+
 def _process_batched_inputs(
     original: Callable[..., Any], in_dims: Any, args: tuple[Any, ...], func: Any
 ) -> Any:
     if not _rules:
         register_foreach_rules()
-    flat, spec = _pytree.tree_flatten(args, is_leaf=_is_collection)
+    flat, spec = _pytree.tree_flatten(args, is_leaf=_has_batch_dims)
     if not any(map(_is_collection, flat)):
         return original(in_dims, args, func)
     stand_ins = _pytree.tree_unflatten(list(map(_stand_in, flat)), spec)
