@@ -627,6 +627,27 @@ class _SubTensorDict(TensorDictBase):
 
     # Files --------------------------------------------------------------------------
 
+    def is_empty(self) -> bool:
+        """Whether the collection of which this is a part has no leaf."""
+        return self._source.is_empty()
+
+    def auto_batch_size_(
+        self, batch_dims: int | None = None, keep_compliant_size: bool = False
+    ) -> Self:
+        """Refused unless the entries share no more dims than there are.
+
+        Nested collections count with their batch size, which is that of the parent.
+        """
+        shapes = [value.shape for value in self._entries().values()]
+        if shapes:
+            dims = enumerate(zip(*shapes, strict=False))
+            shortest = min(map(len, shapes))
+            end = next((dim for dim, sizes in dims if len({*sizes}) > 1), shortest)
+            if batch_dims is not None:
+                end = max(min(end, batch_dims), 0)
+            self.batch_size = list(shapes[0][:end])
+        return self
+
     def is_memmap(self) -> bool:
         """Whether the collection of which this is a part is memory-mapped."""
         return self._source.is_memmap()

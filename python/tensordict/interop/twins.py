@@ -169,7 +169,8 @@ def map_leaves(
     (all keep theirs), None (nobody has any), a list (the root's new ones; nested ones
     append theirs from dim ``k`` on), or a tuple that gives for each dim of ``prefix``
     the old dim whose name it takes, -1 for none: every container applies it to its own
-    names. With ``lock`` the result of a locked container is locked.
+    names. With ``lock`` the result of a locked container is locked;
+    where there is a ``prefix``, so is that of a nested one which is locked on its own.
     """
     if not td._is_dense:
         return td._map_leaves(op, args, prefix, names, tail, lock, k)
@@ -179,7 +180,8 @@ def map_leaves(
     entries = {}
     for key, value in list(td._tensordict.items()):
         if isinstance(value, CollectionProtocol):
-            entries[key] = map_leaves(value, op, args, prefix, names, tail, False, k)
+            alone = lock and prefix is not None and not td._is_locked
+            entries[key] = map_leaves(value, op, args, prefix, names, tail, alone, k)
         else:
             entries[key] = _call(value, op, args, tail, k)
     size = _spliced_size(old_size, prefix, k)
@@ -211,7 +213,8 @@ def split_leaves(
     all_entries: list[dict[str, Any]] = [{} for _ in prefixes]
     for key, value in list(td._tensordict.items()):
         if isinstance(value, CollectionProtocol):
-            parts = split_leaves(value, op, args, prefixes, names, False, k)
+            alone = lock and not td._is_locked
+            parts = split_leaves(value, op, args, prefixes, names, alone, k)
         else:
             parts = _call(value, op, args, NO_TAIL, k)
         for entries, part in zip(all_entries, parts, strict=True):

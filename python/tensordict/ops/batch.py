@@ -219,7 +219,8 @@ class BatchOps(CollectionProtocol):
 
         Raises:
             RuntimeError: a dim that has a name is given another.
-            ValueError: there are more or fewer names than batch dims.
+            IndexError: there are more names than batch dims.
+            ValueError: there are fewer.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3, 4])
@@ -239,6 +240,9 @@ class BatchOps(CollectionProtocol):
             rest = refined[at + 1 :]
             refined = [*refined[:at], *current[at:stop], *rest]
             refined = [None if name is Ellipsis else name for name in refined]
+        elif len(refined) > len(current):
+            msg = "list index out of range"
+            raise IndexError(msg)
         _check_refined(current, refined, names)
         self.names = refined
         return self

@@ -401,6 +401,8 @@ def _collect_matched(td: Any, other: Any, out: Leaves) -> None:
     for key, value in list(td._entries().items()):
         match = other._get_entry(key, None)
         if match is None:
+            if isinstance(value, CollectionProtocol) and value.is_empty():  # type: ignore[attr-defined]
+                continue
             raise KeyError(mismatch_message({key}, ()))
         if isinstance(value, CollectionProtocol):
             _collect_matched(value, match, out)

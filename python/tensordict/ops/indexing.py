@@ -109,6 +109,8 @@ class IndexingOps(CollectionProtocol):
             [0, 2]
         """
         mask.ndimension()
+        # Without dims a mask of any is the error of torch, not that of reading.
+        _rust.index_plan(self.batch_size, mask)
         result = _rust.index(self, mask)
         if inplace:
             return self._replace_content(result)
@@ -296,10 +298,12 @@ def _stays_in_place(item: Any) -> bool:
 
 def _fills(index: Any, value: torch.Tensor) -> bool:
     """Whether torch writes ``value`` as a number: into tensors of any dtype."""
+    if isinstance(index, torch.Tensor):
+        is_mask = index.dtype is torch.bool and index.dim() > 0
+    else:
+        is_mask = isinstance(index, list) and {*map(type, index)} == {bool}
     return (
-        isinstance(index, torch.Tensor)
-        and index.dtype is torch.bool
-        and index.dim() > 0
+        is_mask
         and value.numel() == 1
         and value.device.type == "cpu"
         and not value.requires_grad

@@ -247,6 +247,7 @@ def stack(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         torch.Size([2, 3])
     """
     if not isinstance(input[0], CollectionProtocol):
+        _check_no_collection(input)
         return torch.stack(input, dim, out=out)
     return stack_collections(input, dim, out)
 
@@ -275,6 +276,7 @@ def cat(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         torch.Size([4])
     """
     if not isinstance(input[0], CollectionProtocol):
+        _check_no_collection(input)
         return torch.cat(input, dim, out=out)
     return cat_collections(input, dim, out)
 
@@ -329,7 +331,11 @@ def stack_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
     try:
         ndim = len(tds[0].batch_size)
         at = dim + ndim + 1 if dim < 0 else dim
+        if not tds[0]._is_dense:
+            _check_members(tds)
         if not 0 <= at <= ndim:
+            # What cannot be stacked along any dim is the first error.
+            _rust.stack(tds, 0)
             raise IndexError(MSG_RANGE.format(ndim + 1, ndim, dim))
         if out is None:
             if _options._lazy_legacy:
@@ -347,6 +353,8 @@ def cat_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
         batch_size = tds[0].batch_size
         ndim = len(batch_size)
         at = dim + ndim if dim < 0 else dim
+        if not tds[0]._is_dense:
+            _check_members(tds)
         if not 0 <= at < ndim:
             raise RuntimeError(MSG_CAT_DIM.format(dim, list(batch_size)))
         if out is None:
@@ -357,8 +365,16 @@ def cat_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
     return _write_join(tds, at, out, _rust.cat, torch.cat, "cat")
 
 
+def _check_no_collection(tensors: Sequence[Any]) -> None:
+    if any(isinstance(item, CollectionProtocol) for item in tensors):
+        _check_members(tensors)
+
+
 def _check_members(tds: Sequence[Any]) -> None:
     for position, td in enumerate(tds):
+        if isinstance(td, torch.Tensor):
+            msg = f"'{type(td).__name__}' object has no attribute 'batch_size'"
+            raise AttributeError(msg)
         if not isinstance(td, CollectionProtocol):
             msg = (
                 f"expected Tensor as element {position} in argument 0, but got "

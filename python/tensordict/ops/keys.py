@@ -438,6 +438,11 @@ class KeysOps(CollectionProtocol):
         sets = [dict.fromkeys(_path_of(key) for key in keys) for keys in key_sets]
         if inplace and any(sets) and self.is_locked:
             raise RuntimeError(MSG_LOCKED)
+        if inplace:
+            for path in (path for paths in sets for path in paths if len(path) > 1):
+                parent = _rust.get(self, path[:-1], None)
+                if getattr(parent, "is_locked", False):
+                    raise RuntimeError(MSG_LOCKED)
         rest = _dense_copy(self)
         parts: list[Any] = []
         for paths in sets:
@@ -591,9 +596,9 @@ class KeysOps(CollectionProtocol):
         result = _dense_copy(self)
         present = {old: new for old, new in present.items() if old != new}
         values = {old: result.pop(old) for old in present}
+        _drop_emptied(result, {old[:-1] for old in present})
         for old, new in present.items():
             result.set(new, values[old])
-        _drop_emptied(result, {old[:-1] for old in present})
         return result
 
 
@@ -634,7 +639,7 @@ def _check_destinations(
         seen.add(new)
         if any(new[: len(old)] == old for old in moves):
             continue
-        if _rust.contains(td, new):
+        if _rust.contains(td, new) and not _is_emptied(td, new, moves):
             raise ValueError(MSG_DESTINATION_TAKEN.format(new))
         for end in range(1, len(new)):
             found = _rust.get(td, new[:end], None)
@@ -642,6 +647,19 @@ def _check_destinations(
                 break
             if not isinstance(found, CollectionProtocol):
                 raise ValueError(MSG_DESTINATION_THROUGH.format(new, new[:end]))
+
+
+def _is_emptied(
+    td: CollectionProtocol, path: tuple[str, ...], moves: Iterable[tuple[str, ...]]
+) -> bool:
+    """Whether all leaves of the collection at ``path`` are moved away."""
+    found = _rust.get(td, path)
+    if not isinstance(found, CollectionProtocol):
+        return False
+    leaves = found.keys(True, True)
+    return len(leaves) > 0 and all(
+        (*path, *_rust.unravel_key_to_tuple(key)) in moves for key in leaves
+    )
 
 
 def _restore(td: CollectionProtocol, entries: dict[str, Any]) -> None:

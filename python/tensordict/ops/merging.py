@@ -287,6 +287,8 @@ class MergingOps(CollectionProtocol):
         """
         if fast:
             idx = _plain_copy_index(self, tensordict, idx)
+            leaves = dict(tensordict.items(True, True))  # type: ignore[attr-defined]
+            return self.update_at_(leaves, idx, non_blocking=non_blocking)
         return self.update_at_(tensordict, idx, non_blocking=non_blocking)
 
     # Filling ---------------------------------------------------------------------
@@ -363,9 +365,12 @@ def _collect_writes(
     source: Any,
     index: Any,
     writes: list[tuple[Any, str, torch.Tensor, Any, Any]],
+    nested: bool = False,
 ) -> None:
     """The leaves of ``td`` and the values for them, checked against what is indexed."""
     for key, value in list(source.items()):
+        if _has_nothing(value, nested):
+            continue
         target = _rust.get(td, key)
         if not isinstance(target, CollectionProtocol) or target._is_non_tensor:
             path = _rust.unravel_key_to_tuple(key)
@@ -382,13 +387,22 @@ def _collect_writes(
             # The index means the batch dims of what is nested, not the dims of leaves.
             plan = _rust.index_plan(target.batch_size, index)
             at = ... if plan is None else plan[0]
-            _collect_writes(target, value, at, writes)
+            _collect_writes(target, value, at, writes, True)
         elif isinstance(value, Mapping):
-            _collect_writes(target, value, index, writes)
+            _collect_writes(target, value, index, writes, True)
         else:
             keys = target.keys(True, True, is_leaf=is_leaf_nontensor)
             spread = dict.fromkeys(keys, value)
             _collect_writes(target, spread, index, writes)
+
+
+def _has_nothing(value: Any, nested: bool) -> bool:
+    """Whether a nested value has nothing to write, so that no entry is needed for it."""
+    if isinstance(value, CollectionProtocol):
+        return nested and not value._is_non_tensor and not _rust.leaves(value)
+    if isinstance(value, Mapping):
+        return all(_has_nothing(item, True) for item in value.values())
+    return False
 
 
 def _plain_copy_index(td: Any, source: Any, index: Any) -> Any:

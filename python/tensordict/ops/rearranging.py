@@ -178,6 +178,9 @@ class RearrangingOps(CollectionProtocol):
                 raise RuntimeError(msg)
             total = length * repeats
         else:
+            if repeats.is_floating_point():
+                # The error of a size made of their sum.
+                torch.Size([repeats.sum().item()])
             if repeats.dim() == 1 and repeats.shape[0] not in (1, length):
                 raise RuntimeError(MSG_REPEATS.format(repeats.shape[0], length))
             count = repeats.numel()
@@ -231,7 +234,7 @@ class RearrangingOps(CollectionProtocol):
             if count != 1:
                 raise RuntimeError(MSG_ALIGN.format(count, 1))
             result = _rust.map_leaves(
-                self, _roll_flat, (shifts, ndim), None, True, 0, True, -1
+                self, _roll_flat, (shifts, ndim), self.batch_size, True, 0, True, -1
             )
         else:
             given = dims if isinstance(dims, (tuple, list)) else (dims,)
@@ -247,7 +250,7 @@ class RearrangingOps(CollectionProtocol):
             single = len(where) == 1 and isinstance(shifts, int)
             along: Any = where[0] if single else tuple(where)
             result = _rust.map_leaves(
-                self, "roll", (shifts, along), None, True, 0, True, -1
+                self, "roll", (shifts, along), self.batch_size, True, 0, True, -1
             )
         if inplace:
             result = self._replace_content(result)
@@ -279,7 +282,9 @@ class RearrangingOps(CollectionProtocol):
     def _flipped(self, dims: tuple[int, ...], name: str, args: Any) -> Self:
         # A single number is what torch reads fastest.
         args_of_leaf = dims if len(dims) == 1 else (dims,)
-        result = _rust.map_leaves(self, "flip", args_of_leaf, None, True, 0, True, -1)
+        result = _rust.map_leaves(
+            self, "flip", args_of_leaf, self.batch_size, True, 0, True, -1
+        )
         return self._remember(result, name, args, {})
 
     def flipud(self) -> Self:

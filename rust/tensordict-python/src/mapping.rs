@@ -249,6 +249,8 @@ struct MapLeaves<'a, 'py> {
     prefix: Option<&'a Bound<'py, PyAny>>,
     names: &'a Names<'py>,
     tail: Tail,
+    // Whether what is nested, and locked on its own, stays locked.
+    lock: bool,
     k: usize,
     call: LeafCall<'a, 'py>,
     splice: Splice<'a, 'py>,
@@ -265,7 +267,11 @@ impl<'py> MapLeaves<'_, 'py> {
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
                 Kind::Leaf => self.call.call(value)?,
-                Kind::Dense => self.walk(value)?,
+                Kind::Dense => {
+                    let part = self.walk(value)?;
+                    locking::lock_like(imports, value, &part, self.lock)?;
+                    part
+                }
                 Kind::Foreign => value.call_method1(
                     imports.names.method_map_leaves.bind(py),
                     (
@@ -274,7 +280,7 @@ impl<'py> MapLeaves<'_, 'py> {
                         self.prefix,
                         self.names.to_object(py)?,
                         self.tail.code(),
-                        false,
+                        self.lock,
                         self.k,
                     ),
                 )?,
@@ -381,6 +387,7 @@ fn map_from<'py>(
         prefix,
         names,
         tail,
+        lock: lock && prefix.is_some() && !container::is_locked(imports, td)?,
         k,
         call: LeafCall::new(imports, op, args, tail, k)?,
         splice: Splice::new(imports, k, names),
@@ -396,6 +403,8 @@ struct SplitLeaves<'a, 'py> {
     args: &'a Bound<'py, PyTuple>,
     prefixes: &'a Bound<'py, PyList>,
     names: &'a Names<'py>,
+    // As that of `MapLeaves`.
+    lock: bool,
     k: usize,
     call: LeafCall<'a, 'py>,
     splice: Splice<'a, 'py>,
@@ -412,7 +421,13 @@ impl<'py> SplitLeaves<'_, 'py> {
         for (key, value) in ffi::dict_pairs(&entries) {
             let parts = match kind(imports, &value)? {
                 Kind::Leaf => Parts::from_sequence(self.call.call(&value)?, num_parts)?,
-                Kind::Dense => Parts::from_vec(self.walk(&value)?, num_parts)?,
+                Kind::Dense => {
+                    let parts = self.walk(&value)?;
+                    for part in &parts {
+                        locking::lock_like(imports, &value, part, self.lock)?;
+                    }
+                    Parts::from_vec(parts, num_parts)?
+                }
                 Kind::Foreign => Parts::from_sequence(
                     value.call_method1(
                         imports.names.method_split_leaves.bind(py),
@@ -421,7 +436,7 @@ impl<'py> SplitLeaves<'_, 'py> {
                             self.args,
                             self.prefixes,
                             self.names.to_object(py)?,
-                            false,
+                            self.lock,
                             self.k,
                         ),
                     )?,
@@ -566,6 +581,7 @@ fn split_from<'py>(
         args,
         prefixes,
         names,
+        lock: lock && !container::is_locked(imports, td)?,
         k,
         call: LeafCall::new(imports, op, args, Tail::Nothing, k)?,
         splice: Splice::new(imports, k, names),
