@@ -15,7 +15,12 @@ from torch import nn, vmap
 from torch.utils._pytree import tree_map
 
 import tensordict
-from tensordict import MemoryMappedTensor, TensorDict
+from tensordict import (
+    LazyStackedTensorDict,
+    MemoryMappedTensor,
+    TensorDict,
+    set_lazy_legacy,
+)
 from tensordict.nn import TensorDictModule, TensorDictSequential, make_functional
 from virtual_clock import run_on_virtual_clock
 
@@ -50,6 +55,50 @@ def test_000_01_buckets_from_keywords():
     bucket1 = TensorDict(stream0=torch.randn(4), stream1=torch.randn(5))
     assert bucket0.batch_size == bucket1.batch_size == torch.Size([])
     assert list(bucket0.keys()) == ["stream0", "stream1"]
+
+
+@pytest.fixture
+def buckets():
+    return (
+        TensorDict(stream0=torch.randn(5), stream1=torch.randn(4)),
+        TensorDict(stream0=torch.randn(4), stream1=torch.randn(5)),
+    )
+
+
+def test_000_02_lazy_stack_and_its_text(buckets):
+    data = TensorDict.lazy_stack(buckets, dim=0)
+    assert (
+        str(data)
+        == """LazyStackedTensorDict(
+    fields={
+        stream0: Tensor(shape=torch.Size([2, -1]), device=cpu, dtype=torch.float32, is_shared=False),
+        stream1: Tensor(shape=torch.Size([2, -1]), device=cpu, dtype=torch.float32, is_shared=False)},
+    exclusive_fields={
+    },
+    batch_size=torch.Size([2]),
+    device=None,
+    is_shared=False,
+    stack_dim=0)"""
+    )
+
+
+def test_000_03_operations_on_a_lazy_stack(buckets):
+    data = TensorDict.lazy_stack(buckets, dim=0)
+    data_select = data.select("stream0")
+    data_plus_1 = data + 1
+    data_apply = data.apply(lambda x: x + 1)
+    assert list(data_select.keys()) == ["stream0"]
+    assert (data_plus_1 == data_apply).all()
+
+
+def test_000_04_indexing_gives_the_member(buckets):
+    data = TensorDict.lazy_stack(buckets, dim=0)
+    assert data[0] is buckets[0]
+
+
+def test_000_05_densify(buckets):
+    data_cont = TensorDict.lazy_stack(buckets, dim=0).densify()
+    assert data_cont["stream0"]._nested_tensor_size().tolist() == [[5], [4]]
 
 
 async def generate_numbers(frequency, queue):
@@ -87,6 +136,78 @@ def test_000_06_a_second_of_a_stream_of_7_hz():
         return values
 
     assert run_on_virtual_clock(wait7hz()) == [0, 1, 2, 3, 4, 5]
+
+
+class StreamedTensorDict(LazyStackedTensorDict):
+    """A lazy stack class that can be built from a dictionary of streams."""
+
+    @classmethod
+    async def from_streams(cls, streams, timeout, batch_size, densify=True):  # noqa: ASYNC109
+        td = cls(stack_dim=0)
+
+        # We construct a queue for each stream
+        queues = [asyncio.Queue() for _ in range(len(streams))]
+        tasks = []
+        for stream, queue in zip(streams.values(), queues, strict=True):
+            task = asyncio.create_task(stream(queue))
+            tasks.append(task)
+        for _ in range(batch_size):
+            values_tasks = []
+            for queue in queues:
+                values_task = asyncio.create_task(collect_data(queue, timeout))
+                values_tasks.append(values_task)
+            values = await asyncio.gather(*values_tasks)
+            td.append(TensorDict(dict(zip(streams.keys(), values, strict=True))))
+
+        # Cancel the generator tasks
+        for task in tasks:
+            task.cancel()
+        if densify:
+            return td.densify(layout=torch.strided)
+        return td
+
+
+async def main():
+    def stream0(queue):
+        return generate_numbers(frequency=7, queue=queue)
+
+    def stream1(queue):
+        return generate_numbers(frequency=3, queue=queue)
+
+    return await StreamedTensorDict.from_streams(
+        {"bucket0": stream0, "bucket1": stream1}, timeout=1, batch_size=10
+    )
+
+
+def test_000_07_a_subclass_built_with_append():
+    td = StreamedTensorDict(stack_dim=0)
+    td.append(TensorDict({"bucket0": [0, 1], "bucket1": [0]}))
+    td.append(TensorDict({"bucket0": [2], "bucket1": [1]}))
+    assert type(td) is StreamedTensorDict
+    assert td.batch_size == torch.Size([2])
+
+
+def test_000_08_two_streams_and_their_text():
+    td = run_on_virtual_clock(main())
+    assert (
+        str(td)
+        == """TensorDict(
+    fields={
+        bucket0: Tensor(shape=torch.Size([10, -1]), device=cpu, dtype=torch.int64, is_shared=False),
+        bucket1: Tensor(shape=torch.Size([10, -1]), device=cpu, dtype=torch.int64, is_shared=False)},
+    batch_size=torch.Size([10]),
+    device=None,
+    is_shared=False)"""
+    )
+
+
+def test_000_09_values_and_sizes_of_the_streams():
+    td = run_on_virtual_clock(main())
+    values = td["bucket0"].values()
+    assert (values == torch.arange(len(values))).all()
+    assert len(values) in (69, 70)
+    assert len(td["bucket1"].values()) in (29, 30)
+    assert set(td["bucket0"]._nested_tensor_size().flatten().tolist()) <= {6, 7, 8}
 
 
 # --- 001, the README ------------------------------------------------------------------
@@ -599,6 +720,30 @@ def test_004_12_nested_get_and_set(inputs_and_outputs):
     inputs_and_outputs["outputs", "probabilities"] = torch.sigmoid(logits)
     assert image.shape == torch.Size([100, 28, 28])
     assert list(inputs_and_outputs["outputs"].keys()) == ["logits", "probabilities"]
+
+
+def lazily_stacked():
+    tensordicts = [
+        TensorDict({"a": torch.rand(10), "b": torch.rand(10, 100, 100)}, [10])
+        for _ in range(3)
+    ]
+    with pytest.deprecated_call(), set_lazy_legacy(True):
+        stacked = torch.stack(tensordicts, 0)  # no stacking happens here
+    return tensordicts, stacked
+
+
+def test_004_13_a_lazy_stack_in_lazy_mode():
+    tensordicts, stacked = lazily_stacked()
+    assert isinstance(stacked, LazyStackedTensorDict)
+    stacked_a = stacked["a"]  # we stack the a values, b values are not stacked
+    assert stacked_a.shape == torch.Size([3, 10])
+    assert stacked[1] is tensordicts[1]
+
+
+def test_004_14_writing_to_a_lazy_stack():
+    tensordicts, stacked = lazily_stacked()
+    stacked["a"] = torch.zeros_like(stacked["a"])
+    assert (tensordicts[0]["a"] == 0).all()
 
 
 def test_004_15_lazy_preallocation():

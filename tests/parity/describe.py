@@ -30,6 +30,11 @@ def is_container(value: Any) -> bool:
     return not isinstance(value, type) and is_tensor_collection(value)
 
 
+def _is_stack(value: Any) -> bool:
+    """Whether a container is a stack of others, whose members are described."""
+    return type(value).__name__ == "LazyStackedTensorDict"
+
+
 def _pointer(tensor: torch.Tensor) -> int:
     try:
         return tensor.untyped_storage().data_ptr()
@@ -53,6 +58,9 @@ class Origins:
         self.identities.setdefault(id(value), path)
         if isinstance(value, torch.Tensor):
             self.memories.setdefault(_pointer(value), path)
+        elif _is_stack(value):
+            for position, item in enumerate(value.tensordicts):
+                self._collect(item, f"{path}[{position}]")
         elif is_container(value):
             for key, item in value.items():
                 self._collect(item, f"{path}.{key}")
@@ -85,6 +93,11 @@ def _numbers(values: Any) -> Any:
 
 
 def _tensor(value: torch.Tensor, origins: Origins, values: bool) -> dict[str, Any]:
+    if value.is_nested:
+        return {
+            "nested": str(value.layout),
+            "rows": [_tensor(row, origins, values) for row in value.unbind()],
+        }
     out: dict[str, Any] = {
         "tensor": str(value.dtype).removeprefix("torch."),
         "shape": list(value.shape),
@@ -126,6 +139,12 @@ def _container(
         out["locked"] = True
     if value.is_memmap():
         out["memmap"] = True
+    if _is_stack(value):
+        out["stack_dim"] = value.stack_dim
+        out["members"] = [
+            _describe(item, origins, values, whole) for item in value.tensordicts
+        ]
+        return out
     out["entries"] = [
         [str(key), _describe(item, origins, values, whole)]
         for key, item in value.items()

@@ -135,6 +135,27 @@ FIXTURES = {
         "o = TensorDict({'a': T([4, 3]), 'n': {'b': T([4, 3, 4], 'int64')}}, [4, 3])\n"
         "td = o._get_sub_tensordict(slice(1, 3))"
     ),
+    "lazy": (
+        "td = lazy_stack([TensorDict({'a': T([3], start=i), 'n': {'b': T([3, 2], "
+        "'int64', i)}}, [3]) for i in range(2)])"
+    ),
+    "lazy_last": (
+        "td = lazy_stack([TensorDict({'a': T([2], start=i), 'n': {'b': T([2, 2], "
+        "'int64', i)}}, [2]) for i in range(2)], -1)"
+    ),
+    "lazy_inner": (
+        "td = lazy_stack([TensorDict({'a': T([2, 3], start=i), 'n': {'b': T([2, 3])}}, "
+        "[2, 3]) for i in range(2)], 1)"
+    ),
+    "lazy_ragged": (
+        "td = lazy_stack([TensorDict({'a': T([2 + i], start=i), 'n': {'b': T([2])}}, []) "
+        "for i in range(2)])"
+    ),
+    "lazy_hetero": (
+        "td = lazy_stack([TensorDict({'a': T([2]), 'n': {'b': T([2])}}, [2]), "
+        "TensorDict({'a': T([2], start=1), 'x': T([2]), 'n': {'b': T([2]), "
+        "'y': T([2])}}, [2])])"
+    ),
     "grad": (
         "td = TensorDict({'a': T([2, 3]).requires_grad_(), "
         "'n': {'b': T([2, 3, 4]).requires_grad_()}}, [2, 3])"

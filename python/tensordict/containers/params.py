@@ -296,6 +296,19 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _del_entry(self, key: str) -> None:
         self._param_td._del_entry(key)
 
+    def _save_plan(self, plan: Any, level: int) -> None:
+        self._param_td._save_plan(plan, level)
+
+    def _saved(self, leaves: Any, directory: Any, inplace: bool) -> Any:
+        """The saved container of the parameters, which is no module."""
+        if inplace:
+            msg = (
+                "Cannot build a memmap TensorDict in-place. Use memmap or memmap_like "
+                "instead."
+            )
+            raise RuntimeError(msg)
+        return self._param_td._saved(leaves, directory, False)
+
     def _with_entries(self, entries: dict[str, Any]) -> Any:
         names = self.names if self._has_names() else None
         return _rust.new(

@@ -45,7 +45,11 @@ def moved(
         op, args, tail = "permute", (rest,), 2
     elif op == "permute":
         args = (rest,)
-    members = []
+    members: list[Any] = []
+    if rest == tuple(range(len(rest))) and op == "permute":
+        # Only the members change places.
+        members = list(td.tensordicts)
+        return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
     for member in td.tensordicts:
         # A ragged dim has a size of its own in each member.
         own = member.batch_size
