@@ -226,7 +226,7 @@ def test_a_pickle_is_the_same(td):
 
 
 def test_a_directory_is_the_same(td, tmp_path):
-    td.memmap(tmp_path / "saved")
+    td.memmap(tmp_path / "saved", copy_existing=True)
     other = TensorDict.load_memmap(tmp_path / "saved")
     assert alike(plain(other), plain(td))
 

@@ -2,6 +2,11 @@
 //!
 //! The specification of each function is its namesake in `tensordict.interop.lazy_twins`.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "functions of the module own what they make of Python's arguments"
+)]
+
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
@@ -157,10 +162,10 @@ fn stacked<'py>(
         }
         let own = container::batch_size(imports, member)?;
         match &mut size {
-            None => size = Some((MergedShape::of(&own.extract::<Vec<i64>>()?), own)),
+            None => size = Some((MergedShape::of(&dims_of(&own)?), own)),
             Some((shape, last)) if last.is(&own) => shape.repeat(),
             Some((shape, _)) => {
-                if !shape.add(&own.extract::<Vec<i64>>()?) {
+                if !shape.add(&dims_of(&own)?) {
                     return Ok(None);
                 }
             }
@@ -219,18 +224,20 @@ fn merged_size<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = members.py();
     let imports = imports(py)?;
-    let mut merged: Option<(MergedShape, Bound<'py, PyAny>)> = None;
+    let mut merged: Option<(MergedShape, Bound<'py, PyTuple>)> = None;
     for member in members {
         let size = if container::is_dense(imports, &member)? {
-            container::batch_size(imports, &member)?.into_any()
+            container::batch_size(imports, &member)?
         } else {
-            member.getattr(imports.names.property_batch_size.bind(py))?
+            member
+                .getattr(imports.names.property_batch_size.bind(py))?
+                .cast_into::<PyTuple>()?
         };
         match &mut merged {
-            None => merged = Some((MergedShape::of(&size.extract::<Vec<i64>>()?), size)),
+            None => merged = Some((MergedShape::of(&dims_of(&size)?), size)),
             Some((shape, last)) if last.is(&size) => shape.repeat(),
             Some((shape, last)) => {
-                if !shape.add(&size.extract::<Vec<i64>>()?) {
+                if !shape.add(&dims_of(&size)?) {
                     return Ok(None);
                 }
                 *last = size;
@@ -241,6 +248,15 @@ fn merged_size<'py>(
         return Ok(None);
     };
     new_size(imports, py, &dims).map(Some)
+}
+
+/// The dims of a `torch.Size`.
+fn dims_of(size: &Bound<'_, PyTuple>) -> PyResult<Dims> {
+    let mut dims = Dims::with_capacity(size.len());
+    for dim in size.iter_borrowed() {
+        dims.push(dim.extract()?);
+    }
+    Ok(dims)
 }
 
 fn new_size<'py>(imports: &Imports, py: Python<'py>, dims: &Dims) -> PyResult<Bound<'py, PyAny>> {
