@@ -33,8 +33,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from tensordict import _rust
 
 if TYPE_CHECKING:
+    import types
     import weakref
     from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
 
     import torch
 
@@ -47,6 +49,11 @@ __all__ = [
 ]
 
 NestedKeyLike = str | tuple[Any, ...]
+
+if TYPE_CHECKING:
+    _IndexPart: TypeAlias = int | slice | torch.Tensor | types.EllipsisType | None
+    BatchIndex: TypeAlias = _IndexPart | list[int] | range | tuple[_IndexPart, ...]
+    """What an index along the batch dims may be, as far as types tell it from a key."""
 
 
 class _NoDefault(enum.IntEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from tensordict import _rust
 from tensordict.interop.access_twins import value_of
@@ -13,7 +13,7 @@ from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.protocol import BatchIndex, NestedKeyLike
 
 __all__ = ["AccessOps"]
 
@@ -35,6 +35,12 @@ class AccessOps(CollectionProtocol):
 
     # Reading -------------------------------------------------------------------
 
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...
+    @overload
+    def __getitem__(self, index: BatchIndex) -> Self: ...
+    @overload
+    def __getitem__(self, index: Any) -> Any: ...
     def __getitem__(self, index: Any) -> Any:
         """The entry at a nested key, or the container of the entries indexed.
 

@@ -333,7 +333,7 @@ def _right(mask: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
 
 def _where_tree(td: Any, condition: torch.Tensor, other: Any, pad: Any) -> Any:
     # A part of another collection must not be written: the result is a plain one.
-    result = _rust.clone_structure(td) if td._is_dense else td._as_dense()
+    result = _rust.clone_structure(td) if td._is_dense else td._as_plain()
     entries, others = dict(td._entries()), other._entries()
     for key, value in list(entries.items()):
         item = others.get(key, NO_DEFAULT)

@@ -12,7 +12,9 @@ from typing import (
     Generic,
     NoReturn,
     Self,
+    cast,
     dataclass_transform,
+    overload,
 )
 
 import numpy as np
@@ -25,13 +27,15 @@ from tensordict.interop.twins import MSG_LOCKED
 from tensordict.ops.display import describe_fields
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.registry import type_text
-from tensordict.tensorclass.casting import cast
+from tensordict.tensorclass.casting import cast_field
 from tensordict.tensorclass.fields import OPTIONS, prepare
 from tensordict.tensorclass.files import load_class, plan_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from tensordict.protocol import BatchIndex
 
 __all__ = ["TensorClass"]
 
@@ -68,8 +72,31 @@ MSG_OPTIONS = (
 )
 
 
-@dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
-class TensorClass(TensorCollection):
+if TYPE_CHECKING:
+    # For checkers a subclass is a dataclass with three more fields, which are only given
+    # by name. What is given for one is of more types than what is read.
+
+    class _BatchSize:
+        def __get__(self, tc: object, owner: Any = None) -> torch.Size: ...
+        def __set__(self, tc: object, size: Sequence[int] | int | None) -> None: ...
+
+    class _Device:
+        def __get__(self, tc: object, owner: Any = None) -> torch.device | None: ...
+        def __set__(
+            self, tc: object, device: torch.device | str | int | None
+        ) -> None: ...
+
+    class _Names:
+        def __get__(self, tc: object, owner: Any = None) -> list[str | None]: ...
+        def __set__(self, tc: object, names: Sequence[str | None] | None) -> None: ...
+
+    @dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
+    class _DataclassLike(TensorCollection): ...
+else:
+    _DataclassLike = TensorCollection
+
+
+class TensorClass(_DataclassLike):
     """A collection with typed fields: subclasses declare them as a dataclass does.
 
     A subclass gets an ``__init__`` with an argument per field, and ``batch_size``,
@@ -117,7 +144,15 @@ class TensorClass(TensorCollection):
     _plain_fields: ClassVar[frozenset[str]] = frozenset()
 
     if TYPE_CHECKING:
-        _tensordict: Any  # type: ignore[assignment]
+
+        @property
+        def _tensordict(self) -> Any: ...
+
+        batch_size: _BatchSize = dataclasses.field(
+            kw_only=True, default=cast("Any", ...)
+        )  # type: ignore[assignment]
+        device: _Device = dataclasses.field(kw_only=True, default=cast("Any", ...))  # type: ignore[assignment]
+        names: _Names = dataclasses.field(kw_only=True, default=cast("Any", ...))  # type: ignore[assignment]
 
     def __init_subclass__(
         cls,
@@ -139,8 +174,10 @@ class TensorClass(TensorCollection):
             raise TypeError(MSG_OPTIONS.format(OPTIONS, flags))
         return _with_flags(cls, flags)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(MSG_ABSTRACT)
+    if not TYPE_CHECKING:
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            raise NotImplementedError(MSG_ABSTRACT)
 
     # Fields ----------------------------------------------------------------------------
 
@@ -166,7 +203,7 @@ class TensorClass(TensorCollection):
     def _set_attribute(self, name: str, value: Any) -> None:
         """Set a field that asks for more than storing, or another attribute."""
         cls = type(self)
-        if cls._frozen and "_is_frozen" in self.__dict__ and not name.startswith("_"):
+        if cls._frozen and self._is_initialized and not name.startswith("_"):
             msg = f"cannot assign to field {name!r}"
             raise dataclasses.FrozenInstanceError(msg)
         if name in cls.__expected_keys__:
@@ -196,7 +233,7 @@ class TensorClass(TensorCollection):
         """What is stored of a value, and whether as a tensor or a collection."""
         cls = type(self)
         if cls._autocast:
-            value, is_settled = cast(self, name, value)
+            value, is_settled = cast_field(self, name, value)
             if is_settled:
                 return value, isinstance(value, (torch.Tensor, CollectionProtocol))
         if cls._tensor_only or isinstance(value, (torch.Tensor, CollectionProtocol)):
@@ -228,8 +265,12 @@ class TensorClass(TensorCollection):
         return value._value()
 
     def _freeze(self) -> None:
-        object.__setattr__(self, "_is_frozen", True)
+        object.__setattr__(self, "_is_initialized", True)
         self._tensordict.lock_()
+
+    def _thaw(self) -> None:
+        """Let ``__init__`` and ``__post_init__`` set fields of a frozen class."""
+        object.__setattr__(self, "_is_initialized", False)
 
     @classmethod
     def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
@@ -243,7 +284,11 @@ class TensorClass(TensorCollection):
         """An instance around a container that has no other keys than its fields."""
         made = _rust.wrap_fields(cls, inner)
         if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
+            if cls._frozen:
+                made._thaw()
             made.__post_init__(*_init_var_defaults(cls))
+            if cls._frozen:
+                object.__setattr__(made, "_is_initialized", True)
         return made
 
     @classmethod
@@ -541,6 +586,10 @@ class TensorClass(TensorCollection):
 
     # Access ----------------------------------------------------------------------------
 
+    @overload
+    def __getitem__(self, index: BatchIndex) -> Self: ...
+    @overload
+    def __getitem__(self, index: Any) -> Any: ...
     def __getitem__(self, index: Any) -> Any:
         """The instance of the fields indexed along the batch dims.
 
@@ -624,6 +673,18 @@ class TensorClass(TensorCollection):
             for name in self._field_names():
                 result.setdefault(name, None)
         return result
+
+    # Of a stack ------------------------------------------------------------------------
+
+    @property
+    def stack_dim(self) -> int:
+        """The dim of a lazy stack along which its members lie."""
+        return self._tensordict.stack_dim
+
+    @property
+    def tensordicts(self) -> list[Any]:
+        """The members of a lazy stack, as plain collections."""
+        return self._tensordict.tensordicts
 
     # Files -----------------------------------------------------------------------------
 

@@ -10,12 +10,12 @@ import torch
 
 from tensordict.protocol import CollectionProtocol
 
-__all__ = ["cast"]
+__all__ = ["cast_field"]
 
 MSG_CAST = "Failed to cast the value {} to the type annotation {}."
 
 
-def cast(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
+def cast_field(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
     """The value of a field in the type of its annotation, and whether that settles it.
 
     It does where the annotation is a class: then the value is stored as it is, without

@@ -106,8 +106,8 @@ def _class_of(cls: Any, inplace: bool, options: dict[str, bool]) -> Any:
         namespace[field.name] = declared
     for member in ("__dataclass_fields__", "__dataclass_params__", "__init__"):
         namespace.pop(member, None)
-    decorate: Any = tensorclass(**options)
-    return decorate(type(name, (), namespace))
+    make: Any = tensorclass
+    return make(**options)(type(name, (), namespace))
 
 
 def _plain(value: Any) -> Any:

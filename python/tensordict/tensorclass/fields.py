@@ -259,6 +259,8 @@ def _generated_init(cls: Any) -> Any:
         f"    _fill({this}, {{{', '.join(entries)}}}, {', '.join(own)})",
         f"    if _unknown: _set_further({this}, _unknown)",
     ]
+    if cls._frozen:
+        lines.append(f"    {this}._thaw()")
     if hasattr(cls, "__post_init__"):
         lines.append(f"    {this}.__post_init__({', '.join(init_vars)})")
     if cls._frozen:
@@ -333,6 +335,8 @@ def _wrapped_init(cls: Any, own_init: Any) -> Any:
         **kwargs: Any,
     ) -> None:
         _rust.fill_fields(self, {}, batch_size, device, names)
+        if cls._frozen:
+            self._thaw()
         own_init(self, *args, **kwargs)
         _fill_defaults(self)
         if cls._frozen:
