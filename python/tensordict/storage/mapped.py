@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import warnings
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -11,11 +10,24 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.storage.anonymous import FileHandler
-from tensordict.storage.leaves import nested_from_flat, prepare
+from tensordict.storage.chains import one_index
+from tensordict.storage.leaves import nested_from_flat
+from tensordict.storage.making import (
+    absolute,
+    file_of,
+    fill,
+    make_zeros,
+    over_handler,
+    parse_arguments,
+    wrap,
+    write,
+    write_nested,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tensordict.storage.anonymous import FileHandler
 
 __all__ = ["MemoryMappedTensor"]
 
@@ -177,7 +189,7 @@ class MemoryMappedTensor(torch.Tensor):
             )
         if isinstance(input, MemoryMappedTensor) and filename is not None:
             known = input._filename
-            if known is not None and known == _absolute(filename):
+            if known is not None and known == absolute(filename):
                 return input  # type: ignore[return-value]
             if known is not None and not copy_existing:
                 raise RuntimeError(
@@ -186,16 +198,16 @@ class MemoryMappedTensor(torch.Tensor):
                     "pass copy_existing=True."
                 )
         if input.is_nested:
-            return _write_nested(cls, input, filename, existsok)
+            return write_nested(cls, input, filename, existsok)
         if isinstance(shape, torch.Tensor):
-            return _make(cls, shape, input.dtype, filename, existsok)
+            return make_zeros(cls, shape, input.dtype, filename, existsok)
         size = input.shape if shape is None else torch.Size(shape)
         if not copy_data or (input.device.type == "meta" and not input.numel()):
-            return _make(cls, size, input.dtype, filename, existsok)
+            return make_zeros(cls, size, input.dtype, filename, existsok)
         if size != input.shape:
             # By copy_, whose rules of broadcasting and whose message they are.
             input = torch.empty(size, dtype=input.dtype).copy_(input)
-        return _write(cls, input, size, filename, existsok)
+        return write(cls, input, size, filename, existsok)
 
     @classmethod
     def from_storage(
@@ -226,7 +238,7 @@ class MemoryMappedTensor(torch.Tensor):
         if isinstance(storage, torch.TypedStorage):
             dtype = dtype or storage.dtype
             storage = cast("torch.UntypedStorage", storage.untyped())
-        found = _file_of(storage)
+        found = file_of(storage)
         if (
             filename is not None
             and found is not None
@@ -243,8 +255,8 @@ class MemoryMappedTensor(torch.Tensor):
             tensor = nested_from_flat(tensor[:num_items], shape)
         elif shape is not None:
             tensor = tensor.view(shape)
-        name = found if filename is None else _absolute(filename)
-        made = _wrap(cls, tensor, name, handler)
+        name = found if filename is None else absolute(filename)
+        made = wrap(cls, tensor, name, handler)
         return made if index is None else made[index]
 
     @classmethod
@@ -272,10 +284,10 @@ class MemoryMappedTensor(torch.Tensor):
             PermissionError: ``mode`` is ``"r+"`` and the file is not writable.
             ValueError: ``mode`` is something else.
         """
-        path = _absolute(filename)
+        path = absolute(filename)
         if isinstance(shape, torch.Tensor):
             flat = _rust.map_file(path, str(dtype), [int(shape.prod(1).sum())], mode)
-            made = _wrap(cls, nested_from_flat(flat, shape), path, None)
+            made = wrap(cls, nested_from_flat(flat, shape), path, None)
             made._parent_shape = shape
         else:
             made = _rust.map_file(path, str(dtype), list(shape), mode)
@@ -302,11 +314,11 @@ class MemoryMappedTensor(torch.Tensor):
         index: Any = None,
     ) -> Self:
         if isinstance(shape, torch.Tensor):
-            flat = _over_handler(handler, dtype, [int(shape.prod(1).sum())])
-            made = _wrap(cls, nested_from_flat(flat, shape), None, handler)
+            flat = over_handler(handler, dtype, [int(shape.prod(1).sum())])
+            made = wrap(cls, nested_from_flat(flat, shape), None, handler)
             made._parent_shape = shape
         else:
-            made = _wrap(cls, _over_handler(handler, dtype, shape), None, handler)
+            made = wrap(cls, over_handler(handler, dtype, shape), None, handler)
         return made if index is None else made[index]
 
     @classmethod
@@ -322,22 +334,22 @@ class MemoryMappedTensor(torch.Tensor):
             TypeError: there is no shape.
             RuntimeError: the file exists and ``existsok`` is not set; another device.
         """
-        shape, dtype, filename, existsok, _ = _parse(args, kwargs)
-        return _make(cls, shape, dtype, filename, existsok)
+        shape, dtype, filename, existsok, _ = parse_arguments(args, kwargs)
+        return make_zeros(cls, shape, dtype, filename, existsok)
 
     @classmethod
     def zeros(cls, *args: Any, **kwargs: Any) -> Self:
         """Make a tensor of zeros. See :meth:`empty`."""
-        shape, dtype, filename, existsok, _ = _parse(args, kwargs)
+        shape, dtype, filename, existsok, _ = parse_arguments(args, kwargs)
         is_new = filename is None or not os.path.exists(filename)
-        made = _make(cls, shape, dtype, filename, existsok)
+        made = make_zeros(cls, shape, dtype, filename, existsok)
         return made if is_new else made.zero_()
 
     @classmethod
     def ones(cls, *args: Any, **kwargs: Any) -> Self:
         """Make a tensor of ones. See :meth:`empty`."""
-        shape, dtype, filename, existsok, _ = _parse(args, kwargs)
-        return _fill(cls, shape, dtype, filename, existsok, 1)
+        shape, dtype, filename, existsok, _ = parse_arguments(args, kwargs)
+        return fill(cls, shape, dtype, filename, existsok, 1)
 
     @classmethod
     def full(cls, *args: Any, **kwargs: Any) -> Self:
@@ -348,10 +360,10 @@ class MemoryMappedTensor(torch.Tensor):
         fill_value = kwargs.pop("fill_value", None)
         if fill_value is None and len(args) == 2 and not isinstance(args[0], int):
             args, fill_value = args[:1], args[1]  # type: ignore[misc]
-        shape, dtype, filename, existsok, _ = _parse(args, kwargs)
+        shape, dtype, filename, existsok, _ = parse_arguments(args, kwargs)
         if fill_value is None:
             raise TypeError("full() needs the value to fill with: pass fill_value=.")
-        return _fill(cls, shape, dtype, filename, existsok, fill_value)
+        return fill(cls, shape, dtype, filename, existsok, fill_value)
 
     @classmethod
     def empty_like(
@@ -405,7 +417,7 @@ class MemoryMappedTensor(torch.Tensor):
             raise RuntimeError(
                 "the MemoryMappedTensor has already a filename associated."
             )
-        self._filename = _absolute(value)
+        self._filename = absolute(value)
 
     @property
     def index(self) -> Any:
@@ -500,7 +512,7 @@ class MemoryMappedTensor(torch.Tensor):
         if self._index_chain and not self.numel():
             # Nothing is left of the file, and a new dim cut to nothing has no index.
             return self.dtype, self.shape, None
-        return self.dtype, self._parent_shape, _one_index(self)
+        return self.dtype, self._parent_shape, one_index(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         dtype, shape, index = self._pickle_args()
@@ -538,10 +550,6 @@ class MemoryMappedTensor(torch.Tensor):
 MemoryMappedTensor.__module__ = "tensordict.memmap"
 
 
-def _absolute(filename: str | Path) -> str:
-    return os.path.abspath(os.fspath(filename))
-
-
 def _warn_deprecated(name: str) -> None:
     warnings.warn(
         f"MemoryMappedTensor.{name} is deprecated and will be removed in "
@@ -549,219 +557,3 @@ def _warn_deprecated(name: str) -> None:
         DeprecationWarning,
         stacklevel=3,
     )
-
-
-def _wrap(
-    cls: type[MemoryMappedTensor],
-    tensor: torch.Tensor,
-    filename: str | None,
-    handler: FileHandler | None,
-) -> Any:
-    made = tensor.as_subclass(cls)
-    if filename is not None:
-        made._filename = filename
-    if handler is not None:
-        made._handler = handler
-    return made
-
-
-def _file_of(storage: torch.UntypedStorage) -> str | None:
-    """The file that a storage is mapped from, from its beginning."""
-    address = storage.data_ptr()
-    found = _rust.mapping_of(address) if address else None
-    if found is not None:
-        path, offset, _, _ = found
-        return os.path.abspath(path) if offset == 0 else None
-    return storage.filename
-
-
-def _check_target(filename: str | Path, existsok: bool) -> str:
-    if os.path.islink(filename):
-        raise RuntimeError(
-            f"Refusing to write memory-mapped tensor through symlink {filename}."
-        )
-    if not existsok and os.path.exists(filename):
-        raise RuntimeError(f"The file {filename} already exists.")
-    return _absolute(filename)
-
-
-def _over_handler(handler: FileHandler, dtype: torch.dtype, shape: Any) -> torch.Tensor:
-    size = torch.Size(shape)
-    num_items = size.numel()
-    if num_items == 0:
-        return torch.empty(size, dtype=dtype)
-    flat = torch.frombuffer(handler.buffer, dtype=dtype, count=num_items)
-    return flat.view(size)
-
-
-def _make(
-    cls: type[MemoryMappedTensor],
-    shape: torch.Size | torch.Tensor,
-    dtype: torch.dtype,
-    filename: str | Path | None,
-    existsok: bool,
-    reserve: bool = False,
-) -> Any:
-    """A tensor of zeros; over a file that exists, of what is there."""
-    sizes = (
-        [int(shape.prod(1).sum())] if isinstance(shape, torch.Tensor) else list(shape)
-    )
-    if filename is not None:
-        path = _check_target(filename, existsok)
-        made: Any = _rust.create_file(path, str(dtype), sizes)
-        if isinstance(shape, torch.Tensor):
-            made = _wrap(cls, nested_from_flat(made, shape), path, None)
-            made._parent_shape = shape
-        return made
-    size = torch.Size(sizes).numel() * dtype.itemsize
-    return cls._from_handler(FileHandler(max(1, size), reserve), dtype, shape)
-
-
-def _write(
-    cls: type[MemoryMappedTensor],
-    source: torch.Tensor,
-    size: torch.Size,
-    filename: str | Path | None,
-    existsok: bool,
-) -> Any:
-    if filename is None:
-        made = _make(cls, size, source.dtype, None, existsok, reserve=True)
-        torch.Tensor.copy_(made, source)
-        return made
-    path = _check_target(filename, existsok)
-    plain = prepare(source)[0]
-    return _rust.write_file(path, plain, str(source.dtype), list(size))
-
-
-def _write_nested(
-    cls: type[MemoryMappedTensor],
-    source: torch.Tensor,
-    filename: str | Path | None,
-    existsok: bool,
-) -> Any:
-    flat, _, _, _, _ = prepare(source)
-    table = source._nested_tensor_size()
-    if filename is not None:
-        path = _check_target(filename, existsok)
-        flat = _rust.write_file(path, flat, str(source.dtype), list(flat.shape))
-        made = _wrap(cls, nested_from_flat(flat, table), path, None)
-        made._parent_shape = table
-        return made
-    handler = FileHandler(max(1, flat.numel() * flat.element_size()), reserve=True)
-    _over_handler(handler, flat.dtype, flat.shape).copy_(flat)
-    return cls._from_handler(handler, flat.dtype, table)
-
-
-def _fill(
-    cls: type[MemoryMappedTensor],
-    shape: torch.Size,
-    dtype: torch.dtype,
-    filename: str | Path | None,
-    existsok: bool,
-    fill_value: Any,
-) -> Any:
-    if filename is None:
-        return _make(cls, shape, dtype, None, existsok, True).fill_(fill_value)
-    path = _check_target(filename, existsok)
-    # The file is written from one block, repeated, so that a full disk is an error.
-    num_items = min(torch.Size(shape).numel(), (1 << 20) // dtype.itemsize)
-    block = torch.full((num_items,), fill_value, dtype=dtype)
-    return _rust.write_file(path, block, str(dtype), list(shape))
-
-
-def _parse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The shape, dtype, file name, ``existsok`` and device of a call like torch.empty."""
-    kwargs = dict(kwargs)
-    shape = kwargs.pop("shape", None)
-    if args:
-        is_one = len(args) == 1 and not isinstance(args[0], (int, np.integer))
-        shape = args[0] if is_one else args
-    if shape is None:
-        raise TypeError("Could not find the shape argument in the arguments.")
-    if isinstance(shape, (int, np.integer)):
-        shape = (shape,)
-    if not isinstance(shape, torch.Tensor):
-        shape = torch.Size(shape)
-    device = kwargs.pop("device", None)
-    if device is not None and torch.device(device).type != "cpu":
-        raise RuntimeError("Only CPU tensors are supported.")
-    dtype = kwargs.pop("dtype", None) or torch.get_default_dtype()
-    filename = kwargs.pop("filename", None)
-    existsok = bool(kwargs.pop("existsok", False))
-    return shape, dtype, filename, existsok, device
-
-
-# One index for a chain of indices -----------------------------------------------------
-
-
-def _one_index(tensor: MemoryMappedTensor) -> Any:
-    """The index into the whole file that gives a view, however it was made."""
-    chain = tensor._index_chain
-    if not chain:
-        return None
-    source, item = chain
-    if not source:
-        # None means no index here, so the index None is given as a tuple.
-        return (None,) if item is None else item
-    items = [item]
-    while source:
-        source, item = source
-        items.append(item)
-    items.reverse()
-    return _compose(tuple(tensor._parent_shape), items)
-
-
-def _compose(shape: tuple[int, ...], items: list[Any]) -> tuple[Any, ...]:
-    """Several plain indices, one after the other, as one.
-
-    Follows each dim of the file: it is an int once it was indexed by one, a range of
-    positions otherwise; a new dim is ``None``.
-    """
-    picked: list[int | range] = [range(size) for size in shape]
-    # The dims of the view at this point: which dim of the file each is, None for new.
-    dims: list[int | None] = list(range(len(shape)))
-    for item in items:
-        parts = list(item) if isinstance(item, tuple) else [item]
-        num_taken = sum(part is not None and part is not Ellipsis for part in parts)
-        if Ellipsis in [part for part in parts if not isinstance(part, torch.Tensor)]:
-            place = next(i for i, part in enumerate(parts) if part is Ellipsis)
-            parts[place : place + 1] = [slice(None)] * (len(dims) - num_taken)
-            # torch takes more of them, for no dims.
-            parts = [part for part in parts if part is not Ellipsis]
-        kept: list[int | None] = []
-        rest = iter(dims)
-        for part in parts:
-            if part is None:
-                kept.append(None)
-                continue
-            dim = next(rest)
-            if isinstance(part, slice):
-                kept.append(dim)
-                if dim is not None:
-                    picked[dim] = picked[dim][part]  # type: ignore[index]
-            elif dim is not None:
-                picked[dim] = picked[dim][operator.index(part)]  # type: ignore[index]
-        dims = [*kept, *rest]
-    return tuple(_layout(picked, dims))
-
-
-def _layout(picked: list[int | range], dims: list[int | None]) -> list[Any]:
-    """The index that picks these positions and shows the dims in this order."""
-    index: list[Any] = []
-    file_dims = iter(range(len(picked)))
-    for dim in dims:
-        if dim is None:
-            index.append(None)
-            continue
-        for passed in file_dims:
-            index.append(_as_index(picked[passed]))
-            if passed == dim:
-                break
-    index.extend(_as_index(picked[passed]) for passed in file_dims)
-    return index
-
-
-def _as_index(positions: int | range) -> int | slice:
-    if isinstance(positions, int):
-        return positions
-    return slice(positions.start, max(positions.start, positions.stop), positions.step)

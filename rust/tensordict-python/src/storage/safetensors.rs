@@ -112,6 +112,7 @@ fn read_safetensors<'py>(
         let request = MapRequest {
             path: &path,
             length: header.file_bytes,
+            root: None,
         };
         let mapping = map::open(&request, map_mode, &|| "of this file".to_owned())?;
         Ok((header, mapping))
