@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.checks import is_non_tensor
+from tensordict.checks import is_leaf_nontensor, is_non_tensor
 from tensordict.containers.dense import TensorDict
 from tensordict.ops.joining import dense_stack_tds
 from tensordict.protocol import CollectionProtocol
@@ -382,7 +382,7 @@ def merge_tensordicts(
     result = tensordicts[0].empty(recurse=True)
     done: set[Any] = set()
     for td in tensordicts:
-        for key, value in td.items(True, True):
+        for key, value in td.items(True, True, is_leaf=is_leaf_nontensor):
             if key in done:
                 continue
             done.add(key)
@@ -412,7 +412,8 @@ def _merge_entry(result: Any, key: Any, value: Any) -> None:
             msg = f"{type(child).__name__!r} object under {part!r} has no entries"
             raise AttributeError(msg)
         result = child
-    if isinstance(result._get_entry(path[-1], None), CollectionProtocol):
+    present = result._get_entry(path[-1], None)
+    if isinstance(present, CollectionProtocol) and not present._is_non_tensor:
         msg = f"{path[-1]!r} is a leaf in one collection and a nested one in another"
         raise AttributeError(msg)
     _rust.set_entry(result, path[-1], value)

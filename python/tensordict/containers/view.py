@@ -9,7 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
-from tensordict.interop.access_twins import _missing
+from tensordict.interop.access_twins import _missing, value_of
 from tensordict.interop.index_twins import _WHOLE, _fit_source, _preallocated
 from tensordict.interop.twins import MSG_LOCKED
 from tensordict.ops.access import MSG_ONE_DEFAULT
@@ -211,7 +211,7 @@ class _SubTensorDict(TensorDictBase):
 
     def _view_of(self, value: Any) -> Any:
         """The part of one entry of the source."""
-        if isinstance(value, CollectionProtocol):
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
             return _SubTensorDict._of_child(value, self)
         return value[self.idx]
 
@@ -225,14 +225,18 @@ class _SubTensorDict(TensorDictBase):
         value = self._source._get_entry(key, NO_DEFAULT)
         return default if value is NO_DEFAULT else self._view_of(value)
 
+    def _get_path(self, key: Any) -> Any:
+        """The whole entry of the source at a nested key; None where there is none."""
+        return _rust.get(self._source, key, ...)
+
     def _read(self, key: Any, default: Any) -> Any:
         """What reading by key gives: nested containers as ordinary ones."""
         value = _rust.get(self._source, key, default)
         if value is default or value is None:
             return value
         if isinstance(value, CollectionProtocol):
-            if value._is_dense:
-                return _rust.index(value, self.idx)
+            if value._is_dense or value._is_non_tensor:
+                return value_of(_rust.index(value, self.idx))
             return _SubTensorDict._of_child(value, self)._as_plain_part()
         return value[self.idx]
 
@@ -249,6 +253,9 @@ class _SubTensorDict(TensorDictBase):
         if len(args) > 1:
             raise TypeError(MSG_ONE_DEFAULT)
         default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
+        found = self._get_path(key)
+        if isinstance(found, CollectionProtocol) and found._is_non_tensor:
+            return found[self.idx]
         value = self._read(key, default)
         return None if value is NONE_IF_MISSING else value
 
@@ -317,6 +324,8 @@ class _SubTensorDict(TensorDictBase):
             size = self._batch_size
             entry = _preallocated(source, self.idx, size, ndim, value)
             source._set_entry(key, entry)
+        elif isinstance(present, CollectionProtocol) and present._is_non_tensor:
+            source._set_entry(key, present._written_at(self.idx, value))
         elif isinstance(present, CollectionProtocol):
             _rust.set_index(present, self.idx, value)
         elif isinstance(value, CollectionProtocol):

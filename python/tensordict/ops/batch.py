@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.checks import is_leaf_nontensor
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -130,9 +131,9 @@ class BatchOps(CollectionProtocol):
             >>> TensorDict({"a": {"b": {"c": torch.zeros(())}}}).depth
             2
         """
+        keys = self.keys(True, True, is_leaf=is_leaf_nontensor)
         return max(
-            (len(key) - 1 for key in self.keys(True, True) if not isinstance(key, str)),
-            default=0,
+            (len(key) - 1 for key in keys if not isinstance(key, str)), default=0
         )
 
     def auto_batch_size_(

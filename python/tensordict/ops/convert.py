@@ -174,9 +174,7 @@ class ConvertOps(CollectionProtocol):
             GenericDict(a=tensor([0., 0.]))
         """
         fields = {
-            key: value.to_namedtuple(dest_cls)
-            if isinstance(value, CollectionProtocol)
-            else value
+            key: _as_field(value, dest_cls)
             for key, value in list(self._entries().items())
         }
         if dest_cls is not None:
@@ -241,6 +239,13 @@ def _is_throughout(td: Any, cls: type) -> bool:
     if type(td) is not cls:
         return False
     return all(_is_throughout(child, cls) for child in td._children())
+
+
+def _as_field(value: Any, dest_cls: type | None) -> Any:
+    """An entry as a field of a named tuple."""
+    if not isinstance(value, CollectionProtocol):
+        return value
+    return value.to_dict() if value._is_non_tensor else value.to_namedtuple(dest_cls)
 
 
 @functools.lru_cache(maxsize=256)

@@ -337,6 +337,7 @@ def extremum(
         return found if return_indices else found[0]
     if is_feature(dim):
         raise RuntimeError(MSG_FEATURE.format(name))
+    td = _without_values(td)
     one = dim if type(dim) is int else _one_dim(td, dim, name)
     if keepdim:
         one = _one_dim(td, one, name)
@@ -366,6 +367,7 @@ def cumulative(
         return found if return_indices else found[0]
     one = _one_dim(td, dim, name)
     size = td.batch_size
+    td = _without_values(td)
     found = _rust.split_leaves(td, name, (one,), [size, size])
     if not return_indices:
         return found[0]
@@ -399,3 +401,10 @@ def _plain(td: Any) -> Any:
     return _rust.new(
         td._plain_type, entries, td._batch_size, td._device, td._td_dim_names
     )
+
+
+def _without_values(td: Any) -> Any:
+    """The collection without its non-tensor entries, which nothing can reduce."""
+    if any(container._is_non_tensor for container in _rust.containers(td)):
+        return td.filter_non_tensor_data()
+    return td

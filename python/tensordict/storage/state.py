@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["load_state_dict", "state_dict"]
@@ -100,7 +101,8 @@ def _check_keys(td: Any, values: Mapping[str, Any]) -> None:
         key
         for key in entries.keys() - values.keys()
         if not (
-            isinstance(entries[key], CollectionProtocol) and entries[key].is_empty()
+            isinstance(entries[key], CollectionProtocol)
+            and not _rust.leaves(entries[key])
         )
     }
     if extra or missing:

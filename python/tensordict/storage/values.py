@@ -98,6 +98,8 @@ def plan_column(stack: Any, plan: Any, level: int) -> None:
         fields["data"] = COLUMN
         if any(isinstance(value, list) for value in flat):
             notes["batch_size"] = list(stack.batch_size)
+    if -1 in stack.batch_size:
+        notes["batch_size"] = list(stack.batch_size)
     text = json.dumps(fields, separators=(",", ":"))
     _add_notes(plan, level, text, notes)
     plan.close_level_as(level, text)

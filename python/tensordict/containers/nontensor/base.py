@@ -120,14 +120,31 @@ class NonTensorOps(CollectionProtocol):
         size = _spliced_size(own, prefix, k)
         if moves_elements(op):
             result = self._moved(_leaf_call(op, args, tail, k), size)
+        elif _name_of(op) == "_pad_leaf":
+            result = self._padded(op, args[0], size)
         elif size == own:
             result = self._twin()
         else:
             result = self._reduced(op, size)
+        if not isinstance(result, NonTensorOps):
+            return result
         result._named(_spliced_names(self._td_dim_names, names, k, size))
+        if isinstance(names, tuple):
+            result._follow(self, names)
         if lock and self._is_locked:
             _rust.lock_tree(result)
         return result
+
+    def _follow(self, source: Any, dims: tuple[int, ...]) -> None:
+        """Take the stack dim of ``source``, of whose dims this has those in ``dims``."""
+
+    def _padded(self, op: Any, pads: Any, size: torch.Size) -> Any:
+        """The values with None around them."""
+        flat = self._flat()
+        places = torch.arange(len(flat)).view(self._batch_size)
+        moved = op(places, pads, -1).flatten().tolist()
+        values = [None if place < 0 else flat[place] for place in moved]
+        return self._non_tensor_stack_type._of(values, size, self._device)
 
     def _split_leaves(
         self,
@@ -148,6 +165,9 @@ class NonTensorOps(CollectionProtocol):
                 result = self._moved(_leaf_call(op, args, 0, k, position), size)
             else:
                 result = self._reduced(op, size)
+            if not isinstance(result, NonTensorOps):
+                results.append(result)
+                continue
             result._named(_spliced_names(self._td_dim_names, names, k, size))
             if lock and self._is_locked:
                 _rust.lock_tree(result)
@@ -250,8 +270,10 @@ class NonTensorOps(CollectionProtocol):
         """
         if self._is_one:
             return self._fitted(size)
-        name = op if isinstance(op, str) else getattr(op, "__name__", str(op))
-        raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
+        name = _name_of(op)
+        if name in SUMMING:
+            raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
+        return self._plain_type({}, size, device=self._device)
 
     def _leaves(self, out: list[Any]) -> None:
         """Add nothing: there is no tensor."""
@@ -282,6 +304,7 @@ class NonTensorOps(CollectionProtocol):
         at, size, dims = plan
         result = self._moved(lambda positions: positions[at], size)
         old = self._td_dim_names
+        result._follow(self, dims)
         return result._named(_spliced_names(old, dims, len(self._batch_size), size))
 
     def _get_index(self, index: Any) -> Any:
@@ -322,6 +345,22 @@ class NonTensorOps(CollectionProtocol):
     def is_empty(self) -> bool:
         """Whether there is nothing in it: never, it holds values."""
         return False
+
+    def empty(
+        self,
+        recurse: bool = False,
+        *,
+        batch_size: Any = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+    ) -> Any:
+        """A container of its own with the same values: it has no entries to leave out."""
+        return self._apply_nest(None, batch_size=batch_size, device=device, names=names)
+
+    def clear(self) -> Self:
+        """Do nothing: there are no entries."""
+        self._check_unlocked()
+        return self
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """A container of its own with the same values."""
@@ -385,10 +424,20 @@ MOVING = frozenset(
 """The names of operations that move elements, where a batch size does not tell."""
 
 
+SUMMING = frozenset(
+    {"mean", "median", "nanmean", "nansum", "prod", "quantile", "std", "sum", "var"}
+)
+"""The names of reductions that refuse a value for each element."""
+
+
+def _name_of(op: Any) -> str:
+    op = getattr(op, "func", op)
+    return op if isinstance(op, str) else getattr(op, "__name__", str(op))
+
+
 def moves_elements(op: Any) -> bool:
     """Whether an operation on leaves moves elements, rather than compute with them."""
-    name = op if isinstance(op, str) else getattr(op, "__name__", "")
-    return name in MOVING
+    return _name_of(op) in MOVING
 
 
 def _leaf_call(

@@ -34,6 +34,10 @@ MSG_NO_FIELD = (
     "Cannot set the attribute {1!r}: {0} has no such field. Its fields are "
     "['_is_non_tensor', '_metadata', 'data']."
 )
+MSG_KEY = (
+    "Invalid indexing arguments: {!r}. A tensorclass is indexed along its batch "
+    "dimensions; get its value with the attribute data."
+)
 MSG_ONE_VALUE = (
     "A {0} holds one value for all its elements, so it cannot take another value at an "
     "index. Call maybe_to_stack() to get a NonTensorStack, which holds a value for each "
@@ -264,13 +268,15 @@ class NonTensorDataBase(NonTensorOps, TensorClass):
         names = self._td_dim_names
         return made._named(None if names is None else list(names))
 
-    def tolist(self, **kwargs: Any) -> Any:
+    def tolist(self, *, as_linked_list: bool = False, **kwargs: Any) -> Any:
         """The value, in as many nested lists as there are batch dims.
 
         Examples:
             >>> NonTensorData("a", batch_size=[2]).tolist()
             ['a', 'a']
         """
+        if as_linked_list and self._batch_size:
+            return self._to_stack()._value()
         return _nested(self._flat(), self._batch_size)
 
     def to_dict(self, **kwargs: Any) -> Any:
@@ -287,6 +293,22 @@ class NonTensorDataBase(NonTensorOps, TensorClass):
         """The tensors by name: none."""
         return OrderedDict() if destination is None else destination
 
+    def __getitem__(self, index: Any) -> Any:
+        """The part at an index of the batch dims.
+
+        Raises:
+            ValueError: the index is a key.
+        """
+        self._check_index(index)
+        return self._index(index)
+
+    @staticmethod
+    def _check_index(index: Any) -> None:
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
+        ):
+            raise ValueError(MSG_KEY.format(index))
+
     # Writing -------------------------------------------------------------------------------
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -295,6 +317,7 @@ class NonTensorDataBase(NonTensorOps, TensorClass):
         Raises:
             ValueError: it is another one.
         """
+        self._check_index(index)
         _rust.index_plan(self._batch_size, index)
         if not same_value(_bare(value), self.data):
             raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))

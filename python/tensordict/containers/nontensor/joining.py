@@ -13,6 +13,7 @@ from tensordict.containers.nontensor.data import (
     NonTensorData,
     NonTensorDataBase,
 )
+from tensordict.containers.nontensor.ragged import RaggedStack
 from tensordict.containers.nontensor.stack import (
     MSG_DIFFERENT_SIZES,
     MSG_NO_NON_TENSOR,
@@ -46,8 +47,10 @@ def stacked(members: Sequence[Any], dim: int) -> Any:
     """The stack of collections of values along a new dim."""
     size = members[0].batch_size
     for member in members:
-        if member.batch_size != size:
+        if len(member.batch_size) != len(size):
             raise RuntimeError(MSG_DIFFERENT_SIZES.format(size, member.batch_size))
+    if -1 in size or any(member.batch_size != size for member in members):
+        return RaggedStack._of_rows(members, dim)
     return _joined(members, lambda places: torch.stack(places, dim), dim)
 
 

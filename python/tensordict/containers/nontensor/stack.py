@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["NonTensorStack"]
 
+MSG_ONLY_DATA = "only 'data' keys are supported for NonTensorData."
+MSG_NEW_TYPE = (
+    "Expected new value to be a collection of non-tensor values but got {} instead."
+)
+MSG_NEW_SIZE = (
+    "Batch sizes in tensordicts differs: a row of the stack has batch_size={}, new_value "
+    "has batch_size={}."
+)
 MSG_NOT_UNIQUE = (
     "Cannot get the non-unique data of a NonTensorStack. Use .tolist() instead."
 )
@@ -91,7 +100,11 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         stack_dim = kwargs.pop("stack_dim", 0)
-        source = _stack_of(args, stack_dim)
+        self._become(_stack_of(args, stack_dim))
+
+    def _become(self, source: NonTensorStack) -> None:
+        """Take the state of another one; rows that differ in length make a class of theirs."""
+        self.__class__ = type(source)
         self.__dict__.update(source.__dict__)
 
     @classmethod
@@ -167,13 +180,17 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
     def _value(self) -> Any:
         return LinkedList._of(self, _nested(self._flat(), self._batch_size))
 
-    def tolist(self, **kwargs: Any) -> Any:
+    def tolist(self, *, as_linked_list: bool = False, **kwargs: Any) -> Any:
         """The values in nested lists, one for each batch dim.
+
+        With ``as_linked_list`` the lists write to the stack.
 
         Examples:
             >>> NonTensorStack("a", "b").tolist()
             ['a', 'b']
         """
+        if as_linked_list:
+            return self._value()
         return _nested(self._flat(), self._batch_size)
 
     def to_dict(self, **kwargs: Any) -> Any:
@@ -268,6 +285,49 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
             f"    batch_size={self.batch_size},\n    device={self.device})"
         )
 
+    def _follow(self, source: Any, dims: tuple[int, ...]) -> None:
+        dim = source.stack_dim if isinstance(source, NonTensorStack) else 0
+        if dim in dims:
+            self.stack_dim = dims.index(dim)
+
+    # Members --------------------------------------------------------------------------
+
+    def insert(self, index: int, tensordict: Any) -> None:
+        """Add a value, or a row of them, before the one at ``index``.
+
+        Raises:
+            RuntimeError: the stack is locked.
+            TypeError: ``tensordict`` is no collection of values.
+            ValueError: it does not have the batch size of a row.
+        """
+        self._check_unlocked()
+        if not isinstance(tensordict, NonTensorOps):
+            raise TypeError(MSG_NEW_TYPE.format(type(tensordict)))
+        size, dim = self._batch_size, self.stack_dim
+        row = torch.Size([*size[:dim], *size[dim + 1 :]])
+        if tensordict.batch_size != row:
+            raise ValueError(MSG_NEW_SIZE.format(row, tensordict.batch_size))
+        members = [*self.unbind(dim)]
+        members.insert(index, tensordict)
+        self._take(_stack_of(members, dim))
+
+    def append(self, tensordict: Any) -> None:
+        """Add a value, or a row of them, at the end. See :meth:`insert`."""
+        self.insert(self._batch_size[self.stack_dim], tensordict)
+
+    def extend(self, tensordict: Any) -> None:
+        """Add several values, or rows of them, at the end. See :meth:`insert`."""
+        added = tensordict
+        if isinstance(tensordict, CollectionProtocol):
+            added = tensordict.unbind(self.stack_dim)
+        for member in added:
+            self.append(member)
+
+    def _take(self, other: NonTensorStack) -> None:
+        """Take the values of another stack, and its size."""
+        self._cells, self._places = other._cells, other._places
+        self._batch_size = other._batch_size
+
     # Writing ---------------------------------------------------------------------------------
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -277,7 +337,25 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
             IndexError: the index does not fit.
             RuntimeError: the values do not have the shape of what is indexed.
         """
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
+        ):
+            self.set(index, value)
+            return
         self._write(index, value)
+
+    def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Self:
+        """Give all elements one value, under the key ``"data"``.
+
+        Raises:
+            KeyError: it is another key.
+            RuntimeError: the stack is locked.
+        """
+        if key not in ("data", ("data",)):
+            raise KeyError(MSG_ONLY_DATA)
+        self._check_unlocked()
+        self._write((), NonTensorData(item))
+        return self
 
     def _write(self, index: Any, value: Any) -> None:
         plan = _rust.index_plan(self._batch_size, index)
@@ -368,6 +446,8 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
     @classmethod
     def _from_nested(cls, data: list[Any], batch_size: list[int] | None) -> Any:
         """The stack of nested lists: of a batch size, or of as many dims as they have."""
+        if batch_size is not None and -1 in batch_size:
+            return _from_list(data)
         size = _common_shape(data) if batch_size is None else batch_size
         flat = data
         for _ in size[1:]:
@@ -414,8 +494,8 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
             and self._member_class is NonTensorData
         )
         if is_plain and len(self._batch_size) == 1:
-            return type(self), tuple(self._flat())
-        return _remade, (type(self), self.__getstate__())
+            return NonTensorStack, tuple(self._flat())
+        return copyreg.__newobj__, (NonTensorStack,), self.__getstate__()  # type: ignore[attr-defined]
 
     def __getstate__(self) -> dict[str, Any]:
         """The state in the form that the published release reads."""
@@ -430,16 +510,9 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle, ours or the published release's."""
-        made = _stack_of(state["tensordicts"], state.get("stack_dim", 0))
-        self.__dict__.update(made.__dict__)
+        self._become(_stack_of(state["tensordicts"], state.get("stack_dim", 0)))
         if state.get("_is_locked"):
             self._lock_tree()
-
-
-def _remade(cls: Any, state: dict[str, Any]) -> Any:
-    made = cls.__new__(cls)
-    made.__setstate__(state)
-    return made
 
 
 def _taken(cells: list[Any], places: torch.Tensor) -> list[Any]:
