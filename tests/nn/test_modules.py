@@ -106,3 +106,10 @@ def test_sequence_compiles_in_one_graph(td, mode):
     result = compiled(source.copy())
     assert result.batch_size == expected.batch_size
     assert (result == expected).all()
+
+
+def test_values_that_are_no_tensors_come_without_their_wrapper():
+    td = TensorDict(text="foo")
+    module = TensorDictModule(lambda text: text + "!", ["text"], ["loud"])
+    assert module(td)["loud"] == "foo!"
+    assert module(text="bar") == "bar!"

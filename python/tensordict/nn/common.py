@@ -496,12 +496,9 @@ class TensorDictModule(TensorDictModuleBase):
             return tensordict
         if self.strict:
             tensors = [tensordict[key] for key in self._in_keys]
-        elif self._get_kwargs:
-            tensors = [
-                tensordict.get(key, None, **self._get_kwargs) for key in self._in_keys
-            ]
         else:
-            tensors = [tensordict.get(key, None) for key in self._in_keys]
+            kwargs_of_get = self._get_kwargs
+            tensors = [_read(tensordict, key, kwargs_of_get) for key in self._in_keys]
         try:
             outputs = self._call_module(tensors, **kwargs)
         except Exception as error:
@@ -577,6 +574,19 @@ def _as_keys(keys: Any, message: str) -> list[NestedKey]:
         return _rust.unravel_key_list(keys)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(message) from error
+
+
+def _read(td: Any, key: NestedKey, kwargs: dict[str, Any]) -> Any:
+    """The value of an entry: None where it is missing, no wrapper where it is no tensor."""
+    if kwargs:
+        value = td.get(key, None, **kwargs)
+    elif type(td) is TensorDict:
+        value = _rust.get(td, key, None)
+    else:
+        value = td.get(key, None)
+    if isinstance(value, torch.Tensor) or not getattr(value, "_is_non_tensor", False):
+        return value
+    return td[key]
 
 
 def _missing_inputs(module: Any, missing: list[str], td: Any) -> KeyError:

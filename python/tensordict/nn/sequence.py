@@ -214,7 +214,12 @@ class TensorDictSequential(TensorDictModule):
             and inplace is None
             and not self._select_before_return
         ):
-            for module in self._modules["module"]._modules.values():  # type: ignore[union-attr]
+            held: Any = self._modules["module"]
+            if not self.partial_tolerant:
+                for module in held._modules.values():
+                    tensordict = module(tensordict)
+                return tensordict
+            for module in held._modules.values():
                 tensordict = self._run_module(module, tensordict)
             return tensordict
         is_own = tensordict_out is None and inplace is not False and inplace != "empty"
