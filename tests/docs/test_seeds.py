@@ -847,6 +847,45 @@ def test_004_19_functional_programming():
     torch.testing.assert_close(y[1], out)
 
 
+def test_001_23_tensorclass():
+    from tensordict.prototype import tensorclass
+
+    @tensorclass
+    class MyData:
+        image: torch.Tensor
+        mask: torch.Tensor
+        label: torch.Tensor
+
+        def mask_image(self):
+            return self.image[self.mask.expand_as(self.image)].view(
+                *self.batch_size, -1
+            )
+
+        def select_label(self, label):
+            return self[self.label == label]
+
+    images = torch.randn(100, 3, 8, 8)
+    label = torch.arange(100) % 10
+    mask = torch.zeros(1, 8, 8, dtype=torch.bool)
+    mask[:, :4, :5] = True
+    data = MyData(images, mask.expand(100, 1, 8, 8), label=label, batch_size=[100])
+    assert repr(data.select_label(1)) == (
+        "MyData(\n"
+        "    image=Tensor(shape=torch.Size([10, 3, 8, 8]), device=cpu, "
+        "dtype=torch.float32, is_shared=False),\n"
+        "    label=Tensor(shape=torch.Size([10]), device=cpu, dtype=torch.int64, "
+        "is_shared=False),\n"
+        "    mask=Tensor(shape=torch.Size([10, 1, 8, 8]), device=cpu, "
+        "dtype=torch.bool, is_shared=False),\n"
+        "    batch_size=torch.Size([10]),\n"
+        "    device=None,\n"
+        "    is_shared=False)"
+    )
+    assert data.mask_image().shape == torch.Size([100, 60])
+    assert type(data.reshape(10, 10)) is MyData
+    assert data.reshape(10, 10).image.shape == torch.Size([10, 10, 3, 8, 8])
+
+
 # --- The table ------------------------------------------------------------------------
 
 
