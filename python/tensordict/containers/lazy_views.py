@@ -371,7 +371,13 @@ class _CustomOpTensorDict(TensorDictBase):
             return super().split_keys(*args, **kwargs)
         return _rust.clone_structure(self._plain()).split_keys(*args, **kwargs)
 
-    def select(self, *keys: Any, inplace: bool = False, strict: bool = True) -> Any:
+    def select(
+        self,
+        *keys: Any,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
+    ) -> Any:
         """Keep only the entries at ``keys``, in an ordinary container."""
         if inplace:
             self._source.select(*keys, inplace=True, strict=strict)

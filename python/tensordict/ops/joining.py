@@ -76,7 +76,7 @@ class JoiningOps(CollectionProtocol):
             >>> TensorDict.lazy_stack([td, td])[1] is td
             True
         """
-        from tensordict.containers.lazy.stack import lazy_stack
+        from tensordict.containers.lazy.making import lazy_stack
 
         return lazy_stack(input, dim, out=out, **kwargs)
 
@@ -299,7 +299,7 @@ def maybe_dense_stack(
     try:
         return stack_collections(input, dim, out)
     except RuntimeError:
-        from tensordict.containers.lazy.stack import lazy_stack
+        from tensordict.containers.lazy.making import lazy_stack
 
         return lazy_stack(input, dim, out=out, **kwargs)
 

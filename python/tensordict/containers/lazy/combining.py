@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.ops.autograd import AutogradOps
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class CombiningOps(CollectionProtocol):
         def _like(self, members: list[Any]) -> Self: ...
         def _as_dense(self) -> Any: ...
         def _parts_of(self, other: Any) -> list[Any] | None: ...
+        def _write_ragged(self, key: str, index: Any, value: Any) -> None: ...
+        def _group(self, key: str) -> list[Any] | None: ...
 
     # Calling a function on every leaf ----------------------------------------------
 
@@ -213,6 +216,10 @@ class CombiningOps(CollectionProtocol):
                 for member, grad in zip(self.tensordicts, grads, strict=True)
             ]
         )
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        AutogradOps.grad.fset(self, value)  # type: ignore[attr-defined]
 
     def _undo_to(self, source: Any, *args: Any, **kwargs: Any) -> None:
         for member, own in zip(self.tensordicts, source.tensordicts, strict=True):

@@ -82,6 +82,7 @@ class StackKeysOps(CollectionProtocol):
     if TYPE_CHECKING:
 
         def _like(self, members: list[Any]) -> Self: ...
+        def _meta(self, key: NestedKeyLike) -> Any: ...
 
     def keys(
         self,
@@ -119,7 +120,11 @@ class StackKeysOps(CollectionProtocol):
     # Choosing --------------------------------------------------------------------------
 
     def select(
-        self, *keys: NestedKeyLike, inplace: bool = False, strict: bool = True
+        self,
+        *keys: NestedKeyLike,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
     ) -> Self:
         """Keep only the entries at ``keys``, in every member. See ``TensorDict.select``."""
         if inplace and self.is_locked:

@@ -12,17 +12,22 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import indexing, shapes
 from tensordict.containers.lazy.combining import CombiningOps
 from tensordict.containers.lazy.files import FilesOps
-from tensordict.containers.lazy.formats import (
-    as_nested,
-    as_padded,
-    stack_leaves,
-)
 from tensordict.containers.lazy.keys import StackKeysOps
+from tensordict.containers.lazy.making import (
+    MSG_STACK_DIM,
+    check_members,
+    checked_dim,
+    fill_state,
+    key_set,
+    lazy_stack,
+    merged_batch_size,
+    nested_stacks,
+    stack_size,
+)
 from tensordict.containers.lazy.members import MembersOps
+from tensordict.containers.lazy.reading import ReadingOps
 from tensordict.interop.twins import MSG_LOCKED
-from tensordict.metatensor import MetaTensor
-from tensordict.ops import access
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.protocol import CollectionProtocol
 from tensordict.storage.stacks import (
     load_stack,
     plan_stack,
@@ -34,26 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from tensordict.protocol import NestedKeyLike
 
 __all__ = ["LazyStackedTensorDict", "lazy_stack"]
 
-MSG_MEMBER_TYPE = (
-    "Expected all inputs to be TensorDictBase instances but got {} instead."
-)
 MSG_NEW_TYPE = "Expected new value to be TensorDictBase instance but got {} instead."
-MSG_SIZES = (
-    "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
-    "td[0].batch_size={} and td[i].batch_size={}. If the length match and you wish to "
-    "stack these tensordicts, set strict_shape to False."
-)
 MSG_NEW_SIZE = (
     "Batch sizes in tensordicts differs: stack has batch_size={}, new_value has "
     "batch_size={}."
 )
-MSG_DEVICES = "devices differ, got {} and {}"
-MSG_STACK_DIM = "Stack dim {} is too big for batch size {}."
-MSG_NEGATIVE_DIM = "Couldn't infer stack dim from negative value, got stack_dim={}"
 MSG_GIVEN_SIZE = "batch_size does not match self.batch_size: {} vs {}."
 MSG_BATCH_SIZE = (
     "Received a new batch size {} with an existing batch_size {} in a lazy TD. "
@@ -62,30 +55,10 @@ MSG_BATCH_SIZE = (
     "td.to_tensordict()` before resetting the batch size."
 )
 MSG_NAMES = "Not all dim names match, got {} and {}."
-MSG_OUT_SIZE = (
-    "out.batch_size and stacked batch size must match, got out.batch_size={} and "
-    "batch_size={}"
-)
-MSG_KEYWORD = "{}._get_str() got an unexpected keyword argument {!r}"
-MSG_NESTED_DIM = (
-    "Because nested tensors can only be stacked along their first dimension, "
-    "LazyStackedTensorDict.get_nestedtensor can only be called when the stack_dim is 0."
-)
-FORMATS = frozenset(
-    {
-        "as_list",
-        "as_padded_tensor",
-        "as_nested_tensor",
-        "padding_side",
-        "padding_value",
-        "layout",
-    }
-)
-"""What ``get`` takes besides the key and a default."""
 
 
 class LazyStackedTensorDict(
-    StackKeysOps, CombiningOps, MembersOps, FilesOps, TensorDictBase
+    StackKeysOps, CombiningOps, ReadingOps, MembersOps, FilesOps, TensorDictBase
 ):
     """A stack of collections that are kept apart, and stacked entry by entry when read.
 
@@ -144,15 +117,15 @@ class LazyStackedTensorDict(
     ) -> None:
         members = list(tensordicts)
         if members:
-            dim = _checked_dim(members, stack_dim)
-            size = _stack_size(members, dim, strict_shape)
+            dim = checked_dim(members, stack_dim)
+            size = stack_size(members, dim, strict_shape)
             if batch_size is not None and torch.Size(batch_size) != size:
                 raise RuntimeError(MSG_GIVEN_SIZE.format(torch.Size(batch_size), size))
         else:
             rest = list(batch_size or ())
             dim = stack_dim + len(rest) + 1 if stack_dim < 0 else stack_dim
             size = torch.Size([*rest[:dim], 0, *rest[dim:]])
-        _fill(self, members, dim, size, stack_dim_name)
+        fill_state(self, members, dim, size, stack_dim_name)
         self._hook_out, self._hook_in = hook_out, hook_in
         if not members and device is not None:
             self.__dict__["_device"] = torch.device(device)
@@ -161,15 +134,15 @@ class LazyStackedTensorDict(
     def _of(cls, members: list[Any], dim: int, name: str | None = None) -> Self:
         """A stack of members that are known to fit."""
         stack = cls.__new__(cls)
-        size = _merged_size(members, dim)
-        _fill(stack, members, dim, size, name)
+        size = merged_batch_size(members, dim)
+        fill_state(stack, members, dim, size, name)
         return stack
 
     def _like(self, members: list[Any]) -> Self:
         """A stack of other members, of the class, dim and name of this one."""
         if not members:
             copy = type(self).__new__(type(self))
-            _fill(copy, [], self.stack_dim, self._batch_size, self._td_dim_name)
+            fill_state(copy, [], self.stack_dim, self._batch_size, self._td_dim_name)
             copy.__dict__["_device"] = self.__dict__.get("_device")
             return copy
         return type(self)._of(members, self.stack_dim, self._td_dim_name)
@@ -257,7 +230,7 @@ class LazyStackedTensorDict(
             if each.batch_size != known.batch_size and not self._takes(each):
                 message = MSG_NEW_SIZE.format(known.batch_size, each.batch_size)
                 raise ValueError(message)
-        _check_members([known, *added])
+        check_members([known, *added])
         dim = self.stack_dim
         if self.tensordicts:
             size = list(self._batch_size)
@@ -266,7 +239,7 @@ class LazyStackedTensorDict(
         elif dim > len(known.batch_size):
             raise RuntimeError(MSG_STACK_DIM.format(dim, known.batch_size))
         else:
-            self._batch_size = _merged_size(added, dim)
+            self._batch_size = merged_batch_size(added, dim)
         # In place: whoever holds the list sees the new members.
         self.tensordicts[index:index] = added
 
@@ -401,206 +374,8 @@ class LazyStackedTensorDict(
         members = self.tensordicts
         if not members:
             return False
-        first = _key_set(members[0])
-        return any(_key_set(member) != first for member in members[1:])
-
-    # Reading -----------------------------------------------------------------------
-
-    def _common_keys(self) -> list[str]:
-        """The keys that all members have, in the order of the first."""
-        return _rust.common_keys(self.tensordicts)
-
-    def _group(self, key: str) -> list[Any] | None:
-        """The entries of all members at a direct key; None where one has none."""
-        return _rust.member_values(self.tensordicts, (key,))
-
-    def _stacked(self, key: str, values: list[Any]) -> Any:
-        """The entries of all members as one."""
-        first = values[0]
-        if isinstance(first, CollectionProtocol):
-            value = first._stack_lazily(values, self.stack_dim, self._td_dim_name)
-        else:
-            value = stack_leaves(key, values, self.stack_dim)
-        hook = self._hook_out
-        return value if hook is None else hook(value)
-
-    def _entries(self) -> dict[str, Any]:
-        entries = {}
-        for key in self._common_keys():
-            values = self._group(key)
-            if values is not None:
-                entries[key] = self._stacked(key, values)
-        return entries
-
-    def _get_entry(self, key: str, default: Any) -> Any:
-        values = self._group(key)
-        return default if values is None else self._stacked(key, values)
-
-    def _sample_entries(self) -> dict[str, Any]:
-        entries = {}
-        for key in self._common_keys():
-            # Of a leaf any will do, containers have to be seen as a stack.
-            value = self.tensordicts[0]._sample_entry(key)
-            if isinstance(value, CollectionProtocol):
-                values = self._group(key)
-                value = value if values is None else self._sampled(values)
-            entries[key] = value
-        return entries
-
-    def _sample_entry(self, key: str) -> Any:
-        values = self._group(key)
-        return NO_DEFAULT if values is None else self._sampled(values)
-
-    def _sampled(self, values: list[Any]) -> Any:
-        first = values[0]
-        if isinstance(first, CollectionProtocol):
-            return first._stack_lazily(values, self.stack_dim, self._td_dim_name)
-        return first
-
-    def _children(self) -> list[Any]:
-        return list(self.tensordicts)
-
-    def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
-        """The entry at a nested key, or ``default`` where not all members have it.
-
-        Args:
-            key: a nested key.
-            *args: ``default``, by position. Without it a missing entry is None.
-            **kwargs: ``default``, and how an entry is read whose members differ in
-                shape: ``as_list=True`` gives them in a list; ``as_padded_tensor=True`` a
-                tensor filled up with ``padding_value`` (0) on the ``padding_side``
-                (``"right"``); ``as_nested_tensor=True`` a nested tensor of the
-                ``layout`` (``torch.jagged``).
-
-        Raises:
-            RuntimeError: the entries of members differ in shape, and none of these is
-                given.
-
-        Examples:
-            >>> stack = lazy_stack([TensorDict(a=torch.ones(n)) for n in (1, 2)])
-            >>> stack.get("a", as_padded_tensor=True, padding_value=-1)
-            tensor([[ 1., -1.],
-                    [ 1.,  1.]])
-            >>> stack.get("missing", 0)
-            0
-        """
-        if len(args) > 1:
-            raise TypeError(access.MSG_ONE_DEFAULT)
-        if "default" in kwargs:
-            default = kwargs.pop("default")
-        else:
-            default = args[0] if args else access.DEFAULT_OF_GET
-        if not kwargs:
-            return self._read(key, default)
-        return self._get_formatted(key, default, kwargs)
-
-    def __getitem__(self, index: Any) -> Any:
-        """The stacked entry at a nested key, or the part of the stack at an index."""
-        if isinstance(index, str) or (
-            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
-        ):
-            return self._read(index, NO_DEFAULT)
-        return self._get_index(index)
-
-    def _read(self, key: Any, default: Any) -> Any:
-        """The entry at a nested key: a nested leaf without the stacks on the way."""
-        path = _rust.unravel_key_to_tuple(key)
-        if path and self._hook_out is None:
-            values = _rust.member_values(self.tensordicts, path)
-            if values is not None and isinstance(values[0], torch.Tensor):
-                return stack_leaves(key, values, self.stack_dim)
-        if default is NO_DEFAULT:
-            return _rust.getitem(self, path or key)
-        return _rust.get(self, key, default)
-
-    def _get_formatted(self, key: Any, default: Any, kwargs: dict[str, Any]) -> Any:
-        for name in kwargs:
-            if name not in FORMATS:
-                raise TypeError(MSG_KEYWORD.format(type(self).__name__, name))
-        path = _rust.unravel_key_to_tuple(key)
-        if not path:
-            return _rust.get(self, key, default)
-        parent: Any = self
-        for part in path[:-1]:
-            parent = parent._get_entry(part, NO_DEFAULT)
-            if not isinstance(parent, LazyStackedTensorDict):
-                return _rust.get(self, key, default)
-        values = parent._group(path[-1])
-        if values is None or isinstance(values[0], CollectionProtocol):
-            return _rust.get(self, key, default)
-        if kwargs.get("as_list"):
-            return values
-        if kwargs.get("as_padded_tensor"):
-            padding = kwargs.get("padding_value", 0)
-            side = kwargs.get("padding_side", "right")
-            return as_padded(values, parent.stack_dim, padding, side)
-        if kwargs.get("as_nested_tensor"):
-            return as_nested(values, kwargs.get("layout"))
-        return parent._stacked(path[-1], values)
-
-    def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
-        if not kwargs:
-            return _rust.get(self, key, default)
-        return self._get_formatted(key, default, kwargs)
-
-    def _get_tuple(
-        self, key: tuple[str, ...], default: Any = NO_DEFAULT, **kwargs: Any
-    ) -> Any:
-        return self._get_str(key, default, **kwargs)  # type: ignore[arg-type]
-
-    def get_nestedtensor(
-        self,
-        key: NestedKeyLike,
-        default: Any = NO_DEFAULT,
-        *,
-        layout: torch.layout | None = None,
-    ) -> Any:
-        """The entry at a nested key as a nested tensor, a strided one by default.
-
-        Raises:
-            RuntimeError: the stack dim is not the first.
-        """
-        if self.stack_dim != 0:
-            raise RuntimeError(MSG_NESTED_DIM)
-        form = torch.strided if layout is None else layout
-        kwargs = {"as_nested_tensor": True, "layout": form}
-        return self._get_formatted(key, default, kwargs)
-
-    def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
-        """The shape of the entry at ``key``, -1 in dims where members differ.
-
-        Nothing is stacked for it.
-
-        Raises:
-            KeyError: not all members have such an entry.
-        """
-        meta = self._meta(key)
-        return meta.shape
-
-    def _meta(self, key: NestedKeyLike) -> Any:
-        """What is known of an entry without stacking it; a container as it is."""
-        path = _rust.unravel_key_to_tuple(key)
-        parent: Any = self
-        for part in path[:-1]:
-            parent = parent._sample_entry(part)
-            if not isinstance(parent, LazyStackedTensorDict):
-                return _rust.get(self, key)
-        values = parent._group(path[-1]) if path else None
-        if values is None:
-            return _rust.get(self, key, NO_DEFAULT)
-        if isinstance(values[0], CollectionProtocol):
-            return parent._sampled(values)
-        return MetaTensor._of_stack(values, parent.stack_dim)
-
-    def is_empty(self) -> bool:
-        """Whether no member has a leaf."""
-        return all(member.is_empty() for member in self.tensordicts)
-
-    def __iter__(self) -> Iterator[Any]:
-        """The members where they are stacked along the first dim, else parts of them."""
-        if self.stack_dim == 0:
-            return iter(list(self.tensordicts))
-        return super().__iter__()
+        first = key_set(members[0])
+        return any(key_set(member) != first for member in members[1:])
 
     # Indexing ------------------------------------------------------------------------
 
@@ -640,7 +415,7 @@ class LazyStackedTensorDict(
             moved = tuple(range(start, start + count))
             parts = [part.movedim(moved, tuple(range(count))) for part in parts]
         name = self._td_dim_name if plan.keeps_name else None
-        return _nest(parts, plan.dim, plan.shape, name)
+        return nested_stacks(parts, plan.dim, plan.shape, name)
 
     def _empty_at(self, index: Any, plan: indexing.Plan) -> Any:
         """What an index gives that takes no member: a dense container without elements."""
@@ -775,154 +550,4 @@ class LazyStackedTensorDict(
         return [*super()._repr_head(), f"stack_dim={self.stack_dim}"]
 
 
-def _fill(
-    stack: Any, members: list[Any], dim: int, size: torch.Size, name: str | None
-) -> None:
-    """Give a new stack its state: the keys of an instance of the published release."""
-    stack._is_locked = None
-    stack.stack_dim = dim
-    stack._batch_size = size
-    stack.tensordicts = members
-    stack._hook_out = None
-    stack._hook_in = None
-    if name is not None:
-        stack._td_dim_name = name
-
-
-def _checked_dim(members: list[Any], stack_dim: int) -> int:
-    """The stack dim counted from the front.
-
-    Raises:
-        RuntimeError: there is no such dim, or devices differ.
-        TypeError: a member is no collection.
-    """
-    _check_members(members)
-    size = members[0].batch_size
-    dim = stack_dim + len(size) + 1 if stack_dim < 0 else stack_dim
-    if dim < 0:
-        raise RuntimeError(MSG_NEGATIVE_DIM.format(stack_dim))
-    if dim > len(size):
-        raise RuntimeError(MSG_STACK_DIM.format(dim, torch.Size([*size, len(members)])))
-    return dim
-
-
-def _check_members(members: list[Any]) -> None:
-    misfit = _rust.first_misfit(members)
-    if misfit is None:
-        return
-    for member in members:
-        if not isinstance(member, CollectionProtocol):
-            raise TypeError(MSG_MEMBER_TYPE.format(type(member)))
-    devices = members[0].device, members[misfit].device
-    raise RuntimeError(MSG_DEVICES.format(*devices))
-
-
-def _merged_size(members: list[Any], dim: int) -> torch.Size:
-    size = _rust.merged_size(members, dim)
-    if size is None:
-        first = members[0].batch_size
-        for member in members:
-            if len(member.batch_size) != len(first):
-                raise RuntimeError(MSG_SIZES.format(first, member.batch_size))
-        raise RuntimeError(
-            MSG_STACK_DIM.format(dim, torch.Size([*first, len(members)]))
-        )
-    return size
-
-
-def _stack_size(members: list[Any], dim: int, strict: bool) -> torch.Size:
-    """The batch size of a stack.
-
-    Raises:
-        RuntimeError: those of the members differ in length, or at all if ``strict``.
-    """
-    if strict:
-        first = members[0].batch_size
-        for member in members:
-            if member.batch_size != first:
-                raise RuntimeError(MSG_SIZES.format(first, member.batch_size))
-    return _merged_size(members, dim)
-
-
-def _key_set(td: Any) -> set[Any]:
-    return set(_rust.walk(td, 0, True, False)) if td._is_dense else set(td.keys(True))
-
-
-def _nest(parts: list[Any], dim: int, shape: tuple[int, ...], name: Any) -> Any:
-    """The parts stacked along ``dim`` in the dims of ``shape``, the outermost first."""
-    if len(shape) == 1:
-        return parts[0]._stack_lazily(parts, dim, name)
-    step = len(parts) // shape[0]
-    inner = [
-        _nest(parts[start : start + step], dim, shape[1:], None)
-        for start in range(0, len(parts), step)
-    ]
-    return inner[0]._stack_lazily(inner, dim, None)
-
-
-def lazy_stack(input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any) -> Any:
-    """Stack collections along a new batch dim without copying them.
-
-    Args:
-        input: the collections, or tensors, which are stacked by :func:`torch.stack`.
-        dim: the new dim.
-        out: the collection to write into, and to return.
-        **kwargs: ``stack_dim_name`` and ``strict_shape``, as of
-            :class:`LazyStackedTensorDict`; of tensors the formats of its ``get``.
-
-    Raises:
-        RuntimeError: ``input`` is empty, or batch sizes do not fit.
-
-    Examples:
-        >>> members = [TensorDict(a=torch.zeros(n)) for n in (2, 3)]
-        >>> stack = lazy_stack(members)
-        >>> stack[0] is members[0]
-        True
-        >>> stack.get_item_shape("a")
-        torch.Size([2, -1])
-    """
-    items = input
-    if not len(items):
-        msg = "items cannot be empty"
-        raise RuntimeError(msg)
-    first = items[0]
-    if isinstance(first, torch.Tensor):
-        return _stack_tensors(list(items), dim, out, kwargs)
-    if not isinstance(first, CollectionProtocol):
-        raise TypeError(MSG_MEMBER_TYPE.format(type(first)))
-    members = list(items)
-    at = _checked_dim(members, dim)
-    size = _stack_size(members, at, bool(kwargs.get("strict_shape", False)))
-    if out is not None:
-        if out.batch_size != size:
-            raise RuntimeError(MSG_OUT_SIZE.format(out.batch_size, size))
-        return out.update(LazyStackedTensorDict._of(members, at), inplace=True)
-    name = kwargs.get("stack_dim_name")
-    return first._stack_lazily(members, at, name)
-
-
-MSG_TENSORS = (
-    "Failed to stack tensors within a tensordict. To stack tensors of different shapes, "
-    "pass as_padded_tensor=True, as_nested_tensor=True or as_list=True. Check the "
-    "TensorDict.lazy_stack documentation!"
-)
-
-
-def _stack_tensors(values: list[Any], dim: int, out: Any, kwargs: Any) -> Any:
-    if kwargs.get("as_list"):
-        return values
-    if kwargs.get("as_padded_tensor"):
-        padding = kwargs.get("padding_value", 0)
-        return as_padded(values, dim, padding, kwargs.get("padding_side", "right"))
-    if kwargs.get("as_nested_tensor"):
-        return as_nested(values, kwargs.get("layout"))
-    try:
-        return torch.stack(values, dim, out=out)
-    except RuntimeError:
-        if any(value.shape != values[0].shape for value in values):
-            raise RuntimeError(MSG_TENSORS) from None
-        raise
-
-
 LazyStackedTensorDict.__module__ = "tensordict._lazy"
-lazy_stack.__module__ = "tensordict._td_functions"
