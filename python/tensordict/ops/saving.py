@@ -378,13 +378,12 @@ class SavingOps(CollectionProtocol):
             RuntimeError: this collection is locked, or a loaded tensor does not have
                 its batch size.
         """
-        return type(self).load_memmap(
-            prefix,
-            out=self,
-            robust_key=robust_key,
-            allow_pickle=allow_pickle,
-            mode=mode,
+        loaded = type(self).load_memmap(
+            prefix, robust_key=robust_key, allow_pickle=allow_pickle, mode=mode
         )
+        # The entries are those over the files, as published; `out=` of
+        # :meth:`load_memmap` reads into the memory that is there.
+        return _tree.load_into(self, loaded)
 
     def load_(self, prefix: str | Path, *args: Any, **kwargs: Any) -> Self:
         """Load a save into this collection. Deprecated: :meth:`load_memmap_`."""
