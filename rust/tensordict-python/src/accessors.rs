@@ -39,10 +39,7 @@ fn exchange(function: &Bound<'_, PyFunction>, call: ffi::vectorcallfunc) {
     unsafe {
         let function = function.as_ptr().cast::<ffi::PyFunctionObject>();
         (*function).vectorcall = Some(call);
-        #[cfg(Py_3_11)]
-        {
-            (*function).func_version = 0;
-        }
+        (*function).func_version = 0;
     }
 }
 
