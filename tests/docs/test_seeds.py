@@ -18,6 +18,7 @@ import tensordict
 from tensordict import (
     LazyStackedTensorDict,
     MemoryMappedTensor,
+    NonTensorData,
     TensorDict,
     set_lazy_legacy,
 )
@@ -552,6 +553,35 @@ def test_002_04_memmap_like(tmp_path):
     buffer = td.memmap_like(tmp_path / "dataset")
     assert buffer.shape == torch.Size([1_000_000])
     assert buffer["a"].shape == torch.Size([1_000_000, 3, 64, 64])
+
+
+def test_002_05_construction():
+    data = NonTensorData(data="a", batch_size=[3], device="cpu", names=["x"])
+    assert data.data == "a"
+    assert data.batch_size == torch.Size([3])
+    assert data.device == torch.device("cpu")
+    assert data.names == ["x"]
+
+
+def test_002_06_reading_and_writing():
+    data = NonTensorData("a", batch_size=[2])
+    assert data.get("data") == "a"
+    assert data.get("other", 0) == 0
+    assert data.set("data", "b") is data
+    assert data.tolist() == ["b", "b"]
+    assert NonTensorData("a").tolist() == "a"
+    assert data.maybe_to_stack().tolist() == ["b", "b"]
+    first, second = data.unbind(0)
+    assert first.data == second.data == "b"
+    assert first.batch_size == torch.Size([])
+
+
+def test_002_07_state_dict():
+    data = NonTensorData("a", batch_size=[2])
+    assert not data.state_dict()
+    td = TensorDict(a=torch.ones(2), s="text", batch_size=[2])
+    other = TensorDict(a=torch.zeros(2), s="text", batch_size=[2])
+    assert (other.load_state_dict(td.state_dict()) == td).all()
 
 
 # --- 004, the overview ----------------------------------------------------------------

@@ -261,7 +261,11 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
             plan = _rust.index_plan(self._batch_size, index, self)
             if plan is not None and isinstance(plan[0], torch.Tensor):
                 # The positions are what the index says.
-                made = self._like(plan[1], _taken(self._cells, plan[0]))
+                try:
+                    taken = _taken(self._cells, plan[0])
+                except IndexError:
+                    raise _out_of_bounds(plan[0], len(self._cells)) from None
+                made = self._like(plan[1], taken)
                 names = _spliced_names(self._td_dim_names, plan[2], 1, plan[1])
                 return made._named(names)
         return super()._index(index)
@@ -518,6 +522,11 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
 def _taken(cells: list[Any], places: torch.Tensor) -> list[Any]:
     """The values at some positions, row by row."""
     return list(map(cells.__getitem__, places.flatten().tolist()))
+
+
+def _out_of_bounds(places: torch.Tensor, length: int) -> IndexError:
+    at = next(at for at in places.flatten().tolist() if not -length <= at < length)
+    return IndexError(f"index {at} is out of bounds for the stack dim of size {length}")
 
 
 def _is_view(moved: torch.Tensor, places: torch.Tensor) -> bool:

@@ -1,0 +1,117 @@
+"""Values that are no tensors: conversion, reading, writing, operations."""
+
+from frame import cases
+
+PLAIN = (
+    "from tensordict import MetaData, NonTensorData, NonTensorStack; "
+    "from tensordict import is_leaf_nontensor, is_non_tensor; "
+    "td = TensorDict(s='a', t=['x', 'y'], m=MetaData('m'), u=T([2]), n={'z': 'q'}, "
+    "batch_size=[2]); "
+)
+
+VALUES = """
+'new'
+None
+['p', 'q']
+['p', 1]
+['p', ['q']]
+['p']
+[['p', 'q'], ['r', 's']]
+('p', 'q')
+{1, 2}
+{'k': 'v'}
+1j
+NonTensorData('N')
+NonTensorData('N', batch_size=[2])
+NonTensorStack('1', '2')
+MetaData('M', batch_size=[2])
+[(1, 2), (3, 4)]
+[{'k': 1}, {'k': 2}]
+[T([2]), T([3])]
+"""
+
+WRITES = [
+    "td['k'] = {}; td.get('k').tolist() if is_non_tensor(td.get('k')) else td['k']",
+    "td.set_('s', {}); td.get('s').tolist()",
+    "td.set_('t', {}); td.get('t').tolist()",
+    "td.update_({{'t': {}}}); td.get('t').tolist()",
+    "td.update({{'s': {}}}); td.get('s').batch_size",
+    "td[0] = TensorDict(t={}); td.get('t').tolist()",
+]
+
+READS = """
+td['s'], td['m'], td['n', 'z'], td['t'] == ['x', 'y']
+td.get('s').data, td.get('s').batch_size, td.get('t').batch_size
+td.get('missing') is None
+td.get_non_tensor('s'), td.get_non_tensor('missing', None)
+td.get_non_tensor('missing')
+td.is_non_tensor('s'), td.is_non_tensor('u')
+td.is_non_tensor('missing')
+list(td.keys(True, True))
+list(td.keys(True, True, is_leaf=is_leaf_nontensor))
+[key for key, _ in td.non_tensor_items()]
+list(td.filter_non_tensor_data().keys())
+td.to_dict()
+td.is_empty(), td.select('s').is_empty()
+td.depth
+td.get('t').tolist(), td.get('s').tolist(), td.get('s').to_dict()
+td.get('t').data
+torch.stack([td.get('s')[0], td.get('s')[1]]).data
+td[0]['s'], td[1]['t'], td[:1].get('t').tolist()
+td[5]
+td[T([2]).long()].get('t').tolist()
+td[T([2]) > 0].get('t').tolist()
+td.flip(0).get('t').tolist()
+td.roll(1, 0).get('t').tolist()
+td.view(2, 1).get('t').tolist()
+td.expand(3, 2).get('s').tolist()
+td.repeat(2).get('t').tolist()
+td.repeat_interleave(2).get('t').tolist()
+td.split(1)[1].get('t').tolist()
+td.unbind(0)[1].get('t').data
+td.gather(0, torch.tensor([1, 0, 1])).get('t').tolist()
+torch.stack([td, td]).get('t').tolist()
+torch.stack([td, td], 1).get('t').tolist()
+torch.cat([td, td]).get('t').tolist()
+torch.cat([td, td]).get('s').batch_size
+(td == td).get('t')
+(td != td).get('s')
+(td + 1).get('t').tolist()
+(td * td).get('s').data
+td.sum(0)
+td.apply(lambda x: x + 1).get('t').tolist()
+td.named_apply(lambda name, x: name, is_leaf=is_leaf_nontensor).get('t').data
+td.where(torch.tensor([True, False]), td.clone().update({'s': 'b'})).get('s').tolist()
+NonTensorData('a') == NonTensorData('a', batch_size=[2])
+NonTensorData('a')[0]
+NonTensorData('a', batch_size=[2]).maybe_to_stack().tolist()
+NonTensorData('a').foo
+NonTensorStack('a', 'b') == NonTensorStack('a', 'c')
+NonTensorStack.from_list([['a', 'b'], ['c', 'd']]).batch_size
+NonTensorStack('a', 'b', stack_dim=1)
+MetaData('a').batch_size, torch.stack([MetaData('a'), MetaData('a')]).batch_size
+"""
+
+CASES = [
+    *(
+        case
+        for each in READS.strip().splitlines()
+        for case in cases("reads", PLAIN + each, on="none")
+    ),
+    *(
+        case
+        for template in WRITES
+        for value in VALUES.strip().splitlines()
+        if "update_" not in template or not value.startswith("(")
+        for case in cases(
+            "writes", PLAIN + template.format(value), on="none", message=False
+        )
+    ),
+    *cases(
+        "update_",
+        PLAIN + "td.update_({'t': ('p', 'q')}); td.get('t').tolist()",
+        on="none",
+        reason="a tuple is one value, not a collection of its items",
+        ours="result == [('p', 'q'), ('p', 'q')]",
+    ),
+]
