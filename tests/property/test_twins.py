@@ -218,6 +218,8 @@ def test_collecting(td, lock):
         both(name, td)
     for op in ("all", "any"):
         both("truth", td, op)
+    leaves = [*twins.leaves(td), torch.ones(2, device="meta")]
+    assert _rust.on_host(leaves) == twins.on_host(leaves)
 
 
 @given(td=trees.containers(), lock=st.booleans(), ask=st.booleans(), less=st.booleans())

@@ -245,6 +245,11 @@ def leaves(td: Any, out: list[Any] | None = None) -> list[Any]:
     return out
 
 
+def on_host(leaves: list[Any]) -> bool:
+    """Whether all ``leaves`` are on the CPU, or have no memory."""
+    return all([leaf.is_cpu or leaf.is_meta for leaf in leaves])
+
+
 def truth(td: Any, op: str) -> bool:
     """Whether all leaves, or any (``op``), are true, as their method ``op`` says.
 

@@ -36,12 +36,24 @@ MSG_PIN_MEMORY_ = (
 )
 
 
+_CPU = torch.device("cpu")
+_COMPLETE: dict[str | torch.device, torch.device] = {
+    "cpu": _CPU,
+    _CPU: _CPU,
+    "meta": torch.device("meta"),
+    torch.device("meta"): torch.device("meta"),
+}
+"""Devices of which there is one, by name and as they are."""
+
+
 def normalize_device(device: Any) -> torch.device:
     """The device that ``device`` names, with the index of the current one where it has none.
 
     A tensor on ``"cuda"`` says that it is on ``cuda:0``: without an index the two would
     not compare equal.
     """
+    if isinstance(device, (str, torch.device)) and device in _COMPLETE:
+        return _COMPLETE[device]
     device = torch.device(device)
     if device.index is None and device.type not in ("cpu", "meta"):
         module = getattr(torch, device.type, None)
@@ -346,10 +358,12 @@ def _transfer(
 
 def _crosses(leaves: list[torch.Tensor], device: torch.device) -> bool:
     """Whether a copy of a leaf runs between host and accelerator, and so may overlap."""
+    if device == _CPU:
+        return not _rust.on_host(leaves)
     if device.type == "meta":
         return False
     if device.type == "cpu":
-        return not all([leaf.is_cpu or leaf.is_meta for leaf in leaves])
+        return not _rust.on_host(leaves)
     return any([leaf.is_cpu for leaf in leaves])
 
 

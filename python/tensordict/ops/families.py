@@ -165,12 +165,16 @@ def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
 
     def fill(stub: F) -> F:
         def method(self: Any, other: Any, alpha: Any = None) -> Any:
+            if alpha is None and _rust.foreach_inplace(self, op, (other,)):
+                return self
             each = (
                 op if alpha is None else _scaled(op, torch._foreach_add_, sign, alpha)
             )
             return combine_inplace(each, self, other)
 
         def by_keyword(self: Any, other: Any, *, alpha: Any = None) -> Any:
+            if alpha is None and _rust.foreach_inplace(self, op, (other,)):
+                return self
             return method(self, other, alpha)
 
         keyword = "alpha" in (stub.__kwdefaults__ or {})

@@ -82,6 +82,8 @@ names! {
     nonzero = "nonzero",
     as_tuple = "as_tuple",
     shape = "shape",
+    is_cpu = "is_cpu",
+    is_meta = "is_meta",
     dim = "dim",
     last_op = "_last_op",
     unsqueeze = "unsqueeze",

@@ -17,6 +17,7 @@ use crate::container::{self, Kind, Names, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::locking;
+use crate::storage::dlpack::with_layout;
 
 // Collecting --------------------------------------------------------------------------
 
@@ -127,6 +128,23 @@ impl<'py> NewLeaves<'py> {
         let rest = self.rest.clone();
         rest.ok_or_else(|| PyStopIteration::new_err(()))
     }
+}
+
+/// Whether all `leaves` are on the CPU, or have no memory.
+#[pyfunction]
+fn on_host(leaves: &Bound<'_, PyList>) -> PyResult<bool> {
+    let py = leaves.py();
+    let imports = imports(py)?;
+    for leaf in leaves.iter() {
+        let is_near = (leaf.get_type().is(&imports.tensor)
+            && with_layout(&leaf, |_, is_on_cpu| is_on_cpu) == Some(true))
+            || leaf.getattr(imports.names.is_cpu.bind(py))?.is_truthy()?
+            || leaf.getattr(imports.names.is_meta.bind(py))?.is_truthy()?;
+        if !is_near {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The first answer of `op` on a leaf that is `wanted`, if there is one.
@@ -482,6 +500,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(new, module)?)?;
     module.add_function(wrap_pyfunction!(leaves, module)?)?;
     module.add_function(wrap_pyfunction!(truth, module)?)?;
+    module.add_function(wrap_pyfunction!(on_host, module)?)?;
     module.add_function(wrap_pyfunction!(rebuild, module)?)?;
     module.add_function(wrap_pyfunction!(clone_structure, module)?)?;
     module.add_function(wrap_pyfunction!(walk, module)?)?;
