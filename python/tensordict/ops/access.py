@@ -96,11 +96,14 @@ class AccessOps(CollectionProtocol):
             >>> TensorDict({"n": {}}).is_empty()
             True
         """
-        values = self._entries().values()
-        for value in values:
+        entries = self._tensordict if self._is_dense else self._entries()
+        for value in entries.values():
             if not isinstance(value, CollectionProtocol):
                 return False
-        return all(not value._is_non_tensor and value.is_empty() for value in [*values])
+        for value in [*entries.values()]:
+            if value._is_non_tensor or not value.is_empty():
+                return False
+        return True
 
     def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
         """The entry at a nested key, or ``default`` where there is none.
