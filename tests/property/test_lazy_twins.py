@@ -1,0 +1,87 @@
+"""The primitives of lazy stacks against their twins in Python."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensordict import TensorDict, _rust, lazy_stack
+from tensordict.interop import lazy_twins
+
+KEYS = ["a", "b", "n"]
+
+
+@st.composite
+def members(draw):
+    """Members of batch size [2, N], some with fewer keys, some nested, some stacks."""
+    made = []
+    for _ in range(draw(st.integers(1, 4))):
+        size = [2, draw(st.integers(1, 2))]
+        td = TensorDict(batch_size=size)
+        for key in draw(st.lists(st.sampled_from(KEYS), unique=True)):
+            value = torch.rand(*size, draw(st.integers(1, 2)))
+            td[key] = {"c": value} if key == "n" else value
+        if draw(st.booleans()) and draw(st.booleans()):
+            td = lazy_stack(list(td.unbind(0)), 0)
+        made.append(td)
+    return made
+
+
+def told(value):
+    """What can be compared of a result."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, list):
+        return [told(each) for each in value]
+    if hasattr(value, "batch_size"):
+        leaves = {key: told(value[key]) for key in value.keys(True, True)}
+        return type(value).__name__, tuple(value.batch_size), leaves
+    return value
+
+
+@pytest.mark.parametrize("name", lazy_twins.__all__)
+def test_every_primitive_has_its_twin(name):
+    assert callable(getattr(_rust, name))
+
+
+@given(tds=members(), dim=st.integers(0, 3))
+def test_what_members_are_asked(tds, dim):
+    for name, args in (
+        ("member_values", (("a",),)),
+        ("member_values", (("n", "c"),)),
+        ("member_values", (("a", "c"),)),
+        ("common_keys", ()),
+        ("merged_size", (dim,)),
+        ("members_with_more", (1,)),
+        ("first_misfit", ()),
+        ("map_members", ("exp", (), None, True, 0, 1)),
+        ("cloned_members", ()),
+    ):
+        native = told(getattr(_rust, name)(tds, *args))
+        assert native == told(getattr(lazy_twins, name)(tds, *args)), name
+
+
+@given(tds=members())
+def test_leaves_taken_and_given_back(tds):
+    leaves, expected = [], []
+    _rust.member_leaves(tds, leaves)
+    lazy_twins.member_leaves(tds, expected)
+    assert told(leaves) == told(expected)
+    for cls in (None, TensorDict):
+        native = _rust.rebuilt_members(tds, list(leaves), cls)
+        twin = lazy_twins.rebuilt_members(tds, list(leaves), cls)
+        assert told(native) == told(twin)
+
+
+@given(tds=members(), dim=st.integers(0, 2))
+def test_members_stacked_densely(tds, dim):
+    native = _rust.stacked_members(tds, dim, TensorDict)
+    twin = lazy_twins.stacked_members(tds, dim, TensorDict)
+    assert told(native) == told(twin)
+
+
+def test_a_member_on_another_device_is_a_misfit():
+    tds = [TensorDict(device="cpu"), TensorDict(device="cpu"), TensorDict()]
+    for module in (_rust, lazy_twins):
+        assert module.first_misfit(tds) == 2
+        assert module.first_misfit([tds[0], 1]) == 1
