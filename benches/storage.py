@@ -34,11 +34,16 @@ Times = tuple[float, float]
 
 WORKLOADS: dict[str, tuple[int, int]] = {
     # name: (leaves, bytes of each)
-    "save 12 x 32 MiB": (12, 32 * MIB),
-    "save 240 x 1 MiB": (240, MIB),
-    "save 2000 x 1 KiB": (2000, 1024),
-    "load 240 x 1 MiB": (240, MIB),
-    "load 2000 x 1 KiB": (2000, 1024),
+    "save 12 x 100 MB": (12, 100_000_000),
+    "save 240 x 5 MB": (240, 5_000_000),
+    "save 10000 x 1 KiB": (10_000, 1024),
+    "save 10000 x 1 KiB, archive": (10_000, 1024),
+    "save 12 x 100 MB, archive": (12, 100_000_000),
+    "save 12 x 100 MB, durable": (12, 100_000_000),
+    "load 240 x 5 MB": (240, 5_000_000),
+    "load 10000 x 1 KiB": (10_000, 1024),
+    "load 10000 x 1 KiB, archive": (10_000, 1024),
+    "full load of 12 x 100 MB": (12, 100_000_000),
 }
 
 PEER_THREADS = (0, 2, 4, 8)
@@ -90,19 +95,34 @@ def time_workload(
         "leaves": leaves,
         "size": size,
         "threads": 0,
+        "archive": name.endswith("archive"),
+        "durable": name.endswith("durable"),
+        "checks": True,
     }
+    if job["kind"] == "save":
+        without = {"checks": False}
+        run_ours = sides["ours"]
+        sides = {**sides, "ours, no checks": lambda job: run_ours({**job, **without})}
+    if job["durable"]:
+        # The release has no such thing.
+        sides = {side: run for side, run in sides.items() if "peer" not in side}
+    suffix = ".tdz" if job["archive"] else ""
+    times = {side: [] for side in sides}
     try:
-        if job["kind"] == "load":
-            sides["ours"]({**job, "kind": "save", "path": str(folder / "saved")})
+        saved = folder / f"saved{suffix}"
+        if job["kind"] != "save":
+            sides["ours"]({**job, "kind": "save", "path": str(saved)})
         for round_number in range(arguments.rounds):
             for number, (side, run) in enumerate(sides.items()):
-                path = folder / f"{round_number}-{number}"
-                if job["kind"] == "load":
-                    path = folder / "saved"
+                path = folder / f"{round_number}-{number}{suffix}"
+                if job["kind"] != "save":
+                    path = saved
                 else:
                     write_scratch(folder / "scratch", leaves * size)
                 times[side].append(run({**job, "path": str(path)}))
-                if job["kind"] == "save" and size >= MIB:
+                if job["kind"] == "save" and path.is_file():
+                    path.unlink()
+                elif job["kind"] == "save" and size >= MIB:
                     shutil.rmtree(path)
     finally:
         shutil.rmtree(folder)
@@ -141,10 +161,13 @@ def report(name: str, times: dict[str, list[Times]]) -> None:
 def run_limit(job: dict[str, Any]) -> Times:
     """Two threads of system calls, each on files of its own."""
     path = Path(job["path"])
+    if job["archive"] or job["kind"] == "full":
+        return run_limit_of_one(job)
     names = [str(path / f"k{i}.memmap") for i in range(job["leaves"])]
     is_save = job["kind"] == "save"
     work = write_plain if is_save else map_plain
-    content = memoryview(bytearray(os.urandom(1024)) * (job["size"] // 1024))
+    content = memoryview(bytearray(os.urandom(1 << 10)) * (job["size"] // 1024 + 1))
+    content = content[: job["size"]]
     kept: list[Any] = []
     start, used = time.perf_counter(), time.process_time()
     if is_save:
@@ -157,7 +180,61 @@ def run_limit(job: dict[str, Any]) -> Times:
         half.start()
     for half in halves:
         half.join()
+    if job["durable"]:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.sync()
+        os.close(descriptor)
     return time.perf_counter() - start, time.process_time() - used
+
+
+def run_limit_of_one(job: dict[str, Any]) -> Times:
+    """One write of the finished file's bytes; reading files into memory; one mapping."""
+    path = Path(job["path"])
+    num_bytes = job["leaves"] * job["size"]
+    if job["kind"] == "save":
+        content = memoryview(os.urandom(MIB) * (num_bytes // MIB + 1))[:num_bytes]
+        start, used = time.perf_counter(), time.process_time()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        for offset in range(0, num_bytes, 8 * MIB):
+            os.pwrite(descriptor, content[offset : offset + 8 * MIB], offset)
+        os.close(descriptor)
+        return time.perf_counter() - start, time.process_time() - used
+    if job["kind"] == "load":
+        start, used = time.perf_counter(), time.process_time()
+        descriptor = os.open(path, os.O_RDWR)
+        kept = mmap.mmap(descriptor, 0)
+        views = [
+            memoryview(kept)[at * 1100 : at * 1100 + 1024]
+            for at in range(job["leaves"])
+        ]
+        os.close(descriptor)
+        times = time.perf_counter() - start, time.process_time() - used
+        del views
+        return times
+    targets = TARGETS.setdefault(
+        num_bytes, [bytearray(job["size"]) for _ in range(job["leaves"])]
+    )
+    names = [path / f"k{i}.memmap" for i in range(job["leaves"])]
+
+    def read(part: int) -> None:
+        for name, target in zip(names[part::2], targets[part::2], strict=True):
+            descriptor = os.open(name, os.O_RDONLY)
+            view = memoryview(target)
+            for offset in range(0, len(target), 8 * MIB):
+                os.preadv(descriptor, [view[offset : offset + 8 * MIB]], offset)
+            os.close(descriptor)
+
+    start, used = time.perf_counter(), time.process_time()
+    halves = [threading.Thread(target=read, args=(part,)) for part in range(2)]
+    for half in halves:
+        half.start()
+    for half in halves:
+        half.join()
+    return time.perf_counter() - start, time.process_time() - used
+
+
+TARGETS: dict[int, list[bytearray]] = {}
+"""Memory that is read into, touched before it is timed."""
 
 
 def write_plain(names: list[str], content: memoryview, _kept: list[Any]) -> None:
@@ -204,6 +281,7 @@ def serve() -> None:
     """Do the jobs that come in, one per line; print the seconds of each."""
     import torch
 
+    import tensordict
     from tensordict import TensorDict
 
     made: dict[tuple[int, int], Any] = {}
@@ -218,9 +296,17 @@ def serve() -> None:
                     for i in range(job["leaves"])
                 }
             )
+        own = {}
+        if "rs" in tensordict.__version__:
+            own = {"checks": job["checks"], "durable": job["durable"]}
+        td = made[shape]
         start, used = time.perf_counter(), time.process_time()
         if job["kind"] == "save":
-            result = made[shape].memmap(job["path"], num_threads=job["threads"])
+            result = td.memmap(job["path"], num_threads=job["threads"], **own)
+        elif job["kind"] == "full" and own:
+            result = TensorDict.load_memmap(job["path"], out=td)
+        elif job["kind"] == "full":
+            result = td.update_(TensorDict.load_memmap(job["path"]))
         else:
             result = TensorDict.load_memmap(job["path"], num_threads=job["threads"])
         times = time.perf_counter() - start, time.process_time() - used
