@@ -176,7 +176,7 @@ class _CustomOpTensorDict(TensorDictBase):
             raise RuntimeError(MSG_BATCH_SIZE.format(size, self._batch_size))
 
     @property
-    def _is_locked(self) -> bool:  # type: ignore[override]
+    def _is_locked(self) -> bool:
         return self._source.is_locked
 
     @_is_locked.setter

@@ -36,10 +36,11 @@ def _of_relaxed_bernoulli(self: Any) -> torch.Tensor:
 
 def install() -> None:
     """Give torch's distributions that have neither mode nor mean this property."""
-    for cls, method in (
+    lacking: tuple[tuple[Any, Any], ...] = (
         (distributions.LogisticNormal, _of_logistic_normal),
         (distributions.RelaxedOneHotCategorical, _of_relaxed_one_hot),
         (distributions.RelaxedBernoulli, _of_relaxed_bernoulli),
-    ):
+    )
+    for cls, method in lacking:
         if not hasattr(cls, "deterministic_sample"):
-            cls.deterministic_sample = property(method)  # type: ignore[attr-defined]
+            cls.deterministic_sample = property(method)

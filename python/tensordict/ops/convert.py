@@ -234,7 +234,7 @@ class ConvertOps(CollectionProtocol):
         return kind(values)
 
 
-def _is_throughout(td: Any, cls: type) -> bool:
+def _is_throughout(td: Any, cls: type[CollectionProtocol]) -> bool:
     """Whether a collection and all that it holds are exactly of class ``cls``."""
     if type(td) is not cls:
         return False

@@ -307,7 +307,7 @@ def _size(value: torch.Tensor) -> str:
     )
 
 
-def _ragged_shape(value: torch.Tensor) -> list[Any]:
+def _ragged_shape(value: Any) -> list[Any]:
     if value.layout is not torch.strided:
         return list(value.shape)
     sizes = value._nested_tensor_size()

@@ -405,7 +405,7 @@ def _collect_matched(td: Any, other: Any, out: Leaves) -> None:
     for key, value in list(td._entries().items()):
         match = other._get_entry(key, None)
         if match is None:
-            if isinstance(value, CollectionProtocol) and value.is_empty():  # type: ignore[attr-defined]
+            if isinstance(value, CollectionProtocol) and value.is_empty():
                 continue
             raise KeyError(mismatch_message({key}, ()))
         if isinstance(value, CollectionProtocol):

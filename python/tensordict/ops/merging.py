@@ -287,7 +287,7 @@ class MergingOps(CollectionProtocol):
         """
         if fast:
             idx = _plain_copy_index(self, tensordict, idx)
-            leaves = dict(tensordict.items(True, True))  # type: ignore[attr-defined]
+            leaves = dict(tensordict.items(True, True))
             return self.update_at_(leaves, idx, non_blocking=non_blocking)
         return self.update_at_(tensordict, idx, non_blocking=non_blocking)
 

@@ -180,7 +180,7 @@ class RearrangingOps(CollectionProtocol):
         else:
             if repeats.is_floating_point():
                 # The error of a size made of their sum.
-                torch.Size([repeats.sum().item()])
+                torch.Size([repeats.sum().item()])  # type: ignore[list-item]
             if repeats.dim() == 1 and repeats.shape[0] not in (1, length):
                 raise RuntimeError(MSG_REPEATS.format(repeats.shape[0], length))
             count = repeats.numel()

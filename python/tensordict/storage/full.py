@@ -64,7 +64,7 @@ class _Reading:
             return
         entries = loaded._tensordict
         for key, value in entries.items():
-            present = None if out is None else out._get_entry(key, None)
+            present: Any = None if out is None else out._get_entry(key, None)
             if isinstance(value, CollectionProtocol):
                 if out is None or isinstance(present, CollectionProtocol):
                     self.add(value, present, (*path, key))

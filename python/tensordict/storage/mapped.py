@@ -482,7 +482,7 @@ class MemoryMappedTensor(torch.Tensor):
         """As :meth:`torch.Tensor.chunk`. The parts are mapped tensors."""
         return self._slices(torch.Tensor.chunk(self, chunks, dim), dim)
 
-    def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:  # type: ignore[override]
+    def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
         """As :meth:`torch.Tensor.tensor_split`. The parts are mapped tensors."""
         parts = torch.Tensor.tensor_split(self, indices_or_sections, dim)
         if not isinstance(indices_or_sections, (list, tuple)):

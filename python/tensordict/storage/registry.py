@@ -6,10 +6,7 @@ there: nothing is imported by a name from a file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from typing import Any
 
 __all__ = [
     "class_text",
@@ -86,7 +83,7 @@ def find_class(
     requested: type | None,
     class_name: str | None,
     type_name: str | None,
-    directory: str | Path,
+    directory: object,
 ) -> Any:
     """The class that a directory was saved from.
 

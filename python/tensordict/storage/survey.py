@@ -263,7 +263,7 @@ def _short(value: Any) -> str:
 def _safetensors(path: str) -> Iterator[Entry]:
     notes, values = _described(path)
     yield Entry((), "collection", note=notes.get((), "safetensors of others"))
-    seen = {()}
+    seen: set[tuple[str, ...]] = {()}
     for name, dtype, shape, num_bytes in safetensors.tensors_of(path):
         key = tuple(name.split("."))
         for depth in range(1, len(key)):

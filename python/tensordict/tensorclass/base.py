@@ -144,15 +144,23 @@ class TensorClass(_DataclassLike):
     _plain_fields: ClassVar[frozenset[str]] = frozenset()
 
     if TYPE_CHECKING:
-
+        # Neither is a field, so neither can be annotated as an attribute.
         @property
         def _tensordict(self) -> Any: ...
+        @_tensordict.setter
+        def _tensordict(self, value: Any) -> None: ...
+        @property
+        def _is_initialized(self) -> bool: ...
 
-        batch_size: _BatchSize = dataclasses.field(
+        # What these descriptors take, checkers do not compare with the setters of the
+        # properties.
+        batch_size: _BatchSize = dataclasses.field(  # type: ignore[override]
             kw_only=True, default=cast("Any", ...)
-        )  # type: ignore[assignment]
-        device: _Device = dataclasses.field(kw_only=True, default=cast("Any", ...))  # type: ignore[assignment]
-        names: _Names = dataclasses.field(kw_only=True, default=cast("Any", ...))  # type: ignore[assignment]
+        )
+        device: _Device = dataclasses.field(kw_only=True, default=cast("Any", ...))
+        names: _Names = dataclasses.field(  # type: ignore[override]
+            kw_only=True, default=cast("Any", ...)
+        )
 
     def __init_subclass__(
         cls,
@@ -172,7 +180,8 @@ class TensorClass(_DataclassLike):
         flags = item if isinstance(item, tuple) else (item,)
         if not all(flag in OPTIONS for flag in flags):
             raise TypeError(MSG_OPTIONS.format(OPTIONS, flags))
-        return _with_flags(cls, flags)
+        # Checkers take the hash of instances for that of the class.
+        return _with_flags(cls, flags)  # type: ignore[arg-type]
 
     if not TYPE_CHECKING:
 
@@ -282,11 +291,13 @@ class TensorClass(_DataclassLike):
     @classmethod
     def _wrap(cls, inner: Any) -> Self:
         """An instance around a container that has no other keys than its fields."""
-        made = _rust.wrap_fields(cls, inner)
+        made: Any = _rust.wrap_fields(cls, inner)
         if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
             if cls._frozen:
                 made._thaw()
-            made.__post_init__(*_init_var_defaults(cls))
+            # Checkers take the hash of instances for that of the class.
+            defaults = _init_var_defaults(cls)  # type: ignore[arg-type]
+            made.__post_init__(*defaults)
             if cls._frozen:
                 object.__setattr__(made, "_is_initialized", True)
         return made
@@ -377,7 +388,7 @@ class TensorClass(_DataclassLike):
         return self._tensordict._is_locked
 
     @property
-    def _is_memmap(self) -> bool:  # type: ignore[override]
+    def _is_memmap(self) -> bool:
         return self._tensordict._is_memmap
 
     @_is_memmap.setter
@@ -385,7 +396,7 @@ class TensorClass(_DataclassLike):
         self._tensordict._is_memmap = value
 
     @property
-    def _is_shared(self) -> bool:  # type: ignore[override]
+    def _is_shared(self) -> bool:
         return self._tensordict._is_shared
 
     @_is_shared.setter
@@ -393,7 +404,7 @@ class TensorClass(_DataclassLike):
         self._tensordict._is_shared = value
 
     @property
-    def _memmap_prefix(self) -> Any:  # type: ignore[override]
+    def _memmap_prefix(self) -> Any:
         return self._tensordict._memmap_prefix
 
     @_memmap_prefix.setter
@@ -586,6 +597,8 @@ class TensorClass(_DataclassLike):
 
     # Access ----------------------------------------------------------------------------
 
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> NoReturn: ...
     @overload
     def __getitem__(self, index: BatchIndex) -> Self: ...
     @overload

@@ -31,15 +31,16 @@ def cast_field(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
     if isinstance(value, hint):
         return value, True
     inner = tc._tensordict
+    make: Any = hint
     if issubclass(hint, torch.Tensor):
         try:
             return torch.as_tensor(value, device=inner.device), True
         except TypeError as error:
             raise TypeError(MSG_CAST.format(name, hint)) from error
     if issubclass(hint, CollectionProtocol):
-        made: Any = hint(value)
+        made = make(value)
         made.batch_size = inner.batch_size
         return made, True
     if hint is np.ndarray:
         return np.asarray(value), True
-    return hint(value), True
+    return make(value), True

@@ -3,7 +3,7 @@
 //! A property's getter and `__setattr__` have to be Python functions, because the compiler
 //! traces nothing else in their place. In eager code their frames would be most of what an
 //! access costs. So the functions stay, with their code for the compiler to trace, and what
-//! calls them natively (PEP 590's `vectorcall`, which CPython lets an extension exchange
+//! calls them natively (PEP 590's `vectorcall`, which `CPython` lets an extension exchange
 //! from 3.12 on by `PyFunction_SetVectorcall`) is exchanged for one that does the same.
 //!
 //! This is one of the modules that may hold `unsafe`: it reads two attributes and a dict

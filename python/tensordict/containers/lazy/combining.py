@@ -46,7 +46,7 @@ class CombiningOps(CollectionProtocol):
         self,
         fn: Callable[..., Any],
         *others: Any,
-        batch_size: Sequence[int] | None = None,
+        batch_size: torch.Size | None = None,
         device: Any = NO_DEFAULT,
         names: Any = NO_DEFAULT,
         checked: bool = False,
@@ -127,7 +127,7 @@ class CombiningOps(CollectionProtocol):
     ) -> Any:
         if out is not None and not isinstance(out, CombiningOps):
             raise ValueError(MSG_OUT)
-        return super()._apply_with(  # type: ignore[misc]
+        return super()._apply_with(
             fn, others, batch_size, device, names, inplace, default, named, nested_keys,
             filter_empty, propagate_lock, is_leaf, out, checked, prefix,
         )  # fmt: skip

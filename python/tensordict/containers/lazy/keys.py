@@ -147,7 +147,7 @@ class StackKeysOps(CollectionProtocol):
         """A stack of as many members without entries. See ``TensorDict.empty``."""
         changes = {key for key, value in kwargs.items() if value is not None}
         if changes - {"device"} or not self.tensordicts:
-            return super().empty(recurse, **kwargs)  # type: ignore[misc]
+            return super().empty(recurse, **kwargs)
         device = {key: kwargs[key] for key in kwargs if key == "device"}
         return self._like([each.empty(recurse, **device) for each in self.tensordicts])
 

@@ -57,7 +57,7 @@ MSG_BATCH_SIZE = (
 MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
-class LazyStackedTensorDict(
+class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     StackKeysOps, CombiningOps, ReadingOps, MembersOps, FilesOps, TensorDictBase
 ):
     """A stack of collections that are kept apart, and stacked entry by entry when read.
@@ -286,7 +286,7 @@ class LazyStackedTensorDict(
             member._device = value
 
     @property
-    def _td_dim_names(self) -> list[str | None] | None:  # type: ignore[override]
+    def _td_dim_names(self) -> list[str | None] | None:
         own = self._td_dim_name
         if not self.tensordicts:
             if own is None:
@@ -321,15 +321,15 @@ class LazyStackedTensorDict(
         )
 
     @property
-    def _is_locked(self) -> bool:  # type: ignore[override]
+    def _is_locked(self) -> bool:
         return self._flag("_is_locked")
 
     @_is_locked.setter
-    def _is_locked(self, value: bool | None) -> None:
+    def _is_locked(self, value: bool) -> None:
         self.__dict__["_is_locked"] = value
 
     @property
-    def _is_memmap(self) -> bool:  # type: ignore[override]
+    def _is_memmap(self) -> bool:
         return self._flag("_is_memmap")
 
     @_is_memmap.setter
@@ -337,7 +337,7 @@ class LazyStackedTensorDict(
         self.__dict__["_is_memmap"] = value
 
     @property
-    def _is_shared(self) -> bool:  # type: ignore[override]
+    def _is_shared(self) -> bool:
         return self._flag("_is_shared")
 
     @_is_shared.setter

@@ -60,6 +60,11 @@ class NonTensorOps(CollectionProtocol):
         """Make a subclass as it is: it declares no fields."""
         object.__init_subclass__(**kwargs)
 
+    if TYPE_CHECKING:
+
+        @property
+        def data(self) -> Any: ...  # noqa: D102 - for annotations only
+
     # What a subclass says ----------------------------------------------------------
 
     def _value(self) -> Any:
@@ -144,7 +149,7 @@ class NonTensorOps(CollectionProtocol):
         places = torch.arange(len(flat)).view(self._batch_size)
         moved = op(places, pads, -1).flatten().tolist()
         values = [None if place < 0 else flat[place] for place in moved]
-        return self._non_tensor_stack_type._of(values, size, self._device)
+        return self._non_tensor_stack_type._of_cells(values, size, self._device)
 
     def _split_leaves(
         self,
@@ -239,7 +244,7 @@ class NonTensorOps(CollectionProtocol):
         flat = [mine if keep else theirs for keep, mine, theirs in pairs]
         if self._is_one and other._is_one and same_value(self.data, other.data):
             return self._twin()
-        stack = self._non_tensor_stack_type._of(flat, size, self._device)
+        stack = self._non_tensor_stack_type._of_cells(flat, size, self._device)
         names = self._td_dim_names
         return stack._named(None if names is None else list(names))
 
@@ -366,9 +371,9 @@ class NonTensorOps(CollectionProtocol):
         """A container of its own with the same values."""
         return self._twin()
 
-    def contiguous(self) -> Any:
-        """A container of its own with the same values."""
-        return self._twin()
+    def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Any:
+        """A container of its own with the same values; this itself if ``inplace``."""
+        return self if inplace else self._twin()
 
     def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
         from tensordict.containers.nontensor.joining import stack_values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
 
@@ -75,7 +75,14 @@ _STATE = frozenset(
 """The attributes that an instance has; any other name is an error."""
 
 
-class NonTensorDataBase(NonTensorOps, TensorClass):
+if TYPE_CHECKING:
+    # To checkers a subclass of TensorClass is a dataclass of what it annotates.
+    _Named = TensorCollection
+else:
+    _Named = TensorClass
+
+
+class NonTensorDataBase(NonTensorOps, _Named):
     """One value of any type for all elements of a batch: the base of both kinds.
 
     No operation looks into the value. It is shared, never copied, by what is made of
@@ -192,7 +199,7 @@ class NonTensorDataBase(NonTensorOps, TensorClass):
         """
         return self.data(*args, **kwargs)
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> NoReturn:
         """Refused, as for any collection."""
         raise RuntimeError(MSG_BOOL)
 
@@ -247,7 +254,7 @@ class NonTensorDataBase(NonTensorOps, TensorClass):
     def _to_stack(self) -> Any:
         from tensordict.containers.nontensor.stack import NonTensorStack
 
-        stack = NonTensorStack._of(self._flat(), self._batch_size, self._device)
+        stack = NonTensorStack._of_cells(self._flat(), self._batch_size, self._device)
         stack._member_class = type(self)
         names = self._td_dim_names
         return stack._named(None if names is None else list(names))
@@ -493,7 +500,7 @@ class NonTensorData(NonTensorDataBase):
 
     _fits_any_size: ClassVar[bool] = True
 
-    def _map_leaves(  # type: ignore[override]
+    def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
     ) -> Any:
         result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
@@ -559,7 +566,9 @@ def _compared(first: Any, second: Any, wanted: bool) -> Any:
         answer = same_value(first.data, second.data) is wanted
         return torch.full(first.batch_size, answer, dtype=torch.bool)
     if first.batch_size != second.batch_size:
-        raise RuntimeError(MSG_COMPARED_SIZES.format(first.shape, second.shape))
+        raise RuntimeError(
+            MSG_COMPARED_SIZES.format(first.batch_size, second.batch_size)
+        )
     pairs = zip(first._flat(), second._flat(), strict=True)
     answers = [same_value(*pair) is wanted for pair in pairs]
     return torch.tensor(answers, dtype=torch.bool).view(first.batch_size)

@@ -83,7 +83,7 @@ def _joined(members: Sequence[Any], join: Any, stack_dim: int) -> NonTensorStack
     flat = list(map(cells.__getitem__, at.flatten().tolist()))
     devices = {member.device for member in members}
     device = devices.pop() if len(devices) == 1 else None
-    stack = NonTensorStack._of(flat, at.shape, device)
+    stack = NonTensorStack._of_cells(flat, at.shape, device)
     if stack_dim:
         stack.stack_dim = stack_dim
     classes = {_member_class(member) for member in members}

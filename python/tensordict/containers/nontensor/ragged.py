@@ -46,7 +46,7 @@ class RaggedStack(NonTensorStack):
         return made
 
     @property
-    def tensordicts(self) -> list[Any]:
+    def tensordicts(self) -> list[Any]:  # type: ignore[override] # its rows
         """The rows."""
         return list(self._rows)
 
@@ -96,7 +96,7 @@ class RaggedStack(NonTensorStack):
         for row, part in zip(rows, parts, strict=True):
             row[rest] = part
 
-    def _map_leaves(  # type: ignore[override]
+    def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
     ) -> Any:
         if prefix is not None or moves_elements(op):
@@ -143,7 +143,7 @@ class RaggedStack(NonTensorStack):
         """Refused: there is no tensor of the answers."""
         return self._compare(other, False)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def _stack_rows(rows: list[Any]) -> Any:

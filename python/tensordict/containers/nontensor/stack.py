@@ -58,7 +58,9 @@ MSG_DIFFERENT_SIZES = (
 )
 
 
-class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
+class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
+    NonTensorOps, LazyStackedTensorDict
+):
     """A value of any type for each element of a batch.
 
     The values lie in one list, row by row; the element at an index is made when it is
@@ -89,8 +91,8 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
 
     stack_dim: int = 0
     _batch_size = torch.Size([0])
-    _device = None
-    _td_dim_names = None
+    _device: torch.device | None = None
+    _td_dim_names: list[str | None] | None = None
     _is_locked = False
     _is_memmap = False
     _is_shared = False
@@ -108,7 +110,7 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
         self.__dict__.update(source.__dict__)
 
     @classmethod
-    def _of(
+    def _of_cells(
         cls,
         cells: list[Any],
         batch_size: torch.Size,
@@ -123,8 +125,8 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
         made._td_dim_names = None
         return made
 
-    def _like(self, size: torch.Size, cells: list[Any]) -> Self:
-        made = self._of(cells, size, self._device)
+    def _sized(self, size: torch.Size, cells: list[Any]) -> Self:
+        made = self._of_cells(cells, size, self._device)
         if self._member_class is not NonTensorData:
             made._member_class = self._member_class
         return made
@@ -162,7 +164,7 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
         flat = self._flat()
         return bool(flat) and all(same_value(value, flat[0]) for value in flat)
 
-    @property
+    @property  # type: ignore[misc] # a value for all elements is set with `set`
     def data(self) -> Any:
         """The value that all elements share.
 
@@ -206,7 +208,7 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
         return self
 
     @property
-    def tensordicts(self) -> list[Any]:
+    def tensordicts(self) -> list[Any]:  # type: ignore[override] # made when read
         """The elements, or stacks of them, along ``stack_dim``: views, made now."""
         return list(self.unbind(self.stack_dim))
 
@@ -221,10 +223,10 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
             member = self._member_class
             return member._of(self._cells, int(moved), size, self._device)
         if _is_view(moved, places):
-            made = self._like(size, self._cells)
+            made = self._sized(size, self._cells)
             made._places = moved
             return made
-        return self._like(size, _taken(self._cells, moved))
+        return self._sized(size, _taken(self._cells, moved))
 
     def _fitted(self, size: torch.Size) -> Self | None:
         size = torch.Size(size)
@@ -232,11 +234,11 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
         if own[: len(size)] == size:
             return self._twin()
         if own.numel() == size.numel():
-            return self._like(size, list(self._flat()))
+            return self._sized(size, list(self._flat()))
         return None
 
     def _twin(self) -> Self:
-        made = self._like(self._batch_size, list(self._flat()))
+        made = self._sized(self._batch_size, list(self._flat()))
         if self.stack_dim:
             made.stack_dim = self.stack_dim
         names = self._td_dim_names
@@ -251,8 +253,7 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
                 if self._places is not None:
                     place = int(self._places[place])
                 member = self._member_class
-                size = self._batch_size[1:]
-                made = member._of(self._cells, place, size, self._device)
+                made = member._of(self._cells, place, torch.Size(()), self._device)
                 if self._is_locked:
                     made._lock_tree()
                 return made
@@ -265,9 +266,9 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
                     taken = _taken(self._cells, plan[0])
                 except IndexError:
                     raise _out_of_bounds(plan[0], len(self._cells)) from None
-                made = self._like(plan[1], taken)
+                column = self._sized(plan[1], taken)
                 names = _spliced_names(self._td_dim_names, plan[2], 1, plan[1])
-                return made._named(names)
+                return column._named(names)
         return super()._index(index)
 
     def _resize_batch(self, size: torch.Size) -> None:
@@ -311,7 +312,7 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
         row = torch.Size([*size[:dim], *size[dim + 1 :]])
         if tensordict.batch_size != row:
             raise ValueError(MSG_NEW_SIZE.format(row, tensordict.batch_size))
-        members = [*self.unbind(dim)]
+        members: list[Any] = [*self.unbind(dim)]
         members.insert(index, tensordict)
         self._take(_stack_of(members, dim))
 
@@ -386,7 +387,7 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
         return self
 
     def _preallocated(self, at: Any, size: torch.Size) -> Any:
-        made = self._like(size, [None] * size.numel())
+        made = self._sized(size, [None] * size.numel())
         made._write(at, self)
         return made
 
@@ -411,7 +412,9 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
             value = NonTensorData(value)
         return value
 
-    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+    def update(  # type: ignore[override] # as TensorDictBase
+        self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any
+    ) -> Self:
         """Take the values of another one.
 
         Raises:
@@ -456,7 +459,7 @@ class NonTensorStack(NonTensorOps, LazyStackedTensorDict):
         flat = data
         for _ in size[1:]:
             flat = [item for row in flat for item in row]
-        return cls._of(list(flat), torch.Size(size))
+        return cls._of_cells(list(flat), torch.Size(size))
 
     # Files of one buffer, and safetensors ---------------------------------------------
 
@@ -546,7 +549,7 @@ def _stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
         if dim:
             size = torch.Size([len(items)])
             raise RuntimeError(MSG_STACK_DIM.format(dim, size))
-        return NonTensorStack._of(list(items), torch.Size([len(items)]))
+        return NonTensorStack._of_cells(list(items), torch.Size([len(items)]))
     members: list[Any] = []
     for item in items:
         if not isinstance(item, NonTensorOps):
