@@ -7,7 +7,7 @@ differentiate (``torch.autograd.grad``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -205,18 +205,12 @@ def _full_like(td: Any, fill_value: Any, **kwargs: Any) -> Any:
 
 
 @_handles(torch.stack)
-def _stack(
-    tensors: tuple[Any, ...] | list[Any], dim: int = 0, *, out: Any = None
-) -> Any:
-    if not isinstance(tensors[0], CollectionProtocol):
-        return torch.stack(tensors, dim, out=out)
+def _stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     return stack_collections(tensors, dim, out)
 
 
 @_handles(torch.cat)
-def _cat(tensors: tuple[Any, ...] | list[Any], dim: int = 0, *, out: Any = None) -> Any:
-    if not isinstance(tensors[0], CollectionProtocol):
-        return torch.cat(tensors, dim, out=out)
+def _cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     return cat_collections(tensors, dim, out)
 
 
