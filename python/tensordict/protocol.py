@@ -312,6 +312,9 @@ class CollectionProtocol:
         for child in self._children():
             _rust.containers(child, out)
 
+    def _after_unlock(self) -> None:
+        """Called when this one and all below it were unlocked."""
+
     def _rebuild(self, values: Any, lock: bool) -> Self:
         """A container of this structure with the leaves that ``values`` yields."""
         raise NotImplementedError

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import html
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import torch
 from torch import nn
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["TensorDictParams"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def _opening(method: F) -> F:
+    """A method that changes which entries there are, also those of a locked content."""
+
+    @functools.wraps(method)
+    def opened(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._opened():
+            return method(self, *args, **kwargs)
+
+    return cast("F", opened)
 
 
 class TensorDictParams(TensorDictBase, nn.Module):
@@ -86,8 +100,8 @@ class TensorDictParams(TensorDictBase, nn.Module):
             _convert(inner)
 
     def _like(self, inner: Any) -> Self:
-        """Another one around ``inner``, whose leaves are converted as here."""
-        return type(self)(inner, no_convert=self.no_convert)
+        """A copy around ``inner``, which keeps what is set in it later as it is."""
+        return type(self)(inner, no_convert="skip")
 
     # What it is as a module ----------------------------------------------------------
 
@@ -359,10 +373,19 @@ class TensorDictParams(TensorDictBase, nn.Module):
         finally:
             inner.lock_()
 
-    def del_(self, key: Any) -> Self:
-        """Remove the entry at a nested key."""
+    def exclude(self, *keys: Any, inplace: bool = False) -> Any:
+        """See :meth:`TensorDict.exclude`. A plain collection unless ``inplace``."""
+        if not inplace:
+            return (self._param_td.exclude if keys else self._param_td.copy)(*keys)
         with self._opened():
-            return super().del_(key)
+            return super().exclude(*keys, inplace=True)
+
+    select = _opening(TensorDictBase.select)
+    flatten_keys = _opening(TensorDictBase.flatten_keys)
+    unflatten_keys = _opening(TensorDictBase.unflatten_keys)
+    rename_key_ = _opening(TensorDictBase.rename_key_)
+    popitem = _opening(TensorDictBase.popitem)  # type: ignore[assignment]
+    del_ = _opening(TensorDictBase.del_)
 
     def update(self, *args: Any, **kwargs: Any) -> Self:
         """Set the entries of a collection or mapping: they become parameters."""
@@ -378,8 +401,20 @@ class TensorDictParams(TensorDictBase, nn.Module):
             super().update_(*args, **kwargs)
         return self
 
-    def _map_leaves(self, *args: Any) -> Any:
-        return _rust.map_leaves(self._param_td, *args)
+    def _map_leaves(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        prefix: torch.Size | None,
+        names: Any,
+        tail: int,
+        lock: bool,
+        k: int,
+    ) -> Any:
+        # Another shape of the content is locked as that is, other values are not.
+        lock = lock and (self._is_locked or prefix is not None)
+        inner = self._param_td
+        return _rust.map_leaves(inner, op, args, prefix, names, tail, lock, k)
 
     def _split_leaves(self, *args: Any) -> Any:
         return _rust.split_leaves(self._param_td, *args)
@@ -402,6 +437,21 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _clone_structure(self) -> Self:
         return self._like(_rust.clone_structure(self._param_td))
 
+    def replace(self, *args: Any, **kwargs: Any) -> Self:
+        """See :meth:`TensorDict.replace`. What replaces an entry stays what it is."""
+        result: Any = self._param_td.replace(*args, **kwargs)
+        if result is self._param_td:
+            return self
+        return self._like(result)
+
+    def split_keys(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """See :meth:`TensorDict.split_keys`. The rest is a set of parameters, too."""
+        with self._opened():
+            *parts, rest = super().split_keys(*args, **kwargs)
+        if rest is not self:
+            rest = self._like(rest)
+        return (*parts, rest)
+
     def _dense_type(self) -> type:
         return type(self._param_td)
 
@@ -416,20 +466,16 @@ class TensorDictParams(TensorDictBase, nn.Module):
             held = [ref for ref in self._lock_parents_weakrefs if ref() is not None]
             held += [new for new in parents if not any(new is old for old in held)]
             self.__dict__["_lock_parents_weakrefs"] = held
-        inner = (*parents, weakref.ref(self))
-        for value in list(self._param_td._entries().values()):
-            if isinstance(value, CollectionProtocol):
-                _rust.lock_tree(value, inner)
+        _rust.lock_tree(self._param_td, (*parents, weakref.ref(self)))
 
-    def unlock_(self) -> Self:
-        """Unlock this container and all that it holds; a locked content stays locked."""
-        if not self._param_td.is_locked:
-            return super().unlock_()
-        self._param_td.unlock_()
-        try:
-            return super().unlock_()
-        finally:
-            self._param_td.lock_()
+    def _containers(self, out: list[Any]) -> None:
+        out.append(self)
+        _rust.containers(self._param_td, out)
+
+    def _after_unlock(self) -> None:
+        """A content that is locked for good stays locked."""
+        if self._lock_content:
+            _rust.lock_tree(self._param_td)
 
     # Copies ----------------------------------------------------------------------------
 
@@ -444,20 +490,28 @@ class TensorDictParams(TensorDictBase, nn.Module):
         copied = _rust.map_leaves(
             self._param_td, lambda leaf: copy.deepcopy(leaf, memo)
         )
-        result = self._like(copied)
+        result = type(self)(copied, no_convert=self.no_convert)
         memo[id(self)] = result
         result.__dict__["_get_post_hook"] = list(self._get_post_hook)
         return result
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """As :meth:`TensorDict.to`: what is moved or cast is a new set of parameters."""
-        moved: Any = super().to(*args, **kwargs)
-        if moved is self:
+        inner = self._param_td
+        moved: Any = inner.to(*args, **kwargs)
+        if moved is inner:
             return self
-        moved = moved._fast_apply(_as_kind_of, self._param_td, filter_empty=False)
+        moved = moved._fast_apply(_as_kind_of, inner, filter_empty=False)
         result = type(self)(moved, no_convert=True)
         result.__dict__["no_convert"] = self.no_convert
+        if inner.is_locked:
+            moved.lock_()
         return result
+
+    @property
+    def data(self) -> Any:
+        """The data of the parameters, as a plain collection. It cannot be assigned."""
+        return self._param_td.data
 
     def zero_(self) -> Self:
         """Fill all tensors with zeros, in place."""
@@ -568,7 +622,7 @@ def _converted(value: Any, seen: dict[int, Any]) -> Any:
         return value
     found = seen.get(id(value))
     if found is None:
-        if value.is_floating_point() or value.is_complex():
+        if _can_be_parameter(value):
             found = nn.Parameter(value.detach())
         else:
             found = nn.Buffer(value)
@@ -576,10 +630,14 @@ def _converted(value: Any, seen: dict[int, Any]) -> Any:
     return found
 
 
+def _can_be_parameter(value: torch.Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
 def _as_kind_of(value: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     """A parameter where ``old`` is one, a buffer where that is one."""
     if isinstance(old, nn.Parameter):
-        if isinstance(value, nn.Parameter):
+        if isinstance(value, nn.Parameter) or not _can_be_parameter(value):
             return value
         return nn.Parameter(value.detach(), old.requires_grad)
     if getattr(old, "_is_buffer", False) and value is not old:

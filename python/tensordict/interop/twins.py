@@ -484,6 +484,9 @@ def unlock_tree(td: Any) -> None:
         for name in LOCK_STATE:
             if name in state:
                 del state[name]
+    for member in members:
+        if not member._is_dense:
+            member._after_unlock()
 
 
 def containers(td: Any, out: list[Any] | None = None) -> list[Any]:

@@ -57,6 +57,7 @@ names! {
     method_store_leaves = "_store_leaves",
     method_clone_structure = "_clone_structure",
     method_lock_tree = "_lock_tree",
+    method_after_unlock = "_after_unlock",
     method_fit_collection = "_fit_collection",
     method_convert_value = "_convert_value",
     method_hang = "_hang",

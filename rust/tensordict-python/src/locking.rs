@@ -138,6 +138,11 @@ fn unlock_tree(td: &Bound<'_, PyAny>) -> PyResult<()> {
             forget(imports, member, name.bind(py))?;
         }
     }
+    for member in &members {
+        if !container::is_dense(imports, member)? {
+            member.call_method0(names.method_after_unlock.bind(py))?;
+        }
+    }
     Ok(())
 }
 
