@@ -13,6 +13,7 @@ from tensordict._options import (
     set_list_to_stack,
 )
 from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.base import TensorCollection, TensorDictBase
 from tensordict.checks import (
     default_is_leaf,
@@ -124,6 +125,7 @@ __all__ = [
     "TensorDictBase",
     "TensorDictParams",
     "TypedTensorDict",
+    "UnbatchedTensor",
     "__version__",
     "as_tensordict_module",
     "assert_allclose_td",

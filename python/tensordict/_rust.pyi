@@ -277,6 +277,7 @@ def apply_nest(
     is_leaf: Any = None,
     checked: bool = False,
     prefix: tuple[str, ...] = (),
+    on_unbatched: bool = False,
 ) -> Any: ...
 
 # interop/foreach_twins.py has the twins of these.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
+from tensordict._unbatched import all_unbatched
 from tensordict.checks import is_leaf_nontensor, is_non_tensor
 from tensordict.containers.dense import TensorDict
 from tensordict.ops.joining import dense_stack_tds
@@ -137,6 +138,9 @@ def pad_sequence(
     ndim = len(size) - 1
     for key in keys:
         leaves = [_rust.get(td, key) for td in tds]
+        if all_unbatched(leaves):
+            _store(target, key, leaves[0], given=out is not None)
+            continue
         value = values.get(key, 0.0) if values else padding_value
         if isinstance(padding_value, Mapping) and key not in values:
             value = 0.0

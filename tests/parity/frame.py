@@ -36,6 +36,16 @@ def T(shape, dtype="float32", start=0):
         values = values % 2 == 0
     return values.reshape(shape).to(getattr(torch, dtype))
 
+U = UnbatchedTensor
+
+def S(value):
+    """What matters of a container with unbatched entries, or of one such tensor."""
+    if is_tensor_collection(value):
+        return [type(value).__name__, list(value.batch_size),
+                {key: S(value.get(key)) for key in value.keys()}]
+    batch = list(value.batch_size) if isinstance(value, U) else None
+    return {"batch": batch, "shape": list(value.shape), "data": value.tolist()}
+
 class Sub(TensorDict):
     """A user's subclass."""
 
@@ -168,6 +178,11 @@ FIXTURES = {
     "tc_locked": "td = Data(T([2, 3]), T([2, 3, 4]), batch_size=[2, 3]).lock_()",
     "tc_named": (
         "td = Data(T([2, 3]), T([2, 3, 4]), batch_size=[2, 3], names=['x', 'y'])"
+    ),
+    "unbatched": (
+        "td = TensorDict(dict(a=T([3, 2, 2]), u=U(T([4])), "
+        "n=TensorDict(v=U(torch.ones(2, 2)), b=T([3, 2, 1]), batch_size=[3, 2, 1])), "
+        "batch_size=[3, 2])"
     ),
     "tc_in": (  # a tensorclass in a plain container
         "td = TensorDict({'p': Data(T([2, 3]), T([2, 3, 4]), batch_size=[2, 3]), "

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.interop.twins import (
     MSG_BAD_KEY,
     MSG_LOCKED,
@@ -149,7 +150,10 @@ def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:
         value = td._convert_value(key, value, non_blocking)
         if isinstance(value, CollectionProtocol):
             return value
-    check_batch(td, key, value)
+    if isinstance(value, UnbatchedTensor):
+        value = value._with_batch_size(td.batch_size)
+    else:
+        check_batch(td, key, value)
     device = td.device
     if device is not None and value.device != device:
         value = value.to(device, non_blocking=non_blocking)

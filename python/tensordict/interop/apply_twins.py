@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.interop.access_twins import _missing, validate
 from tensordict.interop.twins import new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -29,6 +30,7 @@ def apply_nest(
     is_leaf: Any = None,
     checked: bool = False,
     prefix: tuple[str, ...] = (),
+    on_unbatched: bool = False,
 ) -> Any:
     """A container of what ``fn`` gives for each leaf, or None where nothing is left.
 
@@ -40,6 +42,9 @@ def apply_nest(
     ``is_leaf`` is asked about the type of each value; True takes every direct entry
     as a leaf. The result has ``batch_size`` (nested containers too, and then no names)
     or the sizes of ``td``, and ``device`` and ``names`` where they are given.
+
+    Where there is a ``batch_size`` a leaf that is held whole takes it, and ``fn`` is not
+    called with it unless ``on_unbatched``.
 
     A container without any results is left out: with ``filter_empty`` true always,
     with None unless it is empty in ``td`` too, with false never.
@@ -58,6 +63,7 @@ def apply_nest(
             is_leaf=is_leaf,
             checked=checked,
             prefix=prefix,
+            call_on_unbatched=on_unbatched,
         )
     if names is NO_DEFAULT:
         names = td._td_dim_names if batch_size is None else None
@@ -75,6 +81,14 @@ def apply_nest(
             leaf = not isinstance(value, CollectionProtocol)
         else:
             leaf = is_leaf is True or is_leaf(type(value))
+        if (
+            leaf
+            and batch_size is not None
+            and not on_unbatched
+            and isinstance(value, UnbatchedTensor)
+        ):
+            entries[key] = value._with_batch_size(batch_size)
+            continue
         if leaf:
             values = [default if other is NO_DEFAULT else other for other in values]
             if named:
@@ -103,6 +117,7 @@ def apply_nest(
                 is_leaf,
                 checked,
                 (*prefix, key),
+                on_unbatched,
             )
             if item is None:
                 continue
@@ -140,6 +155,7 @@ def _apply_below(
     is_leaf: Any,
     checked: bool,
     prefix: tuple[str, ...],
+    on_unbatched: bool,
 ) -> Any:
     """:func:`apply_nest` of a nested container."""
     if isinstance(value, CollectionProtocol) and value._is_dense:
@@ -157,6 +173,7 @@ def _apply_below(
             is_leaf,
             checked,
             prefix,
+            on_unbatched,
         )
     # An ``is_leaf`` that refuses tensors meets the AttributeError of a tensor here.
     return value._apply_nest(
@@ -171,6 +188,7 @@ def _apply_below(
         is_leaf=is_leaf,
         checked=checked,
         prefix=prefix,
+        call_on_unbatched=on_unbatched,
     )
 
 

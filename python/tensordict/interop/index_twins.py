@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensordict._unbatched import UnbatchedTensor, all_unbatched, is_unbatched
 from tensordict.interop.twins import (
     MSG_LOCKED,
     _spliced_names,
@@ -318,13 +319,15 @@ def keep_storage(td: Any, result: Any) -> None:
 def _index(td: Any, index: Any, size: Any, names: Any, k: int) -> Any:
     if not td._is_dense:
         return td._index(index)
+    own = _spliced_size(td._batch_size, size, k)
     entries = {}
     for key, value in list(td._tensordict.items()):
         if isinstance(value, CollectionProtocol):
             entries[key] = _index(value, index, size, names, k)
+        elif isinstance(value, UnbatchedTensor):
+            entries[key] = value._with_batch_size(own)
         else:
             entries[key] = value[index]
-    own = _spliced_size(td._batch_size, size, k)
     own_names = _spliced_names(td._td_dim_names, names, k, own)
     return new(type(td), entries, own, td._device, own_names)
 
@@ -376,7 +379,7 @@ def set_index(td: Any, index: Any, value: Any) -> None:
             if written is not entry:
                 parent._set_entry(key, written)
         else:
-            entry[at] = item
+            entry[... if isinstance(entry, UnbatchedTensor) else at] = item
     for parent, key, item in fresh:
         parent._set_entry(key, item)
 
@@ -454,7 +457,9 @@ def _plan_fill(
             continue
         if not isinstance(value, (int, float, complex, torch.Tensor)):
             raise not_a_value(key, entry, value)
-        if is_tensor and not isinstance(entry, CollectionProtocol):
+        if is_tensor and isinstance(entry, UnbatchedTensor):
+            _check_fits(value, entry, torch.Size([]), 0)
+        elif is_tensor and not isinstance(entry, CollectionProtocol):
             _check_fits(value, entry, size, k)
         writes.append((td, key, entry, value))
 
@@ -489,7 +494,11 @@ def _plan_index(
         elif isinstance(item, CollectionProtocol):
             raise not_a_value(key, entry, item)
         else:
-            _check_fits(item, entry, size, k)
+            if isinstance(entry, UnbatchedTensor):
+                # All elements share it: it is written whole.
+                _check_fits(item, entry, torch.Size([]), 0)
+            else:
+                _check_fits(item, entry, size, k)
             writes.append((td, key, entry, item))
 
 
@@ -508,6 +517,8 @@ def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:
     """An entry for ``td`` that is zero but for ``item`` at the index."""
     batch_size, extra = td.batch_size, len(size)
     device = td.device
+    if isinstance(item, UnbatchedTensor):
+        return item._with_batch_size(torch.Size([*batch_size[:k]]))
     if not isinstance(item, CollectionProtocol):
         shape = torch.Size([*batch_size[:k], *item.shape[extra:]])
         entry = item.new_zeros(shape, device=device)
@@ -599,6 +610,7 @@ def stack(tds: Any, dim: int) -> Any:
             raise RuntimeError(
                 MSG_STACK_BATCH.format(position, td.batch_size, batch_size)
             )
+    size = torch.Size([*batch_size[:dim], len(tds), *batch_size[dim:]])
     all_entries = [td._entries() for td in tds]
     entries = {}
     for key, value in list(all_entries[0].items()):
@@ -608,11 +620,10 @@ def stack(tds: Any, dim: int) -> Any:
             if item is NO_DEFAULT:
                 raise RuntimeError(MSG_EXCLUSIVE)
             group.append(item)
-        entries[key] = _stack_entry(key, group, dim)
+        entries[key] = _stack_entry(key, group, dim, size)
     for other in all_entries[1:]:
         if len(other) != len(entries):
             raise RuntimeError(MSG_EXCLUSIVE)
-    size = torch.Size([*batch_size[:dim], len(tds), *batch_size[dim:]])
     names = None
     if any(td._has_names() for td in tds):
         names = first.names
@@ -623,14 +634,14 @@ def stack(tds: Any, dim: int) -> Any:
     return new(type(first), entries, size, first.device, names)
 
 
-def _stack_entry(key: str, group: list[Any], dim: int) -> Any:
+def _stack_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
     containers = [isinstance(item, CollectionProtocol) for item in group]
     if all(containers):
         return stack(group, dim)
     if any(containers):
         raise RuntimeError(MSG_STACK_KIND.format(key))
     try:
-        return torch.stack(group, dim)
+        return joined_leaves(group, dim, size, torch.stack)
     except RuntimeError:
         for item in group:
             if item.shape != group[0].shape:
@@ -638,6 +649,25 @@ def _stack_entry(key: str, group: list[Any], dim: int) -> Any:
                     MSG_STACK_SHAPES.format(item.shape, group[0].shape, key)
                 ) from None
         raise
+
+
+def joined_leaves(group: list[Any], dim: int, size: torch.Size, join: Any) -> Any:
+    """``join`` of leaves; those that are all held whole are one, in a result of ``size``.
+
+    What only some containers hold whole is joined as the tensors that they are.
+    """
+    if not any(is_unbatched(item) for item in group):
+        return join(group, dim)
+    if not all_unbatched(group):
+        return join([item._data if is_unbatched(item) else item for item in group], dim)
+    first = group[0]
+    for item in group:
+        if item.shape != first.shape:
+            msg = (
+                f"the shapes {item.shape} and {first.shape} of a shared tensor differ."
+            )
+            raise RuntimeError(msg)
+    return first._with_batch_size(size)
 
 
 def cat(tds: Any, dim: int) -> Any:
@@ -658,6 +688,7 @@ def cat(tds: Any, dim: int) -> Any:
         own = td.batch_size
         _check_cat(batch_size, own, dim, position)
         length += own[dim]
+    size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
     all_entries = [td._entries() for td in tds]
     for position, other in enumerate(all_entries):
         if len(other) != len(all_entries[0]):
@@ -677,8 +708,7 @@ def cat(tds: Any, dim: int) -> Any:
         elif any(containers):
             raise RuntimeError(MSG_STACK_KIND.format(key))
         else:
-            entries[key] = torch.cat(group, dim)
-    size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
+            entries[key] = joined_leaves(group, dim, size, torch.cat)
     device = first.device
     if device is not None and any(td.device != device for td in tds):
         device = None

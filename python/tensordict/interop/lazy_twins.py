@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tensordict._unbatched import is_unbatched
 from tensordict.interop.twins import (
     _rebuild,
     _rebuild_as,
@@ -96,6 +97,8 @@ def stacked_members(members: list[Any], dim: int, cls: Any) -> Any:
             return None
         else:
             shape = group[0].shape
+            if any(is_unbatched(value) for value in group):
+                return None
             if any(value.shape != shape for value in group):
                 return None
             value = torch.stack(group, dim)

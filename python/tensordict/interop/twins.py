@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.protocol import CollectionProtocol
 
 NO_TAIL, SHAPE_TAIL, DIMS_TAIL, ONES_TAIL = 0, 1, 2, 3
@@ -177,14 +178,16 @@ def map_leaves(
     old_size, old_names = td._batch_size, td._td_dim_names
     if k < 0:
         k = len(old_size)
+    size = _spliced_size(old_size, prefix, k)
     entries = {}
     for key, value in list(td._tensordict.items()):
         if isinstance(value, CollectionProtocol):
             alone = lock and prefix is not None and not td._is_locked
             entries[key] = map_leaves(value, op, args, prefix, names, tail, alone, k)
+        elif prefix is not None and isinstance(value, UnbatchedTensor):
+            entries[key] = value._with_batch_size(size)
         else:
             entries[key] = _call(value, op, args, tail, k)
-    size = _spliced_size(old_size, prefix, k)
     result = new(
         type(td), entries, size, td._device, _spliced_names(old_names, names, k, size)
     )
@@ -215,6 +218,9 @@ def split_leaves(
         if isinstance(value, CollectionProtocol):
             alone = lock and not td._is_locked
             parts = split_leaves(value, op, args, prefixes, names, alone, k)
+        elif isinstance(value, UnbatchedTensor):
+            sizes = [_spliced_size(td._batch_size, prefix, k) for prefix in prefixes]
+            parts = [value._with_batch_size(size) for size in sizes]
         else:
             parts = _call(value, op, args, NO_TAIL, k)
         for entries, part in zip(all_entries, parts, strict=True):

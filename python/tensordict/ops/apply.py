@@ -271,6 +271,7 @@ class ApplyOps(CollectionProtocol):
             True if call_on_nested else is_leaf,
             out,
             checked,
+            call_on_unbatched=constructor_kwargs.get("call_on_unbatched", False),
         )
 
     def _apply_nest(
@@ -316,6 +317,7 @@ class ApplyOps(CollectionProtocol):
             out,
             checked,
             prefix,
+            call_on_unbatched,
         )
 
     def _as_dense(self) -> Any:
@@ -347,6 +349,7 @@ class ApplyOps(CollectionProtocol):
         out: Any = None,
         checked: bool = False,
         prefix: tuple[str, ...] = (),
+        call_on_unbatched: bool = False,
     ) -> Any:
         """Every form of :meth:`apply`; ``is_leaf`` True stands for ``call_on_nested``."""
         if inplace:
@@ -371,6 +374,7 @@ class ApplyOps(CollectionProtocol):
         result = _rust.apply_nest(
             self, fn, others, batch_size, device, names, default, named, nested_keys,
             filter_empty, is_leaf, checked or out is not None, prefix,
+            call_on_unbatched,
         )  # fmt: skip
         if out is not None and result is not None:
             _rust.write_tree(out, result, False, checked, is_leaf is not True)

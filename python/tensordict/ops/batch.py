@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.checks import is_leaf_nontensor
 from tensordict.protocol import CollectionProtocol
 
@@ -74,6 +75,10 @@ class BatchOps(CollectionProtocol):
             names = [*names, *[None] * len(size)][: len(size)]
             self._td_dim_names = names if _has_any(names) else None
         self._batch_size = size
+        if self._is_dense:
+            for key, value in list(self._tensordict.items()):
+                if isinstance(value, UnbatchedTensor):
+                    self._tensordict[key] = value._with_batch_size(size)
 
     @property
     def shape(self) -> torch.Size:
@@ -304,7 +309,7 @@ def _collect_resized(td: Any, size: torch.Size, changed: list[Any]) -> None:
         if isinstance(value, CollectionProtocol):
             if value.batch_size[:ndim] != size:
                 _collect_resized(value, size, changed)
-        elif value.shape[:ndim] != size:
+        elif value.shape[:ndim] != size and not is_unbatched(value):
             name = type(value).__name__
             raise RuntimeError(MSG_INCOMPATIBLE.format(name, key, value.shape, size))
     changed.append(td)
@@ -352,6 +357,8 @@ def _common_size(
                 continue
             if keep and value.batch_size[: len(size)] == size:
                 sizes.pop()
+        elif is_unbatched(value):
+            continue
         else:
             size = value.shape
         common = list(size) if common is None else _shared(common, size)

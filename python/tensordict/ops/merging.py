@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict._unbatched import is_unbatched
 from tensordict.checks import is_leaf_nontensor
 from tensordict.interop.convert import tensor_of
 from tensordict.interop.index_twins import not_a_value
@@ -205,7 +206,8 @@ class MergingOps(CollectionProtocol):
         if isinstance(value, torch.Tensor):
             value = value.to(target.dtype)
         parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
-        parent._write_at(path[-1], target, index, value)
+        at = ... if is_unbatched(target) else index
+        parent._write_at(path[-1], target, at, value)
         return self
 
     def _set_at_str(
@@ -375,12 +377,14 @@ def _collect_writes(
         if not isinstance(target, CollectionProtocol) or target._is_non_tensor:
             path = _rust.unravel_key_to_tuple(key)
             parent = td if len(path) == 1 else _rust.get(td, path[:-1])
+            # What all elements share is written whole.
+            at = ... if is_unbatched(target) else index
             if isinstance(target, CollectionProtocol):
                 target._check_item(_rust.index_shape(target.batch_size, index), value)
                 checked = value
             else:
-                checked = _checked_write(target, value, index, key)
-            writes.append((parent, path[-1], target, index, checked))
+                checked = _checked_write(target, value, at, key)
+            writes.append((parent, path[-1], target, at, checked))
         elif isinstance(value, CollectionProtocol) and value._is_non_tensor:
             raise not_a_value(key, target, value)
         elif isinstance(value, CollectionProtocol):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
+from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def reduce_leaves(
             result = _rust.map_leaves(td, op, (), size, None, 0, False, ALL_DIMS)
     elif is_feature(dim):
         values = [
-            op(_with_features_last(leaf, ndim), -1)
+            leaf if is_unbatched(leaf) else op(_with_features_last(leaf, ndim), -1)
             for leaf, ndim in zip(
                 _rust.leaves(td), _rust.leaf_batch_dims(td), strict=True
             )
@@ -209,6 +210,8 @@ def _keep_all_dims(td: Any, op: Callable[..., Any], first: torch.Size) -> Any:
     """Reduce every leaf to one number, with as many dims as it had."""
 
     def each(leaf: torch.Tensor) -> Any:
+        if isinstance(leaf, UnbatchedTensor):
+            return leaf._with_batch_size(torch.Size([1] * len(leaf.batch_size)))
         return op(leaf, tuple(range(leaf.dim())), keepdim=True)
 
     result = _rust.map_leaves(td, each)

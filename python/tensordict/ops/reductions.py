@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 
+from tensordict._unbatched import UnbatchedTensor
 from tensordict import _rust
 from tensordict.ops.reducing import (
     MSG_FEATURE,
@@ -439,6 +440,10 @@ class ReductionsOps(CollectionProtocol):
         """
         leaves = _rust.leaves(self)
         values: Any = torch._foreach_norm(leaves, 2, dtype) if leaves else leaves
+        values = [
+            leaf._with_batch_size(NO_DIMS) if isinstance(leaf, UnbatchedTensor) else value
+            for leaf, value in zip(leaves, values, strict=True)
+        ]
         lock = key_transform is None
         result = _rust.rebuild_as(self, values, None, NO_DIMS, lock)
         if key_transform is not None:

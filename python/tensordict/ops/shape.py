@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _options, _rust
+from tensordict._unbatched import is_unbatched
 from tensordict.ops.rearranging import RearrangingOps
 from tensordict.ops.splitting import SplittingOps
 from tensordict.protocol import CollectionProtocol
@@ -471,7 +472,7 @@ def _check_leading(td: Any) -> None:
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
             _check_leading(value)
-        elif value.shape[: len(size)] != size:
+        elif value.shape[: len(size)] != size and not is_unbatched(value):
             raise RuntimeError(MSG_BATCH_MISMATCH.format(size, value.shape, key))
 
 

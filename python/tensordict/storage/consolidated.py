@@ -39,7 +39,7 @@ from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, remarks
 from tensordict.storage.future import in_background, with_bar
-from tensordict.storage.leaves import prepare
+from tensordict.storage.leaves import MSG_CONSOLIDATED, prepare, refuse_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,6 +233,7 @@ def _is_same_place(state: dict[str, Any], filename: Path | str | None) -> bool:
 
 
 def _consolidate(td: Any, options: Options, progress: _rust.SaveProgress) -> Any:
+    refuse_unbatched(td, MSG_CONSOLIDATED)
     leaves = _rust.leaves(td)
     rows = lay_out(leaves)
     # The result is described, whose class need not be that of the source: a view of

@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-__all__ = ["describe", "flat_components", "nested_from_flat", "nested_table", "prepare"]
+from tensordict import _rust
+from tensordict._unbatched import is_unbatched
+
+__all__ = [
+    "describe",
+    "flat_components",
+    "nested_from_flat",
+    "nested_table",
+    "prepare",
+    "refuse_unbatched",
+]
+
+MSG_MEMORY_MAPPED = (
+    "UnbatchedTensor entries cannot be memory-mapped yet, but {0!r} is one. Exclude it "
+    "first, e.g. with td.exclude({0!r})."
+)
+MSG_CONSOLIDATED = (
+    "UnbatchedTensor entries cannot be consolidated yet, but {0!r} is one."
+)
+
+
+def refuse_unbatched(td: Any, message: str) -> None:
+    """Raise ``message`` with the key of the first leaf that has no batch dims.
+
+    The formats of files have no word for such a leaf: it would come back as another.
+    """
+    if not any([is_unbatched(leaf) for leaf in _rust.leaves(td)]):
+        return
+    for key, value in td.items(True, True):
+        if is_unbatched(value):
+            raise NotImplementedError(message.format(key))
 
 
 def prepare(

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, remarks
 from tensordict.storage.future import with_bar
@@ -282,6 +283,9 @@ class Writer:
                 "A tensor cannot have the safetensors name '__metadata__', which is that "
                 "of a field of the format."
             )
+        if isinstance(value, UnbatchedTensor):
+            self.tensors[name] = value._data.detach()
+            return {"tensor": name, "unbatched": True}
         self.tensors[name] = value.detach()
         return {"tensor": name}
 
@@ -529,6 +533,9 @@ class Reader:
                 value = self.container(entry["td"], inner, is_part)
             elif "tensor" in entry:
                 value = self._tensor(entry["tensor"], inner)
+                if entry.get("unbatched"):
+                    found[key] = UnbatchedTensor(value, size)
+                    continue
             else:
                 value = self._value(entry, size)
             if value.shape[: len(size)] != size:

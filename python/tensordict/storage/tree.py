@@ -28,7 +28,11 @@ from tensordict.storage.archives import ArchivePath, compression_number
 from tensordict.storage.checks import check_loaded
 from tensordict.storage.full import read_copies, read_into
 from tensordict.storage.future import in_background, with_bar
-from tensordict.storage.leaves import nested_from_flat
+from tensordict.storage.leaves import (
+    MSG_MEMORY_MAPPED,
+    nested_from_flat,
+    refuse_unbatched,
+)
 from tensordict.storage.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
@@ -114,6 +118,7 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
     without a name.
     """
     _check_options(prefix, options)
+    refuse_unbatched(td, MSG_MEMORY_MAPPED)
     if options.is_archive(prefix):
         return _save_archive(td, prefix, options, is_sparse=False)
     if td._is_shared:
@@ -140,6 +145,7 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
 def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
     """Make files of zeros of the shapes of ``td``, or keep those that are there."""
     _check_options(prefix, options)
+    refuse_unbatched(td, MSG_MEMORY_MAPPED)
     if options.is_archive(prefix):
         return _save_archive(td, prefix, options, is_sparse=True)
     if td._is_shared:

@@ -51,6 +51,8 @@ struct Apply<'py> {
     filter_empty: Option<bool>,
     is_leaf: IsLeaf<'py>,
     is_checked: bool,
+    // Whether leaves that are held whole are called, too, where the batch size changes.
+    on_unbatched: bool,
 }
 
 impl<'py> Apply<'py> {
@@ -80,7 +82,15 @@ impl<'py> Apply<'py> {
                 IsLeaf::All => true,
                 IsLeaf::Asked(is_leaf) => is_leaf.call1((value.get_type(),))?.is_truthy()?,
             };
-            let item = if is_leaf {
+            let whole = match &self.batch_size {
+                Some(size) if is_leaf && !self.on_unbatched => {
+                    container::resized_unbatched(imports, &value, size)?
+                }
+                _ => None,
+            };
+            let item = if let Some(whole) = whole {
+                Some((whole, false))
+            } else if is_leaf {
                 self.call(&key, value, &mut values, prefix)?
             } else {
                 let below = appended(prefix, &key)?;
@@ -227,6 +237,7 @@ impl<'py> Apply<'py> {
         }
         kwargs.set_item("checked", self.is_checked)?;
         kwargs.set_item("prefix", prefix)?;
+        kwargs.set_item("call_on_unbatched", self.on_unbatched)?;
         let name = self.imports.names.method_apply_nest.bind(py);
         let arguments = PyTuple::new(py, arguments)?;
         let item = td.call_method(name, arguments, Some(&kwargs))?;
@@ -272,9 +283,9 @@ fn appended<'py>(
         td, r#fn, others = None, batch_size = None, device = Optional(None),
         names = Optional(None), default = Optional(None), named = false,
         nested_keys = false, filter_empty = None, is_leaf = None, checked = false,
-        prefix = None
+        prefix = None, on_unbatched = false
     ),
-    text_signature = "(td, fn, others=(), batch_size=None, device=..., names=..., default=..., named=False, nested_keys=False, filter_empty=None, is_leaf=None, checked=False, prefix=())"
+    text_signature = "(td, fn, others=(), batch_size=None, device=..., names=..., default=..., named=False, nested_keys=False, filter_empty=None, is_leaf=None, checked=False, prefix=(), on_unbatched=False)"
 )]
 #[expect(
     clippy::too_many_arguments,
@@ -295,6 +306,7 @@ fn apply_nest<'py>(
     is_leaf: Option<Bound<'py, PyAny>>,
     checked: bool,
     prefix: Option<Bound<'py, PyTuple>>,
+    on_unbatched: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = td.py();
     let imports = imports(py)?;
@@ -318,11 +330,11 @@ fn apply_nest<'py>(
             is_leaf,
             checked,
         );
-        // One more than a tuple of arguments may have.
+        // More than a tuple of arguments may have.
         let args = args
             .into_pyobject(py)?
             .as_sequence()
-            .concat(PyTuple::new(py, [prefix])?.as_sequence())?;
+            .concat((prefix, on_unbatched).into_pyobject(py)?.as_sequence())?;
         let result = from_twin(py, TWINS, "apply_nest", args.to_tuple()?)?;
         return Ok((!result.is_none()).then_some(result));
     }
@@ -341,6 +353,7 @@ fn apply_nest<'py>(
             Some(is_leaf) => IsLeaf::Asked(is_leaf),
         },
         is_checked: checked,
+        on_unbatched,
     };
     let others: Vec<_> = others.iter().collect();
     apply.walk(td, &others, &names, &prefix)

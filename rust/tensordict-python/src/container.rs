@@ -94,6 +94,28 @@ pub(crate) fn is_dense(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<boo
     Ok(is_dense)
 }
 
+/// Whether the leaf `value` is held whole, whatever the batch size.
+#[inline]
+pub(crate) fn is_unbatched(imports: &Imports, value: &Bound<'_, PyAny>) -> bool {
+    !std::ptr::addr_eq(value.get_type_ptr(), imports.tensor.as_ptr())
+        && ffi::is_subtype(value, &imports.unbatched)
+}
+
+/// The leaf `value` in a container of batch size `size`, if it is held whole: what changes
+/// the batch size does not change its data. None where it is any other leaf.
+#[inline]
+pub(crate) fn resized_unbatched<'py>(
+    imports: &Imports,
+    value: &Bound<'py, PyAny>,
+    size: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if !is_unbatched(imports, value) {
+        return Ok(None);
+    }
+    let name = imports.names.method_with_batch_size.bind(value.py());
+    value.call_method1(name, (size,)).map(Some)
+}
+
 /// Whether a foreign container is one value that is no tensor.
 pub(crate) fn is_non_tensor(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     td.getattr(imports.names.is_non_tensor.bind(td.py()))?

@@ -93,6 +93,7 @@ names! {
     permute = "permute",
     flatten = "flatten",
     reshape = "reshape",
+    method_with_batch_size = "_with_batch_size",
 }
 
 /// The classes and constants of torch and of the protocol.
@@ -110,6 +111,7 @@ pub(crate) struct Imports {
     pub(crate) foreach_copy: Py<PyAny>,
     pub(crate) foreach_zero: Py<PyAny>,
     pub(crate) protocol: Py<PyType>,
+    pub(crate) unbatched: Py<PyType>,
     pub(crate) no_default: Py<PyAny>,
     pub(crate) none_if_missing: Py<PyAny>,
     pub(crate) names: Names,
@@ -135,6 +137,7 @@ impl Imports {
             foreach_zero: torch.getattr("_foreach_zero_")?.unbind(),
             cat: torch.getattr("cat")?.unbind(),
             protocol: class(&protocol, "CollectionProtocol")?,
+            unbatched: class(&py.import("tensordict._unbatched")?, "UnbatchedTensor")?,
             no_default: protocol.getattr("NO_DEFAULT")?.unbind(),
             none_if_missing: protocol.getattr("NONE_IF_MISSING")?.unbind(),
             names: Names::intern(py),

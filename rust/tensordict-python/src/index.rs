@@ -291,18 +291,21 @@ impl<'py> ReadAt<'_, 'py> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
+        let old_size = container::batch_size(imports, td)?;
+        let size = self.splice.size(Some(self.size), &old_size)?;
         let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
-                Kind::Leaf => self.call.call(value)?,
+                Kind::Leaf => match container::resized_unbatched(imports, value, &size)? {
+                    Some(whole) => whole,
+                    None => self.call.call(value)?,
+                },
                 Kind::Dense => self.walk(value)?,
                 Kind::Foreign => {
                     value.call_method1(imports.names.method_index.bind(py), (self.place,))?
                 }
             }))
         })?;
-        let old_size = container::batch_size(imports, td)?;
-        let size = self.splice.size(Some(self.size), &old_size)?;
         let dim_names = self
             .splice
             .dim_names(&container::dim_names(imports, td)?, &size)?;
@@ -369,6 +372,7 @@ impl<'py> WriteAt<'py> {
         let _guard = RecursionGuard::enter(td.py())?;
         for entry in ffi::dict_values(&container::entries(self.imports, td)?) {
             match kind(self.imports, &entry)? {
+                Kind::Leaf if container::is_unbatched(self.imports, &entry) => return Ok(false),
                 Kind::Leaf => self.writes.push((entry, value.clone())),
                 Kind::Dense => {
                     if !self.fill(&entry, value)? {

@@ -98,7 +98,9 @@ fn join<'py>(
         };
         let is_leaf = kind(imports, &value)? == Kind::Leaf;
         for item in &group {
-            if (kind(imports, item)? == Kind::Leaf) != is_leaf {
+            if (kind(imports, item)? == Kind::Leaf) != is_leaf
+                || container::is_unbatched(imports, item)
+            {
                 return Ok(None);
             }
         }

@@ -192,7 +192,7 @@ fn stacked<'py>(
     for (key, group) in groups {
         let value = if kind(imports, &group[0])? == Kind::Leaf {
             for value in &group {
-                if kind(imports, value)? != Kind::Leaf {
+                if kind(imports, value)? != Kind::Leaf || container::is_unbatched(imports, value) {
                     return Ok(None);
                 }
             }

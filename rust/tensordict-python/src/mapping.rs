@@ -263,10 +263,14 @@ impl<'py> MapLeaves<'_, 'py> {
         let _guard = RecursionGuard::enter(py)?;
         let old_size = container::batch_size(imports, td)?;
         let old_names = container::dim_names(imports, td)?;
+        let size = self.splice.size(self.prefix, &old_size)?;
         let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
-                Kind::Leaf => self.call.call(value)?,
+                Kind::Leaf => match self.whole(value, &size)? {
+                    Some(whole) => whole,
+                    None => self.call.call(value)?,
+                },
                 Kind::Dense => {
                     let part = self.walk(value)?;
                     locking::lock_like(imports, value, &part, self.lock)?;
@@ -286,7 +290,6 @@ impl<'py> MapLeaves<'_, 'py> {
                 )?,
             }))
         })?;
-        let size = self.splice.size(self.prefix, &old_size)?;
         container::new(
             imports,
             &td.get_type(),
@@ -295,6 +298,18 @@ impl<'py> MapLeaves<'_, 'py> {
             &container::device(imports, td)?,
             &self.splice.dim_names(&old_names, &size)?,
         )
+    }
+
+    /// What becomes of a leaf that is held whole, where batch sizes change.
+    fn whole(
+        &self,
+        value: &Bound<'py, PyAny>,
+        size: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if self.prefix.is_none() {
+            return Ok(None);
+        }
+        container::resized_unbatched(self.imports, value, size)
     }
 }
 
@@ -417,9 +432,18 @@ impl<'py> SplitLeaves<'_, 'py> {
         let _guard = RecursionGuard::enter(py)?;
         let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
         let num_parts = self.prefixes.len();
+        let old_size = container::batch_size(imports, td)?;
         let mut columns = Vec::with_capacity(entries.len());
         for (key, value) in ffi::dict_pairs(&entries) {
             let parts = match kind(imports, &value)? {
+                Kind::Leaf if container::is_unbatched(imports, &value) => {
+                    let mut parts = Vec::with_capacity(num_parts);
+                    for prefix in self.prefixes.iter() {
+                        let size = self.splice.size(Some(&prefix), &old_size)?;
+                        parts.extend(container::resized_unbatched(imports, &value, &size)?);
+                    }
+                    Parts::from_vec(parts, num_parts)?
+                }
                 Kind::Leaf => Parts::from_sequence(self.call.call(&value)?, num_parts)?,
                 Kind::Dense => {
                     let parts = self.walk(&value)?;
@@ -446,7 +470,6 @@ impl<'py> SplitLeaves<'_, 'py> {
             columns.push((key, parts));
         }
         let class = td.get_type();
-        let old_size = container::batch_size(imports, td)?;
         let device = container::device(imports, td)?;
         let dim_names = container::dim_names(imports, td)?;
         let mut results = Vec::with_capacity(num_parts);

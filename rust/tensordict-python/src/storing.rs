@@ -260,7 +260,9 @@ impl<'py> Target<'py> {
                 return Ok((value, Kind::Foreign));
             }
         }
-        if self.batch_size.len()? != 0 {
+        if let Some(whole) = container::resized_unbatched(imports, &value, &self.batch_size)? {
+            value = whole;
+        } else if self.batch_size.len()? != 0 {
             let fits = match value.getattr(names.shape.bind(py)) {
                 Ok(shape) => has_leading_dims(&shape, &self.batch_size)?,
                 // A nested tensor of the old layout has no shape: the twin knows them.

@@ -124,12 +124,14 @@ class CombiningOps(CollectionProtocol):
         out: Any = None,
         checked: bool = False,
         prefix: tuple[str, ...] = (),
+        call_on_unbatched: bool = False,
     ) -> Any:
         if out is not None and not isinstance(out, CombiningOps):
             raise ValueError(MSG_OUT)
         return super()._apply_with(
             fn, others, batch_size, device, names, inplace, default, named, nested_keys,
             filter_empty, propagate_lock, is_leaf, out, checked, prefix,
+            call_on_unbatched,
         )  # fmt: skip
 
     # Updates -------------------------------------------------------------------------

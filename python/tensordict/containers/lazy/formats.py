@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+from tensordict._unbatched import UnbatchedTensor, is_unbatched
+from tensordict.interop.index_twins import joined_leaves
+
 __all__ = ["as_nested", "as_padded", "stack_leaves"]
 
 MSG_STACK = (
@@ -26,6 +29,13 @@ def stack_leaves(key: Any, values: list[torch.Tensor], dim: int) -> torch.Tensor
     if first.is_nested:
         return _stack_nested(key, values, dim)
     try:
+        if any(is_unbatched(value) for value in values):
+            size = list(first._batch_size) if isinstance(first, UnbatchedTensor) else []
+            size.insert(dim, len(values))
+            joined: torch.Tensor = joined_leaves(
+                values, dim, torch.Size(size), torch.stack
+            )
+            return joined
         return torch.stack(values, dim)
     except RuntimeError:
         shapes = list(dict.fromkeys(value.shape for value in values))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.indexing import plan_index
 from tensordict.interop.key_twins import MSG_PRESENT
@@ -337,6 +338,10 @@ class MembersOps(CollectionProtocol):
             value = hook(value)
         if isinstance(value, MembersOps) and value.stack_dim == self.stack_dim:
             return list(value.tensordicts)
+        if isinstance(value, UnbatchedTensor):
+            return [
+                value._with_batch_size(member.batch_size) for member in self.tensordicts
+            ]
         return list(value.unbind(self.stack_dim))
 
     def _set_entry(self, key: str, value: Any) -> None:
