@@ -128,7 +128,8 @@ class UnbatchedTensor(torch.Tensor):
 
     def copy(self) -> Self:
         """A copy: :meth:`torch.Tensor.clone`."""
-        return self.clone()
+        copied: Any = self.clone()
+        return copied  # type: ignore[no-any-return]
 
     def item(self) -> Any:
         """The value of the only element, as a Python number."""
@@ -145,7 +146,7 @@ class UnbatchedTensor(torch.Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy of the data, with the same batch size."""
         if id(self) in memo:
-            return memo[id(self)]  # type: ignore[no-any-return]
+            return memo[id(self)]
         made = type(self)(deepcopy(self._data, memo), self._batch_size)
         memo[id(self)] = made
         return made
@@ -154,7 +155,7 @@ class UnbatchedTensor(torch.Tensor):
         """Pickle the data and the batch size."""
         return type(self), (self._data, self._batch_size)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> Any:
         """The data's text in the name of the class."""
         return f"{type(self).__name__}({self._data!r})"
 

@@ -441,7 +441,9 @@ class ReductionsOps(CollectionProtocol):
         leaves = _rust.leaves(self)
         values: Any = torch._foreach_norm(leaves, 2, dtype) if leaves else leaves
         values = [
-            leaf._with_batch_size(NO_DIMS) if isinstance(leaf, UnbatchedTensor) else value
+            leaf._with_batch_size(NO_DIMS)
+            if isinstance(leaf, UnbatchedTensor)
+            else value
             for leaf, value in zip(leaves, values, strict=True)
         ]
         lock = key_transform is None

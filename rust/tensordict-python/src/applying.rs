@@ -40,6 +40,10 @@ enum IsLeaf<'py> {
 
 /// The arguments that are the same on all levels; those that are passed on to containers
 /// that are not dense as they came.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an argument of Python's"
+)]
 struct Apply<'py> {
     imports: &'static Imports,
     function: Bound<'py, PyAny>,
@@ -289,6 +293,7 @@ fn appended<'py>(
 )]
 #[expect(
     clippy::too_many_arguments,
+    clippy::fn_params_excessive_bools,
     clippy::similar_names,
     reason = "those of the twin"
 )]
