@@ -129,7 +129,7 @@ class UnbatchedTensor(torch.Tensor):
     def copy(self) -> Self:
         """A copy: :meth:`torch.Tensor.clone`."""
         copied: Any = self.clone()
-        return copied  # type: ignore[no-any-return]
+        return copied
 
     def item(self) -> Any:
         """The value of the only element, as a Python number."""
@@ -155,7 +155,9 @@ class UnbatchedTensor(torch.Tensor):
         """Pickle the data and the batch size."""
         return type(self), (self._data, self._batch_size)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> Any:
+    def __repr__(  # type: ignore[override]
+        self, *, tensor_contents: Any = None
+    ) -> str:
         """The data's text in the name of the class."""
         return f"{type(self).__name__}({self._data!r})"
 

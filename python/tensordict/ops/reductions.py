@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 
-from tensordict._unbatched import UnbatchedTensor
 from tensordict import _rust
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.ops.reducing import (
     MSG_FEATURE,
     cumulative,
