@@ -74,6 +74,8 @@ class _Missing(enum.IntEnum):
 NONE_IF_MISSING = _Missing.NONE
 """As default of ``get``: None for a missing entry, but an error through a leaf."""
 
+MSG_REFINED = "refine_names: cannot coerce TensorDict names {} with {}."
+
 KEEP = True
 """Passed as ``names`` to a primitive: each container keeps its own names."""
 
@@ -393,6 +395,33 @@ class CollectionProtocol:
         """Write ``value`` at a planned index: what then is the entry in its place."""
         self[at] = value
         return self
+
+    def _state_fields(self) -> dict[str, Any]:
+        """What a state dict says of this beside batch size and device."""
+        return {}
+
+    def _refined(self, names: list[str | None]) -> Any:
+        """This as an entry of a container whose dims have ``names``.
+
+        Raises:
+            RuntimeError: it has other names.
+        """
+        held = self.names
+        wanted = names + held[len(names) :]
+        if held == wanted:
+            return self
+        if any(
+            own is not None and own != new
+            for own, new in zip(held, wanted, strict=True)
+        ):
+            raise RuntimeError(MSG_REFINED.format(held, wanted))
+        made = self.clone(False)
+        made.names = wanted
+        return made
+
+    def _repr_short(self) -> str | None:
+        """The whole of the short text of this as an entry, if it has no entries."""
+        return None
 
     def _store_leaves(self, values: list[Any]) -> None:
         """Take back the leaves that :meth:`_leaves` gave, after they were written to.

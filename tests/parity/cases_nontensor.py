@@ -90,9 +90,111 @@ NonTensorStack('a', 'b') == NonTensorStack('a', 'c')
 NonTensorStack.from_list([['a', 'b'], ['c', 'd']]).batch_size
 NonTensorStack('a', 'b', stack_dim=1)
 MetaData('a').batch_size, torch.stack([MetaData('a'), MetaData('a')]).batch_size
+td.contiguous().get('t').tolist()
+o = set_printoptions(compact=True).__enter__(); r = repr(TensorDict(a='x', b=['p', 'q'], c=MetaData(1), d=len, batch_size=[2])); o = set_printoptions(compact=False).set(); r
+td.atleast_2d().get('s').tolist()
+td.expand(2).get('s').tolist()
+td.auto_device_().get('s').device
+td.get('s')[:] is td.get('s'), td.get('t')[...] is td.get('t')
+td.state_dict()._metadata['s'], td.state_dict()._metadata['n.z']
+sd = td.state_dict(); td.update({'s': 'b', 'n': {'z': 'p'}}); td.load_state_dict(sd); td['s'], td['n', 'z']
+sd = NonTensorData('a').state_dict(); NonTensorData('b').load_state_dict(sd).data
+NonTensorData.from_tensordict(TensorDict({}, [2]), {'data': 'x'})
+td.select('s', 'u').requires_grad_().apply(lambda x: x).get('s').data
+x = TensorDict(s='a', u=T([2]), batch_size=[2]).requires_grad_(); x['u'].sum().backward(); x.grad['s'], x.grad['u']
+"""
+
+NAMES = """
+td.get('s').names, td.get('t').names
+td.get('s').maybe_to_stack().names
+td['k'] = ['p', 'q']; td.get('k').names
+torch.stack([td, td]).get('s').names
+torch.cat([td, td]).get('s').names, torch.cat([td, td]).get('t').names
+td.set_at_('s', 'w', 0); td.get('s').names
+td.unsqueeze(0).get('s').names, td.unsqueeze(0).get('t').names
+td.expand(3, 2).get('s').names, td.expand(3, 2).get('t').names
+td.names = ['x']; td.get('t').names, td.clone().get('t').names
+td.rename(t='x').get('t').names
+td[:1].get('t').names
+"""
+
+STACKS = """
+x.unsqueeze(0)
+x.unsqueeze(-1)
+x.reshape(3, 2)
+x.view(2, 3, 1)
+x.unflatten(0, (1, 2))
+x.unflatten(0, (2, 1))
+x.unflatten(1, (3, 1))
+x.repeat(2, 2)
+x.repeat_interleave(2, 1)
+x.roll(1, 0)
+x.flip(0)
+x.rot90()
+x.gather(0, torch.zeros(1, 3, dtype=torch.long))
+x.narrow(0, 0, 1)
+x.split(1, 1)[0]
+x.broadcast_to([2, 3])
+x.permute(1, 0)
+x[:, None]
+x[:, :1]
+x[torch.tensor([1, 0])]
+"""
+
+LAZY = """
+s.get('s')[0] = 'z'; s[0]['s']
+s.get('s')[0].data = 'z'; s[0]['s']
+s.get('s').update_(NonTensorStack('x', 'y')); s[0]['s'], s[1]['s']
+s.set_at_('s', 'q', 0); s[0]['s'], s[1]['s']
 """
 
 CASES = [
+    *(
+        case
+        for each in NAMES.strip().splitlines()
+        for case in cases(
+            "names",
+            PLAIN + "td.names = None; td = TensorDict(s='a', "
+            "t=['x', 'y'], batch_size=[2], names=['t']); " + each,
+            on="none",
+        )
+    ),
+    *(
+        case
+        for made in (
+            "torch.stack([NonTensorStack('a', 'b', 'c'), NonTensorStack(1, 2, 3)])",
+            "torch.stack([NonTensorStack('a', 'b') for _ in range(3)], 1)",
+        )
+        for each in STACKS.strip().splitlines()
+        for case in cases(
+            "stack_dim",
+            PLAIN + f"x = {made}; y = {each}; y.stack_dim, y.batch_size, y.tolist()",
+            on="none",
+        )
+    ),
+    *(
+        case
+        for each in LAZY.strip().splitlines()
+        for case in cases(
+            "lazy",
+            PLAIN + "s = lazy_stack([TensorDict(s='a'), TensorDict(s='b')]); " + each,
+            on="none",
+        )
+    ),
+    *cases(
+        "from_tensordict",
+        PLAIN + "NonTensorData.from_tensordict(TensorDict(a=T([2])), {'data': 'x'})",
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "state_dict",
+        PLAIN + "sd = td.state_dict(); td['t'] = ['p', 'q']; td.load_state_dict(sd); "
+        "td.get('t').tolist()",
+        on="none",
+        reason="a state dict of the release has no stacks of values",
+        ours="result == ['x', 'y']",
+    ),
     *(
         case
         for each in READS.strip().splitlines()

@@ -261,7 +261,7 @@ def _without_none(td: Any) -> Any:
     """A fresh result without the entries that are None, and what they leave empty."""
     entries = {}
     for key, value in list(td._entries().items()):
-        if isinstance(value, CollectionProtocol):
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
             value = _without_none(value)
             if not value._entries():
                 continue

@@ -245,7 +245,8 @@ class DeviceOps(CollectionProtocol):
         devices = {leaf.device for leaf in _rust.leaves(self)}
         device = devices.pop() if len(devices) == 1 else None
         for container in _rust.containers(self):
-            if container._is_dense:  # a part has the device of what it is a part of
+            # A part has the device of what it is a part of.
+            if container._is_dense or container._is_non_tensor:
                 container._device = device
         return self
 

@@ -388,7 +388,10 @@ def _compact_children(td: Any, options: types.MappingProxyType[str, Any]) -> lis
     """Per entry its text, or for a nested collection its opening text and children."""
     children: list[Any] = []
     for key, value in td._repr_entries():
-        if isinstance(value, CollectionProtocol):
+        text = value._repr_short() if isinstance(value, CollectionProtocol) else None
+        if text is not None:
+            children.append(f"{key}: {text}")
+        elif isinstance(value, CollectionProtocol):
             opening = f"{key}: {_nested_label(value, td)}{{"
             children.append((opening, _compact_children(value, options)))
         else:

@@ -17,7 +17,6 @@ MSG_INSIDE_ITSELF = (
     "Cannot set a tensordict inside itself (key {!r}): tensordicts that contain "
     "themselves are not supported."
 )
-MSG_NAMES = "refine_names: cannot coerce TensorDict names {} with {}."
 
 
 class StoringOps(CollectionProtocol):
@@ -154,14 +153,5 @@ class StoringOps(CollectionProtocol):
         if self.device is not None and value.device != self.device:
             value = value.to(self.device, non_blocking=non_blocking)
         if self._has_names():
-            names, held = self.names, value.names
-            wanted = names + held[len(names) :]
-            if held != wanted:
-                if any(
-                    own is not None and own != new
-                    for own, new in zip(held, wanted, strict=True)
-                ):
-                    raise RuntimeError(MSG_NAMES.format(held, wanted))
-                value = value.clone(False)
-                value.names = wanted
+            value = value._refined(self.names)
         return value

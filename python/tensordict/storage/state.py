@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = ["load_state_dict", "state_dict"]
+
+VALUES = "_non_tensor"
+"""Under this name the metadata of a state has what a non-tensor entry holds."""
+
+DATA = "data"
+ONE = {"_metadata": None, "_is_non_tensor": True}
 
 
 def state_dict(
@@ -30,7 +39,8 @@ def state_dict(
 def _add(
     td: Any, out: Any, metadata: Any, prefix: str, keep_vars: bool, flatten: bool
 ) -> None:
-    metadata[prefix[:-1]] = {"batch_size": td.batch_size, "device": td.device}
+    about = {"batch_size": td.batch_size, "device": td.device, **td._state_fields()}
+    metadata[prefix[:-1]] = about
     for key, value in td._entries().items():
         if not isinstance(value, CollectionProtocol):
             is_kept = keep_vars or not isinstance(value, torch.Tensor)
@@ -72,6 +82,7 @@ def load_state_dict(
     values = {key: source[key] for key in source.keys()}  # noqa: SIM118
     if from_flatten:
         values = _nest(values)
+    values = _without_empty(td, values)
     if strict:
         _check_keys(td, values)
     root = next(iter(metadata.values()), None)
@@ -79,7 +90,57 @@ def load_state_dict(
     if batch_size is not None and batch_size != td.batch_size:
         td.batch_size = batch_size
     td.update(values, inplace=not assign)
+    for path, fields in list(_values_of(source, ())):
+        _take_value(td, path, fields, assign)
     return td
+
+
+def _without_empty(td: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The state without what stands for values: these are in the metadata."""
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        entry = td._get_entry(key, None) if isinstance(value, Mapping) else None
+        if isinstance(entry, CollectionProtocol):
+            if entry._is_non_tensor and not value:
+                continue
+            value = _without_empty(entry, value)
+        kept[key] = value
+    return kept
+
+
+def _values_of(source: Any, path: tuple[str, ...]) -> Iterator[tuple[Any, Any]]:
+    """The path and the fields of each value that the metadata of a state has."""
+    metadata = getattr(source, "_metadata", None) or {}
+    root = next(iter(metadata), "")
+    for name, about in metadata.items():
+        if isinstance(about, Mapping) and VALUES in about:
+            own = name[len(root) :].removeprefix(".")
+            yield (*path, *(own.split(".") if own else ())), about[VALUES]
+    for key, value in source.items():
+        if isinstance(value, Mapping):
+            yield from _values_of(value, (*path, key))
+
+
+def _take_value(td: Any, path: tuple[str, ...], fields: Any, assign: bool) -> None:
+    if "_is_non_tensor" not in fields:
+        # The published release keeps the fields of a tensorclass with itself.
+        for name, value in fields.items():
+            if value is not None:
+                _take_value(td, (*path, name), {DATA: value, **ONE}, assign)
+        return
+    if not path:
+        td._take_state(fields)
+        return
+    parent = td
+    for part in path[:-1]:
+        parent = parent._get_entry(part, None)
+        if not isinstance(parent, CollectionProtocol):
+            return
+    present = parent._get_entry(path[-1], None)
+    if assign or not isinstance(present, CollectionProtocol):
+        _rust.set_entry(parent, path[-1], fields[DATA], False, False)
+    elif present._is_non_tensor:
+        present._take_state(fields)
 
 
 def _nest(flat: dict[str, Any]) -> dict[str, Any]:

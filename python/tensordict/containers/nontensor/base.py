@@ -135,13 +135,22 @@ class NonTensorOps(CollectionProtocol):
             return result
         result._named(_spliced_names(self._td_dim_names, names, k, size))
         if isinstance(names, tuple):
-            result._follow(self, names)
+            result._follow(self, (*names, *range(k, len(own))))
+        else:
+            result._follow(self, None)
+        result._settle(_name_of(op), own)
         if lock and self._is_locked:
             _rust.lock_tree(result)
         return result
 
-    def _follow(self, source: Any, dims: tuple[int, ...]) -> None:
-        """Take the stack dim of ``source``, of whose dims this has those in ``dims``."""
+    def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
+        """Take the stack dim of ``source``, of whose dims this has those in ``dims``.
+
+        None where each dim stands for itself, if there are as many.
+        """
+
+    def _settle(self, name: str, size: torch.Size) -> None:
+        """Note that this was made by an operation of one of batch size ``size``."""
 
     def _padded(self, op: Any, pads: Any, size: torch.Size) -> Any:
         """The values with None around them."""
@@ -174,6 +183,10 @@ class NonTensorOps(CollectionProtocol):
                 results.append(result)
                 continue
             result._named(_spliced_names(self._td_dim_names, names, k, size))
+            if isinstance(names, tuple):
+                result._follow(self, (*names, *range(k, len(own))))
+            else:
+                result._follow(self, None)
             if lock and self._is_locked:
                 _rust.lock_tree(result)
             results.append(result)
@@ -305,7 +318,9 @@ class NonTensorOps(CollectionProtocol):
     def _index(self, index: Any) -> Any:
         plan = _rust.index_plan(self._batch_size, index, self)
         if plan is None:
-            return self
+            # All of it, as one of its own with the same elements.
+            everything = tuple(range(len(self._batch_size)))
+            plan = (..., self._batch_size, everything)
         at, size, dims = plan
         result = self._moved(lambda positions: positions[at], size)
         old = self._td_dim_names
@@ -317,6 +332,14 @@ class NonTensorOps(CollectionProtocol):
 
     def _set_entry(self, key: str, value: Any) -> None:
         raise KeyError(MSG_NO_ENTRIES.format(type(self).__name__, key))
+
+    def _state_fields(self) -> dict[str, Any]:
+        fields = {"data": self._stated(), "_metadata": None, "_is_non_tensor": True}
+        return {"_type": type(self).__name__, "_non_tensor": fields}
+
+    def _stated(self) -> Any:
+        """What a state dict holds: the value, or a list of them."""
+        return self._value()
 
     # Files ---------------------------------------------------------------------------
 
@@ -336,6 +359,8 @@ class NonTensorOps(CollectionProtocol):
         if not isinstance(value, CollectionProtocol):
             return
         own = value.batch_size
+        if own == size and not value._is_non_tensor and value.is_empty():
+            return
         if own != size:
             raise RuntimeError(MSG_WRITTEN_SIZE.format(size, self.batch_size, own))
         if not value._is_non_tensor:
@@ -384,7 +409,9 @@ class NonTensorOps(CollectionProtocol):
         """What a lazy stack shows of the entries of its members: one stack of values."""
         if any(not member._is_non_tensor for member in members):
             return super()._stack_lazily(members, dim, name)
-        return self._stack_all(members, dim)
+        from tensordict.containers.nontensor.joining import shown_together
+
+        return shown_together(members, dim)
 
     def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
         from tensordict.containers.nontensor.joining import cat_values

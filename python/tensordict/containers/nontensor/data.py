@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
@@ -90,6 +89,8 @@ class NonTensorDataBase(NonTensorOps, _Named):
     """
 
     _metadata: Any = None
+
+    __expected_keys__ = {"_is_non_tensor", "_metadata", "data"}  # noqa: RUF012
 
     # The state is kept here, and not by an inner container as in other tensorclasses.
     _batch_size = torch.Size([])
@@ -182,6 +183,10 @@ class NonTensorDataBase(NonTensorOps, _Named):
     def _value(self) -> Any:
         return self._cells[self._at]
 
+    def _home(self, at: int) -> tuple[list[Any], int]:
+        """The cells and the position of the element ``at``: the one value."""
+        return self._cells, self._at
+
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, name))
 
@@ -256,8 +261,9 @@ class NonTensorDataBase(NonTensorOps, _Named):
 
         stack = NonTensorStack._of_cells(self._flat(), self._batch_size, self._device)
         stack._member_class = type(self)
+        # The elements keep the names of their dims, the one they are stacked along has none.
         names = self._td_dim_names
-        return stack._named(None if names is None else list(names))
+        return stack._named(None if names is None else [None, *names[1:]])
 
     def _moved(
         self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
@@ -290,15 +296,53 @@ class NonTensorDataBase(NonTensorOps, _Named):
         """The value."""
         return self.data
 
-    def state_dict(
-        self,
-        destination: Any = None,
-        prefix: str = "",
-        keep_vars: bool = False,
-        flatten: bool = False,
-    ) -> Any:
-        """The tensors by name: none."""
-        return OrderedDict() if destination is None else destination
+    def _take_state(self, fields: dict[str, Any]) -> None:
+        self._put(fields["data"])
+
+    @classmethod
+    def _from_tensordict(
+        cls,
+        tensordict: Any,
+        non_tensordict: dict[str, Any] | None = None,
+        safe: bool | None = True,
+    ) -> Self:
+        cls._check_keys(tensordict)
+        fields = non_tensordict or {}
+        made = cls(
+            fields.get("data", tensordict.get("data", None)),
+            fields.get("_metadata"),
+            batch_size=tensordict.batch_size,
+            device=tensordict.device,
+        )
+        names = tensordict._td_dim_names
+        return made._named(None if names is None else list(names))
+
+    @classmethod
+    def from_tensordict(
+        cls,
+        tensordict: Any,
+        non_tensordict: dict[str, Any] | None = None,
+        safe: bool | None = None,
+    ) -> Self:
+        """Make one of the batch size, device and names of a collection.
+
+        Args:
+            tensordict: what has them. Its only entry can be ``"data"``.
+            non_tensordict: the value, under the key ``"data"``.
+            safe: accepted for compatibility.
+
+        Raises:
+            ValueError: ``tensordict`` has other entries.
+
+        Examples:
+            >>> size = TensorDict(batch_size=[2])
+            >>> NonTensorData.from_tensordict(size, {"data": "text"})
+            NonTensorData(data=text, batch_size=torch.Size([2]), device=None)
+        """
+        return cls._from_tensordict(tensordict, non_tensordict)
+
+    def _repr_short(self) -> str:
+        return type(self.data).__name__
 
     def __getitem__(self, index: Any) -> Any:
         """The part at an index of the batch dims.
@@ -326,6 +370,8 @@ class NonTensorDataBase(NonTensorOps, _Named):
         """
         self._check_index(index)
         _rust.index_plan(self._batch_size, index)
+        if _is_nothing(value):
+            return
         if not same_value(_bare(value), self.data):
             raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))
 
@@ -363,7 +409,7 @@ class NonTensorDataBase(NonTensorOps, _Named):
             if not isinstance(input_dict_or_td, NonTensorDataBase):
                 raise ValueError(MSG_UPDATE_BY_STACK)
             self._put(input_dict_or_td)
-        elif not input_dict_or_td.is_empty():
+        elif len(input_dict_or_td.keys()):
             self.data = input_dict_or_td.get("data")
         return self
 
@@ -504,7 +550,17 @@ class NonTensorData(NonTensorDataBase):
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
     ) -> Any:
         result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
-        return result.maybe_to_stack() if op in _STACKING else result
+        if op not in _STACKING or len(result.batch_size) == len(self._batch_size):
+            return result
+        if op == "reshape" and not isinstance(names, tuple):
+            return result
+        stack = result.maybe_to_stack()
+        stack._named(result._td_dim_names)
+        if op == "unsqueeze":
+            stack.stack_dim = args[0] % len(stack.batch_size)
+        if result._is_locked:
+            stack._lock_tree()
+        return stack
 
 
 class MetaData(NonTensorDataBase):
@@ -517,6 +573,9 @@ class MetaData(NonTensorDataBase):
         >>> torch.stack([MetaData("a"), MetaData("a")])
         MetaData(data=a, batch_size=torch.Size([2]), device=None)
     """
+
+    def _repr_short(self) -> str:
+        return type(self).__name__
 
     def _written_at(self, at: Any, value: Any) -> Any:
         # A tensor is meant for the elements, not for what belongs to them as a whole.
@@ -532,8 +591,20 @@ class _Fields:
     _is_non_tensor: bool = True
 
 
-_STACKING = frozenset({"expand", "unsqueeze"})
-"""The operations after which each element has a value of its own."""
+_STACKING = frozenset({"expand", "reshape", "unsqueeze"})
+"""The operations that add dims, after which each element has a value of its own.
+
+A reshape is one where it says which dims are new.
+"""
+
+
+def _is_nothing(value: Any) -> bool:
+    """Whether a value is an empty collection, which writes nothing."""
+    return (
+        isinstance(value, CollectionProtocol)
+        and not value._is_non_tensor
+        and value.is_empty()
+    )
 
 
 def _bare(value: Any) -> Any:

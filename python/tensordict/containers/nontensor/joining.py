@@ -39,8 +39,46 @@ def stack_values(members: Sequence[Any], dim: int) -> Any:
         and all(isinstance(member, NonTensorDataBase) for member in members)
     )
     if collapses and all(same_value(first.data, member.data) for member in members):
-        return first._sized(_with_dim(first.batch_size, dim, len(members)))
+        made = first._sized(_with_dim(first.batch_size, dim, len(members)))
+        return made._named(_names_with(first, dim))
     return stacked(members, dim)
+
+
+def shown_together(members: Sequence[Any], dim: int) -> Any:
+    """The entries of the members of a lazy stack as one stack, which writes to them.
+
+    One value for many elements of a member is copied: it cannot take a value for each.
+    """
+    stack = stack_values(members, dim)
+    if isinstance(stack, NonTensorStack) and not isinstance(stack, RaggedStack):
+        if all(member.batch_size.numel() == 1 for member in members):
+            homes = [member._home(0) for member in members]
+        elif not dim and all(isinstance(each, NonTensorStack) for each in members):
+            counts = [member.batch_size.numel() for member in members]
+            pairs = zip(members, counts, strict=True)
+            homes = [each._home(at) for each, count in pairs for at in range(count)]
+        else:
+            return stack
+        stack._cells = LinkedCells(stack._cells, homes)
+    return stack
+
+
+class LinkedCells(list[Any]):
+    """Cells whose values are those of other cells, which take what is written to these."""
+
+    def __init__(self, values: list[Any], homes: list[tuple[list[Any], int]]) -> None:
+        super().__init__(values)
+        self._homes = homes
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        """Set the value here and where it is from."""
+        cells, at = self._homes[place]
+        cells[at] = value
+        super().__setitem__(place, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a plain list: what is copied is linked to nothing."""
+        return list, (list(self),)
 
 
 def stacked(members: Sequence[Any], dim: int) -> Any:
@@ -51,7 +89,8 @@ def stacked(members: Sequence[Any], dim: int) -> Any:
             raise RuntimeError(MSG_DIFFERENT_SIZES.format(size, member.batch_size))
     if -1 in size or any(member.batch_size != size for member in members):
         return RaggedStack._of_rows(members, dim)
-    return _joined(members, lambda places: torch.stack(places, dim), dim)
+    stack = _joined(members, lambda places: torch.stack(places, dim), dim)
+    return stack._named(_names_with(members[0], dim))
 
 
 def cat_values(members: Sequence[Any], dim: int) -> Any:
@@ -62,7 +101,9 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
     ):
         length = sum(member.batch_size[dim] for member in members)
         size = first.batch_size
-        return first._sized(torch.Size([*size[:dim], length, *size[dim + 1 :]]))
+        made = first._sized(torch.Size([*size[:dim], length, *size[dim + 1 :]]))
+        names = first._td_dim_names
+        return made._named(None if names is None else list(names))
     return _joined(members, lambda places: torch.cat(places, dim), 0)
 
 
@@ -98,6 +139,12 @@ def _member_class(member: Any) -> type[NonTensorDataBase]:
     if isinstance(member, NonTensorStack):
         return member._member_class
     return type(member)
+
+
+def _names_with(member: Any, dim: int) -> list[str | None] | None:
+    """The names of a stack of collections like ``member`` along a new dim."""
+    names = member._td_dim_names
+    return None if names is None else [*names[:dim], None, *names[dim:]]
 
 
 def _with_dim(size: torch.Size, dim: int, length: int) -> torch.Size:

@@ -16,6 +16,7 @@ from tensordict.containers.nontensor.data import (
     NonTensorData,
     NonTensorDataBase,
     _compared,
+    _is_nothing,
     _nested,
 )
 from tensordict.containers.nontensor.linked import LinkedList
@@ -56,6 +57,12 @@ MSG_DIFFERENT_SIZES = (
     "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
     "td[0].batch_size={} and td[i].batch_size={}."
 )
+
+
+RESTACKING = frozenset(
+    {"flip", "gather", "reshape", "roll", "rot90", "_gather", "_roll_flat"}
+)
+"""The operations whose results are stacked along their first dim."""
 
 
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
@@ -154,6 +161,12 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             return self._cells
         return _taken(self._cells, self._places)
 
+    def _home(self, at: int) -> tuple[list[Any], int]:
+        """The cells and the position of the element ``at``, counted row by row."""
+        if self._places is None:
+            return self._cells, at
+        return self._cells, int(self._places.flatten()[at])
+
     def _index_tensor(self) -> torch.Tensor:
         """The position in the cells of each element ``[*B]``."""
         if self._places is None:
@@ -203,9 +216,28 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """The values in nested lists: see :meth:`tolist`."""
         return self.tolist()
 
-    def maybe_to_stack(self) -> Self:
-        """This stack itself."""
+    def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
+        """This stack itself: its values are one list at any time."""
         return self
+
+    def maybe_to_stack(self) -> Self:
+        """A stack of the same elements."""
+        made: Self = NonTensorOps._index(self, ...)
+        return made
+
+    def _stated(self) -> Any:
+        return self.tolist()
+
+    def _take_state(self, fields: dict[str, Any]) -> None:
+        data = fields["data"]
+        self._write((), data if isinstance(data, list) else NonTensorData(data))
+
+    def _refined(self, names: list[str | None]) -> Self:
+        # Names are those of the elements, which have none.
+        return self
+
+    def _repr_short(self) -> str:
+        return type(self).__name__
 
     @property
     def tensordicts(self) -> list[Any]:  # type: ignore[override] # made when read
@@ -290,10 +322,23 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             f"    batch_size={self.batch_size},\n    device={self.device})"
         )
 
-    def _follow(self, source: Any, dims: tuple[int, ...]) -> None:
+    def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
         dim = source.stack_dim if isinstance(source, NonTensorStack) else 0
-        if dim in dims:
+        if dims is None:
+            if len(self._batch_size) == len(source.batch_size):
+                self.stack_dim = dim
+        elif dim in dims:
             self.stack_dim = dims.index(dim)
+
+    def _settle(self, name: str, size: torch.Size) -> None:
+        own = self._batch_size
+        if name in RESTACKING and len(own) == len(size):
+            self.stack_dim = 0
+        elif name in ("unflatten", "view") and len(own) > len(size):
+            # A stack of the parts of the first dim that is cut in two.
+            pairs = zip(own, size, strict=False)
+            kept = next((at for at, pair in enumerate(pairs) if len({*pair}) > 1), None)
+            self.stack_dim = len(size) - 1 if kept is None else kept
 
     # Members --------------------------------------------------------------------------
 
@@ -371,6 +416,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if isinstance(value, list):
             value = _from_list(value)
         self._check_item(size, value)
+        if _is_nothing(value):
+            return
         cells = self._cells
         flat = places.flatten().tolist()
         if isinstance(value, NonTensorStack):
