@@ -254,4 +254,23 @@ CASES = [
     """,
         on="locked",
     ),
+    *cases(
+        "view outside",
+        """
+        v = td._get_sub_tensordict(torch.tensor([99])); list(v.keys())
+        v = td._get_sub_tensordict(torch.tensor([99])); 'a' in v
+        v = td._get_sub_tensordict(torch.tensor([99])); ('n', 'b') in v
+        v = td._get_sub_tensordict(torch.tensor([99])); ('a', 'b') in v
+        v = td._get_sub_tensordict(torch.tensor([99])); sorted(v.keys(True), key=str)
+        v = td._get_sub_tensordict(torch.tensor([99])); (v.is_empty(), v.batch_size)
+        v = td._get_sub_tensordict(torch.tensor([99])); v['a']
+        v = td._get_sub_tensordict(torch.tensor([99])); v['n', 'b']
+        v = td._get_sub_tensordict(torch.tensor([99])); v.nope
+        v = td._get_sub_tensordict(torch.tensor([99])); v.get('nope')
+        v = td._get_sub_tensordict(slice(0, 1)); (list(v.keys()), 'a' in v, ('n', 'b') in v)
+        v = td._get_sub_tensordict(slice(0, 1)); v.keys(sort=True)
+        v = td._get_sub_tensordict(slice(0, 1))._get_sub_tensordict(0); (list(v.keys()), 'a' in v)
+    """,
+        on="flat nested",
+    ),
 ]

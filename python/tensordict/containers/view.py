@@ -225,6 +225,22 @@ class _SubTensorDict(TensorDictBase):
         value = self._source._get_entry(key, NO_DEFAULT)
         return default if value is NO_DEFAULT else self._view_of(value)
 
+    def _sample_entries(self) -> dict[str, Any]:
+        # No leaf is read, so that the keys are known of a part that lies outside.
+        return {
+            key: self._sample_of(value)
+            for key, value in list(self._source._sample_entries().items())
+        }
+
+    def _sample_entry(self, key: str) -> Any:
+        value = self._source._sample_entry(key)
+        return value if value is NO_DEFAULT else self._sample_of(value)
+
+    def _sample_of(self, value: Any) -> Any:
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+            return _SubTensorDict._of_child(value, self)
+        return value
+
     def _get_path(self, key: Any) -> Any:
         """The whole entry of the source at a nested key; None where there is none."""
         return _rust.get(self._source, key, ...)

@@ -91,15 +91,16 @@ class _TensorDictKeysView:
         return iter(self._list())
 
     def __len__(self) -> int:
-        # list(view) asks for it, too, so it is worth not making the keys.
-        values = _rust.walk(
+        # list(view) asks for it, too, so it is worth not making the keys; but the leaves
+        # of other than dense containers may have to be made.
+        found = _rust.walk(
             self.tensordict,
-            1,
+            1 if self.tensordict._is_dense else 0,
             bool(self.include_nested),
             bool(self.leaves_only),
             self.is_leaf,
         )
-        return len(values)
+        return len(found)
 
     def __contains__(self, key: Any) -> bool:
         if not self.include_nested:
@@ -159,9 +160,8 @@ class KeysOps(CollectionProtocol):
             ['b', ('a', 'c')]
         """
         if not include_nested and not leaves_only and is_leaf is None:
-            if sort:
-                return sorted(self._entries())
-            return _StringKeys(self._tensordict if self._is_dense else self._entries())
+            entries = self._tensordict if self._is_dense else self._sample_entries()
+            return sorted(entries) if sort else _StringKeys(entries)
         return _TensorDictKeysView(self, include_nested, leaves_only, is_leaf, sort)
 
     def values(
