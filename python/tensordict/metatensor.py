@@ -57,13 +57,14 @@ class MetaTensor:
         dtype: Any = None,
         requires_grad: bool = False,
     ) -> None:
-        if len(shape) == 1 and isinstance(shape[0], torch.Tensor):
+        if len(shape) == 1 and isinstance(shape[0], (torch.Tensor, MetaTensor)):
             tensor = shape[0]
             self.shape = tensor.shape
             self.device = tensor.device if device is None else torch.device(device)
             self.dtype = tensor.dtype if dtype is None else dtype
             self.requires_grad = tensor.requires_grad
-            self._class: type = type(tensor)
+            is_meta = isinstance(tensor, MetaTensor)
+            self._class: type = tensor._class if is_meta else type(tensor)
             return
         if len(shape) == 1 and not isinstance(shape[0], int):
             shape = tuple(shape[0])
@@ -74,8 +75,8 @@ class MetaTensor:
         self._class = torch.Tensor
 
     @classmethod
-    def _of_stack(cls, values: list[torch.Tensor], dim: int) -> MetaTensor:
-        """What the stack of ``values`` along ``dim`` would be."""
+    def _of_stack(cls, values: list[Any], dim: int) -> MetaTensor:
+        """What the stack of ``values``, tensors or what is known of some, would be."""
         meta = cls(values[0])
         meta.shape = merged_shape([value.shape for value in values], dim)
         return meta

@@ -128,3 +128,71 @@ def test_a_subclass_is_built_by_appending():
     stack = Stream.of([[1, 2], [3]])
     assert type(stack + 1) is Stream
     assert stack.densify(layout=torch.strided)["a"].values().tolist() == [1, 2, 3]
+
+
+def stack_of_ragged_stacks():
+    return lazy_stack([ragged(1, 3), ragged(2, 2)])
+
+
+def test_stack_of_ragged_stacks_can_be_looked_at():
+    stack = stack_of_ragged_stacks()
+    assert stack.get_item_shape("a") == torch.Size([2, 2, -1])
+    assert "a" in stack.keys()
+    assert list(stack.keys()) == ["a"]
+    assert "a: Tensor(shape=torch.Size([2, 2, -1])" in repr(stack)
+    assert stack.entry_class("a") is torch.Tensor
+
+
+def test_stack_of_ragged_stacks_in_other_formats():
+    stack = stack_of_ragged_stacks()
+    rows = stack.get("a", as_list=True)
+    assert [[len(leaf) for leaf in row] for row in rows] == [[1, 3], [2, 2]]
+    with pytest.raises(ValueError, match="Cannot build a nested tensor"):
+        stack.get("a", as_nested_tensor=True)
+
+
+def test_update_and_replace_with_a_ragged_stack_do_not_stack():
+    stack = ragged(1, 3)
+    stack.update(ragged(1, 3) + 1, keys_to_update=["a"])
+    assert [member["a"].tolist() for member in stack] == [[2.0], [2.0] * 3]
+    replaced = stack.replace(ragged(2, 4))
+    assert [len(member["a"]) for member in replaced] == [2, 4]
+    assert [len(member["a"]) for member in stack] == [1, 3]
+
+
+def test_split_keys_takes_a_key_from_the_members_that_have_it():
+    stack = lazy_stack([TensorDict(a=torch.zeros(1)), TensorDict(b=torch.zeros(2))])
+    part, rest = stack.split_keys(["b"])
+    assert [list(member.keys()) for member in part] == [[], ["b"]]
+    assert [list(member.keys()) for member in rest] == [["a"], []]
+    with pytest.raises(KeyError, match="missing"):
+        stack.split_keys(["missing"], inplace=True)
+    assert [list(member.keys()) for member in stack] == [["a"], ["b"]]
+
+
+def test_separates_takes_ragged_entries_out_of_members():
+    stack = ragged(1, 3)
+    stack["c"] = torch.ones(2)
+    taken = stack.separates("a")
+    assert [len(member["a"]) for member in taken] == [1, 3]
+    assert list(stack.keys()) == ["c"]
+    with pytest.raises(KeyError, match="missing"):
+        stack.separates("c", "missing")
+    assert list(stack.keys()) == ["c"]
+
+
+def test_reshape_of_a_ragged_batch_dim():
+    stack = lazy_stack([TensorDict(a=torch.arange(n), batch_size=[n]) for n in (1, 2)])
+    assert stack.batch_size == torch.Size([2, -1])
+    assert stack.reshape(-1)["a"].tolist() == [0, 0, 1]
+    assert stack.flatten(0, 1).batch_size == torch.Size([3])
+    assert stack.reshape(2, 1, -1).batch_size == torch.Size([2, 1, -1])
+    assert stack.unflatten(0, (1, 2)).batch_size == torch.Size([1, 2, -1])
+    with pytest.raises(RuntimeError, match="reshape"):
+        stack.view(-1)
+
+
+def test_index_tensors_along_two_dims_give_copies():
+    stack = lazy_stack([TensorDict(a=torch.ones(2), batch_size=[2]) for _ in range(2)])
+    stack[torch.tensor([0, 1]), torch.tensor([1, 0])].zero_()
+    assert stack["a"].tolist() == [[1.0, 1.0], [1.0, 1.0]]

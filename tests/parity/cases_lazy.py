@@ -205,4 +205,62 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "split_keys",
+        """
+        [[list(m.keys(True)) for m in x.tensordicts] for x in td.split_keys(['a'], ['n'])]
+        [[list(m.keys(True)) for m in x.tensordicts] for x in td.split_keys([('n', 'b')])]
+        td.split_keys(['missing'])
+        td.split_keys([('n', 'b')], [('n', 'b')])
+        [list(x.keys(True)) for x in td.split_keys(['a'], inplace=True)]
+        list(td.separates('a').keys(True)), list(td.keys(True))
+        td.separates('missing')
+        """,
+        on=STACKS,
+        message=False,
+    ),
+    *cases(
+        "update",
+        """
+        td.update(td.clone() * 0, keys_to_update=['a'])
+        td.update(td.clone() * 0, keys_to_update='a')
+        td.update(td.clone() * 0, keys_to_update=('a', 'n'))
+        td.update_at_(td[:1] * 0, slice(0, 1), keys_to_update=['a'])
+        td.replace(td.clone() * 0)
+        """,
+        on="lazy lazy_ragged",
+        message=False,
+    ),
+    *cases(
+        "lazy_stack",
+        """
+        tensordict.lazy_stack([td, td.clone()]).get_item_shape('a')
+        list(tensordict.lazy_stack([td, td.clone()]).keys())
+        'a' in tensordict.lazy_stack([td, td.clone()]).keys()
+        tensordict.lazy_stack([td, td.clone()]).get('a', as_list=True)
+        tensordict.lazy_stack([td, td.clone()]).get('a', as_padded_tensor=True)
+        tensordict.lazy_stack([td, td.clone()]).get('a', as_nested_tensor=True)
+        """,
+        on="lazy lazy_ragged",
+        message=False,
+    ),
+    *cases(
+        "reshape",
+        """
+        RAGGED.reshape(-1)['a']
+        RAGGED.flatten(0, 1)['a']
+        RAGGED.flatten()['a']
+        RAGGED.reshape(2, 1, -1).batch_size
+        RAGGED.unflatten(0, (1, 2)).batch_size
+        RAGGED.unflatten(1, (1, -1)).batch_size
+        RAGGED.view(-1)
+        RAGGED.reshape(3)
+        """.replace(
+            "RAGGED",
+            "tensordict.lazy_stack("
+            "[TensorDict({'a': T([n, 2])}, [n]) for n in (1, 2)])",
+        ),
+        on="none",
+        message=False,
+    ),
 ]

@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.autograd import AutogradOps
+from tensordict.ops.merging import _paths
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -153,6 +154,37 @@ class CombiningOps(CollectionProtocol):
             return self._parts_of(source)
         return self._mapping_parts(source)
 
+    def update(
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        inplace: bool = False,
+        *,
+        keys_to_update: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Take the entries of another collection or mapping. See ``TensorDict.update``.
+
+        Those of another stack need not be stacked, so members may differ.
+        """
+        source = input_dict_or_td
+        if isinstance(source, CombiningOps) and keys_to_update is not None:
+            source, keys_to_update = _chosen(source, keys_to_update), None
+        return super().update(  # type: ignore[misc,no-any-return]
+            source, clone, inplace, keys_to_update=keys_to_update, **kwargs
+        )
+
+    def replace(self, *args: Any, **kwargs: Any) -> Self:
+        """A copy that shares the leaves, with some entries exchanged.
+
+        See ``TensorDict.replace``. Those of another stack need not be stacked.
+        """
+        if len(args) != 1 or not isinstance(args[0], CombiningOps) or kwargs:
+            return super().replace(*args, **kwargs)  # type: ignore[misc,no-any-return]
+        result: Self = _rust.clone_structure(self)
+        result.update(args[0])
+        return result
+
     def _mapping_parts(self, source: Mapping[Any, Any]) -> list[dict[Any, Any]]:
         parts: list[dict[Any, Any]] = [{} for _ in self.tensordicts]
         ragged = -1 in self.batch_size
@@ -188,9 +220,13 @@ class CombiningOps(CollectionProtocol):
         self, input_dict_or_td: Any, idx: Any, *args: Any, **kw: Any
     ) -> Self:
         """Write values where ``idx`` points: into members where they differ in shape."""
-        if args or kw or not any(map(self._is_ragged, self._sample_entries())):
-            return super().update_at_(input_dict_or_td, idx, *args, **kw)  # type: ignore[misc]
         source = input_dict_or_td
+        keys = kw.get("keys_to_update")
+        if keys is not None and isinstance(source, CombiningOps):
+            kw = {key: value for key, value in kw.items() if key != "keys_to_update"}
+            source = _chosen(source, keys)
+        if args or kw or not any(map(self._is_ragged, self._sample_entries())):
+            return super().update_at_(source, idx, *args, **kw)  # type: ignore[misc]
         if isinstance(source, CollectionProtocol):
             self[idx] = source
             return self
@@ -346,6 +382,11 @@ for _name in (
     "fliplr", "flipud", "pack", "to_struct_array", "numpy",
 ):  # fmt: skip
     setattr(CombiningOps, _name, _stacked_first(_name))
+
+
+def _chosen(source: Any, keys: Any) -> Any:
+    """The entries of a stack that ``keys_to_update`` names."""
+    return source.select(*_paths(keys), strict=False)
 
 
 def _is_alike(td: Any, first: Any) -> bool:

@@ -67,18 +67,20 @@ def compact(td: Any) -> str:
     if len(line) <= display.LINE_WIDTH:
         return line
     fields = _broken(f"{name}({head}", children)
-    start = len(fields.rsplit("\n", 1)[-1]) + 2
-    return f"{fields}, " + display._layout(opening, members, "})", start, 0)
+    tail = f"{opening}{', '.join(map(display._flat, members))}}})"
+    if len(fields.rsplit("\n", 1)[-1]) + 2 + len(tail) <= display.LINE_WIDTH:
+        return f"{fields}, {tail}"
+    return f"{fields}, {_broken(opening, members, 2)})"
 
 
-def _broken(opening: str, children: list[Any]) -> str:
-    """The fields, one to a line."""
+def _broken(opening: str, children: list[Any], tail: int = 3) -> str:
+    """The fields, or members, one to a line, the last with ``tail`` more characters."""
     if not children:
         return opening + "}"
     lines = []
     for position, child in enumerate(children, 1):
         if not isinstance(child, str):
-            tail = 3 if position == len(children) else 1
-            child = display._layout(child[0], child[1], "}", 4, tail)
+            after = tail if position == len(children) else 1
+            child = display._layout(child[0], child[1], "}", 4, after)
         lines.append("    " + child)
     return f"{opening}\n" + ",\n".join(lines) + "}"

@@ -44,7 +44,8 @@ class Plan(NamedTuple):
     result. Else the results of all are stacked along ``dim``; ``shape`` is the shape of
     the dims that the picks make there, one dim unless an index tensor has more.
     ``to_front`` says how many dims that an index of tensors made in a member have to be
-    moved from ``to_front[0]`` to the front of it.
+    moved from ``to_front[0]`` to the front of it. With ``copies`` an index of tensors goes
+    along other dims, too: its elements are copies, though each pick is a view.
     """
 
     picks: list[Pick]
@@ -52,6 +53,7 @@ class Plan(NamedTuple):
     shape: tuple[int, ...]
     to_front: tuple[int, int] | None
     keeps_name: bool
+    copies: bool = False
 
 
 def normalized(index: Any, ndim: int) -> list[Any] | None:
@@ -287,4 +289,5 @@ def _plan_tensor(items: list[Any], tensors: list[int], at: int, count: int) -> P
                 filled[place] = column[row]
             picked = _as_index(filled)
         picks.append(Pick(_bounded(member, 0, count), picked))
-    return Plan(picks, new_dim, shape, None, len(tensors) == 1 and len(shape) == 1)
+    keeps_name = len(tensors) == 1 and len(shape) == 1
+    return Plan(picks, new_dim, shape, None, keeps_name, bool(others))

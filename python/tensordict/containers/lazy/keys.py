@@ -8,7 +8,7 @@ from tensordict import _rust
 from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.keys import _sorting_key
-from tensordict.protocol import CollectionProtocol
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -192,19 +192,53 @@ class StackKeysOps(CollectionProtocol):
         )
 
     def split_keys(self, *key_sets: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Several stacks of the entries of several sets of keys. See ``TensorDict``."""
-        if kwargs.get("inplace") and self.is_locked:
+        """Several stacks of the entries of several sets of keys. See ``TensorDict``.
+
+        A member gives what it has: a key that some members have is no error.
+        """
+        members = self.tensordicts
+        if kwargs.get("inplace") and any(each.is_locked for each in members):
             raise RuntimeError(MSG_LOCKED)
-        if kwargs.get("inplace"):
-            # Without it first: a member that lacks a key leaves all as they are.
-            plain = {**kwargs, "inplace": False}
-            for each in self.tensordicts:
-                each.split_keys(*key_sets, **plain)
-            rows = [each.split_keys(*key_sets, **kwargs) for each in self.tensordicts]
-            *parts, _ = zip(*rows, strict=True)
-            return (*(self._like(list(group)) for group in parts), self)
-        rows = [each.split_keys(*key_sets, **kwargs) for each in self.tensordicts]
-        return tuple(self._like(list(group)) for group in zip(*rows, strict=True))
+        is_strict = kwargs.pop("strict", True)
+        if is_strict and kwargs.get("default", NO_DEFAULT) is NO_DEFAULT:
+            for key in (key for keys in key_sets for key in keys):
+                if not any(_rust.contains(each, key) for each in members):
+                    _rust.getitem(self, key)
+        rows = [each.split_keys(*key_sets, strict=False, **kwargs) for each in members]
+        parts = [self._like(list(group)) for group in zip(*rows, strict=True)]
+        if kwargs.get("inplace") and parts:
+            parts[-1] = self
+        return tuple(parts)
+
+    def separates(
+        self,
+        *keys: NestedKeyLike,
+        default: Any = NO_DEFAULT,
+        strict: bool = True,
+        filter_empty: bool = True,
+    ) -> Self:
+        """Take the entries at ``keys`` out of every member. See ``TensorDict.separates``.
+
+        Raises:
+            KeyError: not all members have one of them; then nothing is taken out.
+            RuntimeError: a member is locked.
+        """
+        if default is not NO_DEFAULT or not self.tensordicts:
+            return super().separates(  # type: ignore[misc,no-any-return]
+                *keys, default=default, strict=strict, filter_empty=filter_empty
+            )
+        if any(each.is_locked for each in _rust.containers(self)):
+            raise RuntimeError(MSG_LOCKED)
+        held = [key for key in keys if _rust.contains(self, key)]
+        for key in keys if strict else ():
+            if not _rust.contains(self, key):
+                _rust.getitem(self, key)
+        return self._like(
+            [
+                each.separates(*held, filter_empty=filter_empty)
+                for each in self.tensordicts
+            ]
+        )
 
     # Regrouping ------------------------------------------------------------------------
 
@@ -223,7 +257,12 @@ class StackKeysOps(CollectionProtocol):
         return self._regrouped("flatten_keys", separator, inplace, is_leaf)
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
-        """Nest the entries of every member. See ``TensorDict.unflatten_keys``."""
+        """Nest the entries of every member. See ``TensorDict.unflatten_keys``.
+
+        Raises:
+            RuntimeError: members have keys of their own.
+        """
+        self._refuse_exclusive("unflatten_keys")
         return self._regrouped("unflatten_keys", separator, inplace)
 
     def _regrouped(self, method: str, separator: str, inplace: bool, *more: Any) -> Any:

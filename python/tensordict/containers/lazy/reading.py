@@ -24,6 +24,10 @@ MSG_NESTED_DIM = (
     "Because nested tensors can only be stacked along their first dimension, "
     "LazyStackedTensorDict.get_nestedtensor can only be called when the stack_dim is 0."
 )
+MSG_NESTED_ROWS = (
+    "Cannot build a nested tensor from entries that are nested tensors themselves: the "
+    "members of this stack are stacks. Pass as_list=True or as_padded_tensor=True."
+)
 FORMATS = frozenset(
     {
         "as_list",
@@ -83,14 +87,43 @@ class ReadingOps(CollectionProtocol):
             # Of a leaf any will do, containers have to be seen as a stack.
             value = self.tensordicts[0]._sample_entry(key)
             if isinstance(value, CollectionProtocol):
-                values = self._group(key)
+                values = self._seen(key)
                 value = value if values is None else self._sampled(values)
             entries[key] = value
         return entries
 
     def _sample_entry(self, key: str) -> Any:
-        values = self._group(key)
+        values = self._seen(key)
         return NO_DEFAULT if values is None else self._sampled(values)
+
+    def _holds_stacks(self) -> bool:
+        """Whether a member is no dense container: reading its entries may stack them."""
+        return not all(kind._is_dense for kind in set(map(type, self.tensordicts)))
+
+    def _seen(self, key: str) -> list[Any] | None:
+        """As :meth:`_group`, for a look: of stacked leaves only what is known of them."""
+        if not self._holds_stacks():
+            return self._group(key)
+        values = []
+        for member in self.tensordicts:
+            value = (
+                member._seen_entry(key)
+                if isinstance(member, ReadingOps)
+                else member._sample_entry(key)
+            )
+            if value is NO_DEFAULT:
+                return None
+            values.append(value)
+        return values
+
+    def _seen_entry(self, key: str) -> Any:
+        """An entry for a look: a :class:`MetaTensor` for stacked leaves."""
+        values = self._seen(key)
+        if values is None:
+            return NO_DEFAULT
+        if isinstance(values[0], CollectionProtocol):
+            return self._sampled(values)
+        return MetaTensor._of_stack(values, self.stack_dim)
 
     def _sampled(self, values: list[Any]) -> Any:
         first = values[0]
@@ -166,9 +199,10 @@ class ReadingOps(CollectionProtocol):
             parent = parent._get_entry(part, NO_DEFAULT)
             if not isinstance(parent, ReadingOps):
                 return _rust.get(self, key, default)
-        values = parent._group(path[-1])
-        if values is None or isinstance(values[0], CollectionProtocol):
+        seen = parent._seen(path[-1])
+        if seen is None or isinstance(seen[0], CollectionProtocol):
             return _rust.get(self, key, default)
+        values = parent._formatted_group(path[-1], kwargs)
         if kwargs.get("as_list"):
             return values
         if kwargs.get("as_padded_tensor"):
@@ -178,6 +212,25 @@ class ReadingOps(CollectionProtocol):
         if kwargs.get("as_nested_tensor"):
             return as_nested(values, kwargs.get("layout"))
         return parent._stacked(path[-1], values)
+
+    def _formatted_group(self, key: str, kwargs: dict[str, Any]) -> Any:
+        """The leaves of all members at a direct key, those of stacks in the format asked.
+
+        Raises:
+            ValueError: rows of a nested tensor would be nested tensors.
+        """
+        if not self._holds_stacks():
+            return self._group(key)
+        if not (kwargs.get("as_list") or kwargs.get("as_padded_tensor")) and kwargs.get(
+            "as_nested_tensor"
+        ):
+            raise ValueError(MSG_NESTED_ROWS)
+        return [
+            member._get_formatted((key,), NO_DEFAULT, kwargs)
+            if isinstance(member, ReadingOps)
+            else member._get_entry(key, NO_DEFAULT)
+            for member in self.tensordicts
+        ]
 
     def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
         if not kwargs:
@@ -226,12 +279,8 @@ class ReadingOps(CollectionProtocol):
             parent = parent._sample_entry(part)
             if not isinstance(parent, ReadingOps):
                 return _rust.get(self, key)
-        values = parent._group(path[-1]) if path else None
-        if values is None:
-            return _rust.get(self, key, NO_DEFAULT)
-        if isinstance(values[0], CollectionProtocol):
-            return parent._sampled(values)
-        return MetaTensor._of_stack(values, parent.stack_dim)
+        value = parent._seen_entry(path[-1]) if path else NO_DEFAULT
+        return _rust.get(self, key, NO_DEFAULT) if value is NO_DEFAULT else value
 
     def is_empty(self) -> bool:
         """Whether no member has a leaf."""

@@ -95,17 +95,39 @@ def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
         tail += 1
     before = old[head : len(old) - tail]
     after = shape[head : len(shape) - tail]
-    if len(after) == 1 and before and -1 not in before:
+    if len(after) == 1 and before and _can_unbind(td, head, len(before)):
+        if -1 in before and not copies:
+            raise RuntimeError(MSG_VIEW)
         parts = [td]
         for _ in before:
             parts = [piece for part in parts for piece in part.unbind(head)]
         if parts:
             return parts[0]._stack_lazily(parts, head, None)
+    elif before == (-1,) and _is_ragged_with_ones(after):
+        kept = next((at for at, length in enumerate(after) if length != 1), 0)
+        for at in range(len(after)):
+            if at != kept:
+                td = td._stack_lazily([td], head + at, None)
+        return td
     elif len(before) == 1 and after and 0 not in after:
         return _split_dim(td, head, after)
     if not copies:
         raise RuntimeError(MSG_VIEW)
     return td._as_dense().reshape(shape)
+
+
+def _can_unbind(td: Any, dim: int, count: int) -> bool:
+    """Whether ``count`` dims from ``dim`` on can be taken apart, one after the other.
+
+    A ragged dim has a size only after the stack dim that it hangs on is gone.
+    """
+    ragged = [at for at in range(dim, dim + count) if td.batch_size[at] == -1]
+    return not ragged or dim <= td.stack_dim < min(ragged)
+
+
+def _is_ragged_with_ones(after: torch.Size) -> bool:
+    """Whether a ragged dim stays as it is, beside new dims of size 1."""
+    return [length for length in after if length != 1] == [-1]
 
 
 def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
@@ -180,7 +202,7 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
 
     out = []
     for key in td._common_keys():
-        values = td._group(key)
+        values = td._seen(key)
         nested = [isinstance(value, CollectionProtocol) for value in values]
         if all(nested):
             out.append((key, td._sampled(values)))

@@ -410,6 +410,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             return parts[0]
         if not parts:
             return self._empty_at(index, plan)
+        if plan.copies:
+            parts = [part.clone() for part in parts]
         if plan.to_front is not None:
             start, count = plan.to_front
             moved = tuple(range(start, start + count))
