@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import consolidated as _consolidated
+from tensordict.storage import describing
 from tensordict.storage import safetensors as _safetensors
+from tensordict.storage import source as sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +129,7 @@ class ConsolidatingOps(CollectionProtocol):
 
     def _describe(self, rows: Iterator[Any]) -> Any:
         """Describe this container. See :mod:`tensordict.storage.consolidated`."""
-        return _consolidated.describe_dense(self, rows)
+        return describing.describe_dense(self, rows)
 
     def _described_child(self, name: str) -> Any:
         """The container of a nested level."""
@@ -136,7 +138,7 @@ class ConsolidatingOps(CollectionProtocol):
     @classmethod
     def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
         """Make a container. See :mod:`tensordict.storage.consolidated`."""
-        return _consolidated.dense_from_description(cls, level, source, path)
+        return sources.dense_from_description(cls, level, source, path)
 
     def _put_leaves(self, leaves: Iterator[Any]) -> None:
         """Replace the leaves."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict import _rust
 from tensordict.storage import safetensors, single
-from tensordict.storage.consolidated import RESERVED, VALUES
+from tensordict.storage.buffer import VALUES
+from tensordict.storage.describing import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

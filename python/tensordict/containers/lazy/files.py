@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict.protocol import CollectionProtocol
-from tensordict.storage import consolidated
+from tensordict.storage import describing
+from tensordict.storage import source as sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,17 +35,17 @@ class FilesOps(CollectionProtocol):
     def _describe(self, rows: Iterator[Any]) -> Any:
         name = type(self).__name__
         dim, dim_name = self.stack_dim, self._td_dim_name
-        return consolidated.describe_stack(name, self.tensordicts, dim, dim_name, rows)
+        return describing.describe_stack(name, self.tensordicts, dim, dim_name, rows)
 
     def _described_child(self, name: str) -> Any:
         return self.tensordicts[int(name)]
 
     @classmethod
     def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
-        members = consolidated.members_of(level, source, path)
+        members = sources.members_of(level, source, path)
         fields = level["cls_metadata"]
         stack = cls._of(members, fields["stack_dim"], fields["stack_dim_name"])
-        return consolidated.locked_as(stack, fields)
+        return sources.locked_as(stack, fields)
 
     def _put_leaves(self, leaves: Iterator[Any]) -> None:
         for member in self.tensordicts:

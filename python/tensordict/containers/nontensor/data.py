@@ -12,7 +12,7 @@ from tensordict.collection import TensorCollection
 from tensordict.containers.nontensor.base import NonTensorOps, release, same_value
 from tensordict.interop.access_twins import as_size
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
-from tensordict.storage import consolidated, registry, safetensors, values
+from tensordict.storage import describing, registry, safetensors, values
 from tensordict.tensorclass.base import TensorClass
 
 if TYPE_CHECKING:
@@ -497,7 +497,7 @@ class NonTensorDataBase(NonTensorOps, _Named):
 
     def _describe(self, rows: Any) -> Any:
         device = None if self._device is None else str(self._device)
-        return consolidated.Value((self.data, list(self._batch_size), device))
+        return describing.Value((self.data, list(self._batch_size), device))
 
     @classmethod
     def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:

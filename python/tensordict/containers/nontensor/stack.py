@@ -22,7 +22,8 @@ from tensordict.containers.nontensor.data import (
 from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.interop.twins import _spliced_names
 from tensordict.protocol import CollectionProtocol
-from tensordict.storage import consolidated, registry, safetensors, values
+from tensordict.storage import describing, registry, safetensors, values
+from tensordict.storage import source as sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -512,7 +513,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def _describe(self, rows: Any) -> Any:
         dim = self.stack_dim
-        return consolidated.describe_stack(
+        return describing.describe_stack(
             "NonTensorStack", self.tensordicts, dim, None, rows
         )
 
@@ -521,10 +522,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     @classmethod
     def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
-        members = consolidated.members_of(level, source, path)
+        members = sources.members_of(level, source, path)
         fields = level["cls_metadata"]
         stack = members[0]._stack_lazily(members, fields["stack_dim"], None)
-        return consolidated.locked_as(stack, fields)
+        return sources.locked_as(stack, fields)
 
     def _put_leaves(self, leaves: Any) -> None:
         """Do nothing: there are none."""

@@ -1,0 +1,127 @@
+"""Where the leaves of a consolidated container lie in its buffer."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from tensordict.storage.leaves import prepare
+
+__all__ = ["Row", "Rows", "jagged", "joined", "lay_out", "parts_of", "view_of", "views"]
+
+ALIGNMENT = 8
+VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
+
+MSG_NESTED = (
+    "NST is not supported, please use layout=torch.jagged when building the nested "
+    "tensor."
+)
+
+Row = tuple[Any, ...]
+"""``(dtype, shape, start, stop, padding)``; of the offsets of a jagged tensor, too,
+which dim is ragged."""
+
+
+class Rows(NamedTuple):
+    """The leaves of a container, in its order, with their places in the buffer."""
+
+    rows: list[list[tuple[str, Row]]]
+    """For each leaf its parts: their prefix of the key, and the place. Mostly one."""
+    parts: list[torch.Tensor]
+    """The tensors to be copied, one for each row."""
+    num_bytes: int
+
+
+def lay_out(leaves: list[torch.Tensor]) -> Rows:
+    """Give each leaf its place.
+
+    Raises:
+        NotImplementedError: a nested tensor that is not jagged, or a quantized one.
+        RuntimeError: a sparse tensor.
+    """
+    rows: list[list[tuple[str, Row]]] = []
+    parts: list[torch.Tensor] = []
+    start = 0
+    # A view as complex128 needs a place at a multiple of its own size.
+    last: tuple[int, int] | None = None
+    for leaf in leaves:
+        mine = []
+        for prefix, part, *more in parts_of(leaf):
+            item_size = part.element_size()
+            if start % item_size and last is not None:
+                shift = item_size - start % item_size
+                group, place = last
+                before, (dtype, shape, begin, stop, pad, *rest) = rows[group][place]
+                rows[group][place] = (
+                    before,
+                    (dtype, shape, begin, stop + shift, pad + shift, *rest),
+                )
+                start += shift
+            num_bytes = part.numel() * item_size
+            pad = -num_bytes % ALIGNMENT
+            stop = start + num_bytes + pad
+            shape = list(part.shape)
+            mine.append((prefix, (str(part.dtype), shape, start, stop, pad, *more)))
+            parts.append(part)
+            if not rows or rows[-1] is not mine:
+                rows.append(mine)
+            last = len(rows) - 1, len(mine) - 1
+            start = stop
+    return Rows(rows, parts, start)
+
+
+def parts_of(tensor: torch.Tensor) -> list[tuple[Any, ...]]:
+    """What of a leaf is copied, each with its prefix: of a jagged one several tensors."""
+    leaf: Any = tensor.detach()
+    if not leaf.is_nested:
+        if leaf.layout != torch.strided or leaf.is_quantized:
+            prepare(leaf)  # which says why it cannot be saved
+        return [("", leaf)]
+    if leaf.layout != torch.jagged:
+        raise NotImplementedError(MSG_NESTED)
+    found: list[tuple[Any, ...]] = [(VALUES, leaf.values())]
+    lengths = leaf.lengths()
+    if lengths is not None:
+        found.append((LENGTHS, lengths))
+    found.append((OFFSETS, leaf.offsets(), leaf._ragged_idx))
+    return found
+
+
+def views(storage: torch.Tensor, rows: Rows) -> list[torch.Tensor]:
+    """A tensor over the place of each row."""
+    return [view_of(storage, row) for group in rows.rows for _, row in group]
+
+
+def view_of(storage: torch.Tensor, row: Row) -> torch.Tensor:
+    """The tensor at a place of the buffer, which it shares."""
+    dtype, shape, start, stop, pad = row[:5]
+    flat = storage[start : stop - pad].view(
+        getattr(torch, dtype.removeprefix("torch."))
+    )
+    return flat.view(shape)
+
+
+def joined(rows: Rows, views: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves over the buffer: jagged ones of their parts."""
+    parts = iter(views)
+    leaves = []
+    for group in rows.rows:
+        first = next(parts)
+        if group[0][0]:
+            rest = {prefix: next(parts) for prefix, _ in group[1:]}
+            first = jagged(first, rest[OFFSETS], rest.get(LENGTHS), group[-1][1][5])
+        leaves.append(first)
+    return leaves
+
+
+def jagged(
+    values: torch.Tensor,
+    offsets: torch.Tensor,
+    lengths: torch.Tensor | None,
+    ragged_dim: int,
+) -> torch.Tensor:
+    """A jagged tensor over its parts, which it shares."""
+    return torch.nested.nested_tensor_from_jagged(
+        values, offsets, lengths, jagged_dim=ragged_dim
+    )

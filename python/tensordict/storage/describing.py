@@ -1,0 +1,227 @@
+"""The description of a consolidated container: which leaf lies where, level by level."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from tensordict.protocol import CollectionProtocol
+from tensordict.storage import registry
+from tensordict.storage.buffer import LENGTHS, OFFSETS, VALUES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensordict.storage import remarks
+    from tensordict.storage.buffer import Row
+
+__all__ = [
+    "RESERVED",
+    "Value",
+    "as_plain",
+    "describe_dense",
+    "describe_stack",
+    "is_same",
+    "key_of",
+    "keyed_rows",
+    "note_locks",
+    "refresh",
+    "root_level",
+    "shown",
+]
+
+RESERVED = frozenset({"cls", "non_tensors", "leaves", "cls_metadata"})
+
+MSG_JSON = (
+    "Failed to convert the metadata to json: the entry {key} holds a value of type "
+    "{type} that JSON cannot hold. Remove it, or save to a directory."
+)
+
+
+# Names --------------------------------------------------------------------------------
+
+# Nested collections lie beside the fields of their level, and the parts of jagged
+# tensors beside other leaves. A key that reads like one of those is marked.
+
+
+def _child_name(key: str) -> str:
+    return f"\0{key}" if key in RESERVED or key.startswith("\0") else key
+
+
+def _leaf_name(key: str) -> str:
+    return f"\0{key}" if key.startswith(("\0", VALUES, LENGTHS, OFFSETS)) else key
+
+
+def key_of(name: str) -> str:
+    """The key that a name in the description stands for."""
+    return name.removeprefix("\0")
+
+
+def shown(path: tuple[str, ...]) -> str:
+    """A nested key as messages have it."""
+    return repr(path[0] if len(path) == 1 else path)
+
+
+# Levels -------------------------------------------------------------------------------
+
+
+class Value(tuple[Any, list[int], "str | None"]):
+    """What a level has of a value that is no tensor: with its batch size and device."""
+
+    __slots__ = ()
+
+
+def is_special(cls: type) -> bool:
+    """Whether a class is one that a program made of the dense containers' class."""
+    return cls is not registry.dense_root() and registry.is_dense_class(cls)
+
+
+def describe_dense(td: Any, rows: Iterator[list[tuple[str, Row]]]) -> dict[str, Any]:
+    """The level of a dense container."""
+    leaves: dict[str, Row] = {}
+    children: dict[str, Any] = {}
+    non_tensors: dict[str, Any] = {}
+    for key, value in td._entries().items():
+        if not isinstance(value, CollectionProtocol):
+            for prefix, row in next(rows):
+                leaves[prefix + _leaf_name(key)] = row
+            continue
+        level = cast("Any", value)._describe(rows)
+        if isinstance(level, Value):
+            non_tensors[key] = level
+        else:
+            children[_child_name(key)] = level
+    cls = type(td)
+    device = td.device
+    return {
+        "cls": cls if is_special(cls) else "TensorDict",
+        "non_tensors": non_tensors,
+        "leaves": leaves,
+        "cls_metadata": {
+            "device": None if device is None else str(device),
+            "names": list(td.names),
+            "batch_size": list(td.batch_size),
+            "is_locked": False,
+        },
+        **children,
+    }
+
+
+def describe_stack(
+    name: str, members: list[Any], dim: int, dim_name: str | None, rows: Any
+) -> dict[str, Any]:
+    """The level of a stack: its members by number."""
+    level: dict[str, Any] = {
+        "cls": name,
+        "non_tensors": {},
+        "leaves": {},
+        "cls_metadata": {
+            "stack_dim": dim,
+            "stack_dim_name": dim_name,
+            "is_locked": False,
+        },
+    }
+    for number, member in enumerate(members):
+        described = member._describe(rows)
+        is_value = isinstance(described, Value)
+        place = level["non_tensors"] if is_value else level
+        place[str(number)] = described
+    return level
+
+
+def root_level(td: Any, described: Any) -> dict[str, Any]:
+    """The level of the root: of a value alone, one that has it as its only entry."""
+    if not isinstance(described, Value):
+        return described
+    return {
+        "cls": type(td).__name__,
+        "non_tensors": {"data": described},
+        "leaves": {},
+        "cls_metadata": {"is_locked": False},
+    }
+
+
+def note_locks(level: dict[str, Any], td: Any) -> None:
+    """Note which containers of the source are locked."""
+    level["cls_metadata"]["is_locked"] = bool(td.is_locked)
+    for name, child in level.items():
+        if name not in RESERVED:
+            note_locks(child, td._described_child(key_of(name)))
+
+
+def keyed_rows(level: dict[str, Any], path: tuple[str, ...]) -> list[tuple[str, Row]]:
+    """The rows of a description in their order, each with its key for messages."""
+    found = [
+        (shown((*path, key_of(name))), row) for name, row in level["leaves"].items()
+    ]
+    for name, child in level.items():
+        if name not in RESERVED:
+            found += keyed_rows(child, (*path, key_of(name)))
+    return sorted(found, key=lambda row: row[1][2:4])
+
+
+# Its JSON -----------------------------------------------------------------------------
+
+
+def as_plain(
+    td: Any, level: dict[str, Any], path: tuple[str, ...], notes: remarks.Remarks
+) -> dict[str, Any]:
+    """A level of a description as JSON holds it; what it cannot hold goes to ``notes``."""
+    non_tensors = {}
+    for name, (value, *rest) in level["non_tensors"].items():
+        inner = (*path, name)
+        kind = type(td._described_child(name)).__name__
+        non_tensors[name] = [notes.value(value, inner, kind, MSG_JSON), *rest]
+    fields = {
+        "cls": notes.class_name(level["cls"], path),
+        "non_tensors": non_tensors,
+        "leaves": level["leaves"],
+        "cls_metadata": level["cls_metadata"],
+    }
+    children = [name for name in level if name not in RESERVED]
+    for name in children:
+        key = key_of(name)
+        child = td._described_child(key)
+        fields[name] = as_plain(child, level[name], (*path, key), notes)
+    if "batch_size" in level["cls_metadata"]:
+        entries = list(td._entries())
+        others = [*non_tensors, *map(key_of, children)]
+        tensors = [key for key in entries if key not in others]
+        notes.order(entries, [*tensors, *others], path)
+    return fields
+
+
+# Comparing ----------------------------------------------------------------------------
+
+
+def is_same(fresh: dict[str, Any], known: dict[str, Any]) -> bool:
+    """Whether the leaves are those of the description, and in their places."""
+    if fresh.keys() != known.keys():
+        return False
+    for key, value in fresh.items():
+        other = known[key]
+        if key == "leaves":
+            if list(value) != list(other):
+                return False
+            for name, (dtype, shape, start, is_there, *_) in value.items():
+                row = other[name]
+                if not is_there or [dtype, shape] != [row[0], list(row[1])]:
+                    return False
+                if start != row[2] and row[3] - row[4] > row[2]:
+                    return False
+        elif key == "non_tensors":
+            if list(value) != list(other):
+                return False
+        elif key not in RESERVED and not is_same(value, other):
+            return False
+    return True
+
+
+def refresh(known: dict[str, Any], fresh: dict[str, Any]) -> None:
+    """Take over what may change while the leaves stay: names, sizes, values."""
+    is_locked = known["cls_metadata"].get("is_locked", False)
+    known["cls"] = fresh["cls"]
+    known["non_tensors"] = fresh["non_tensors"]
+    known["cls_metadata"] = {**fresh["cls_metadata"], "is_locked": is_locked}
+    for key, child in known.items():
+        if key not in RESERVED:
+            refresh(child, fresh[key])

@@ -1,0 +1,187 @@
+"""What a description and a buffer are read as: containers, each leaf checked first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.storage import registry, remarks
+from tensordict.storage.buffer import LENGTHS, OFFSETS, VALUES, jagged, view_of
+from tensordict.storage.describing import RESERVED, key_of, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Source", "dense_from_description", "locked_as", "members_of"]
+
+_NAMES = """\
+bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64
+complex32 complex64 complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz
+float8_e8m0fnu float4_e2m1fn_x2"""
+DTYPES = frozenset(name for name in _NAMES.split() if hasattr(torch, name))
+
+
+class Source:
+    """Where a description's leaves come from, each checked before it is made.
+
+    Args:
+        storage: the buffer.
+        notes: what the description itself could not hold.
+        filename: the file, for messages.
+        requested: the class that the caller loads.
+    """
+
+    def __init__(
+        self,
+        storage: torch.Tensor,
+        notes: remarks.Remarks | None = None,
+        filename: Path | str | None = None,
+        requested: type | None = None,
+    ) -> None:
+        self.storage = storage
+        self.notes = notes or remarks.Remarks()
+        self.filename = filename
+        self.requested = requested
+        self._is_aligned = storage.storage_offset() % 16 == 0
+
+    def container(self, level: Any, path: tuple[str, ...]) -> Any:
+        """The container of a level."""
+        if not isinstance(level, dict) or not level.keys() >= RESERVED:
+            raise self._damaged(path, "its level has no fields")
+        cls = level["cls"]
+        if isinstance(cls, str):
+            cls = self.notes.find_class(path, cls, self.requested, self.filename)
+        try:
+            return cls._from_description(level, self, path)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._damaged(
+                path, f"its level makes no sense ({error!r})"
+            ) from error
+
+    def inner(self, level: dict[str, Any], path: tuple[str, ...]) -> Any:
+        """The container inside a tensorclass: that of its level, were it alone."""
+        name = "LazyStackedTensorDict" if "stack_dim" in level["cls_metadata"] else None
+        cls: Any = registry.dense_root()
+        if name is not None:
+            cls = registry.find_class(None, f"tensordict:{name}", None, "")
+        return cls._from_description(level, self, path)
+
+    def leaves(self, level: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        """The leaves of a level."""
+        found: dict[str, torch.Tensor] = {}
+        rows = iter(level["leaves"].items())
+        for key, row in rows:
+            name = key.removeprefix(VALUES)
+            value = self.leaf(row, (*path, key_of(name)))
+            if name == key:
+                found[key_of(name)] = value
+                continue
+            # The parts of a jagged tensor follow one another.
+            key = key_of(name)
+            parts: dict[str, Any] = {}
+            while OFFSETS not in parts:
+                part, row = next(rows, ("", None))
+                prefix = part.removesuffix(name)
+                if prefix not in (LENGTHS, OFFSETS):
+                    raise self._damaged(
+                        (*path, key), "its jagged tensor has no offsets"
+                    )
+                parts[prefix] = self.leaf(row, (*path, key))
+            ragged_dim = row[5] if len(row) > 5 else 1
+            found[key] = jagged(value, parts[OFFSETS], parts.get(LENGTHS), ragged_dim)
+        return found
+
+    def value(self, found: Any, path: tuple[str, ...]) -> Any:
+        """The container of a value that is no tensor."""
+        data, batch_size, device = found
+        data = self.notes.noted_value(data, path)
+        text = f"tensordict:{self.notes.noted_kind(path)}"
+        cls = registry.find_class(None, text, None, self.filename or "")
+        device = None if device is None else torch.device(device)
+        return cls._of([data], 0, torch.Size(batch_size), device)
+
+    def leaf(self, row: Any, path: tuple[str, ...]) -> torch.Tensor:
+        """The tensor of a row, once it was checked."""
+        try:
+            dtype, shape, start, stop, pad = row[:5]
+            if dtype.removeprefix("torch.") not in DTYPES:
+                raise self._damaged(path, f"{dtype} is not a dtype that can be loaded")
+            item_size = getattr(torch, dtype.removeprefix("torch.")).itemsize
+            num_bytes = item_size
+            for size in shape:
+                num_bytes *= size
+            is_sound = (
+                all(type(size) is int and size >= 0 for size in shape)
+                and 0 <= start <= stop - pad <= stop
+                and stop - pad - start == num_bytes
+            )
+        except (TypeError, ValueError, AttributeError) as error:
+            raise self._damaged(path, f"no leaf is described by {row!r}") from error
+        if not is_sound:
+            raise self._damaged(path, f"no leaf is described by {row!r}")
+        if stop - pad > len(self.storage):
+            raise self._damaged(
+                path,
+                f"its bytes end at {stop - pad}, and the data at {len(self.storage)}: "
+                "it was cut",
+            )
+        if start % item_size:
+            # Written by somebody who aligns less: there is no view of it.
+            flat = self.storage[start : stop - pad].clone()
+            return flat.view(getattr(torch, dtype.removeprefix("torch."))).view(shape)
+        return view_of(self.storage, row)
+
+    def _damaged(self, path: tuple[str, ...], reason: str) -> RuntimeError:
+        of = f"'{self.filename}'" if self.filename is not None else "the metadata"
+        entry = f"the entry {shown(path)}: " if path else ""
+        return RuntimeError(f"{of} is damaged: {entry}{reason}.")
+
+
+def dense_from_description(
+    cls: Any, level: dict[str, Any], source: Source, path: tuple[str, ...]
+) -> Any:
+    """The dense container of a level."""
+    fields = level["cls_metadata"]
+    entries: dict[str, Any] = source.leaves(level, path)
+    for key, found in level["non_tensors"].items():
+        entries[key] = source.value(found, (*path, key))
+    for name, child in level.items():
+        if name not in RESERVED:
+            entries[key_of(name)] = source.container(child, (*path, key_of(name)))
+    names = fields["names"]
+    if names is not None and all(name is None for name in names):
+        names = None
+    device = fields["device"]
+    size = torch.Size(fields["batch_size"])
+    for key, value in entries.items():
+        if value.shape[: len(size)] != size:
+            raise source._damaged(
+                (*path, key), f"its shape {value.shape} does not begin with {size}"
+            )
+    device = None if device is None else torch.device(device)
+    entries = source.notes.ordered(entries, path)
+    td = _rust.new(cls, entries, size, device, names and list(names))
+    return locked_as(td, fields)
+
+
+def locked_as(td: Any, fields: dict[str, Any]) -> Any:
+    """A container that was made, locked if its level says so."""
+    if fields.get("is_locked"):
+        td.lock_()
+    return td
+
+
+def members_of(
+    level: dict[str, Any], source: Source, path: tuple[str, ...]
+) -> list[Any]:
+    """The members of the level of a stack, in their order."""
+    found = {
+        key: source.value(value, (*path, key))
+        for key, value in level["non_tensors"].items()
+    }
+    for name, child in level.items():
+        if name not in RESERVED:
+            found[key_of(name)] = source.container(child, (*path, key_of(name)))
+    return [found[str(number)] for number in range(len(found))]
