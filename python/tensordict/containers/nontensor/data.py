@@ -76,7 +76,10 @@ _STATE = frozenset(
 
 if TYPE_CHECKING:
     # To checkers a subclass of TensorClass is a dataclass of what it annotates.
-    _Named = TensorCollection
+
+    class _Named(TensorCollection):
+        @classmethod
+        def _check_keys(cls, entries: Any) -> None: ...
 else:
     _Named = TensorClass
 
