@@ -265,6 +265,13 @@ impl Plan {
         self.leaves[leaf].content = content;
     }
 
+    /// Copies the bytes of a leaf, whose memory will not keep them while the plan is written.
+    pub fn copy_content(&mut self, leaf: usize) {
+        if let Content::Data(source) = &mut self.leaves[leaf].content {
+            *source = Source::Bytes(source.to_vec());
+        }
+    }
+
     /// Whether a leaf's file is that of the target already.
     #[must_use]
     pub fn is_link(&self, leaf: usize) -> bool {

@@ -12,12 +12,10 @@ use pyo3::types::PyList;
 use tensordict_core::storage::consolidated;
 use tensordict_core::storage::file::Segment;
 use tensordict_core::storage::job::Job;
-use tensordict_core::storage::region::Region;
-use tensordict_core::storage::source::Source;
 
 use super::exception;
 use super::mapped::bytes_over;
-use super::save::{SaveProgress, values_of};
+use super::save::{SaveProgress, source_of, values_of};
 
 /// What the bindings make segments of: the offset, a tensor, and the key for messages.
 pub(crate) type Part<'py> = (u64, Bound<'py, PyAny>, String);
@@ -30,14 +28,14 @@ pub(crate) fn segments_of<'py>(
     let held = PyList::empty(py);
     let mut segments = Vec::with_capacity(parts.len());
     for (offset, tensor, key) in parts {
-        let (source, memory) = values_of(&tensor)?;
-        held.append(source)?;
+        let (holder, memory) = values_of(&tensor)?;
+        held.append(holder)?;
         // SAFETY: the list that is returned holds the tensor, and with it its memory; the
         // callers hold it until the segments are written.
-        let region = unsafe { Region::new(memory.pointer, memory.num_bytes) };
+        let source = unsafe { source_of(&memory) }?;
         segments.push(Segment {
             offset,
-            source: Source::Memory(region),
+            source,
             key,
         });
     }

@@ -18,6 +18,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods};
 use smallvec::SmallVec;
+use tensordict_core::storage::region::Region;
+use tensordict_core::storage::source::{Signs, Source, Strided};
 
 const CPU: i32 = 1;
 const MAJOR_VERSION: u32 = 1;
@@ -192,20 +194,91 @@ pub(crate) fn with_layout<T>(
     (shape.len() == ndim).then(|| look(shape, filled.device.kind == CPU))
 }
 
-/// The memory of a tensor on the CPU without gaps.
+/// The memory of a tensor on the CPU.
 pub(crate) struct Memory {
+    /// Its first item.
     pub(crate) pointer: *const u8,
+    /// The bytes of its items.
     pub(crate) num_bytes: usize,
     pub(crate) shape: SmallVec<[i64; 6]>,
+    /// In items; None where the items lie in order without gaps.
+    strides: Option<SmallVec<[i64; 6]>>,
     /// `float32`, without the module.
     pub(crate) dtype: &'static str,
+    /// Conjugated and negated views are not noticed when this is made.
+    pub(crate) signs: Signs,
 }
 
-/// The memory of a tensor; None where it has none that can be read as its values: it is on another
-/// device, has gaps, is sparse, fake, of an uncommon dtype.
+impl Memory {
+    /// Whether the values are complex numbers.
+    pub(crate) fn is_complex(&self) -> bool {
+        self.dtype.starts_with("complex")
+    }
+
+    /// Whether the bytes are the values, in order.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.strides.is_none() && self.signs == Signs::default()
+    }
+
+    /// Where a save reads the bytes. None for a tensor that is larger than any memory.
+    ///
+    /// # Safety
+    /// The tensor, and with it its memory, is held for as long as the source is in use.
+    pub(crate) unsafe fn source(&self) -> Option<Source> {
+        if self.is_plain() || self.num_bytes == 0 {
+            // SAFETY: the contract of this function.
+            let region = unsafe { Region::new(self.pointer, self.num_bytes) };
+            return Some(Source::Memory(region));
+        }
+        let num_items = self.shape.iter().product::<i64>();
+        let item_bytes = self.num_bytes / usize::try_from(num_items).ok()?;
+        let strides = self
+            .strides
+            .clone()
+            .unwrap_or_else(|| row_major(&self.shape));
+        let (mut lowest, mut highest) = (0_i64, 0_i64);
+        for (&size, &stride) in self.shape.iter().zip(&strides) {
+            let reach = stride.checked_mul(size - 1)?;
+            lowest = lowest.checked_add(reach.min(0))?;
+            highest = highest.checked_add(reach.max(0))?;
+        }
+        let start = usize::try_from(lowest.unsigned_abs()).ok()? * item_bytes;
+        let length = usize::try_from(highest.checked_sub(lowest)? + 1).ok()? * item_bytes;
+        // SAFETY: the items of the tensor lie between the lowest and the highest of them; the rest
+        // is the contract of this function.
+        let region = unsafe { Region::new(self.pointer.wrapping_sub(start), length) };
+        Strided::new(
+            region,
+            start,
+            &self.shape,
+            &strides,
+            item_bytes,
+            self.is_complex(),
+            self.signs,
+        )
+        .map(Source::Strided)
+    }
+}
+
+/// The strides of a tensor without gaps.
+fn row_major(shape: &[i64]) -> SmallVec<[i64; 6]> {
+    let mut strides: SmallVec<[i64; 6]> = SmallVec::from_elem(1, shape.len());
+    for dim in (1..shape.len()).rev() {
+        strides[dim - 1] = strides[dim] * shape[dim].max(1);
+    }
+    strides
+}
+
+/// The memory of a tensor without gaps; None where it has none that can be read as its values: it
+/// is on another device, has gaps, is sparse, fake, of an uncommon dtype.
 ///
 /// Conjugated and negated views are not noticed here.
 pub(crate) fn memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
+    Ok(strided_memory_of(tensor)?.filter(|memory| memory.strides.is_none()))
+}
+
+/// As [`memory_of`], also of tensors with gaps.
+pub(crate) fn strided_memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
     let py = tensor.py();
     let Some(fill) = table(py)?.tensor_from_object else {
         return Ok(None);
@@ -235,8 +308,7 @@ pub(crate) fn memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
     let Ok(num_bytes) = usize::try_from(num_bytes) else {
         return Ok(None);
     };
-    let is_readable = filled.device.kind == CPU
-        && (num_bytes == 0 || (!filled.data.is_null() && is_contiguous(shape, strides)));
+    let is_readable = filled.device.kind == CPU && (num_bytes == 0 || !filled.data.is_null());
     if !is_readable {
         return Ok(None);
     }
@@ -247,7 +319,10 @@ pub(crate) fn memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
         pointer: filled.data.cast::<u8>().cast_const().wrapping_add(offset),
         num_bytes,
         shape: SmallVec::from_slice(shape),
+        strides: (num_bytes > 0 && !is_contiguous(shape, strides))
+            .then(|| SmallVec::from_slice(strides)),
         dtype,
+        signs: Signs::default(),
     }))
 }
 
@@ -303,10 +378,6 @@ pub(crate) unsafe fn tensor_over<T: Send + 'static>(
     let (Some(dtype), Some(make)) = (find(dtype), table(py)?.managed_to_object) else {
         return Ok(None);
     };
-    let mut strides: SmallVec<[i64; 6]> = SmallVec::from_elem(1, shape.len());
-    for dim in (1..shape.len()).rev() {
-        strides[dim - 1] = strides[dim] * shape[dim].max(1);
-    }
     let owner = Box::leak(Box::new(Owner {
         managed: ManagedTensor {
             version: Version {
@@ -330,7 +401,7 @@ pub(crate) unsafe fn tensor_over<T: Send + 'static>(
             },
         },
         shape: SmallVec::from_slice(shape),
-        strides,
+        strides: row_major(shape),
         _kept: kept,
     }));
     // The box does not move any more, so what is inside may be pointed to.

@@ -60,6 +60,13 @@ pub(crate) fn is_file_at(pointer: *const u8, length: usize, path: &Path) -> bool
     record.is_shared && record.length == length && FileIdentity::of_path(path) == Some(record.file)
 }
 
+/// The file that shared memory at an address is mapped from.
+pub(crate) fn file_at(address: usize) -> Option<FileIdentity> {
+    let mapped = MAPPED.lock();
+    let (start, record) = mapped.range(..=address).next_back()?;
+    (record.is_shared && address - start < record.length).then_some(record.file)
+}
+
 /// The mapping that an address lies in: `(file, offset, bytes, is_shared)`, or None.
 ///
 /// The file is the one that the mapping was made from; None too where another file has its name now.

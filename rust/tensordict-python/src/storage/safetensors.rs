@@ -13,14 +13,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensordict_core::storage::job::Job;
 use tensordict_core::storage::map::{self, MapRequest};
-use tensordict_core::storage::region::Region;
 use tensordict_core::storage::safetensors::{self, NewFile, NewTensor};
-use tensordict_core::storage::source::Source;
 
 use super::exception;
 use super::load::parse_mode;
 use super::mapped::Shared;
-use super::save::{SaveProgress, values_of};
+use super::save::{SaveProgress, source_of, values_of};
 
 /// `(name, tensor, dtype, shape, bytes of an item)`.
 type Tensor<'py> = (String, Bound<'py, PyAny>, String, Vec<i64>, u64);
@@ -56,15 +54,15 @@ fn write_safetensors(
                          {torch_dtype}."
                     ))
                 })?;
-                let (source, memory) = values_of(&tensor)?;
-                held.append(source)?;
+                let (holder, memory) = values_of(&tensor)?;
+                held.append(holder)?;
                 // SAFETY: `held` holds the tensor, and with it its memory, during the call.
-                let region = unsafe { Region::new(memory.pointer, memory.num_bytes) };
+                let source = unsafe { source_of(&memory) }?;
                 Ok(NewTensor {
                     name,
                     dtype,
                     shape,
-                    source: Source::Memory(region),
+                    source,
                     item_bytes,
                 })
             })

@@ -14,18 +14,18 @@ use pyo3::types::{PyDict, PyList, PyString, PyType};
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::job::{Job, Progress};
-use tensordict_core::storage::map::Mapping;
+use tensordict_core::storage::map::{FileIdentity, Mapping};
 use tensordict_core::storage::metadata::{Entry, LeafMeta, LevelFields};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::region::Region;
-use tensordict_core::storage::source::Source;
+use tensordict_core::storage::source::{Signs, Source};
 use tensordict_core::storage::{archive, commit, metadata, names, sparse, write};
 
 use super::archive::OpenArchive;
 use super::dlpack::{self, Memory};
 use super::exception;
 use super::load::num_bytes;
-use super::mapped::{is_file_at, mapped_class, mapped_tensor};
+use super::mapped::{file_at, is_file_at, mapped_class, mapped_tensor};
 
 /// How many entries of a level are taken in at once.
 type Pairs<'py> = Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>;
@@ -72,6 +72,8 @@ struct SavedLeaf {
     source: Py<PyAny>,
     dtype: String,
     shape: Vec<i64>,
+    /// Where its bytes begin in memory, where there are any to write.
+    address: usize,
 }
 
 /// A save being planned. Containers add their levels and entries; `write` does it.
@@ -199,7 +201,6 @@ impl SavePlan {
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (threads, is_durable, has_sums) = how;
         let mappings = py.detach(|| {
-            let state = self.state.lock();
             let job = Job {
                 threads,
                 is_durable,
@@ -207,6 +208,10 @@ impl SavePlan {
                 ..Job::new(&progress.progress)
             };
             let options = SaveOptions { exist_ok, in_place };
+            if in_place {
+                self.copy_what_is_overwritten();
+            }
+            let state = self.state.lock();
             commit::save(&job, &state.plan, &self.target, options)
         });
         let mappings = mappings.map_err(|error| exception(py, &error))?;
@@ -347,6 +352,29 @@ struct NewLeaf<'py> {
 }
 
 impl SavePlan {
+    /// Copies the leaves that are in memory only as views of files that the plan writes over: a file
+    /// that is overwritten while it is read would be a mixture.
+    fn copy_what_is_overwritten(&self) {
+        let State { plan, leaves } = &mut *self.state.lock();
+        let mapped: Vec<_> = leaves
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| !plan.is_link(*number))
+            .filter_map(|(number, leaf)| Some((number, file_at(leaf.address)?)))
+            .collect();
+        if mapped.is_empty() {
+            return;
+        }
+        let written: Vec<_> = (0..leaves.len())
+            .filter_map(|number| FileIdentity::of_path(&self.target.join(plan.leaf_path(number))))
+            .collect();
+        for (number, file) in mapped {
+            if written.contains(&file) {
+                plan.copy_content(number);
+            }
+        }
+    }
+
     fn add_leaf(&self, level: usize, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = value.py();
         let NewLeaf {
@@ -365,6 +393,9 @@ impl SavePlan {
                 .unbind(),
             dtype: meta.dtype.clone(),
             shape: mapped_shape,
+            address: source
+                .as_ref()
+                .map_or(0, |(_, memory)| memory.pointer.addr()),
         };
         let (number, path) = {
             let mut state = self.state.lock();
@@ -376,9 +407,7 @@ impl SavePlan {
             (number, self.target.join(state.plan.leaf_path(number)))
         };
         if let Some((_, memory)) = &source {
-            // SAFETY: the state holds the source, and with it its memory, as long as the plan.
-            let region = unsafe { Region::new(memory.pointer, memory.num_bytes) };
-            content = self.content(value, region, memory, path)?;
+            content = self.content(value, memory, path)?;
         }
         self.state.lock().plan.set_content(number, content);
         Ok(())
@@ -455,20 +484,23 @@ impl SavePlan {
     fn content(
         &self,
         value: &Bound<'_, PyAny>,
-        region: Region,
         memory: &Memory,
         path: PathBuf,
     ) -> PyResult<Content> {
         let py = value.py();
+        // SAFETY: the state holds the tensor of this memory as long as the plan.
+        let source = unsafe { source_of(memory) }?;
         if !value.get_type().is(mapped_class(py)?) {
-            return Ok(Content::Data(Source::Memory(region)));
+            return Ok(Content::Data(source));
         }
         let filename: Option<PathBuf> = value.getattr(&imports(py)?.filename)?.extract()?;
         let Some(filename) = filename else {
-            return Ok(Content::Data(Source::Memory(region)));
+            return Ok(Content::Data(source));
         };
         if is_same_path(&filename, &path) {
-            if is_file_at(memory.pointer, memory.num_bytes, &path) {
+            if let Source::Memory(region) = source
+                && is_file_at(memory.pointer, memory.num_bytes, &path)
+            {
                 return Ok(Content::Link {
                     path,
                     memory: region,
@@ -481,7 +513,7 @@ impl SavePlan {
                 filename.display()
             )));
         }
-        Ok(Content::Data(Source::Memory(region)))
+        Ok(Content::Data(source))
     }
 
     /// The tensors over the files: new ones, and those that are there where the file was linked.
@@ -510,6 +542,8 @@ impl SavePlan {
     }
 }
 
+const MSG_NO_MEMORY: &str = "the tensor has no memory that could be saved";
+
 /// `(device, shape, dtype, number of items, table of sizes)` of `leaves.describe`.
 type Described = (String, Vec<i64>, String, i64, Option<Vec<u8>>);
 
@@ -528,14 +562,27 @@ fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
     if !is_known {
         return Ok(None);
     }
-    let Some(memory) = dlpack::memory_of(value)? else {
+    let Some(mut memory) = dlpack::strided_memory_of(value)? else {
         return Ok(None);
     };
     // DLPack gives the bytes of such views as they lie.
-    let is_lazy = value.call_method0(&imports.is_neg)?.is_truthy()?
-        || (memory.dtype.starts_with("complex")
-            && value.call_method0(&imports.is_conj)?.is_truthy()?);
-    Ok((!is_lazy).then_some(memory))
+    let is_complex = memory.is_complex();
+    memory.signs = Signs {
+        negated: value.call_method0(&imports.is_neg)?.is_truthy()?,
+        conjugated: is_complex && value.call_method0(&imports.is_conj)?.is_truthy()?,
+    };
+    // The sign of a float is a bit; that of an integer is not.
+    let has_sign_bit = is_complex || memory.dtype.contains("float");
+    Ok((has_sign_bit || !memory.signs.negated).then_some(memory))
+}
+
+/// Where a save reads the bytes of a tensor.
+///
+/// # Safety
+/// As for [`Memory::source`].
+pub(crate) unsafe fn source_of(memory: &Memory) -> PyResult<Source> {
+    // SAFETY: the contract of this function.
+    unsafe { memory.source() }.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
 }
 
 /// The values of any tensor as memory, and the tensor that holds it: a copy where torch has to
@@ -553,8 +600,7 @@ pub(crate) fn values_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, 
 
 /// The memory of a tensor that was made plain.
 fn required_memory(tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
-    dlpack::memory_of(tensor)?
-        .ok_or_else(|| PyRuntimeError::new_err("the tensor has no memory that could be saved"))
+    dlpack::memory_of(tensor)?.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
 }
 
 fn is_same_path(left: &Path, right: &Path) -> bool {
