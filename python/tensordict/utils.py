@@ -40,6 +40,7 @@ from tensordict.checks import (
     is_non_tensor,
     is_tensorclass,
 )
+from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.ops.display import get_printoptions, set_printoptions
 from tensordict.protocol import CollectionProtocol
 
@@ -53,6 +54,7 @@ __all__ = [
     "Buffer",
     "DeviceType",
     "IndexType",
+    "LinkedList",
     "NestedKey",
     "capture_non_tensor_stack",
     "expand_as_right",

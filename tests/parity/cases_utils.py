@@ -283,4 +283,17 @@ CASES = [
         on="none",
         warned=True,
     ),
+    *cases(
+        "LinkedList",
+        """
+        L = tensordict.utils.LinkedList; L([1, 2]), L(), L.__module__, issubclass(L, list)
+        s = NonTensorStack('a', 'b'); x = tensordict.utils.LinkedList(s.tolist(), td=s); x[0] = 'S'; x[-1] = 'n'; list(x), s.tolist()
+        s = NonTensorStack('a', 'b'); x = tensordict.utils.LinkedList(s.tolist(), td=s); x.append('z'); x.extend(['q']); x.insert(0, 'i'); list(x), s.tolist()
+        s = NonTensorStack('a', 'b'); x = tensordict.utils.LinkedList(s.tolist(), td=s); x.pop(), x.remove('a'), list(x), s.tolist()
+        s = NonTensorStack('a', 'b'); x = tensordict.utils.LinkedList(s.tolist(), td=s); x.clear(); list(x), s.tolist()
+        tensordict.utils.LinkedList(['a']).remove('z')
+        type(tensordict.utils.LinkedList(['a'])[:1]), type(tensordict.utils.LinkedList(['a']).tolist())
+        """,
+        on="none",
+    ),
 ]
