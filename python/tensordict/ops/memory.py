@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
@@ -23,6 +23,9 @@ class MemoryOps(CollectionProtocol):
 
         Other processes that are sent the collection then see the same memory. Leaves
         keep their identity. Unlocking ends the promise: entries may be replaced then.
+        Non-tensor values are shared, too: :meth:`update_`, :meth:`set_` and assignment
+        at an index change them for all processes. The same value object is kept until
+        then, so a change inside of it stays in this process.
 
         Raises:
             RuntimeError: the collection is memory-mapped.
@@ -34,9 +37,19 @@ class MemoryOps(CollectionProtocol):
         for leaf in _rust.leaves(self):
             if leaf.device.type == "cpu":
                 leaf.share_memory_()
+        self._share_values()
         for container in _rust.containers(self):
             container._is_shared = True
         return self.lock_()
+
+    def _share_values(self) -> None:
+        """Let non-tensor values be seen by the processes that this is sent to."""
+        columns: list[Any] = []
+        for container in _rust.containers(self):
+            if container._is_non_tensor:
+                columns += container._columns()
+        if columns:
+            columns[0]._share_all(columns)
 
     def is_shared(self) -> bool:
         """Whether all leaves were put in shared memory, or live on a CUDA device."""

@@ -73,8 +73,9 @@ class SavingOps(CollectionProtocol):
                 this process may use, at most 8.
             return_early: with ``num_threads`` above 1, return a future at once, whose
                 ``result()`` is the collection. The tensors must not change until then.
-            share_non_tensor: whether non-tensor values can be changed from several
-                processes.
+            share_non_tensor: whether the processes that the result is sent to see
+                each other's changes of non-tensor values: those by :meth:`update_`,
+                :meth:`set_` and assignment at an index.
             existsok: whether files that exist may be replaced.
             robust_key: whether keys are escaped to file names. Without, a key that is
                 no file name is an error.
@@ -128,6 +129,7 @@ class SavingOps(CollectionProtocol):
             durable,
             pbar,
             checks,
+            share_non_tensor=share_non_tensor,
         )
         return _tree.save(self, prefix, options, inplace=False)
 
@@ -171,6 +173,7 @@ class SavingOps(CollectionProtocol):
             durable=durable,
             pbar=pbar,
             checks=checks,
+            share_non_tensor=share_non_tensor,
         )
         return _tree.save(self, prefix, options, inplace=True)
 
@@ -227,6 +230,7 @@ class SavingOps(CollectionProtocol):
             robust_key is not False,
             archive=archive,
             preallocate=preallocate,
+            share_non_tensor=share_non_tensor,
         )
         return _tree.make_like(self, prefix, options)
 

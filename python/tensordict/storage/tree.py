@@ -81,6 +81,7 @@ class SaveOptions(NamedTuple):
     pbar: bool = False
     checks: bool = True
     preallocate: bool = False
+    share_non_tensor: bool = False
 
     def is_archive(self, prefix: Any) -> bool:
         """Whether an archive is written, and no directory."""
@@ -210,11 +211,18 @@ def _save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
 
 
 def _now_or_later(work: Callable[[], Any], options: SaveOptions, progress: Any) -> Any:
+    if options.share_non_tensor:
+        unshared, work = work, lambda: _with_shared_values(unshared())
     if options.pbar:
         watched, work = work, lambda: with_bar(watched, progress)
     if options.return_early and options.num_threads > 1:
         return in_background(work, progress)
     return work()
+
+
+def _with_shared_values(saved: Any) -> Any:
+    saved._share_values()
+    return saved
 
 
 def _check_options(prefix: Any, options: SaveOptions) -> None:

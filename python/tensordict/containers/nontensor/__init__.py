@@ -1,8 +1,9 @@
 """Values that are no tensors, as entries of containers.
 
 ``data.py`` has one value for all elements of a batch, ``stack.py`` one value for each;
-``convert.py`` says what becomes which. :mod:`tensordict.tensorclass` is where programs,
-pickles and files find the classes.
+``convert.py`` says what becomes which, and ``shared.py`` keeps values that processes
+share. :mod:`tensordict.tensorclass` is where programs, pickles and files find the
+classes.
 """
 
 from tensordict.containers.nontensor.data import (
@@ -11,6 +12,7 @@ from tensordict.containers.nontensor.data import (
     NonTensorDataBase,
 )
 from tensordict.containers.nontensor.linked import LinkedList
+from tensordict.containers.nontensor.shared import install
 from tensordict.containers.nontensor.stack import NonTensorStack
 
 __all__ = [
@@ -20,3 +22,5 @@ __all__ = [
     "NonTensorDataBase",
     "NonTensorStack",
 ]
+
+install(NonTensorData, MetaData, NonTensorStack)

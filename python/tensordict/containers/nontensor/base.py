@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from tensordict import _rust
+from tensordict.containers.nontensor.shared import share_columns
 from tensordict.interop.twins import (
     MSG_LOCKED,
     _call,
@@ -349,6 +350,16 @@ class NonTensorOps(CollectionProtocol):
     def _loaded_in(self, size: torch.Size) -> Self:
         """This, which was loaded, as an entry of a container of batch size ``size``."""
         return self
+
+    # Shared memory -------------------------------------------------------------------
+
+    def _columns(self) -> list[Any]:
+        """The containers whose cells hold the values: this one."""
+        return [self]
+
+    def _share_all(self, columns: list[Any]) -> None:
+        """Put the values of some containers, this one among them, in shared memory."""
+        share_columns(columns)
 
     # Writing at an index ---------------------------------------------------------------
 

@@ -53,6 +53,9 @@ class RaggedStack(NonTensorStack):
     def _flat(self) -> list[Any]:
         return [value for row in self._rows for value in row._flat()]
 
+    def _columns(self) -> list[Any]:
+        return [column for row in self._rows for column in row._columns()]
+
     def _value(self) -> Any:
         return LinkedList([row._value() for row in self._rows], td=None)
 

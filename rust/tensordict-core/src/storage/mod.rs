@@ -12,6 +12,7 @@
 //! Threads are scoped to one call: nothing outlives it, so a process may fork at any time.
 
 pub mod archive;
+pub mod arena;
 pub mod commit;
 pub mod consolidated;
 pub mod dtype;

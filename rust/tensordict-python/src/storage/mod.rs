@@ -5,6 +5,7 @@
 //! tensors over files. The GIL is released while files are written, opened or mapped.
 
 mod archive;
+mod arena;
 mod checks;
 mod consolidated;
 pub(crate) mod dlpack;
@@ -22,6 +23,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     save::register(module)?;
     load::register(module)?;
     archive::register(module)?;
+    arena::register(module)?;
     checks::register(module)?;
     consolidated::register(module)?;
     safetensors::register(module)
