@@ -401,8 +401,10 @@ class CollectionProtocol:
         """What a state dict says of this beside batch size and device."""
         return {}
 
-    def _refined(self, names: list[str | None]) -> Any:
+    def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
         """This as an entry of a container whose dims have ``names``.
+
+        ``is_fresh`` says that it was made for it, of a value of another type.
 
         Raises:
             RuntimeError: it has other names.

@@ -108,6 +108,8 @@ NAMES = """
 td.get('s').names, td.get('t').names
 td.get('s').maybe_to_stack().names
 td['k'] = ['p', 'q']; td.get('k').names
+td['k'] = NonTensorStack('p', 'q'); td.get('k').names
+td.set_non_tensor('k', ['p', 'q']); td.get('k').names
 torch.stack([td, td]).get('s').names
 torch.cat([td, td]).get('s').names, torch.cat([td, td]).get('t').names
 td.set_at_('s', 'w', 0); td.get('s').names

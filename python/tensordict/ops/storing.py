@@ -137,11 +137,11 @@ class StoringOps(CollectionProtocol):
             own, size = converted.batch_size, self.batch_size
             if own and own[: len(size)] != size:
                 raise RuntimeError(MSG_BATCH_MISMATCH.format(size, own, key))
-            return self._fit_collection(key, converted, non_blocking)
+            return self._fit_collection(key, converted, non_blocking, is_fresh=True)
         return converted
 
     def _fit_collection(
-        self, key: Any, value: Any, non_blocking: bool
+        self, key: Any, value: Any, non_blocking: bool, is_fresh: bool = False
     ) -> CollectionProtocol:
         """A nested container made to fit: batch size, device and names."""
         if any(container is self for container in _rust.containers(value)):
@@ -153,5 +153,5 @@ class StoringOps(CollectionProtocol):
         if self.device is not None and value.device != self.device:
             value = value.to(self.device, non_blocking=non_blocking)
         if self._has_names():
-            value = value._refined(self.names)
+            value = value._refined(self.names, is_fresh)
         return value

@@ -233,9 +233,9 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         data = fields["data"]
         self._write((), data if isinstance(data, list) else NonTensorData(data))
 
-    def _refined(self, names: list[str | None]) -> Self:
-        # Names are those of the elements, which have none.
-        return self
+    def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
+        # The elements of a list have no dims, hence no names.
+        return self if is_fresh else super()._refined(names)
 
     def _repr_short(self) -> str:
         return type(self).__name__
