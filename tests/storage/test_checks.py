@@ -170,6 +170,20 @@ def test_seal(tmp_path):
     assert outcomes(tmp_path / "x")["a.memmap"] == "damaged"
 
 
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_seal_of_an_archive(is_sparse, tmp_path):
+    path = tmp_path / "x.tdz"
+    save = make().memmap_like if is_sparse else make().memmap
+    save(path, archive=True)
+    loaded = TensorDict.load(path, mode="r+")
+    loaded["a"].fill_(3)
+    assert {finding.outcome for finding in verify(path).findings} != {"good"}
+    # A tensor, another, and the metadata of two levels.
+    assert seal(path) == 4
+    assert {finding.outcome for finding in verify(path).findings} == {"good"}
+    assert TensorDict.load(path)["a"].eq(3).all()
+
+
 def test_seal_of_what_is_no_save(tmp_path):
     with pytest.raises(FileNotFoundError):
         seal(tmp_path)

@@ -351,6 +351,47 @@ def test_a_kill_leaves_the_old_save_or_the_new(layout, tmp_path):
         ]
 
 
+def save_files_for_ever(target: Path, report: int) -> None:
+    """As :func:`save_for_ever`, to a single file of the layout of its suffix."""
+    torch.set_num_threads(1)
+    value = 0
+    while True:
+        value += 1
+        leaves = {f"k{i}": torch.full((200_000,), value) for i in range(3)}
+        td = TensorDict({**leaves, "n": {"last": torch.full((10,), value)}})
+        td.consolidate(target) if target.suffix == ".cons" else td.save(target)
+        os.write(report, b".")
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", "x.cons"])
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_kill_leaves_the_old_file_or_the_new(name, tmp_path):
+    target = tmp_path / name
+    chance = random.Random(2)
+    for _ in range(ROUNDS):
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                save_files_for_ever(target, write_end)
+            finally:
+                os._exit(1)
+        os.close(write_end)
+        done = len(os.read(read_end, 1))
+        time.sleep(chance.random() * 0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        done += len(os.read(read_end, 1 << 16))
+        os.close(read_end)
+        values = values_of(TensorDict.load(target))
+        assert len(values) == 1, "leaves of two saves"
+        assert values.pop() in (done, done + 1)
+        assert not verify(target).is_damaged
+    td = make()
+    td.consolidate(target) if target.suffix == ".cons" else td.save(target)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 @pytest.mark.filterwarnings("ignore:This process")
 def test_kills_beside_other_files_leave_whole_leaves(tmp_path):
     target = tmp_path / "x"

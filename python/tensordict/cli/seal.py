@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``tensordict seal``."""
-    parser.add_argument("path", help="the directory of a save")
+    parser.add_argument("path", help="the directory of a save, or an archive")
     parser.add_argument(
         "--threads",
         type=int,

@@ -80,19 +80,19 @@ def verify(path: str | Path, num_threads: int = 0) -> Report:
 
 
 def seal(path: str | Path, num_threads: int = 0) -> int:
-    """Take the sums of a saved directory as it is now.
+    """Take the sums of a saved directory, or an archive, as it is now.
 
     For a dataset that was made with :meth:`~tensordict.TensorDictBase.memmap_like`, or
     changed through its mapping, and is finished: from now on :func:`verify` compares
     with what is there today.
 
     Args:
-        path: the directory of the save. Nothing but its sums, and the times of its
-            files, is written.
+        path: the directory or archive. Nothing but the sums, and the times of files,
+            is written. An archive that was made without sums has those of its entries.
         num_threads: as for :func:`verify`.
 
     Returns:
-        How many files have a sum.
+        How many files, or entries, have a sum.
 
     Raises:
         OSError: a file is missing, too short, or cannot be read.
@@ -108,7 +108,10 @@ def seal(path: str | Path, num_threads: int = 0) -> int:
         >>> verify(path).is_damaged
         False
     """
-    return _rust.seal_tree(os.fspath(path), max(0, num_threads))
+    from tensordict.storage.archives import is_memmap_archive
+
+    seal_it = _rust.refresh_archive if is_memmap_archive(path) else _rust.seal_tree
+    return seal_it(os.fspath(path), max(0, num_threads))
 
 
 def check_loaded(path: str | Path, num_threads: int) -> None:

@@ -294,10 +294,10 @@ fn unpack_archive(
     unpacked.map_err(|error| exception(py, &error))
 }
 
-/// Takes the checksums of an archive anew, in place.
+/// Takes the checksums of an archive anew, in place; of how many entries.
 #[pyfunction]
 #[pyo3(signature = (path, num_threads))]
-fn refresh_archive(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<()> {
+fn refresh_archive(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<usize> {
     let progress = SaveProgress::default();
     let refreshed = py.detach(|| {
         let job = Job {

@@ -749,11 +749,12 @@ fn unpack_entry(job: &Job<'_>, archive: &Archive, name: &str, place: &Path) -> S
     unpacked
 }
 
-/// Takes the checksums of an archive anew, in place, after it was stored to through a mapping.
+/// Takes the checksums of an archive anew, in place, after it was stored to through a mapping; of
+/// how many entries.
 ///
 /// # Errors
 /// It is no archive; it is damaged in a way that stores do not explain; it is not writable.
-pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<()> {
+pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
     let archive = Archive::open_writable(path)?;
     let file = archive.file();
     let refused = |source: io::Error| StorageError::io(path, source);
@@ -816,7 +817,7 @@ pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<()> {
     if job.is_durable {
         job.disk.sync(file).map_err(refused)?;
     }
-    Ok(())
+    Ok(sums.files.len())
 }
 
 #[cfg(test)]
