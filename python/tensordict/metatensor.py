@@ -50,6 +50,11 @@ class MetaTensor:
 
     is_nested = False
 
+    shape: torch.Size
+    device: torch.device
+    dtype: torch.dtype
+    requires_grad: bool
+
     def __init__(
         self,
         *shape: Any,
@@ -58,7 +63,7 @@ class MetaTensor:
         requires_grad: bool = False,
     ) -> None:
         if len(shape) == 1 and isinstance(shape[0], (torch.Tensor, MetaTensor)):
-            tensor = shape[0]
+            tensor: Any = shape[0]
             self.shape = tensor.shape
             self.device = tensor.device if device is None else torch.device(device)
             self.dtype = tensor.dtype if dtype is None else dtype

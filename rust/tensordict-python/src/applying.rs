@@ -7,6 +7,7 @@ use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
 use crate::storing::Target;
+use crate::walks::appended;
 
 const TWINS: &str = "tensordict.interop.apply_twins";
 
@@ -266,17 +267,6 @@ impl<'py> Apply<'py> {
         let device = container::device(imports, parent)?;
         Ok(device.is_none() || device.eq(container::device(imports, item)?)?)
     }
-}
-
-/// `(*prefix, key)`.
-fn appended<'py>(
-    prefix: &Bound<'py, PyTuple>,
-    key: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyTuple>> {
-    let mut parts = ffi::Values::with_capacity(prefix.len() + 1);
-    parts.extend(prefix.iter_borrowed().map(Borrowed::to_owned));
-    parts.push(key.clone());
-    PyTuple::new(prefix.py(), parts)
 }
 
 /// A container of what `fn` gives for each leaf, or None where nothing is left.

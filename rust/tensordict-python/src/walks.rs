@@ -441,7 +441,8 @@ fn pairs_by<'py>(
         .collect()
 }
 
-fn appended<'py>(
+/// `(*prefix, key)`.
+pub(crate) fn appended<'py>(
     prefix: &Bound<'py, PyTuple>,
     key: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {

@@ -170,7 +170,7 @@ class CombiningOps(CollectionProtocol):
         source = input_dict_or_td
         if isinstance(source, CombiningOps) and keys_to_update is not None:
             source, keys_to_update = _chosen(source, keys_to_update), None
-        return super().update(  # type: ignore[misc,no-any-return]
+        return super().update(
             source, clone, inplace, keys_to_update=keys_to_update, **kwargs
         )
 
@@ -180,7 +180,7 @@ class CombiningOps(CollectionProtocol):
         See ``TensorDict.replace``. Those of another stack need not be stacked.
         """
         if len(args) != 1 or not isinstance(args[0], CombiningOps) or kwargs:
-            return super().replace(*args, **kwargs)  # type: ignore[misc,no-any-return]
+            return super().replace(*args, **kwargs)  # type: ignore[misc]
         result: Self = _rust.clone_structure(self)
         result.update(args[0])
         return result

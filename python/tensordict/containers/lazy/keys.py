@@ -224,7 +224,7 @@ class StackKeysOps(CollectionProtocol):
             RuntimeError: a member is locked.
         """
         if default is not NO_DEFAULT or not self.tensordicts:
-            return super().separates(  # type: ignore[misc,no-any-return]
+            return super().separates(  # type: ignore[misc]
                 *keys, default=default, strict=strict, filter_empty=filter_empty
             )
         if any(each.is_locked for each in _rust.containers(self)):

@@ -98,7 +98,8 @@ class ReadingOps(CollectionProtocol):
 
     def _holds_stacks(self) -> bool:
         """Whether a member is no dense container: reading its entries may stack them."""
-        return not all(kind._is_dense for kind in set(map(type, self.tensordicts)))
+        kinds: set[type[CollectionProtocol]] = set(map(type, self.tensordicts))
+        return not all(kind._is_dense for kind in kinds)
 
     def _seen(self, key: str) -> list[Any] | None:
         """As :meth:`_group`, for a look: of stacked leaves only what is known of them."""
