@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from tensordict._deprecation import strtobool
-from tensordict.interop.twins import MSG_LOCKED
+from tensordict.common import MSG_LOCKED
 
 __all__ = [
     "NN_COMMON",

@@ -11,6 +11,7 @@ from tensordict.checks import (
     is_tensor_collection,
 )
 from tensordict.collection import TensorCollection, TensorDictBase
+from tensordict.common import _InplaceWriteError, _KeyThroughLeafError
 from tensordict.factories import (
     from_any,
     from_dict,
@@ -21,7 +22,6 @@ from tensordict.factories import (
 from tensordict.interop.torch_functions import (
     TD_HANDLED_FUNCTIONS as _TD_HANDLED_FUNCTIONS,
 )
-from tensordict.interop.twins import _InplaceWriteError, _KeyThroughLeafError
 from tensordict.protocol import NO_DEFAULT, _NoDefault
 from tensordict.utils import DeviceType, IndexType
 

@@ -9,7 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict._options import CHECK_INVARIANTS
 from tensordict.collection import TensorDictBase
-from tensordict.interop.access_twins import as_size
+from tensordict.common import as_size
 from tensordict.ops.torch_dispatch import TorchDispatchOps
 from tensordict.protocol import CollectionProtocol
 

@@ -8,10 +8,9 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
+from tensordict.common import MSG_LOCKED, missing_key, value_of
 from tensordict.containers.dense import TensorDict
-from tensordict.interop.access_twins import _missing, value_of
-from tensordict.interop.index_twins import _WHOLE, _fit_source, _preallocated
-from tensordict.interop.twins import MSG_LOCKED
+from tensordict.indices import _WHOLE
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
@@ -338,6 +337,8 @@ class _SubTensorDict(TensorDictBase):
         if present is NO_DEFAULT:
             ndim = len(source.batch_size)
             size = self._batch_size
+            from tensordict.interop.index_twins import _preallocated
+
             entry = _preallocated(source, self.idx, size, ndim, value)
             source._set_entry(key, entry)
         elif isinstance(present, CollectionProtocol) and present._is_non_tensor:
@@ -361,6 +362,8 @@ class _SubTensorDict(TensorDictBase):
         size = _rust.index_shape(self._batch_size, index)
         part = _SubTensorDict(self, (index,) if isinstance(index, list) else index)
         if isinstance(value, CollectionProtocol):
+            from tensordict.interop.index_twins import _fit_source
+
             value = _fit_source(self._batch_size, index, size, value)
             items = list(value._entries().items())
             if self.is_locked and any(
@@ -395,7 +398,7 @@ class _SubTensorDict(TensorDictBase):
         elif present is NO_DEFAULT and inplace is None:
             if self.is_locked:
                 raise RuntimeError(MSG_LOCKED)
-            raise _missing(self, path[0])
+            raise missing_key(self, path[0])
         elif isinstance(present, torch.Tensor):
             raise TypeError(MSG_NOT_NESTED.format(type(present)))
         super()._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
@@ -411,7 +414,7 @@ class _SubTensorDict(TensorDictBase):
             name = key if isinstance(key, str) else _rust.unravel_key_to_tuple(key)[0]
             wanted = keys is None or any(path[0] == name for path in keys)
             if wanted and self._source._get_entry(name, NO_DEFAULT) is NO_DEFAULT:
-                raise _missing(self, name)
+                raise missing_key(self, name)
         plain = self._as_plain_part()
         _rust.copy_into(plain, source, keys, non_blocking)
         self._store(iter(_rust.leaves(plain)))

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from tensordict._unbatched import UnbatchedTensor
-from tensordict.interop.twins import (
+from tensordict.common import (
     MSG_BAD_KEY,
+    MSG_BATCH_MISMATCH,
     MSG_LOCKED,
     MSG_MEMBERSHIP,
     _KeyThroughLeafError,
-    unravel_key_to_tuple,
+    as_size,
+    missing_key,
+    value_of,
 )
+from tensordict.interop.twins import unravel_key_to_tuple
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 # Reading -----------------------------------------------------------------------
-
-
-def _missing(td: Any, key: str) -> KeyError:
-    name = type(td).__name__
-    return KeyError(f'key "{key}" not found in {name} with keys {sorted(td.keys())}')
 
 
 def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
@@ -58,7 +56,7 @@ def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
             value = parent._get_entry(part, NO_DEFAULT)
         if value is NO_DEFAULT:
             if default is NO_DEFAULT:
-                raise _missing(parent, part)
+                raise missing_key(parent, part)
             return None if default is NONE_IF_MISSING else default
     return value
 
@@ -99,19 +97,7 @@ def getitem(td: Any, index: Any) -> Any:
     return td._get_index(index)
 
 
-def value_of(entry: Any) -> Any:
-    """What reading an entry by key gives: of a non-tensor one the value it holds."""
-    if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
-        return entry._value()
-    return entry
-
-
 # Writing -----------------------------------------------------------------------
-
-MSG_BATCH_MISMATCH = (
-    "batch dimension mismatch, got self.batch_size={} and value.shape={} for key {!r}. "
-    "The leading dimensions of a value must match the batch size."
-)
 
 MSG_SCALAR = (
     " Python scalars are stored as 0-dim tensors: to store a scalar in a tensordict "
@@ -200,10 +186,6 @@ MSG_SOURCE = (
     "A TensorDict source is expected to be a TensorDictBase sub-type or a Mapping, "
     "found type(source)={}."
 )
-MSG_BATCH_SIZE = (
-    "batch size was not specified when creating the TensorDict instance and it could "
-    "not be retrieved from source."
-)
 
 
 def init(
@@ -235,21 +217,6 @@ def init(
 
 def _is_nested_pair(pair: tuple[Any, Any]) -> bool:
     return isinstance(pair[0], tuple)
-
-
-def as_size(batch_size: Any, source: Any) -> torch.Size:
-    """The batch size that an argument names; that of ``source`` where it is None."""
-    if batch_size is None:
-        found = getattr(source, "batch_size", None)
-        return found if isinstance(found, torch.Size) else torch.Size([])
-    if isinstance(batch_size, torch.Size):
-        return batch_size
-    if isinstance(batch_size, (int, np.integer, torch.SymInt)):
-        return torch.Size([int(batch_size)])
-    try:
-        return torch.Size(batch_size)
-    except TypeError:
-        raise ValueError(MSG_BATCH_SIZE) from None
 
 
 # A whole tree ------------------------------------------------------------------

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict._unbatched import UnbatchedTensor
-from tensordict.interop.access_twins import _missing, validate
+from tensordict.common import missing_key
+from tensordict.interop.access_twins import validate
 from tensordict.interop.twins import new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -138,7 +139,7 @@ def _other_entry(other: Any, key: str, default: Any) -> Any:
         return NO_DEFAULT
     value = other._get_entry(key, NO_DEFAULT)
     if value is NO_DEFAULT and default is NO_DEFAULT:
-        raise _missing(other, key)
+        raise missing_key(other, key)
     return value
 
 

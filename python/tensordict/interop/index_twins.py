@@ -15,54 +15,29 @@ import numpy as np
 import torch
 
 from tensordict._unbatched import UnbatchedTensor, all_unbatched, is_unbatched
-from tensordict.interop.twins import (
-    MSG_LOCKED,
-    _spliced_names,
-    _spliced_size,
-    containers,
-    lock_tree,
-    map_leaves,
-    new,
+from tensordict.common import MSG_LOCKED, _spliced_names, _spliced_size, not_a_value
+from tensordict.indices import (
+    _MASK_DTYPES,
+    _WHOLE,
+    MSG_NO_BATCH_DIMS,
+    MSG_OUT_OF_BOUNDS,
+    MSG_TOO_MANY,
+    _index_tensor,
+    _is_whole,
 )
+from tensordict.interop.twins import containers, lock_tree, map_leaves, new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
-MSG_NO_BATCH_DIMS = (
-    "indexing a tensordict with td.batch_dims==0 is not permitted. Got index {}."
-)
-MSG_OUT_OF_BOUNDS = "index {} is out of bounds for dimension {} with size {}"
-MSG_TOO_MANY = "too many indices for tensor of dimension {}"
 MSG_MASK = (
     "The shape of the mask {} at index {} does not match the shape of the indexed "
     "tensor {} at index {}"
-)
-MSG_BAD_INDEX = (
-    "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables "
-    "are valid indices (got {})"
-)
-MSG_INDEX_DTYPE = "tensors used as indices must be long, int, byte or bool tensors"
-MSG_NUMPY_BOOL = (
-    "A NumPy bool scalar is not a valid index, got {!r}. Use a Python bool or a "
-    "boolean tensor instead."
 )
 MSG_BROADCAST = (
     "shape mismatch: indexing tensors could not be broadcast together with shapes {}"
 )
 
-_INDEX_DTYPES = (torch.int64, torch.int32)
-_MASK_DTYPES = (torch.bool, torch.uint8)
-_WHOLE = slice(None)
-
 
 # Planning an index -------------------------------------------------------------
-
-
-def _is_whole(item: Any) -> bool:
-    return (
-        isinstance(item, slice)
-        and item.start is None
-        and item.stop is None
-        and item.step is None
-    )
 
 
 def _slice_length(item: slice, length: Any) -> Any:
@@ -79,32 +54,6 @@ def _slice_length(item: slice, length: Any) -> Any:
         stop = max(stop + length, 0)
     start, stop = min(start, length), min(stop, length)
     return (stop - start + step - 1) // step if stop > start else 0
-
-
-def _index_tensor(item: Any) -> torch.Tensor:
-    """A sequence or an array as the tensor that indexes with it."""
-    if isinstance(item, torch.Tensor):
-        tensor = item
-    elif isinstance(item, np.ndarray):
-        tensor = torch.as_tensor(item)
-        if tensor.dtype != torch.bool:
-            tensor = tensor.to(torch.int64)
-    elif isinstance(item, range):
-        tensor = torch.arange(item.start, item.stop, item.step)
-    elif isinstance(item, (list, tuple)):
-        try:
-            tensor = torch.tensor(item)
-        except ValueError as error:
-            raise TypeError(str(error)) from None
-        if tensor.dtype != torch.bool:
-            tensor = tensor.to(torch.int64)
-    elif isinstance(item, np.bool_):
-        raise IndexError(MSG_NUMPY_BOOL.format(item))
-    else:
-        raise IndexError(MSG_BAD_INDEX.format(type(item).__name__))
-    if tensor.dtype not in _INDEX_DTYPES and tensor.dtype not in _MASK_DTYPES:
-        raise IndexError(MSG_INDEX_DTYPE)
-    return tensor
 
 
 def index_plan(
@@ -500,17 +449,6 @@ def _plan_index(
             else:
                 _check_fits(item, entry, size, k)
             writes.append((td, key, entry, item))
-
-
-def not_a_value(key: Any, entry: Any, item: Any) -> Exception:
-    """The error of writing a value into an entry of another kind, at an index."""
-    msg = (
-        f"the entry {key!r} is a {type(entry).__name__}: a "
-        f"{type(item).__name__} cannot be written into it."
-    )
-    # For a value that is no tensor the published release looks for a method in vain.
-    is_collection = isinstance(item, CollectionProtocol) and not item._is_non_tensor
-    return TypeError(msg) if is_collection else AttributeError(msg)
 
 
 def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:

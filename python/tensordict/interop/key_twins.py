@@ -11,11 +11,17 @@ from typing import Any
 
 import torch
 
-from tensordict.interop.access_twins import _missing, check_batch, validate
-from tensordict.interop.twins import (
+from tensordict.common import (
     MSG_BAD_KEY,
+    MSG_INPLACE,
     MSG_LOCKED,
+    MSG_NO_KEYS,
+    MSG_PRESENT,
     _InplaceWriteError,
+    missing_key,
+)
+from tensordict.interop.access_twins import check_batch, validate
+from tensordict.interop.twins import (
     align,
     clone_structure,
     containers,
@@ -25,20 +31,17 @@ from tensordict.interop.twins import (
 )
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
-MSG_NO_KEYS = "key should be a Sequence<NestedKey>"
 MSG_COLLIDE = "Flattening keys in tensordict causes keys {} to collide."
 MSG_OVERRIDE = (
     "Unflattening key(s) in tensordict will override an existing for unflattened key "
     "{}."
 )
-MSG_PRESENT = "The entry {} is already present in tensordict {}."
 MSG_NOT_A_VALUE = "The entry {!r} is a tensor: a {} cannot be copied into it."
 MSG_NOT_IN_DESTINATION = "The key {} was not found in the dest tensordict."
 MSG_UPDATE_COPY = (
     "update_() cannot copy the value of shape {} under the key {!r} into the entry of "
     "shape {}: the sizes do not match."
 )
-MSG_INPLACE = "Failed to update {!r} in tensordict {}"
 MSG_INPLACE_SHAPE = (
     "Failed to update {!r} in tensordict {}: the value of shape {} does not fit the "
     "entry of shape {}"
@@ -110,7 +113,7 @@ def _select(td: Any, keys: Any, inplace: bool, strict: bool, changes: list[Any])
         value = td._get_entry(key, NO_DEFAULT)
         if value is NO_DEFAULT:
             if strict:
-                raise _missing(td, key)
+                raise missing_key(td, key)
             continue
         below = [rest for rest in rests if rest]
         if below:

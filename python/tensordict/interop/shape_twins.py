@@ -12,14 +12,9 @@ from typing import Any
 
 import torch
 
+from tensordict.common import DIMS_TAIL, NO_TAIL, SHAPE_TAIL
 from tensordict.interop.index_twins import keep_storage
-from tensordict.interop.twins import (
-    DIMS_TAIL,
-    NO_TAIL,
-    SHAPE_TAIL,
-    map_leaves,
-    split_leaves,
-)
+from tensordict.interop.twins import map_leaves, split_leaves
 
 MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
 MSG_TRANSPOSE = "dim0 and dim1 must be within the range of the number of dimensions."

@@ -14,41 +14,20 @@ walk that turns the root's batch size into ``prefix`` turns a nested one into
 from __future__ import annotations
 
 import weakref
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tensordict._unbatched import UnbatchedTensor
+from tensordict.common import (
+    MSG_LOCKED_GRAPH,
+    NO_TAIL,
+    _call,
+    _spliced_names,
+    _spliced_size,
+)
 from tensordict.protocol import CollectionProtocol
 
-NO_TAIL, SHAPE_TAIL, DIMS_TAIL, ONES_TAIL = 0, 1, 2, 3
-
-MSG_BAD_KEY = (
-    "Only NestedKeys are supported: a key must be a string or a non-empty, "
-    "possibly nested tuple of strings. Got key {!r}."
-)
-MSG_LOCKED = (
-    "Cannot modify locked TensorDict. For in-place modification, consider using the "
-    "`set_()` method and make sure the key is present."
-)
-MSG_LOCKED_GRAPH = (
-    "Cannot unlock a tensordict that is part of a locked graph. Unlock the root "
-    "tensordict first. If the tensordict is part of multiple graphs, group the graphs "
-    "under a common tensordict an unlock this root. self: {}, obj: {}."
-)
-MSG_MEMBERSHIP = (
-    "TensorDict keys are always strings. Membership checks are only supported for "
-    "strings or non-empty tuples of strings (for nested TensorDicts)"
-)
-
-
-class _KeyThroughLeafError(ValueError):
-    """A nested key runs through an entry that is a leaf."""
-
-
-class _InplaceWriteError(ValueError, RuntimeError):
-    """A value cannot be written into the entry that is there."""
-
+if TYPE_CHECKING:
+    import torch
 
 # Keys ------------------------------------------------------------------------
 
@@ -108,44 +87,6 @@ def new(
     td._device = device
     td._td_dim_names = names
     return td
-
-
-def _spliced_size(old: torch.Size, prefix: torch.Size | None, k: int) -> torch.Size:
-    if prefix is None:
-        return old
-    if len(old) == k:
-        return prefix
-    return torch.Size([*prefix, *old[k:]])
-
-
-def _spliced_names(
-    old: list[str | None] | None, names: Any, k: int, size: torch.Size
-) -> list[str | None] | None:
-    """The names of a container of the new batch size ``size``; see :func:`map_leaves`."""
-    if names is True:
-        return None if old is None else list(old)
-    if names is None:
-        return None
-    if isinstance(names, tuple):
-        if old is None:
-            return None
-        moved = [None if dim < 0 else old[dim] for dim in names]
-        moved += old[k:]
-        return moved if any(name is not None for name in moved) else None
-    tail = [None] * (len(size) - len(names)) if old is None else old[k:]
-    return [*names, *tail]
-
-
-def _call(value: Any, op: Any, args: tuple[Any, ...], tail: int, k: int) -> Any:
-    if tail == SHAPE_TAIL:
-        args = (torch.Size([*args[0], *value.shape[k:]]), *args[1:])
-    elif tail == DIMS_TAIL:
-        args = ((*args[0], *range(k, value.dim())), *args[1:])
-    elif tail == ONES_TAIL:
-        args = ((*args[0], *[1] * (value.dim() - k)), *args[1:])
-    if isinstance(op, str):
-        return getattr(value, op)(*args)
-    return op(value, *args)
 
 
 def map_leaves(

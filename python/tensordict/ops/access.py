@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from tensordict import _rust
-from tensordict.interop.access_twins import value_of
-from tensordict.interop.key_twins import MSG_NO_KEYS
-from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED
+from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS, value_of
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.interop.access_twins import as_size
+from tensordict.common import as_size
 from tensordict.ops.copying import CopyingOps
 from tensordict.protocol import CollectionProtocol
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED
+from tensordict.common import MSG_BAD_KEY, MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.interop.twins import MSG_LOCKED
+from tensordict.common import MSG_LOCKED
 from tensordict.ops.families import cast_leaves
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import consolidated

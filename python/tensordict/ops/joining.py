@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 
 from tensordict import _options, _rust
-from tensordict.interop.twins import MSG_LOCKED
+from tensordict.common import MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.interop.key_twins import MSG_NO_KEYS, replace_all
-from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
+from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP, MSG_NO_KEYS
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -457,7 +456,7 @@ class KeysOps(CollectionProtocol):
         if not reproduce_struct:
             rest.filter_empty_()
         if inplace:
-            replace_all(self, rest)
+            _replace_all(self, rest)
             rest = self
         return (*parts, rest)
 
@@ -506,7 +505,7 @@ class KeysOps(CollectionProtocol):
         result.filter_empty_()
         if filter_empty:
             rest.filter_empty_()
-        replace_all(self, rest)
+        _replace_all(self, rest)
         return result
 
     # Renaming --------------------------------------------------------------------
@@ -696,3 +695,10 @@ def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
                 break
             td.del_(path)
             path = path[:-1]
+
+
+def _replace_all(td: Any, other: Any) -> None:
+    # A part that is seldom needed: the twins are not imported for it before.
+    from tensordict.interop.key_twins import replace_all
+
+    replace_all(td, other)

@@ -11,10 +11,8 @@ import torch
 from tensordict import _rust
 from tensordict._unbatched import is_unbatched
 from tensordict.checks import is_leaf_nontensor
+from tensordict.common import MSG_LOCKED, MSG_NO_KEYS, not_a_value
 from tensordict.interop.convert import tensor_of
-from tensordict.interop.index_twins import not_a_value
-from tensordict.interop.key_twins import MSG_NO_KEYS
-from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:

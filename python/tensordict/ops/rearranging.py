@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.interop.twins import MSG_LOCKED, ONES_TAIL
+from tensordict.common import MSG_LOCKED, ONES_TAIL
 from tensordict.ops.packing import PackLayout, pack_leaves
 from tensordict.protocol import CollectionProtocol
 

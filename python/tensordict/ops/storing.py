@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tensordict import _rust
-from tensordict.interop.access_twins import MSG_BATCH_MISMATCH, _missing
+from tensordict.common import (
+    MSG_BATCH_MISMATCH,
+    MSG_INPLACE,
+    MSG_LOCKED,
+    MSG_PRESENT,
+    _InplaceWriteError,
+    missing_key,
+)
 from tensordict.interop.convert import tensor_of, tensor_of_sequence
-from tensordict.interop.key_twins import MSG_INPLACE, MSG_PRESENT
-from tensordict.interop.twins import MSG_LOCKED, _InplaceWriteError
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 __all__ = ["StoringOps"]
@@ -53,7 +58,7 @@ class StoringOps(CollectionProtocol):
             return
         if present is NO_DEFAULT:
             if inplace is None:
-                raise _missing(self, key)
+                raise missing_key(self, key)
         elif inplace is not False:
             if (
                 inplace is None

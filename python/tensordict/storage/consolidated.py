@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 
 from tensordict import _rust
-from tensordict.interop.twins import MSG_LOCKED
+from tensordict.common import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import remarks
 from tensordict.storage.buffer import (

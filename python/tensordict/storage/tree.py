@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict import _rust
-from tensordict.interop.twins import MSG_LOCKED
+from tensordict.common import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, single
 from tensordict.storage.archives import ArchivePath, compression_number

@@ -23,7 +23,7 @@ import torch
 from tensordict import _rust
 from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorCollection
-from tensordict.interop.twins import MSG_LOCKED
+from tensordict.common import MSG_LOCKED
 from tensordict.ops.display import describe_fields
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.registry import type_text

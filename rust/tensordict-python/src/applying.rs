@@ -5,7 +5,7 @@ use pyo3::types::{PyBool, PyDict, PyTuple};
 
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
-use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
+use crate::imports::{COMMON, Imports, from_twin, imports};
 use crate::storing::Target;
 use crate::walks::appended;
 
@@ -182,8 +182,8 @@ impl<'py> Apply<'py> {
         if value.is(missing) && self.default.is(missing) {
             return Err(PyErr::from_value(from_twin(
                 py,
-                ACCESS_TWINS,
-                "_missing",
+                COMMON,
+                "missing_key",
                 (other, key),
             )?));
         }

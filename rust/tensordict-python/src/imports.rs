@@ -181,15 +181,18 @@ fn resolve_imports(py: Python<'_>) -> PyResult<&'static Imports> {
         .expect("the cell was filled by the line above or before it"))
 }
 
-/// The module of the twins of the walks, which has the texts of common errors, too.
+/// The module of the twins of the walks.
 pub(crate) const TWINS: &str = "tensordict.interop.twins";
 /// The module of the twins that read and write entries.
 pub(crate) const ACCESS_TWINS: &str = "tensordict.interop.access_twins";
 
-/// A name of the twins' module: error paths share their texts with the twins.
+/// The module of what methods, twins and the bindings share: texts of errors.
+pub(crate) const COMMON: &str = "tensordict.common";
+
+/// A name of that module.
 #[cold]
-pub(crate) fn twins_attribute<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    py.import(TWINS)?.getattr(name)
+pub(crate) fn common_attribute<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import(COMMON)?.getattr(name)
 }
 
 /// What the Python twin of a primitive makes of the same arguments: a primitive leaves to

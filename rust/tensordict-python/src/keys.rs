@@ -6,7 +6,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::ffi::RecursionGuard;
-use crate::imports::twins_attribute;
+use crate::imports::common_attribute;
 
 /// The parts of a nested key, outermost container first; few keys are longer.
 pub(crate) type Path<'py> = SmallVec<[Bound<'py, PyAny>; 4]>;
@@ -52,7 +52,7 @@ pub(crate) fn required_path_of<'py>(key: &Bound<'py, PyAny>) -> PyResult<Path<'p
 
 #[cold]
 fn bad_key(key: &Bound<'_, PyAny>) -> PyErr {
-    let message = twins_attribute(key.py(), "MSG_BAD_KEY")
+    let message = common_attribute(key.py(), "MSG_BAD_KEY")
         .and_then(|message| message.call_method1("format", (key,)));
     match message {
         Ok(message) => PyKeyError::new_err(message.unbind()),

@@ -8,7 +8,7 @@ use tensordict_core::batch::Dims;
 
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
-use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports, twins_attribute};
+use crate::imports::{ACCESS_TWINS, Imports, common_attribute, from_twin, imports};
 use crate::index::plain_dims;
 use crate::keys;
 use crate::merging::are_alike;
@@ -604,7 +604,7 @@ fn write_over<'py>(
 
 #[cold]
 fn locked(py: Python<'_>) -> PyErr {
-    match twins_attribute(py, "MSG_LOCKED") {
+    match common_attribute(py, "MSG_LOCKED") {
         Ok(message) => PyRuntimeError::new_err(message.unbind()),
         Err(error) => error,
     }

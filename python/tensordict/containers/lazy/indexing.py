@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from tensordict.interop.index_twins import (
+from tensordict.indices import (
     MSG_NO_BATCH_DIMS,
     MSG_OUT_OF_BOUNDS,
     MSG_TOO_MANY,

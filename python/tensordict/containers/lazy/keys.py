@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.interop.twins import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
+from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.keys import _sorting_key
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol

@@ -10,10 +10,9 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor
+from tensordict.common import MSG_LOCKED, MSG_PRESENT, _InplaceWriteError
 from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.indexing import plan_index
-from tensordict.interop.key_twins import MSG_PRESENT
-from tensordict.interop.twins import MSG_LOCKED, _InplaceWriteError
 from tensordict.metatensor import merged_shape
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 

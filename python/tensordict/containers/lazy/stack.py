@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
+from tensordict.common import MSG_LOCKED
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import indexing, shapes
 from tensordict.containers.lazy.combining import CombiningOps
@@ -26,7 +27,6 @@ from tensordict.containers.lazy.making import (
 )
 from tensordict.containers.lazy.members import MembersOps
 from tensordict.containers.lazy.reading import ReadingOps
-from tensordict.interop.twins import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage.stacks import (
     load_stack,

@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from tensordict import _rust
+from tensordict.common import MSG_LOCKED, _call, _spliced_names, _spliced_size
 from tensordict.containers.nontensor.shared import share_columns
-from tensordict.interop.twins import (
-    MSG_LOCKED,
-    _call,
-    _spliced_names,
-    _spliced_size,
-)
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage import values
 

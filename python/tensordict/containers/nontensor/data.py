@@ -9,8 +9,8 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorCollection
+from tensordict.common import as_size
 from tensordict.containers.nontensor.base import NonTensorOps, release, same_value
-from tensordict.interop.access_twins import as_size
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage import describing, registry, safetensors, values
 from tensordict.tensorclass.base import TensorClass

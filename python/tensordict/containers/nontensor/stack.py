@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
+from tensordict.common import _spliced_names
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.nontensor.base import NonTensorOps, release, same_value
 from tensordict.containers.nontensor.data import (
@@ -20,7 +21,6 @@ from tensordict.containers.nontensor.data import (
     _nested,
 )
 from tensordict.containers.nontensor.linked import LinkedList
-from tensordict.interop.twins import _spliced_names
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import describing, registry, safetensors, values
 from tensordict.storage import source as sources

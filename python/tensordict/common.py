@@ -1,0 +1,130 @@
+"""What methods and twins share: messages, exceptions, small readings of arguments.
+
+The twins themselves are imported only where something compiles or an argument is out of
+the ordinary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensordict.protocol import CollectionProtocol
+
+NO_TAIL, SHAPE_TAIL, DIMS_TAIL, ONES_TAIL = 0, 1, 2, 3
+
+MSG_BAD_KEY = (
+    "Only NestedKeys are supported: a key must be a string or a non-empty, "
+    "possibly nested tuple of strings. Got key {!r}."
+)
+MSG_LOCKED = (
+    "Cannot modify locked TensorDict. For in-place modification, consider using the "
+    "`set_()` method and make sure the key is present."
+)
+MSG_LOCKED_GRAPH = (
+    "Cannot unlock a tensordict that is part of a locked graph. Unlock the root "
+    "tensordict first. If the tensordict is part of multiple graphs, group the graphs "
+    "under a common tensordict an unlock this root. self: {}, obj: {}."
+)
+MSG_MEMBERSHIP = (
+    "TensorDict keys are always strings. Membership checks are only supported for "
+    "strings or non-empty tuples of strings (for nested TensorDicts)"
+)
+MSG_NO_KEYS = "key should be a Sequence<NestedKey>"
+MSG_PRESENT = "The entry {} is already present in tensordict {}."
+MSG_INPLACE = "Failed to update {!r} in tensordict {}"
+MSG_BATCH_MISMATCH = (
+    "batch dimension mismatch, got self.batch_size={} and value.shape={} for key {!r}. "
+    "The leading dimensions of a value must match the batch size."
+)
+MSG_BATCH_SIZE = (
+    "batch size was not specified when creating the TensorDict instance and it could "
+    "not be retrieved from source."
+)
+
+
+class _KeyThroughLeafError(ValueError):
+    """A nested key runs through an entry that is a leaf."""
+
+
+class _InplaceWriteError(ValueError, RuntimeError):
+    """A value cannot be written into the entry that is there."""
+
+
+def missing_key(td: Any, key: str) -> KeyError:
+    """The error of reading an entry that is not there."""
+    name = type(td).__name__
+    return KeyError(f'key "{key}" not found in {name} with keys {sorted(td.keys())}')
+
+
+def value_of(entry: Any) -> Any:
+    """What reading an entry by key gives: of a non-tensor one the value it holds."""
+    if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+        return entry._value()
+    return entry
+
+
+def as_size(batch_size: Any, source: Any) -> torch.Size:
+    """The batch size that an argument names; that of ``source`` where it is None."""
+    if batch_size is None:
+        found = getattr(source, "batch_size", None)
+        return found if isinstance(found, torch.Size) else torch.Size([])
+    if isinstance(batch_size, torch.Size):
+        return batch_size
+    if isinstance(batch_size, (int, np.integer, torch.SymInt)):
+        return torch.Size([int(batch_size)])
+    try:
+        return torch.Size(batch_size)
+    except TypeError:
+        raise ValueError(MSG_BATCH_SIZE) from None
+
+
+def not_a_value(key: Any, entry: Any, item: Any) -> Exception:
+    """The error of writing a value into an entry of another kind, at an index."""
+    msg = (
+        f"the entry {key!r} is a {type(entry).__name__}: a "
+        f"{type(item).__name__} cannot be written into it."
+    )
+    # For a value that is no tensor the published release looks for a method in vain.
+    is_collection = isinstance(item, CollectionProtocol) and not item._is_non_tensor
+    return TypeError(msg) if is_collection else AttributeError(msg)
+
+
+def _spliced_size(old: torch.Size, prefix: torch.Size | None, k: int) -> torch.Size:
+    if prefix is None:
+        return old
+    if len(old) == k:
+        return prefix
+    return torch.Size([*prefix, *old[k:]])
+
+
+def _spliced_names(
+    old: list[str | None] | None, names: Any, k: int, size: torch.Size
+) -> list[str | None] | None:
+    """The names of a container of the new batch size ``size``; see :func:`map_leaves`."""
+    if names is True:
+        return None if old is None else list(old)
+    if names is None:
+        return None
+    if isinstance(names, tuple):
+        if old is None:
+            return None
+        moved = [None if dim < 0 else old[dim] for dim in names]
+        moved += old[k:]
+        return moved if any(name is not None for name in moved) else None
+    tail = [None] * (len(size) - len(names)) if old is None else old[k:]
+    return [*names, *tail]
+
+
+def _call(value: Any, op: Any, args: tuple[Any, ...], tail: int, k: int) -> Any:
+    if tail == SHAPE_TAIL:
+        args = (torch.Size([*args[0], *value.shape[k:]]), *args[1:])
+    elif tail == DIMS_TAIL:
+        args = ((*args[0], *range(k, value.dim())), *args[1:])
+    elif tail == ONES_TAIL:
+        args = ((*args[0], *[1] * (value.dim() - k)), *args[1:])
+    if isinstance(op, str):
+        return getattr(value, op)(*args)
+    return op(value, *args)
