@@ -273,6 +273,11 @@ def test_001_05_nested_tuples_are_unravelled(data):
     assert (("nested",), "supernested", (("key",),)) in data.keys(include_nested=True)
 
 
+def test_001_06_a_string_as_an_entry(data):
+    data["non-tensor"] = "a string!"
+    assert data["non-tensor"] == "a string!"
+
+
 def test_001_07_indexing(data):
     sub_tensordict = data[..., :2]
     assert sub_tensordict.shape == torch.Size([3, 2])
@@ -582,6 +587,22 @@ def test_002_07_state_dict():
     td = TensorDict(a=torch.ones(2), s="text", batch_size=[2])
     other = TensorDict(a=torch.zeros(2), s="text", batch_size=[2])
     assert (other.load_state_dict(td.state_dict()) == td).all()
+
+
+def test_002_08_non_tensor_data_saved_and_loaded(tmp_path):
+    data = NonTensorData(data="a string", batch_size=[3])
+    td = TensorDict({"a": torch.arange(3), "text": data}, [3])
+    future = td.memmap(tmp_path / "td", num_threads=2, return_early=True)
+    assert future.result().is_memmap()
+    loaded = TensorDict.load_memmap(tmp_path / "td")
+    assert loaded["text"] == "a string"
+    assert loaded["a"].tolist() == [0, 1, 2]
+    shared = td.memmap(tmp_path / "shared", share_non_tensor=True)
+    shared.update_({"text": NonTensorData("another", batch_size=[3])})
+    assert shared["text"] == "another"
+    like = td.memmap_like(tmp_path / "like")
+    assert like["text"] == "a string"
+    assert like["a"].tolist() == [0, 0, 0]
 
 
 # --- 004, the overview ----------------------------------------------------------------
