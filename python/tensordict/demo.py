@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    with _workplace(arguments.path) as folder:
+    with _working_folder(arguments.path) as folder:
         needed = sizes.model_bytes() + sizes.dataset_bytes()
         free = shutil.disk_usage(folder).free
         if free < needed:
@@ -285,7 +285,7 @@ def _is_ours(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _workplace(path: Path | None) -> Iterator[Path]:
+def _working_folder(path: Path | None) -> Iterator[Path]:
     if path is not None:
         path.mkdir(parents=True, exist_ok=True)
         (path / MARKER).touch()
