@@ -60,3 +60,54 @@ def _index_tensor(item: Any) -> torch.Tensor:
     if tensor.dtype not in _INDEX_DTYPES and tensor.dtype not in _MASK_DTYPES:
         raise IndexError(MSG_INDEX_DTYPE)
     return tensor
+
+
+def sorted_out(index: Any) -> tuple[list[Any], int, int]:
+    """The items of an index, how many dims they use up, and where its ellipsis is.
+
+    Sequences and arrays become tensors, scalar tensors and NumPy numbers Python's. The
+    place is -1 where there is no ellipsis.
+
+    Raises:
+        IndexError: an item is no index.
+        RuntimeError: there are two ellipses.
+    """
+    items = list(index) if isinstance(index, tuple) else [index]
+    used, ellipsis_at = 0, -1
+    for position, item in enumerate(items):
+        if item is Ellipsis:
+            if ellipsis_at >= 0:
+                msg = "An index can only have one ellipsis at most."
+                raise RuntimeError(msg)
+            ellipsis_at = position
+        elif item is None or isinstance(item, bool):
+            continue
+        elif isinstance(item, slice):
+            used += 1
+        elif isinstance(item, (int, np.integer, torch.SymInt)):
+            items[position] = int(item) if isinstance(item, np.integer) else item
+            used += 1
+        elif isinstance(item, (str, bytes)):
+            # An error, but one of the number of items comes first.
+            used += 1
+        else:
+            item = _index_tensor(item)
+            if item.dim() == 0:
+                # A scalar tensor selects, a scalar mask adds a dim: as the number does.
+                if item.dtype in _MASK_DTYPES:
+                    items[position] = bool(item)
+                    continue
+                item = item.item()
+                used += 1
+            else:
+                used += item.dim() if item.dtype in _MASK_DTYPES else 1
+            items[position] = item
+    return items, used, ellipsis_at
+
+
+def refuse_text(items: list[Any]) -> None:
+    """Raise TypeError where an item of an index is a string."""
+    for item in items:
+        if isinstance(item, (str, bytes)):
+            msg = f"new(): invalid data type '{type(item).__name__}'"
+            raise TypeError(msg)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import numpy as np
 import torch
 
 from tensordict._unbatched import UnbatchedTensor, all_unbatched, is_unbatched
@@ -22,8 +21,9 @@ from tensordict.indices import (
     MSG_NO_BATCH_DIMS,
     MSG_OUT_OF_BOUNDS,
     MSG_TOO_MANY,
-    _index_tensor,
     _is_whole,
+    refuse_text,
+    sorted_out,
 )
 from tensordict.interop.twins import containers, lock_tree, map_leaves, new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -93,44 +93,11 @@ def index_plan(
 def _index_plan(
     batch_size: torch.Size, index: Any
 ) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
-    items = list(index) if isinstance(index, tuple) else [index]
     ndim = len(batch_size)
-    # First pass: what each item is, and how many batch dims it uses up.
-    used, ellipsis_at = 0, -1
-    for position, item in enumerate(items):
-        if item is Ellipsis:
-            if ellipsis_at >= 0:
-                msg = "An index can only have one ellipsis at most."
-                raise RuntimeError(msg)
-            ellipsis_at = position
-        elif item is None or isinstance(item, bool):
-            continue
-        elif isinstance(item, slice):
-            used += 1
-        elif isinstance(item, (int, np.integer, torch.SymInt)):
-            items[position] = int(item) if isinstance(item, np.integer) else item
-            used += 1
-        elif isinstance(item, (str, bytes)):
-            # An error, but one of the number of items comes first.
-            used += 1
-        else:
-            item = _index_tensor(item)
-            if item.dim() == 0:
-                # A scalar tensor selects, a scalar mask adds a dim: as the number does.
-                if item.dtype in _MASK_DTYPES:
-                    items[position] = bool(item)
-                    continue
-                item = item.item()
-                used += 1
-            else:
-                used += item.dim() if item.dtype in _MASK_DTYPES else 1
-            items[position] = item
+    items, used, ellipsis_at = sorted_out(index)
     if used > ndim:
         raise IndexError(MSG_TOO_MANY.format(ndim))
-    for item in items:
-        if isinstance(item, (str, bytes)):
-            msg = f"new(): invalid data type '{type(item).__name__}'"
-            raise TypeError(msg)
+    refuse_text(items)
     if ellipsis_at >= 0:
         items[ellipsis_at : ellipsis_at + 1] = [_WHOLE] * (ndim - used)
         if ellipsis_at + ndim - used == len(items):

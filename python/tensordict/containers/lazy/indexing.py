@@ -10,15 +10,15 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 
 from tensordict.indices import (
     MSG_NO_BATCH_DIMS,
     MSG_OUT_OF_BOUNDS,
     MSG_TOO_MANY,
-    _index_tensor,
     _is_whole,
+    refuse_text,
+    sorted_out,
 )
 
 if TYPE_CHECKING:
@@ -64,42 +64,18 @@ def normalized(index: Any, ndim: int) -> list[Any] | None:
         RuntimeError: there are two ellipses.
         TypeError: one is a string.
     """
-    items = list(index) if isinstance(index, tuple) else [index]
-    used, ellipsis_at = 0, -1
-    for position, item in enumerate(items):
-        if item is Ellipsis:
-            if ellipsis_at >= 0:
-                msg = "An index can only have one ellipsis at most."
-                raise RuntimeError(msg)
-            ellipsis_at = position
-        elif item is None or isinstance(item, bool):
-            continue
-        elif isinstance(item, slice):
-            used += 1
-        elif isinstance(item, (int, np.integer, torch.SymInt)):
-            items[position] = operator.index(item)
-            used += 1
-        elif isinstance(item, (str, bytes)):
-            used += 1
-        else:
-            item = _index_tensor(item)
-            if item.dim() == 0:
-                if item.dtype in _MASKS:
-                    items[position] = bool(item)
-                    continue
-                items[position] = int(item)
-                used += 1
-                continue
-            used += item.dim() if item.dtype in _MASKS else 1
-            items[position] = item
+    items, used, ellipsis_at = sorted_out(index)
+    items = [
+        operator.index(item)
+        if isinstance(item, (int, torch.SymInt)) and not isinstance(item, bool)
+        else item
+        for item in items
+    ]
     if used > ndim:
         if not ndim:
             raise RuntimeError(MSG_NO_BATCH_DIMS.format(index))
         raise IndexError(MSG_TOO_MANY.format(ndim))
-    for item in items:
-        if isinstance(item, (str, bytes)):
-            msg = f"new(): invalid data type '{type(item).__name__}'"
-            raise TypeError(msg)
+    refuse_text(items)
     if ellipsis_at >= 0:
         items[ellipsis_at : ellipsis_at + 1] = [_WHOLE] * (ndim - used)
     while items and isinstance(items[-1], slice) and _is_whole(items[-1]):
