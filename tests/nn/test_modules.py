@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import tensordict
-from tensordict import TensorDict
+from tensordict import LazyStackedTensorDict, TensorDict
 from tensordict.nn import (
     TensorDictModule,
     TensorDictModuleBase,
@@ -113,3 +113,42 @@ def test_values_that_are_no_tensors_come_without_their_wrapper():
     module = TensorDictModule(lambda text: text + "!", ["text"], ["loud"])
     assert module(td)["loud"] == "foo!"
     assert module(text="bar") == "bar!"
+
+
+def test_module_that_fails_says_what_it_was_given():
+    module = TensorDictModule(nn.Linear(3, 4), in_keys=["a"], out_keys=["z"])
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+        module(TensorDict(a=torch.ones(7)))
+    assert "Linear with 'a' of shape [7]" in caught.value.__notes__[0]
+    assert "weight of shape [4, 3]" in caught.value.__notes__[0]
+
+
+def test_function_that_fails_says_what_it_was_given():
+    module = TensorDictModule(torch.dot, in_keys=["a", ("n", "b")], out_keys=["z"])
+    with pytest.raises(RuntimeError) as caught:
+        module(TensorDict(a=torch.ones(7), n={"b": torch.ones(3)}))
+    assert (
+        "dot with 'a' of shape [7], ('n', 'b') of shape [3]"
+        in caught.value.__notes__[0]
+    )
+
+
+def test_copied_parameters_of_another_shape_change_nothing():
+    module = nn.Sequential(nn.Linear(3, 4))
+    before = module[0].bias.detach().clone()
+    wrong = TensorDict({"0": {"bias": torch.zeros(4), "weight": torch.zeros(5, 3)}})
+    with pytest.raises(
+        RuntimeError, match=r"Sequential.0.weight has the shape \[4, 3\]"
+    ):
+        wrong.to_module(module, inplace=True)
+    assert (module[0].bias == before).all()
+
+
+def test_tolerant_sequence_meets_the_members_that_have_the_inputs():
+    double = TensorDictModule(lambda x: 2 * x, in_keys=["a"], out_keys=["z"])
+    inner = [TensorDict(a=torch.ones(2)), TensorDict(b=torch.ones(2))]
+    stack = LazyStackedTensorDict(
+        LazyStackedTensorDict(*inner), LazyStackedTensorDict(*inner[::-1])
+    )
+    assert TensorDictSequential(double, partial_tolerant=True)(stack) is stack
+    assert [sorted(member.keys()) for member in inner] == [["a", "z"], ["b"]]

@@ -195,6 +195,8 @@ CASES = [
         s=S(M(one,['a'],['z'])); s(T([3]))
         s=S(M(one,['a'],['z']), M(one,['z'],['w'])); (s(T([3])), s(a=T([3])))
         s=S(M(one,['q'],['z']), M(one,['z'],['w'])); s(td)
+        s=S(M(one,['a'],['z']), M(one,['y'],['w']), partial_tolerant=True); l=LazyStackedTensorDict(TensorDict(a=T([3])), TensorDict(y=T([4])), TensorDict(q=T([1]))); s(l); [D(t) for t in l.tensordicts]
+        s=S(M(one,['a'],['z']), M(one,['y'],['w']), partial_tolerant=True, selected_out_keys=['w']); l=LazyStackedTensorDict(TensorDict(a=T([3])), TensorDict(y=T([4]))); s(l); [D(t) for t in l.tensordicts]
         s=S(M(one,['q'],['z']), M(one,['a'],['w']), partial_tolerant=True); D(s(td))
         s=S(M(one,['q'],['z']), M(one,['z'],['w']), partial_tolerant=True); D(s(td))
         s=S(M(one,['a'],['z']), M(one,['z'],['w']), selected_out_keys=['w']); (s.out_keys, D(s(td)), s.out_keys_source)
@@ -550,6 +552,10 @@ CASES = [
         t = loc_scale(); p=normal(generator='rng', default_interaction_type='random'); t['rng']=torch.Generator().manual_seed(3).get_state(); p(t)
         t = loc_scale(); o=TensorDict(batch_size=[3]); p=normal(); r=p(t, tensordict_out=o); (r is o, list(o.keys()), list(t.keys()))
         t = loc_scale(); p=normal(); r=p(t, _requires_sample=False); list(r.keys())
+        t = loc_scale(); t['x']=T([3]); p=normal(return_log_prob=True); r=p(t, _requires_sample=False); D(r), r is t
+        t = loc_scale(); t['x']=T([3]); p=normal(return_log_prob=True, log_prob_key='lp'); o=TensorDict(); r=p(t, tensordict_out=o, _requires_sample=False); D(r), list(t.keys())
+        t = loc_scale(); p=normal(return_log_prob=True); p(t, _requires_sample=False)
+        u=params(); v=CP()(u.copy()); p=CP(return_log_prob=True); r=p(v, _requires_sample=False); D(r)
         p=normal(foo=3)
         p=PM(in_keys=3, out_keys=['x'])
         p=PM(in_keys=['loc'], out_keys=3)
@@ -601,6 +607,7 @@ CASES = [
         q=PS(M(NormalParamExtractor(),['a'],['loc','scale']), normal()).select_out_keys('x'); u=TensorDict(a=T([3,8]),batch_size=[3]); r=q(u); (list(r.keys()), q.out_keys, q.get_dist(u))
         q=PS(M(NormalParamExtractor(),['a'],['loc','scale']), normal()).select_subsequence(out_keys=['loc']); (type(q), q.out_keys)
         q=PS(M(NormalParamExtractor(),['a'],['loc','scale']), normal()); u=TensorDict(a=T([3,8]),batch_size=[3]); q(u, _requires_sample=False).keys()
+        q=PS(M(NormalParamExtractor(),['a'],['loc','scale']), normal(return_log_prob=True)); u=TensorDict(a=T([3,8]),x=T([3,4]),batch_size=[3]); D(q(u, _requires_sample=False))
         q=PS(M(NormalParamExtractor(),['a'],['loc','scale']), normal(num_samples=2)); u=TensorDict(a=T([3,8]),batch_size=[3]); r=q(u); (r.batch_size, q.num_samples, r is u)
         q=PS(collections.OrderedDict(n=M(NormalParamExtractor(),['a'],['loc','scale']), d=normal())); (q.module, q.get_dist(TensorDict(a=T([8]))))
         q=PS([M(NormalParamExtractor(),['a'],['loc','scale']), normal()]); q.out_keys

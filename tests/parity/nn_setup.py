@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as d
 
-from tensordict import TensorClass, TensorDict
+from tensordict import LazyStackedTensorDict, TensorClass, TensorDict
 from tensordict import nn as tdnn
 from tensordict.nn import *
 from tensordict.nn import (

@@ -510,6 +510,7 @@ class TensorDictModule(TensorDictModuleBase):
             # What None is to blame for says so.
             if missing and "None" in str(error):
                 raise _missing_inputs(self, missing, tensordict) from error
+            error.add_note(_circumstances(self, tensors))
             raise
         if not isinstance(outputs, tuple):
             outputs = self._as_outputs(outputs)
@@ -587,6 +588,29 @@ def _read(td: Any, key: NestedKey, kwargs: dict[str, Any]) -> Any:
     if isinstance(value, torch.Tensor) or not getattr(value, "_is_non_tensor", False):
         return value
     return td[key]
+
+
+def _circumstances(module: Any, tensors: list[Any]) -> str:
+    """What a module that failed was given, and what it has."""
+    read = ", ".join(
+        f"{key!r} {_shape_of(tensor)}"
+        for key, tensor in zip(module.in_keys, tensors, strict=True)
+    )
+    called = module.module
+    name = getattr(called, "__name__", type(called).__name__)
+    note = f"{type(module).__name__} called {name} with {read or 'no entries'}"
+    if not isinstance(called, nn.Module):
+        return f"{note}."
+    own = [f"{name} {_shape_of(value)}" for name, value in called.named_parameters()]
+    listed = ", ".join(own[:8]) + (", ..." if len(own) > 8 else "")
+    return f"{note}; its parameters: {listed or 'none'}."
+
+
+def _shape_of(value: Any) -> str:
+    """The shape of a tensor, the type of anything else."""
+    if isinstance(value, torch.Tensor):
+        return f"of shape {list(value.shape)}"
+    return f"of type {type(value).__name__}"
 
 
 def _missing_inputs(module: Any, missing: list[str], td: Any) -> KeyError:

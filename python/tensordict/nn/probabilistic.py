@@ -409,11 +409,13 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         if skip and has_results(skip, self.in_keys, self.out_keys, tensordict):
             return tensordict
         out = tensordict if tensordict_out is None else tensordict_out
-        if not _requires_sample:
+        if not _requires_sample and not self.return_log_prob:
             return out
         dist = self.get_dist(tensordict)
         if self.return_log_prob:
             self._check_aggregates()
+        if not _requires_sample:
+            return self._write_log_prob(dist, self._values_in(tensordict), out)
         generator, done = self._resolve_generator(tensordict)
         sample = self._dist_sample(dist, interaction_type(), generator=generator)
         if done is not None and generator is not None:
@@ -436,6 +438,22 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             _rust.set_entry(out, self.log_prob_key, dist.log_prob(*samples))
         return out
 
+    def _values_in(self, tensordict: Any) -> Any:
+        """The values under the output keys, of which only the log-probability is asked.
+
+        Raises:
+            ValueError: one of them is not there.
+        """
+        missing = [key for key in self._out_keys if key not in tensordict.keys(True)]
+        if missing:
+            msg = (
+                "The value argument to log_prob must be a Tensor: "
+                f"ProbabilisticTensorDictModule found no value under {missing}. Draw one "
+                "with _requires_sample=True, or set it first."
+            )
+            raise ValueError(msg)
+        return tensordict.select(*self._out_keys)
+
     def _check_aggregates(self) -> None:
         after = composite_lp_aggregate()
         before = self._aggregates_at_init
@@ -449,12 +467,18 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         self, dist: CompositeDistribution, sample: Any, out: Any
     ) -> Any:
         out.update(sample)
-        if not self.return_log_prob:
+        return self._write_log_prob(dist, sample, out) if self.return_log_prob else out
+
+    def _write_log_prob(self, dist: Any, values: Any, out: Any) -> Any:
+        """Write the log-probability of values that a collection has."""
+        if not isinstance(dist, CompositeDistribution):
+            found = dist.log_prob(*[values.get(key) for key in self._out_keys])
+            _rust.set_entry(out, self.log_prob_key, found)
             return out
         if self._aggregates_at_init:
             dist.log_prob_key = self.log_prob_key
-            return out.update(dist.log_prob_composite(sample, include_sum=True))
-        return out.update(self._update_td_lp(dist.log_prob(sample)))
+            return out.update(dist.log_prob_composite(values, include_sum=True))
+        return out.update(self._update_td_lp(dist.log_prob(values)))
 
     def __repr__(self) -> str:
         """The keys, the class and the options."""
@@ -781,7 +805,11 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             **kwargs: inputs by name.
         """
         if _requires_sample is False:
-            return self.get_dist_params(tensordict, tensordict_out, **kwargs)
+            params = self.get_dist_params(tensordict, tensordict_out, **kwargs)
+            last = self._last_module
+            if not isinstance(last, ProbabilisticTensorDictModule):
+                return params
+            return last(params, _requires_sample=False)
         return super().forward(tensordict, tensordict_out, **kwargs)
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.nn.common import (
     MSG_INPLACE,
     TensorDictModule,
@@ -182,10 +183,16 @@ class TensorDictSequential(TensorDictModule):
         yield from self.module._modules.values()
 
     def _run_module(self, module: Any, tensordict: Any, **kwargs: Any) -> Any:
-        """Call a module, or leave it out where its inputs are not there."""
-        if self.partial_tolerant and not is_contained(tensordict, module.in_keys):
-            return tensordict
-        return module(tensordict, **kwargs)
+        """Call a module, or leave it out where its inputs are not there.
+
+        Members of a lazy stack that have the inputs are handed to it one by one.
+        """
+        if not self.partial_tolerant or is_contained(tensordict, module.in_keys):
+            return module(tensordict, **kwargs)
+        if isinstance(tensordict, LazyStackedTensorDict):
+            for member in tensordict.tensordicts:
+                self._run_module(module, member, **kwargs)
+        return tensordict
 
     @dispatch(auto_batch_size=False)
     def forward(

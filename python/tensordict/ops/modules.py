@@ -151,6 +151,7 @@ class ModulesOps(CollectionProtocol):
             state = dict(self.flatten_keys(".").items())
             module.load_state_dict(state, strict=False, assign=True)
         elif inplace:
+            _check_sizes(swapped, self, module)
             swapped = _write_inplace(swapped, self, non_blocking)
         if not return_swap:
             return None
@@ -284,6 +285,25 @@ def _finished(td: Any, as_module: bool, lock: bool) -> Any:
 
 
 # Putting back ----------------------------------------------------------------------
+
+
+def _check_sizes(target: Any, source: Any, module: nn.Module) -> None:
+    """Raise where a leaf of ``source`` cannot be copied into that of ``target``."""
+
+    def check(key: Any, old: torch.Tensor, new: torch.Tensor) -> None:
+        try:
+            new.expand(old.shape)
+        except RuntimeError as error:
+            name = ".".join(key) if isinstance(key, tuple) else key
+            msg = (
+                f"{error}. to_module(inplace=True) got {name} of shape "
+                f"{list(new.shape)}, {type(module).__name__}.{name} has the shape "
+                f"{list(old.shape)}. The module has not been changed: give values of its "
+                "shapes, or swap them without inplace."
+            )
+            raise RuntimeError(msg) from error
+
+    target.named_apply(check, source, nested_keys=True, filter_empty=True)
 
 
 def _write_inplace(target: Any, source: Any, non_blocking: bool) -> Any:
