@@ -193,7 +193,8 @@ class MergingOps(CollectionProtocol):
             if isinstance(value, (bool, int, float)):
                 value = tensor_of(value)
             written = target._written_at(index, value)
-            if not isinstance(value, torch.Tensor):
+            is_shared = written._is_memmap or written._is_shared
+            if not is_shared and not isinstance(value, torch.Tensor):
                 written = written.maybe_to_stack()
             if written is not target:
                 holder = self if len(path) == 1 else _rust.get(self, path[:-1])

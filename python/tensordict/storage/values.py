@@ -11,6 +11,8 @@ import enum
 import hashlib
 import io
 import json
+import operator
+import os
 import pickle
 import warnings
 from collections import OrderedDict
@@ -18,12 +20,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict import _rust
 from tensordict.storage import registry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["load_column", "load_value", "plan_column", "plan_value", "saved_values"]
+__all__ = [
+    "check_content",
+    "load_column",
+    "load_value",
+    "plan_column",
+    "plan_value",
+    "rewrite",
+    "saved_values",
+]
 
 META = "meta.json"
 OTHER = "other.pickle"
@@ -113,6 +125,41 @@ def saved_values(held: Any, directory: Any, inplace: bool) -> Any:
     saved._is_locked = True
     saved._memmap_prefix = None if directory is None else directory.path
     return saved
+
+
+def check_content(held: Iterable[Any]) -> None:
+    """Raise what saving these values would raise."""
+    for value in held:
+        if not is_jsonable(value):
+            _pickle_of(value)
+
+
+def rewrite(held: Any, places: Sequence[int], new: Sequence[Any]) -> None:
+    """Set some cells of values that were saved, and write the files of all of them.
+
+    The directory is replaced in one step. Where another thread or process writes other
+    cells meanwhile, it is written again, so that the last one to finish writes all.
+    If it cannot be written, the cells have their old values again.
+    """
+    cells = held._cells
+    old = [cells[place] for place in places]
+    _set_cells(cells, places, new)
+    try:
+        written: list[Any] = []
+        while len(written) != len(cells) or not all(map(operator.is_, written, cells)):
+            written = list(cells)
+            target = os.path.abspath(held._memmap_prefix)
+            plan = _rust.SavePlan(target, True, True, False)
+            held._save_plan(plan, 0)
+            plan.write(True, False, (0, False, False), _rust.SaveProgress())
+    except BaseException:
+        _set_cells(cells, places, old)
+        raise
+
+
+def _set_cells(cells: Any, places: Sequence[int], new: Sequence[Any]) -> None:
+    for place, value in zip(places, new, strict=True):
+        cells[place] = value
 
 
 def _add_notes(plan: Any, level: int, text: str, notes: dict[str, Any]) -> None:

@@ -30,6 +30,10 @@ MSG_REDUCED = (
 )
 MSG_NO_ENTRIES = "A {} has no entries: {!r} cannot be set."
 MSG_UNEXPECTED = "Unexpected type {}"
+MSG_PART_OF_SAVE = (
+    "Cannot update a leaf NonTensorDataBase from a memmaped parent NonTensorStack. To "
+    "update this leaf node, please update the NonTensorStack with the proper index."
+)
 
 
 class NonTensorOps(CollectionProtocol):
@@ -51,6 +55,9 @@ class NonTensorOps(CollectionProtocol):
     """Whether this is one value that can be written at any index."""
 
     _cells: list[Any]
+
+    _saved_in: Any = None
+    """The stack that this is a part of, if that one has its values in files."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make a subclass as it is: it declares no fields."""
@@ -79,6 +86,40 @@ class NonTensorOps(CollectionProtocol):
     def _twin(self) -> Any:
         """A container of its own with the same values."""
         raise NotImplementedError
+
+    # Writing cells ---------------------------------------------------------------------
+
+    def _has_files(self) -> bool:
+        """Whether the values are in the files of a save, which writes reach."""
+        return self._is_memmap and self._memmap_prefix is not None
+
+    def _check_cells(self, *new: Any) -> None:
+        """Raise where these values cannot be written here.
+
+        Raises:
+            RuntimeError: this is a part of a stack that has its values in files.
+        """
+        whole = self._saved_in
+        if whole is not None and whole._has_files():
+            raise RuntimeError(MSG_PART_OF_SAVE)
+        if self._has_files():
+            values.check_content(new)
+
+    def _check_source(self, value: Any) -> None:
+        """As :meth:`_check_cells`, of a value or a collection of values."""
+        if self._has_files() or self._saved_in is not None:
+            new = value._flat() if isinstance(value, NonTensorOps) else (value,)
+            self._check_cells(*new)
+
+    def _put_cells(self, places: Sequence[int], new: Sequence[Any]) -> None:
+        """Set the cells at some places, and what the files of a save say of them."""
+        self._check_cells(*new)
+        if self._has_files():
+            values.rewrite(self, places, new)
+            return
+        cells = self._cells
+        for place, value in zip(places, new, strict=True):
+            cells[place] = value
 
     # The protocol --------------------------------------------------------------------
 
@@ -360,6 +401,7 @@ class NonTensorOps(CollectionProtocol):
 
     def _check_item(self, size: torch.Size, value: Any) -> None:
         """Raise where ``value`` cannot be written at an index of shape ``size``."""
+        self._check_source(value)
         if isinstance(value, NonTensorOps) and value._fits_any_size:
             return
         if not isinstance(value, CollectionProtocol):

@@ -42,6 +42,11 @@ MSG_ONE_VALUE = (
     "index. Call maybe_to_stack() to get a NonTensorStack, which holds a value for each "
     "element."
 )
+MSG_ONE_SHARED = (
+    "You're attempting to update a leaf in-place with a shared tensordict, but the new "
+    "value does not match the previous. Elements that take values of their own need a "
+    "NonTensorStack: call maybe_to_stack() before sharing or saving."
+)
 MSG_UPDATE_BY_STACK = (
     "Cannot update a NonTensorDataBase object with a NonTensorStack. Call "
     "`non_tensor_data.maybe_to_stack()` before calling update()."
@@ -68,6 +73,7 @@ _STATE = frozenset(
         "_lock_parents_weakrefs",
         "_memmap_prefix",
         "_metadata",
+        "_saved_in",
         "_td_dim_names",
     }
 )
@@ -181,14 +187,14 @@ class NonTensorDataBase(NonTensorOps, _Named):
     def _put(self, value: Any) -> None:
         if isinstance(value, NonTensorOps):
             value = value.data
-        self._cells[self._at] = value
+        self._put_cells([self._at], [value])
 
     def _value(self) -> Any:
         return self._cells[self._at]
 
-    def _home(self, at: int) -> tuple[list[Any], int]:
-        """The cells and the position of the element ``at``: the one value."""
-        return self._cells, self._at
+    def _home(self, at: int) -> tuple[Any, int]:
+        """What has the element ``at`` in its cells, and at which place."""
+        return self, self._at
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, name))
@@ -378,11 +384,19 @@ class NonTensorDataBase(NonTensorOps, _Named):
         if not same_value(_bare(value), self.data):
             raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))
 
+    def _check_item(self, size: torch.Size, value: Any) -> None:
+        super()._check_item(size, value)
+        if not self._is_memmap and not self._is_shared:
+            return
+        if not _is_nothing(value) and not same_value(_bare(value), self.data):
+            raise RuntimeError(MSG_ONE_SHARED)
+
     def _written_at(self, at: Any, value: Any) -> Any:
         stack = self._to_stack()
         stack._write(at, value)
         if same_value(_bare(value), self.data):
             return self
+        self._check_item(_rust.index_shape(self._batch_size, at), value)
         return stack
 
     def _preallocated(self, at: Any, size: torch.Size) -> Any:
@@ -398,15 +412,23 @@ class NonTensorDataBase(NonTensorOps, _Named):
             raise RuntimeError(MSG_COPY_OF_STACK)
         if isinstance(value, (torch.Tensor, int, float)):
             raise RuntimeError(MSG_COPY_OF_OTHER)
+        self._check_source(value)
         return value if isinstance(value, NonTensorDataBase) else type(self)(value)
 
     def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Take the value of another one.
 
+        Args:
+            input_dict_or_td: the other one, or a mapping with the key ``"data"``.
+            *args: have no effect.
+            **kwargs: with ``inplace=True`` this is :meth:`update_`.
+
         Raises:
             RuntimeError: this one is locked.
             ValueError: the other one has a value for each element.
         """
+        if kwargs.get("inplace") and isinstance(input_dict_or_td, NonTensorOps):
+            return self.update_(input_dict_or_td)
         if isinstance(input_dict_or_td, NonTensorOps):
             self._check_unlocked()
             if not isinstance(input_dict_or_td, NonTensorDataBase):
@@ -478,10 +500,13 @@ class NonTensorDataBase(NonTensorOps, _Named):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state in the form that the published release reads."""
-        return {
+        state = {
             "tensordict": self._tensordict,
             "non_tensordict": self._non_tensordict,
         }
+        if self._has_files():
+            state["_memmap_prefix"] = self._memmap_prefix
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle, ours or the published release's."""
@@ -495,6 +520,9 @@ class NonTensorDataBase(NonTensorOps, _Named):
             self._metadata = fields["_metadata"]
         if td.is_locked:
             self._lock_tree()
+        if state.get("_memmap_prefix") is not None:
+            self._is_memmap = True
+            self._memmap_prefix = state["_memmap_prefix"]
 
     # Files of one buffer, and safetensors ---------------------------------------------
 

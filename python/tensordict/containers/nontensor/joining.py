@@ -66,14 +66,14 @@ def shown_together(members: Sequence[Any], dim: int) -> Any:
 class LinkedCells(list[Any]):
     """Cells whose values are those of other cells, which take what is written to these."""
 
-    def __init__(self, values: list[Any], homes: list[tuple[list[Any], int]]) -> None:
+    def __init__(self, values: list[Any], homes: list[tuple[Any, int]]) -> None:
         super().__init__(values)
         self._homes = homes
 
     def __setitem__(self, place: Any, value: Any) -> None:
         """Set the value here and where it is from."""
-        cells, at = self._homes[place]
-        cells[at] = value
+        member, at = self._homes[place]
+        member._put_cells([at], [value])
         super().__setitem__(place, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -162,11 +162,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             return self._cells
         return _taken(self._cells, self._places)
 
-    def _home(self, at: int) -> tuple[list[Any], int]:
-        """The cells and the position of the element ``at``, counted row by row."""
+    def _home(self, at: int) -> tuple[Any, int]:
+        """What has the element ``at``, counted row by row, in its cells, and where."""
         if self._places is None:
-            return self._cells, at
-        return self._cells, int(self._places.flatten()[at])
+            return self, at
+        return self, int(self._places.flatten()[at])
 
     def _index_tensor(self) -> torch.Tensor:
         """The position in the cells of each element ``[*B]``."""
@@ -254,12 +254,19 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         moved = call(places)
         if not moved.dim():
             member = self._member_class
-            return member._of(self._cells, int(moved), size, self._device)
+            return self._part(member._of(self._cells, int(moved), size, self._device))
         if _is_view(moved, places):
             made = self._sized(size, self._cells)
             made._places = moved
-            return made
+            return self._part(made)
         return self._sized(size, _taken(self._cells, moved))
+
+    def _part(self, made: Any) -> Any:
+        """``made``, which shares cells with this one and does not write to its files."""
+        whole = self if self._has_files() else self._saved_in
+        if whole is not None:
+            made._saved_in = whole
+        return made
 
     def _fitted(self, size: torch.Size) -> Self | None:
         size = torch.Size(size)
@@ -287,6 +294,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                     place = int(self._places[place])
                 member = self._member_class
                 made = member._of(self._cells, place, torch.Size(()), self._device)
+                self._part(made)
                 if self._is_locked:
                     made._lock_tree()
                 return made
@@ -419,16 +427,13 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         self._check_item(size, value)
         if _is_nothing(value):
             return
-        cells = self._cells
         flat = places.flatten().tolist()
         if isinstance(value, NonTensorStack):
-            for place, item in zip(flat, list(value._flat()), strict=True):
-                cells[place] = item
+            self._put_cells(flat, list(value._flat()))
             return
         if isinstance(value, NonTensorDataBase):
             value = value.data
-        for place in flat:
-            cells[place] = value
+        self._put_cells(flat, [value] * len(flat))
 
     def _written_at(self, at: Any, value: Any) -> Any:
         self._write(at, value)
@@ -458,6 +463,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             raise NotImplementedError(MSG_NOT_SUPPORTED.format(type(value)))
         elif not isinstance(value, NonTensorData):
             value = NonTensorData(value)
+        self._check_source(value)
         return value
 
     def update(  # type: ignore[override] # as TensorDictBase
@@ -465,9 +471,16 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     ) -> Self:
         """Take the values of another one.
 
+        Args:
+            input_dict_or_td: the other one.
+            *args: have no effect.
+            **kwargs: with ``inplace=True`` this is :meth:`update_`.
+
         Raises:
             RuntimeError: this one is locked.
         """
+        if kwargs.get("inplace") and isinstance(input_dict_or_td, NonTensorOps):
+            return self.update_(input_dict_or_td)
         self._check_unlocked()
         return self.update_(input_dict_or_td)
 
@@ -545,6 +558,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             self._device is None
             and self._td_dim_names is None
             and not self._is_locked
+            and not self._has_files()
             and not self.stack_dim
             and self._member_class is NonTensorData
         )
@@ -554,7 +568,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def __getstate__(self) -> dict[str, Any]:
         """The state in the form that the published release reads."""
-        return {
+        state = {
             "_is_locked": self._is_locked or None,
             "stack_dim": self.stack_dim,
             "_batch_size": self._batch_size,
@@ -562,12 +576,18 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             "_hook_out": None,
             "_hook_in": None,
         }
+        if self._has_files():
+            state["_memmap_prefix"] = self._memmap_prefix
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle, ours or the published release's."""
         self._become(_stack_of(state["tensordicts"], state.get("stack_dim", 0)))
         if state.get("_is_locked"):
             self._lock_tree()
+        if state.get("_memmap_prefix") is not None:
+            self._is_memmap = True
+            self._memmap_prefix = state["_memmap_prefix"]
 
 
 def _taken(cells: list[Any], places: torch.Tensor) -> list[Any]:
