@@ -50,6 +50,8 @@ def test_what_members_are_asked(tds, dim):
         ("member_values", (("a",),)),
         ("member_values", (("n", "c"),)),
         ("member_values", (("a", "c"),)),
+        ("stacked_values", (("a",), 1)),
+        ("stacked_values", (("n", "c"), 0)),
         ("common_keys", ()),
         ("merged_size", (dim,)),
         ("members_with_more", (1,)),

@@ -36,6 +36,30 @@ def member_values(members: list[Any], path: tuple[str, ...]) -> list[Any] | None
     return out or None
 
 
+def stacked_values(
+    members: list[Any], path: tuple[str, ...], dim: int
+) -> torch.Tensor | None:
+    """The leaves of all members at ``path`` in one tensor, stacked along ``dim``.
+
+    None where that takes more than ``torch.stack``: a member has none there, or a
+    container, or one that is held whole, or they do not fit.
+    """
+    values = member_values(members, path)
+    return None if values is None else _stacked_leaves(values, dim)
+
+
+def _stacked_leaves(values: list[Any], dim: int) -> torch.Tensor | None:
+    shape = None
+    for value in values:
+        if isinstance(value, CollectionProtocol) or is_unbatched(value):
+            return None
+        if shape is None:
+            shape = value.shape
+        elif value.shape != shape:
+            return None
+    return torch.stack(values, dim)
+
+
 def common_keys(members: list[Any]) -> list[str]:
     """The direct keys that all members have, in the order of the first."""
     if not members:
@@ -96,12 +120,9 @@ def stacked_members(members: list[Any], dim: int, cls: Any) -> Any:
         elif any(nested):
             return None
         else:
-            shape = group[0].shape
-            if any(is_unbatched(value) for value in group):
+            value = _stacked_leaves(group, dim)
+            if value is None:
                 return None
-            if any(value.shape != shape for value in group):
-                return None
-            value = torch.stack(group, dim)
         entries[key] = value
     return new(cls, entries, size, members[0]._device, None)
 
@@ -177,4 +198,5 @@ __all__ = [
     "merged_size",
     "rebuilt_members",
     "stacked_members",
+    "stacked_values",
 ]

@@ -27,6 +27,35 @@ fn member_values<'py>(
     path: &Bound<'py, PyTuple>,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
     let imports = imports(members.py())?;
+    match column(imports, members, path)? {
+        Some(values) => PyList::new(members.py(), values).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The leaves of all members at `path` in one tensor, stacked along `dim`.
+///
+/// None where that takes more than `torch.stack`: a member has none there, or a container,
+/// or one that is held whole, or they do not fit.
+#[pyfunction]
+fn stacked_values<'py>(
+    members: &Bound<'py, PyList>,
+    path: &Bound<'py, PyTuple>,
+    dim: usize,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let imports = imports(members.py())?;
+    match column(imports, members, path)? {
+        Some(values) => stacked_leaves(imports, members.py(), values, dim),
+        None => Ok(None),
+    }
+}
+
+/// The entries of all members at `path`; None where one has none, or there are no members.
+fn column<'py>(
+    imports: &Imports,
+    members: &Bound<'py, PyList>,
+    path: &Bound<'py, PyTuple>,
+) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
     let mut out = Vec::with_capacity(members.len());
     for member in members {
         let mut value = member;
@@ -38,10 +67,28 @@ fn member_values<'py>(
         }
         out.push(value);
     }
-    if out.is_empty() {
-        return Ok(None);
+    Ok((!out.is_empty()).then_some(out))
+}
+
+/// `torch.stack` of leaves; None where one is none, or is held whole, or they do not fit.
+fn stacked_leaves<'py>(
+    imports: &Imports,
+    py: Python<'py>,
+    values: Vec<Bound<'py, PyAny>>,
+    dim: usize,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    for value in &values {
+        if kind(imports, value)? != Kind::Leaf || container::is_unbatched(imports, value) {
+            return Ok(None);
+        }
     }
-    PyList::new(members.py(), out).map(Some)
+    let values = PyList::new(py, values)?.into_any();
+    let dim = dim.into_pyobject(py)?.into_any();
+    match ffi::call(imports.stack.bind(py), &[values, dim]) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_instance_of::<PyRuntimeError>(py) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn entry<'py>(
@@ -191,23 +238,14 @@ fn stacked<'py>(
     let entries = PyDict::new(py);
     for (key, group) in groups {
         let value = if kind(imports, &group[0])? == Kind::Leaf {
-            for value in &group {
-                if kind(imports, value)? != Kind::Leaf || container::is_unbatched(imports, value) {
-                    return Ok(None);
-                }
-            }
-            match imports.stack.bind(py).call1((PyList::new(py, group)?, dim)) {
-                Ok(value) => value,
-                Err(error) if error.is_instance_of::<PyRuntimeError>(py) => return Ok(None),
-                Err(error) => return Err(error),
-            }
+            stacked_leaves(imports, py, group, dim)?
         } else {
-            match stacked(imports, &group, dim, cls)? {
-                Some(value) => value,
-                None => return Ok(None),
-            }
+            stacked(imports, &group, dim, cls)?
         };
-        entries.set_item(key, value)?;
+        match value {
+            Some(value) => entries.set_item(key, value)?,
+            None => return Ok(None),
+        }
     }
     let none = py.None().into_bound(py);
     let device = container::device(imports, first)?;
@@ -329,6 +367,7 @@ fn cloned_members<'py>(members: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyLi
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(member_values, module)?)?;
+    module.add_function(wrap_pyfunction!(stacked_values, module)?)?;
     module.add_function(wrap_pyfunction!(common_keys, module)?)?;
     module.add_function(wrap_pyfunction!(merged_size, module)?)?;
     module.add_function(wrap_pyfunction!(members_with_more, module)?)?;

@@ -181,6 +181,9 @@ class ReadingOps(CollectionProtocol):
         """The entry at a nested key: a nested leaf without the stacks on the way."""
         path = _rust.unravel_key_to_tuple(key)
         if path and self._hook_out is None:
+            stacked = _rust.stacked_values(self.tensordicts, path, self.stack_dim)
+            if stacked is not None:
+                return stacked
             values = _rust.member_values(self.tensordicts, path)
             if values is not None and isinstance(values[0], torch.Tensor):
                 return stack_leaves(key, values, self.stack_dim)
