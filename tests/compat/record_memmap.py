@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import tensordict
-from tensordict import TensorDict
+from tensordict import TensorDict, set_lazy_legacy
 
 HERE = Path(__file__).parent / "memmap_0_15_3"
 
@@ -59,7 +59,26 @@ def main() -> None:
     grown.make_memmap("b", (3, 2), dtype=torch.int16).fill_(7)
     grown.make_memmap(("n", "c"), (3,)).fill_(2)
 
+    write_views()
     write_legacy()
+
+
+def write_views() -> None:
+    """The views of the lazy mode, one of them of another."""
+    td = TensorDict(
+        {"a": torch.arange(6).view(2, 3), "n": {"b": torch.ones(2, 3)}}, [2, 3]
+    )
+    with set_lazy_legacy(True):
+        views = {
+            "permute": td.permute(-1, 0),
+            "squeeze": td[:, :1].squeeze(-1),
+            "transpose": td.transpose(0, 1),
+            "unsqueeze": td.unsqueeze(0),
+            "view": td.view(3, 2),
+            "twice": td.unsqueeze(0).permute(2, 0, 1),
+        }
+    for name, view in views.items():
+        view.memmap(HERE / "views" / name)
 
 
 def write_legacy() -> None:

@@ -102,3 +102,28 @@ def test_saving_over_a_folder_of_the_release(tmp_path):
     shutil.copytree(HERE / "plain", target)
     TensorDict({"only": torch.ones(2)}, [2]).memmap(target)
     assert sorted(digest(target)) == ["meta.json", "only.memmap"]
+
+
+WHOLE = torch.arange(6).view(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("permute", WHOLE.permute(-1, 0)),
+        ("squeeze", WHOLE[:, 0]),
+        ("transpose", WHOLE.transpose(0, 1)),
+        ("unsqueeze", WHOLE.unsqueeze(0)),
+        ("view", WHOLE.view(3, 2)),
+        ("twice", WHOLE.unsqueeze(0).permute(2, 0, 1)),
+    ],
+)
+def test_views_of_the_lazy_mode(name, expected, tmp_path):
+    view = load(f"views/{name}")
+    assert type(view).__module__ == "tensordict._lazy"
+    assert view.batch_size == expected.shape
+    assert torch.equal(view["a"], expected)
+    assert torch.equal(view["n", "b"], torch.ones(expected.shape))
+    # What is saved of it is the same folder again, and so is a view for the release.
+    view.memmap(tmp_path / "again", copy_existing=True)
+    assert digest(tmp_path / "again") == digest(HERE / "views" / name)

@@ -15,11 +15,15 @@ from tensordict import _options, _rust
 from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.storage.lazy_views import load_view, plan_view, saved_view
+from tensordict.storage.tree import load_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 __all__ = [
+    "VIEW_TYPES",
     "_CustomOpTensorDict",
     "_PermutedTensorDict",
     "_SqueezedTensorDict",
@@ -76,6 +80,12 @@ class _CustomOpTensorDict(TensorDictBase):
         if batch_size is None:
             batch_size = self._apply(source.empty()).batch_size
         self._batch_size = torch.Size(batch_size)
+
+    @classmethod
+    def _seen_through(cls, source: Any, op: str, kwargs: dict[str, Any]) -> Self:
+        """The view of ``source`` through one of the operations of this module."""
+        back = {"size": source.batch_size} if op == "view" else kwargs
+        return cls(source, op, _VIEWS[op][1], kwargs, back)
 
     def _of_source(self, source: Any) -> Self:
         """The same view of another container of the same batch size."""
@@ -426,10 +436,9 @@ class _CustomOpTensorDict(TensorDictBase):
         """Whether the container that is viewed is in shared memory."""
         return self._source.is_shared()
 
-    def memmap_(self, *args: Any, **kwargs: Any) -> Self:
-        """Map the container that is viewed."""
-        self._source.memmap_(*args, **kwargs)
-        return self
+    def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
+        """Make files of zeros of the shapes seen here, as an ordinary container."""
+        return self._plain().memmap_like(*args, **kwargs)
 
     def share_memory_(self) -> Self:
         """Move the container that is viewed to shared memory."""
@@ -437,12 +446,24 @@ class _CustomOpTensorDict(TensorDictBase):
         return self
 
     def _save_plan(self, plan: Any, level: int) -> None:
-        self._plain()._save_plan(plan, level)
+        plan_view(self, plan, level)
 
     def _saved(
         self, leaves: Iterator[torch.Tensor], directory: Any, inplace: bool
     ) -> Any:
-        return self._plain()._saved(leaves, directory, False)
+        return saved_view(self, leaves, directory, inplace)
+
+    def _unlock_saved(self) -> Self:
+        self._source._unlock_saved()
+        return self
+
+    @classmethod
+    def _load_tree(cls, directory: Path, options: Any) -> Any:
+        return load_view(cls, directory, options)
+
+    def _take_loaded(self, loaded: Any) -> None:
+        other = loaded if not isinstance(loaded, type(self)) else loaded._source
+        load_into(self._source, other)
 
     def detach_(self) -> Self:
         """Detach the container that is viewed."""
@@ -498,13 +519,9 @@ def lazy_view(source: Any, op: str, kwargs: dict[str, Any]) -> Any:
         op: one of the operations of this module.
         kwargs: its arguments, dims counted from the front.
     """
-    kind, inverse = _VIEWS[op]
     if isinstance(source, _CustomOpTensorDict) and _undoes(source, op, kwargs):
         return source._source
-    back = kwargs
-    if op == "view":
-        back = {"size": source.batch_size}
-    return kind(source, op, inverse, kwargs, back)
+    return _VIEWS[op][0]._seen_through(source, op, kwargs)
 
 
 def _undoes(view: _CustomOpTensorDict, op: str, kwargs: dict[str, Any]) -> bool:
@@ -524,5 +541,8 @@ def _plain(td: Any) -> Any:
     return td._plain() if isinstance(td, _CustomOpTensorDict) else td
 
 
-for _class in (_CustomOpTensorDict, *(kind for kind, _ in _VIEWS.values())):
+VIEW_TYPES = (_CustomOpTensorDict, *(kind for kind, _ in _VIEWS.values()))
+"""All classes of views."""
+
+for _class in VIEW_TYPES:
     _class.__module__ = "tensordict._lazy"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
+from tensordict.containers.lazy_views import VIEW_TYPES
 from tensordict.containers.nontensor import MetaData, NonTensorData, NonTensorStack
 from tensordict.containers.view import _SubTensorDict
 from tensordict.interop import (
@@ -35,6 +36,8 @@ def install() -> None:
     old_text = "<class 'tensordict.tensordict.TensorDict'>"
     register_class(TensorDict, "tensordict", old_text, dense=True)
     register_class(_SubTensorDict, "tensordict._td", dense=False)
+    for view in VIEW_TYPES:
+        register_class(view, "tensordict._lazy", dense=False)
     for cls in (LazyStackedTensorDict, NonTensorData, NonTensorStack, MetaData):
         register_class(cls, "tensordict", dense=False)
     register_family(TensorClass)

@@ -1,0 +1,106 @@
+"""A view of the lazy mode as a directory: its source, and the operation it is seen through.
+
+The directory ``_source`` holds the whole source, ``meta.json`` the operation with its
+arguments, and those of the operation that undoes it. Only the operations of
+:mod:`tensordict.containers.lazy_views` are taken from a file, and only numbers as their
+arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tensordict.storage import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["load_view", "plan_view", "saved_view"]
+
+MSG_NO_VIEW = "{} holds no operation of a view that can be read: {!r}."
+
+_SOURCE = "_source"
+_DIM, _DIMS = "dim", "dims"
+_ARGUMENTS: dict[str, dict[str, str]] = {
+    "permute": {"dims": _DIMS},
+    "squeeze": {"dim": _DIM},
+    "transpose": {"dim0": _DIM, "dim1": _DIM},
+    "unsqueeze": {"dim": _DIM},
+    "view": {"size": _DIMS},
+}
+"""For each operation its arguments: a number, or a list of numbers."""
+
+
+def plan_view(view: Any, plan: Any, level: int) -> None:
+    """Add a view to a level of a plan: its whole source, and its operation."""
+    ((_, child_level, source),) = plan.add_entries(level, {_SOURCE: view._source})
+    source._save_plan(plan, child_level)
+    cls = type(view)
+    fields = {
+        "shape": list(view.batch_size),
+        "device": "cpu",
+        "_type": registry.type_text(cls),
+        "custom_op": view.custom_op,
+        "inv_op": view.inv_op,
+        "custom_op_kwargs": _to_json(view.custom_op_kwargs),
+        "inv_op_kwargs": _to_json(view.inv_op_kwargs),
+        "_format_version": 1,
+        "_class": registry.class_text(cls),
+    }
+    plan.close_level_as(level, json.dumps(fields))
+
+
+def saved_view(view: Any, leaves: Iterator[Any], directory: Any, inplace: bool) -> Any:
+    """The same view of the saved source."""
+    child = None if directory is None else directory.child(_SOURCE)
+    source = view._source._saved(leaves, child, inplace)
+    saved = view if inplace else view._of_source(source)
+    saved._source = source
+    saved._memmap_prefix = None if directory is None else directory.path
+    return saved
+
+
+def load_view(cls: Any, path: Path, options: Any) -> Any:
+    """Make the view that a directory holds.
+
+    Raises:
+        ValueError: its metadata has no operation that can be read.
+    """
+    from tensordict.storage.tree import load_directory
+
+    fields = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+    try:
+        op = fields["custom_op"]
+        kwargs = _checked(op, fields["custom_op_kwargs"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(MSG_NO_VIEW.format(path / "meta.json", error)) from error
+    loaded = cls._seen_through(load_directory(path / _SOURCE, options), op, kwargs)
+    loaded._memmap_prefix = None if options.mode == "r" else path
+    return loaded
+
+
+def _to_json(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: list(value) if isinstance(value, (list, tuple)) else value
+        for name, value in kwargs.items()
+    }
+
+
+def _checked(op: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an operation, as they were read.
+
+    Raises:
+        KeyError: there is no such operation.
+        ValueError: they are not its arguments.
+    """
+    kinds = _ARGUMENTS[op]
+    if set(kwargs) != set(kinds):
+        raise ValueError(f"{op} takes {sorted(kinds)}, got {sorted(kwargs)}")
+    for name, kind in kinds.items():
+        value = kwargs[name]
+        items = value if kind is _DIMS and isinstance(value, list) else [value]
+        if not all(type(item) is int for item in items):
+            raise ValueError(f"{name} of {op} is {value!r}")
+    return dict(kwargs)
