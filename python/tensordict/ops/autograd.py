@@ -268,6 +268,8 @@ def _without_none(td: Any) -> Any:
         elif value is None:
             continue
         entries[key] = value
+    if not td._is_dense:
+        return td._with_entries(entries)
     return _rust.new(type(td), entries, td._batch_size, td._device, td._td_dim_names)
 
 

@@ -162,7 +162,12 @@ class DisplayOps(CollectionProtocol):
 
     def _repr_parts(self) -> list[str]:
         """The indented lines of the long form, from ``fields=`` on."""
-        parts = [_fields_part("fields", self._repr_entries(), _options)]
+        fields = _fields_part("fields", self._repr_entries(), _options)
+        return [fields, *self._repr_properties()]
+
+    def _repr_properties(self) -> list[str]:
+        """The lines of the long form below the fields."""
+        parts = []
         if _options["show_batch_size"]:
             parts.append(f"    batch_size={self.batch_size}")
         if _options["show_device"]:

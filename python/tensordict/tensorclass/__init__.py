@@ -5,6 +5,7 @@ It holds a container with an entry per field that is set, and implements the pro
 containers over it, so that it has their whole vocabulary by inheritance.
 
 - ``base``: the container, and how attributes are read and written;
+- ``delegation``: the vocabulary, which is that of the container inside;
 - ``fields``: what a class body declares, and the ``__init__`` made of it;
 - ``casting``: what ``autocast`` makes of values;
 - ``attributes``: :class:`TensorAttrs`, the leaves of ``td.attrs()``;

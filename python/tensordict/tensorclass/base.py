@@ -24,10 +24,11 @@ from tensordict import _rust
 from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorCollection
 from tensordict.common import MSG_LOCKED
-from tensordict.ops.display import describe_fields
+from tensordict.ops.display import DisplayOps, describe_fields
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.registry import type_text
 from tensordict.tensorclass.casting import cast_field
+from tensordict.tensorclass.delegation import delegate, inside
 from tensordict.tensorclass.fields import OPTIONS, prepare
 from tensordict.tensorclass.files import load_class, plan_class
 
@@ -206,7 +207,8 @@ class TensorClass(_DataclassLike):
         return [field.name for field in dataclasses.fields(cls)]
 
     def _no_such_field(self, name: str) -> AttributeError:
-        msg = MSG_NO_FIELD.format(name, type(self).__name__, self._field_names())
+        fields = sorted(self._field_names())
+        msg = MSG_NO_FIELD.format(name, type(self).__name__, fields)
         return AttributeError(msg)
 
     def _set_attribute(self, name: str, value: Any) -> None:
@@ -328,6 +330,10 @@ class TensorClass(_DataclassLike):
     @classmethod
     def _check_keys(cls, entries: Any) -> None:
         expected = cls.__expected_keys__
+        if isinstance(entries, CollectionProtocol) and entries._is_dense:
+            entries = entries._tensordict
+            if entries.keys() <= expected:
+                return
         keys = {key if isinstance(key, str) else key[0] for key in entries.keys()}  # noqa: SIM118 - a collection's own
         if not keys <= expected:
             raise ValueError(MSG_KEYS.format(keys, expected, keys - expected))
@@ -465,13 +471,13 @@ class TensorClass(_DataclassLike):
         return self._tensordict._sample_entry(key)
 
     def _update_parts(self, source: Any) -> list[Any] | None:
-        return self._tensordict._update_parts(_inside(source))
+        return self._tensordict._update_parts(inside(source))
 
     def _member_operands(self, operands: Any) -> Any:
         return self._tensordict._member_operands(operands)
 
     def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
-        return self._tensordict._align_leaves(_inside(other), out, is_complete)
+        return self._tensordict._align_leaves(inside(other), out, is_complete)
 
     def _leaf_batch_dims(self, out: list[int]) -> None:
         self._tensordict._leaf_batch_dims(out)
@@ -510,8 +516,7 @@ class TensorClass(_DataclassLike):
         return self._wrap(_rust.clone_structure(self._tensordict))
 
     def _index(self, index: Any) -> Any:
-        part = self._tensordict._get_index(index)
-        return self if part is self._tensordict else self._wrap(part)
+        return self._wrap(self._tensordict._get_index(index))
 
     def _write_index(self, index: Any, value: Any) -> None:
         self._tensordict._write_index(index, value)
@@ -524,10 +529,10 @@ class TensorClass(_DataclassLike):
         return self._from_tensordict(joined) if same else joined
 
     def _stack_all(self, tds: Any, dim: int) -> Any:
-        return self._joined(tds, _rust.stack([_inside(td) for td in tds], dim))
+        return self._joined(tds, _rust.stack([inside(td) for td in tds], dim))
 
     def _cat_all(self, tds: Any, dim: int) -> Any:
-        return self._joined(tds, _rust.cat([_inside(td) for td in tds], dim))
+        return self._joined(tds, _rust.cat([inside(td) for td in tds], dim))
 
     def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
         if any(type(member) is not type(self) for member in members):
@@ -581,8 +586,8 @@ class TensorClass(_DataclassLike):
         )
 
     def _apply_nest(self, fn: Any, *others: Any, **kwargs: Any) -> Any:
-        others = tuple(_inside(other) for other in others)
-        kwargs["out"] = _inside(kwargs.get("out"))
+        others = tuple(inside(other) for other in others)
+        kwargs["out"] = inside(kwargs.get("out"))
         result = self._tensordict._apply_nest(fn, *others, **kwargs)
         if result is self._tensordict:
             return self
@@ -592,7 +597,7 @@ class TensorClass(_DataclassLike):
         self._tensordict._resize_batch(size)
 
     def _replace_content(self, result: Any) -> Self:
-        self._tensordict._replace_content(_inside(result))
+        self._tensordict._replace_content(inside(result))
         return self
 
     # Access ----------------------------------------------------------------------------
@@ -667,12 +672,51 @@ class TensorClass(_DataclassLike):
         raise RuntimeError(MSG_BOOL)
 
     def __contains__(self, item: Any) -> bool:
-        """Whether a part along the first batch dim is ``item``."""
-        return any(part is item for part in self)
+        """Whether a part along the first batch dim is ``item``, or equals it.
+
+        Raises:
+            RuntimeError: a comparison has a truth value per element.
+        """
+        return any(part is item or part == item for part in self)
+
+    def __delitem__(self, index: Any) -> NoReturn:
+        """Refuse: fields are attributes, and deleted as such."""
+        msg = "__delitem__"
+        raise AttributeError(msg)
+
+    def setdefault(self, key: Any, default: Any, inplace: bool = False) -> Any:
+        """The entry at a nested key, which is set to ``default`` where there is none."""
+        super().setdefault(key, default, inplace)
+        return _rust.get(self, key)
+
+    def set_non_tensor(self, key: Any, value: Any) -> Self:
+        """Store a value of any type in a field, whatever the options of the class.
+
+        Raises:
+            AttributeError: the key does not begin with a field.
+        """
+        path = _rust.unravel_key_to_tuple(key)
+        if path and not self.is_locked:
+            self._check_field(path[0])
+        self._tensordict.set_non_tensor(key, value)
+        return self
+
+    def entry_class(self, key: Any) -> type:
+        """The type of the entry at a nested key. See :meth:`TensorDict.entry_class`."""
+        return type(self._tensordict.get(key))
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """A copy as a plain :class:`TensorDict`, nested ones too."""
-        return self._tensordict.to_tensordict(retain_none=retain_none)
+        """A copy as a plain :class:`TensorDict`, nested ones too.
+
+        Args:
+            retain_none: whether fields that are not set are entries, with None.
+        """
+        made = self._tensordict.to_tensordict(retain_none=retain_none)
+        if retain_none:
+            for name in self._field_names():
+                if name not in made._entries():
+                    made.set_non_tensor(name, None)
+        return made
 
     def to_dict(self, *, retain_none: bool = True, **kwargs: Any) -> dict[str, Any]:
         """A dictionary of the fields; those that are not set are None.
@@ -751,7 +795,21 @@ class TensorClass(_DataclassLike):
 
     def empty(self, *args: Any, **kwargs: Any) -> Self:
         """An instance of the same batch size, device and names without any field set."""
-        return self._wrap(self._tensordict.empty(*args, **kwargs))
+        made: Self = _rust.wrap_fields(
+            type(self), self._tensordict.empty(*args, **kwargs)
+        )
+        return made
+
+    def replace(self, *args: Any, **kwargs: Any) -> Self:
+        """A copy that shares the leaves, with some fields exchanged.
+
+        See :meth:`TensorDict.replace`.
+        """
+        inner = _rust.clone_structure(self._tensordict)
+        made: Any = _rust.wrap_fields(type(self), inner)
+        # The fields that are exchanged are set before `__post_init__` sees them.
+        changed = super(TensorClass, made).replace(*args, **kwargs)
+        return self if changed is made else self._wrap(changed._tensordict)
 
     def create_nested(self, key: Any) -> Self:
         """Put an empty collection into a field. See :meth:`TensorDict.create_nested`.
@@ -770,7 +828,7 @@ class TensorClass(_DataclassLike):
     ) -> Any:
         """Take elements of this where ``condition`` holds. See :meth:`TensorDict.where`."""
         result = self._tensordict.where(
-            condition, _inside(other), out=_inside(out), **kwargs
+            condition, inside(other), out=inside(out), **kwargs
         )
         return self._from_tensordict(result) if out is None else out
 
@@ -783,7 +841,7 @@ class TensorClass(_DataclassLike):
         if isinstance(tensordict, TensorClass):
             self._tensordict.extend(tensordict._tensordict)
         else:
-            self._tensordict.extend([_inside(each) for each in tensordict])
+            self._tensordict.extend([inside(each) for each in tensordict])
 
     def numpy(self) -> Any:
         """Nested dictionaries of arrays that share the memory of the fields."""
@@ -824,7 +882,12 @@ class TensorClass(_DataclassLike):
     # Printing --------------------------------------------------------------------------
 
     def _repr_parts(self) -> list[str]:
-        return [*describe_fields(self._repr_entries()), *super()._repr_parts()[1:]]
+        # Of the container inside: a field may have the name of one of its properties.
+        properties = DisplayOps._repr_properties(self._tensordict)
+        return [*describe_fields(self._repr_entries()), *properties]
+
+    def _repr_head(self) -> list[str]:
+        return DisplayOps._repr_head(self._tensordict)
 
     def _repr_entries(self) -> list[tuple[str, Any]]:
         entries = self._tensordict._repr_entries()
@@ -848,11 +911,6 @@ def _with_classes(cls: Any, td: Any) -> Any:
     return td
 
 
-def _inside(value: Any) -> Any:
-    """The container inside a tensorclass; any other value as it is."""
-    return value._tensordict if isinstance(value, TensorClass) else value
-
-
 @functools.cache
 def _with_flags(cls: Any, flags: tuple[str, ...]) -> Any:
     """The base class with flags. The same flags give the same class."""
@@ -874,4 +932,5 @@ def _init_var_defaults(cls: Any) -> tuple[Any, ...]:
     )
 
 
+delegate(TensorClass)
 TensorClass.__module__ = "tensordict.tensorclass"

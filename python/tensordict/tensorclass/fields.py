@@ -37,6 +37,8 @@ MSG_RESERVED = (
 MSG_AUTOCAST = "autocast is exclusive with nocast."
 MSG_TENSOR_ONLY = "tensor_only and autocast or nocast are exclusive features."
 MSG_TENSOR_TYPES = "tensor_only requires types to be Tensor, Tensor-subtypes or None."
+MSG_TWICE = "The key {} is already set in kwargs"
+MSG_TOO_MANY = "{}.__init__() takes {} positional arguments but {} were given"
 MSG_REQUIRED = "{}.__init__() did not set the required field {!r}"
 
 _SCALARS: dict[Any, tuple[type, ...]] = {
@@ -81,6 +83,7 @@ def prepare(
         if name not in cls.__dict__:
             setattr(cls, name, dataclasses.field())
     dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    _pass_over_generated(cls)
     if "__hash__" not in cls.__dict__:
         cls.__hash__ = _frozen_hash if cls._frozen else None
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -131,6 +134,21 @@ def _forget_preparation(cls: Any, own: dict[str, Any]) -> None:
             field.default_factory,
         )
         setattr(cls, name, declared)
+
+
+def _pass_over_generated(cls: Any) -> None:
+    """Take for ``repr`` and ``==`` no method that was generated for a dataclass.
+
+    They stand in the class itself, where a later ``@dataclass`` leaves them alone.
+    """
+    for name in ("__repr__", "__eq__"):
+        found = (vars(base)[name] for base in cls.__mro__ if name in vars(base))
+        setattr(cls, name, next(each for each in found if not _is_generated(each)))
+
+
+def _is_generated(function: Any) -> bool:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code is not None and code.co_filename == "<string>"
 
 
 def _check_names(cls: Any, own: dict[str, Any]) -> None:
@@ -206,71 +224,125 @@ def _getter(name: str) -> Any:
 
 # The __init__ ------------------------------------------------------------------------
 
+_OWN_ARGUMENTS = ("batch_size", "device", "names", "lock")
+"""The arguments that every tensorclass takes besides its fields."""
+
 
 def _generated_init(cls: Any) -> Any:
-    """An ``__init__`` with one argument per field, and those of a collection."""
+    """An ``__init__`` with one argument per field, and those of a collection.
+
+    Entries come in the order in which arguments are given by name, then by position,
+    then by default. So it takes all of them as they come.
+    """
     fields = [
         field
         for field in cls.__dataclass_fields__.values()
         if field._field_type is not dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]
     ]
-    scope: dict[str, Any] = {
-        "_fill": _rust.fill_fields,
-        "_set_further": _set_further,
-        "_UNSET": _UNSET,
-    }
-    arguments: dict[bool, list[str]] = {False: [], True: []}
-    factories, entries, init_vars = [], [], []
-    for field in fields:
-        name, default = field.name, _default_of(field, scope)
-        if field.init:
-            arguments[field.kw_only].append(f"{name}={default}" if default else name)
-            value = name
-        elif default == "_UNSET":
-            value = f"_factory_{name}()"
-        elif default:
-            value = default
-        else:
-            continue
-        if field.init and default == "_UNSET":
-            factories.append(f"    if {name} is _UNSET: {name} = _factory_{name}()")
-        if field._field_type is dataclasses._FIELD_INITVAR:  # type: ignore[attr-defined]
-            init_vars.append(value)
-        else:
-            entries.append(f"{name!r}: {value}")
-    taken = {field.name for field in fields}
-    this = "self"
-    while this in taken:
-        this = f"_{this}"
+    names = [field.name for field in fields]
+    positional = [field.name for field in fields if field.init and not field.kw_only]
+    arguments = {field.name for field in fields if field.init}
     # A field that has the name of an argument of collections takes its place.
-    own = ["None" if name in taken else name for name in _OWN_ARGUMENTS]
-    keywords = [f"{name}=None" for name in _OWN_ARGUMENTS if name not in taken]
-    signature = [
-        this,
-        *arguments[False],
-        "*",
-        *arguments[True],
-        *keywords,
-        "**_unknown",
-    ]
-    lines = [
-        f"def __init__({', '.join(signature)}):",
-        *factories,
-        f"    _fill({this}, {{{', '.join(entries)}}}, {', '.join(own)})",
-        f"    if _unknown: _set_further({this}, _unknown)",
-    ]
-    if cls._frozen:
-        lines.append(f"    {this}._thaw()")
-    if hasattr(cls, "__post_init__"):
-        lines.append(f"    {this}.__post_init__({', '.join(init_vars)})")
-    if cls._frozen:
-        lines.append(f"    {this}._freeze()")
-    exec("\n".join(lines), scope)  # noqa: S102 - made of identifiers alone
-    function = scope["__init__"]
-    function.__qualname__ = f"{cls.__qualname__}.__init__"
-    function.__module__ = cls.__module__
-    function.__signature__ = _signature_of(fields)
-    return function
+    own = tuple(name for name in _OWN_ARGUMENTS if name not in names)
+    init_vars = tuple(
+        field.name
+        for field in fields
+        if field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
+    )
+    defaults = {
+        field.name: field.default
+        for field in fields
+        if field.default is not dataclasses.MISSING
+    }
+    factories = {
+        field.name: field.default_factory
+        for field in fields
+        if field.default_factory is not dataclasses.MISSING
+    }
+    # In the order of the fields, which is the order of the entries made of them.
+    optional = tuple(name for name in names if name in defaults or name in factories)
+    required = frozenset(arguments) - frozenset(optional)
+    has_post_init = hasattr(cls, "__post_init__")
+    is_frozen = cls._frozen
+    num_positional = len(positional)
+
+    def __init__(self: Any, /, *args: Any, **values: Any) -> None:  # noqa: N807 - it is one
+        given = {name: values.pop(name) for name in own if name in values}
+        if args:
+            if len(args) > num_positional:
+                msg = MSG_TOO_MANY.format(
+                    cls.__qualname__, num_positional + 1, len(args) + 1
+                )
+                raise TypeError(msg)
+            for name, value in zip(positional, args, strict=False):
+                if name in values:
+                    raise ValueError(MSG_TWICE.format(name))
+                values[name] = value
+        further = None
+        if not arguments.issuperset(values) or not required.issubset(values):
+            further = _split_further(cls, values, names, arguments, required)
+        for name in optional:
+            if name not in values:
+                values[name] = defaults[name] if name in defaults else factories[name]()
+        passed = [values.pop(name) for name in init_vars]
+        _rust.fill_fields(
+            self,
+            values,
+            given.get("batch_size"),
+            given.get("device"),
+            given.get("names"),
+        )
+        if further:
+            _set_further(self, further)
+        if is_frozen:
+            self._thaw()
+        if has_post_init:
+            self.__post_init__(*passed)
+        if is_frozen:
+            self._freeze()
+        if given.get("lock"):
+            self._tensordict.lock_()
+
+    __init__.__qualname__ = f"{cls.__qualname__}.__init__"
+    __init__.__module__ = cls.__module__
+    __init__.__annotations__ = {
+        **{field.name: field.type for field in fields if field.init},
+        "return": None,
+    }
+    __init__.__signature__ = _signature_of(fields)  # type: ignore[attr-defined]
+    return __init__
+
+
+def _split_further(
+    cls: Any,
+    values: dict[str, Any],
+    names: list[str],
+    arguments: set[str],
+    required: frozenset[str],
+) -> dict[str, Any]:
+    """Take what is no argument out of ``values``.
+
+    Raises:
+        TypeError: a required argument is missing.
+    """
+    further = {name: values.pop(name) for name in list(values) if name not in arguments}
+    missing = [name for name in names if name in required and name not in values]
+    if not missing:
+        return further
+    said = f"{len(missing)} required positional argument"
+    said += f"{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}"
+    name = f"{cls.__qualname__}.__init__()"
+    unknown = list(further)
+    if not unknown:
+        raise TypeError(f"{name} missing {said}")
+    what = (
+        f"an unexpected keyword argument {unknown[0]!r}"
+        if len(unknown) == 1
+        else f"unexpected keyword arguments {unknown}"
+    )
+    fields = sorted(cls._field_names())
+    msg = f"{name} got {what}. Its fields are {fields}. It is also missing {said}."
+    raise TypeError(msg)
 
 
 def _signature_of(fields: list[Any]) -> inspect.Signature:
@@ -300,21 +372,6 @@ def _signature_of(fields: list[Any]) -> inspect.Signature:
     return inspect.Signature(parameters, return_annotation=None)
 
 
-_OWN_ARGUMENTS = ("batch_size", "device", "names")
-"""The arguments that every tensorclass takes besides its fields."""
-
-
-def _default_of(field: Any, scope: dict[str, Any]) -> str:
-    """The name in ``scope`` of the default of a field; empty where there is none."""
-    if field.default is not dataclasses.MISSING:
-        scope[f"_default_{field.name}"] = field.default
-        return f"_default_{field.name}"
-    if field.default_factory is not dataclasses.MISSING:
-        scope[f"_factory_{field.name}"] = field.default_factory
-        return "_UNSET"
-    return ""
-
-
 def _set_further(tc: Any, values: dict[str, Any]) -> None:
     """Set the fields that are no arguments; any other name is an error."""
     for name, value in values.items():
@@ -332,6 +389,7 @@ def _wrapped_init(cls: Any, own_init: Any) -> Any:
         batch_size: Any = None,
         device: Any = None,
         names: Any = None,
+        lock: Any = None,
         **kwargs: Any,
     ) -> None:
         _rust.fill_fields(self, {}, batch_size, device, names)
@@ -341,6 +399,8 @@ def _wrapped_init(cls: Any, own_init: Any) -> Any:
         _fill_defaults(self)
         if cls._frozen:
             self._freeze()
+        if lock:
+            self._tensordict.lock_()
 
     return __init__
 

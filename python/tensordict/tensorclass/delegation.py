@@ -1,0 +1,120 @@
+"""The vocabulary of a tensorclass: each method is that of the container inside.
+
+A method that works on one collection gives the same for a tensorclass as for the
+container that holds its fields, as an instance of the class. So it is called there: the
+names of fields are in nobody's way, whatever kind of container it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from tensordict.checks import is_tensorclass
+from tensordict.collection import TensorCollection, TensorDictBase
+from tensordict.ops.access import AccessOps
+from tensordict.ops.consolidating import ConsolidatingOps
+from tensordict.ops.display import DisplayOps
+from tensordict.ops.distributed import DistributedOps
+from tensordict.ops.modules import ModulesOps
+from tensordict.ops.pickling import PicklingOps
+from tensordict.ops.saving import SavingOps
+from tensordict.ops.storing import StoringOps
+from tensordict.ops.torch_dispatch import TorchDispatchOps
+from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["delegate", "inside"]
+
+_OWN_TOPICS = frozenset(
+    topic
+    for base in (
+        # Entries are read and written as fields are,
+        AccessOps,
+        StoringOps,
+        # and files, texts and messages name the class.
+        ConsolidatingOps,
+        DisplayOps,
+        DistributedOps,
+        ModulesOps,
+        PicklingOps,
+        SavingOps,
+        TorchDispatchOps,
+        TensorCollection,
+    )
+    for topic in (base, *CollectionProtocol.__mro__)
+)
+_NOT_DELEGATED = ("__iter__", "__init__", "__init_subclass__")
+
+
+def delegate(cls: Any) -> None:
+    """Give a class around a container, as ``_tensordict``, the methods of that.
+
+    Those that ``cls`` has in its own body stay, and so do class methods.
+    """
+    for name, member in _vocabulary():
+        if name in vars(cls):
+            continue
+        if isinstance(member, property):
+            setattr(cls, name, _delegated_property(name, member))
+        else:
+            setattr(cls, name, _delegated_method(name, member))
+
+
+def _vocabulary() -> Iterator[tuple[str, Any]]:
+    """The public methods and properties of collections that can be delegated."""
+    seen = set()
+    for topic in TensorCollection.__mro__:
+        if topic in _OWN_TOPICS:
+            continue
+        for name, member in list(vars(topic).items()):
+            is_operator = name.startswith("__") and name.endswith("__")
+            if name in seen or name in _NOT_DELEGATED:
+                continue
+            if name.startswith("_") and not is_operator:
+                continue
+            if isinstance(member, (types.FunctionType, property)):
+                seen.add(name)
+                yield name, member
+
+
+def _delegated_method(name: str, function: Any) -> Any:
+    @functools.wraps(function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inner = self._tensordict
+        if kwargs:
+            kwargs = {key: inside(value) for key, value in kwargs.items()}
+        return _outside(self, getattr(inner, name)(*map(inside, args), **kwargs))
+
+    return method
+
+
+def _delegated_property(name: str, own: property) -> property:
+    def read(self: Any) -> Any:
+        return _outside(self, getattr(self._tensordict, name))
+
+    def write(self: Any, value: Any) -> None:
+        setattr(self._tensordict, name, inside(value))
+
+    return property(read, write if own.fset else None, doc=own.__doc__)
+
+
+def inside(value: Any) -> Any:
+    """The container inside a tensorclass; any other value as it is."""
+    is_one = is_tensorclass(value) and not value._is_non_tensor
+    return value._tensordict if is_one else value
+
+
+def _outside(tc: Any, result: Any) -> Any:
+    """What a method of the container inside ``tc`` gives, as a method of ``tc``."""
+    if result is tc._tensordict:
+        return tc
+    if isinstance(result, TensorDictBase):
+        return tc._from_tensordict(result)
+    kind = type(result)
+    if kind is list or kind is tuple:
+        return kind(_outside(tc, item) for item in result)
+    return result
