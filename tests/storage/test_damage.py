@@ -316,7 +316,9 @@ def start_saving(target: Path, sizes: list[int]) -> tuple[int, int]:
 
 
 def values_of(td: TensorDict) -> set[int]:
-    return {int(v) for leaf in td.values(True, True) for v in leaf.unique()}
+    # The least and the largest: where they are one, all are.
+    leaves = list(td.values(True, True))
+    return {int(v) for leaf in leaves for v in (leaf.min(), leaf.max())}
 
 
 @pytest.mark.parametrize("layout", KILLED)
@@ -421,11 +423,11 @@ def test_a_reader_beside_a_writer_sees_one_save(layout, tmp_path):
         os.read(report, 1)
         seen = set()
         end = time.monotonic() + 1.0
-        while time.monotonic() < end:
+        # On a busy machine longer: until the writer had its turn.
+        while time.monotonic() < end or len(seen) < 2:
             values = values_of(TensorDict.load_memmap(tmp_path / name))
             assert len(values) == 1, "leaves of two saves"
             seen |= values
-        assert len(seen) > 1
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

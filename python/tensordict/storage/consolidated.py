@@ -247,16 +247,15 @@ def load(filename: Path | str, requested: type | None = None) -> Any:
         RuntimeError: it is damaged: the message names the entry.
         ValueError: its description is no JSON.
     """
-    data_bytes, noted, text = _rust.read_consolidated(os.fspath(filename))
+    # As published, stores into what is loaded stay in this process.
+    mapped, data_bytes, noted, text = _rust.map_consolidated(os.fspath(filename))
     try:
         description = json.loads(text)
         notes = remarks.Remarks(json.loads(noted or "{}"))
     except json.JSONDecodeError as error:
         message = f"'{filename}' is no consolidated file: {error.msg}"
         raise json.JSONDecodeError(message, error.doc, error.pos) from None
-    # As published, stores into what is loaded stay in this process.
-    file = _rust.map_file(os.fspath(filename), "uint8", [data_bytes], "r")
-    source = Source(file.as_subclass(torch.Tensor), notes, filename, requested)
+    source = Source(mapped[:data_bytes], notes, filename, requested)
     loaded = source.container(description, ())
     return _mark(loaded, source.storage, description)
 

@@ -143,7 +143,7 @@ impl Target {
 
     fn save(self, job: &Job<'_>, plan: &Plan, path: &Path) -> StorageResult<()> {
         if self.is_archive() {
-            return archive::save(job, plan, path, Method::Stored);
+            return archive::save(job, plan, path, Method::Stored).map(drop);
         }
         let options = SaveOptions {
             exist_ok: true,

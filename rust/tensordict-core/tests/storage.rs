@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::json::{self, Value};
-use tensordict_core::storage::map::{Mapping, Mode, Root};
+use tensordict_core::storage::map::{FileIdentity, Mapping, Mode, Root};
 use tensordict_core::storage::metadata::{self, LeafMeta, LevelFields};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::read::{Node, ReadOptions, Tree, map_leaves, read_tree};
@@ -252,6 +252,7 @@ fn test_a_linked_leaf_stays_the_same_file() {
         Content::Link {
             path: path.clone(),
             memory,
+            file: FileIdentity::of_path(&path).unwrap(),
         },
     );
     // The other leaf's memory is gone by now, so it is given anew.

@@ -30,7 +30,7 @@ use super::json::Value;
 use super::map::{Mapping, Mode, Root, mapping_limit};
 use super::metadata::{self, LeafMeta};
 use super::names;
-use super::plan::{FileContent, Plan};
+use super::plan::{FileContent, Plan, PlannedLevel};
 use super::read::{Leaf, map_leaves};
 use super::sums::{SUMS_FILE, Sums, modified_ns};
 use super::work::WorkArea;
@@ -93,22 +93,23 @@ pub fn save(
         make(&new.join(&level.path))?;
     }
     let is_mapped = plan.leaves.len() <= mapping_limit();
+    // Before anything is linked: a file that is linked later is one that these sums are of.
+    let kept = (job.has_sums && plan.has_links()).then(|| read_sums(&target));
     let mut written = write(job, plan, &new, Place::New, is_mapped)?;
     if job.has_sums {
-        write_sums(job, plan, &new, &target, &mut written.sums)?;
+        write_sums(job, plan, &new, kept, &mut written.sums)?;
     }
     if job.is_durable {
         let sums: &[&str] = if job.has_sums { &[SUMS_FILE] } else { &[] };
         sync(job, plan, &new, sums)?;
     }
     job.progress.check()?;
-    match state {
-        State::Absent => publish(disk, &new, &target)?,
-        State::Whole { .. } => exchange(disk, &work, &target)?,
-        State::Mixed { named } => move_files(job, plan, &new, &target, named)?,
-    }
+    let is_moved = match state {
+        State::Mixed { named } => move_files(job, plan, &new, &target, named).map(|()| true)?,
+        State::Absent | State::Whole { .. } => replace(job, plan, &work, &target)?,
+    };
     if job.is_durable {
-        sync_directories(disk, plan, &target)?;
+        sync_directories(disk, if is_moved { &plan.levels } else { &[] }, &target)?;
     }
     if !is_mapped {
         return read_back(job, plan, &target);
@@ -125,10 +126,9 @@ fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec
     let old = target.join(SUMS_FILE);
     let kept = read_sums(target);
     let is_mapped = plan.leaves.len() <= mapping_limit();
-    if old.exists() {
-        job.disk
-            .remove_file(&old)
-            .map_err(|source| StorageError::io(&old, source))?;
+    match job.disk.remove_file(&old) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        removed => removed.map_err(|source| StorageError::io(&old, source))?,
     }
     let mut written = write(job, plan, target, Place::Existing, is_mapped)?;
     if job.has_sums {
@@ -137,7 +137,9 @@ fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec
         super::sparse::replace_file(&old, text.as_bytes())?;
     }
     if job.is_durable {
-        sync(job, plan, target, &[])?;
+        let sums: &[&str] = if job.has_sums { &[SUMS_FILE] } else { &[] };
+        sync(job, plan, target, sums)?;
+        sync_directories(job.disk, &[], target)?;
     }
     if !is_mapped {
         return read_back(job, plan, target);
@@ -170,11 +172,11 @@ fn write_sums(
     job: &Job<'_>,
     plan: &Plan,
     new: &Path,
-    target: &Path,
+    kept: Option<Sums>,
     sums: &mut Sums,
 ) -> StorageResult<()> {
-    if plan.has_links() {
-        keep_sums(plan, read_sums(target), sums);
+    if let Some(kept) = kept {
+        keep_sums(plan, kept, sums);
     }
     let path = new.join(SUMS_FILE);
     let refused = |source| StorageError::io(&path, source);
@@ -270,9 +272,13 @@ pub(crate) fn ensure_directories(disk: Disk<'_>, plan: &Plan, target: &Path) -> 
     for level in &plan.levels[1..] {
         let path = target.join(&level.path);
         refuse_symlink(&path)?;
-        if !path.is_dir() {
-            disk.make_directory(&path)
-                .map_err(|source| StorageError::io(&path, source))?;
+        if path.is_dir() {
+            continue;
+        }
+        match disk.make_directory(&path) {
+            // Another save made it just now.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+            made => made.map_err(|source| StorageError::io(&path, source))?,
         }
     }
     Ok(())
@@ -296,12 +302,26 @@ fn check_places(plan: &Plan, target: &Path) -> StorageResult<()> {
 }
 
 fn survey(target: &Path) -> StorageResult<State> {
+    for _ in 0..MAX_ATTEMPTS {
+        match try_survey(target) {
+            // It was replaced while it was looked at.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            state => return state.map_err(|source| StorageError::io(target, source)),
+        }
+    }
+    try_survey(target).map_err(|source| StorageError::io(target, source))
+}
+
+fn try_survey(target: &Path) -> io::Result<State> {
     let Ok(own) = fs::symlink_metadata(target) else {
         return Ok(State::Absent);
     };
     let mut named = BTreeSet::new();
-    let is_whole = survey_level(target, Path::new(""), &mut named)
-        .map_err(|source| StorageError::io(target, source))?;
+    let is_whole = survey_level(target, Path::new(""), &mut named)?;
+    if fs::symlink_metadata(target)?.ino() != own.ino() {
+        // What was seen is partly of another directory.
+        return Err(io::ErrorKind::NotFound.into());
+    }
     let is_mount = match target.parent().map(fs::metadata) {
         Some(Ok(parent)) => parent.dev() != own.dev(),
         _ => true,
@@ -385,6 +405,51 @@ fn names_in(
     known
 }
 
+/// How often the target may become something else before the save gives up.
+const MAX_ATTEMPTS: usize = 100;
+
+/// Puts the new directory in the place of the target, whatever that is by now: other processes may have
+/// made, replaced or deleted it while this save was written, or have put files into it. True where the
+/// files were moved one by one.
+fn replace(job: &Job<'_>, plan: &Plan, work: &WorkArea<'_>, target: &Path) -> StorageResult<bool> {
+    let (disk, new) = (job.disk, work.new_path());
+    let mut attempts = 0..MAX_ATTEMPTS;
+    loop {
+        let is_last = attempts.next().is_none();
+        let done = match survey(target)? {
+            State::Absent => publish(disk, &new, target),
+            State::Whole { .. } => exchange(disk, work, target),
+            State::Mixed { named } => {
+                check_places(plan, target)?;
+                return move_files(job, plan, &new, target, named).map(|()| true);
+            }
+        };
+        match done {
+            Err(StorageError::Io { source, .. })
+                if !is_last
+                    && matches!(
+                        source.kind(),
+                        io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound
+                    ) => {}
+            Err(error) => return Err(error),
+            Ok(Replaced::Done) => return Ok(false),
+            // Somebody put files into the target just before the exchange: they go back, and
+            // the save takes the place of what is there file by file.
+            Ok(Replaced::Others) => disk
+                .rename(&new, target, RenameFlags::EXCHANGE)
+                .map_err(|source| StorageError::io(target, source))?,
+        }
+    }
+}
+
+/// What the target was.
+enum Replaced {
+    /// Nothing, or wholly a save.
+    Done,
+    /// A directory with other files in it, which is now where the new one was.
+    Others,
+}
+
 /// Whether a file system does not know the flags of a rename.
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(
@@ -394,17 +459,18 @@ fn is_unsupported(error: &io::Error) -> bool {
 }
 
 /// Renames `new` to `target`, which does not exist.
-fn publish(disk: Disk<'_>, new: &Path, target: &Path) -> StorageResult<()> {
+fn publish(disk: Disk<'_>, new: &Path, target: &Path) -> StorageResult<Replaced> {
     let renamed = match disk.rename(new, target, RenameFlags::NOREPLACE) {
         Err(error) if is_unsupported(&error) => disk.rename(new, target, RenameFlags::empty()),
         renamed => renamed,
     };
-    renamed.map_err(|source| StorageError::io(target, source))
+    renamed.map_err(|source| StorageError::io(target, source))?;
+    Ok(Replaced::Done)
 }
 
 /// Puts the new directory in the place of the target; the old one stays in the work directory and
 /// is deleted with it.
-fn exchange(disk: Disk<'_>, work: &WorkArea<'_>, target: &Path) -> StorageResult<()> {
+fn exchange(disk: Disk<'_>, work: &WorkArea<'_>, target: &Path) -> StorageResult<Replaced> {
     let refused = |source: io::Error| StorageError::io(target, source);
     let new = work.new_path();
     disk.copy_permissions(target, &new).map_err(refused)?;
@@ -418,9 +484,18 @@ fn exchange(disk: Disk<'_>, work: &WorkArea<'_>, target: &Path) -> StorageResult
                     // Without the old data in place there would be none: it goes back.
                     let _ = fs::rename(&old, target);
                     refused(source)
-                })
+                })?;
+            Ok(Replaced::Done)
         }
-        exchanged => exchanged.map_err(refused),
+        exchanged => {
+            exchanged.map_err(refused)?;
+            // What was there is in the work directory, and is deleted with it.
+            let is_whole = survey_level(&new, Path::new(""), &mut BTreeSet::new());
+            Ok(match is_whole {
+                Ok(false) => Replaced::Others,
+                _ => Replaced::Done,
+            })
+        }
     }
 }
 
@@ -487,9 +562,9 @@ fn keep_length(disk: Disk<'_>, new: &Path, old: &Path) -> io::Result<()> {
     disk.set_modified(&file, modified_ns)
 }
 
-/// Brings the names in the target, and its own, to the disk.
-fn sync_directories(disk: Disk<'_>, plan: &Plan, target: &Path) -> StorageResult<()> {
-    let levels = plan.levels.iter().map(|level| target.join(&level.path));
+/// Brings the names in these levels of the target, and its own, to the disk.
+fn sync_directories(disk: Disk<'_>, levels: &[PlannedLevel], target: &Path) -> StorageResult<()> {
+    let levels = levels.iter().map(|level| target.join(&level.path));
     let parent = target.parent().map(Path::to_path_buf);
     for path in levels.chain(parent) {
         let refused = |source: io::Error| StorageError::io(&path, source);

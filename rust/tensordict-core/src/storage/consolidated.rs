@@ -116,8 +116,28 @@ pub struct Tail {
 /// # Errors
 /// The file cannot be read, or is no file of this layout.
 pub fn read_tail(path: &Path) -> StorageResult<Tail> {
+    let file = File::open(path).map_err(|source| StorageError::io(path, source))?;
+    tail_of(&file, path)
+}
+
+/// Reads what lies behind the data of a file, and maps it all; stores stay in this process. Both are of
+/// one file, also where another save takes its place meanwhile.
+///
+/// # Errors
+/// As [`read_tail`]; the kernel refuses.
+pub fn map(path: &Path) -> StorageResult<(Tail, Mapping)> {
     let refused = |source: io::Error| StorageError::io(path, source);
     let file = File::open(path).map_err(refused)?;
+    let tail = tail_of(&file, path)?;
+    let metadata = file.metadata().map_err(refused)?;
+    let length = tail.description_offset + tail.description.len() as u64;
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let mapping = Mapping::new(&file, &metadata, length, false).map_err(refused)?;
+    Ok((tail, mapping))
+}
+
+fn tail_of(file: &File, path: &Path) -> StorageResult<Tail> {
+    let refused = |source: io::Error| StorageError::io(path, source);
     let size = file.metadata().map_err(refused)?.len();
     let wrong = |reason: String| StorageError::BadMetadata {
         path: path.to_path_buf(),
@@ -126,7 +146,7 @@ pub fn read_tail(path: &Path) -> StorageResult<Tail> {
     };
     let length = size
         .checked_sub(8)
-        .map(|at| read_number(&file, at))
+        .map(|at| read_number(file, at))
         .transpose()
         .map_err(refused)?;
     let end = size.saturating_sub(8);
@@ -138,10 +158,10 @@ pub fn read_tail(path: &Path) -> StorageResult<Tail> {
         )));
     };
     let description_offset = end - length;
-    let description = read_text(&file, description_offset, length)
+    let description = read_text(file, description_offset, length)
         .map_err(refused)?
         .ok_or_else(|| wrong("its description is no text".to_owned()))?;
-    let (data_bytes, remarks) = read_remarks(&file, description_offset)
+    let (data_bytes, remarks) = read_remarks(file, description_offset)
         .map_err(refused)?
         .ok_or_else(|| wrong("the remarks before its description are no text".to_owned()))?;
     Ok(Tail {

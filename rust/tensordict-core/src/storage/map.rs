@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +52,15 @@ impl FileIdentity {
     #[must_use]
     pub fn of_path(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().as_ref().map(Self::of)
+    }
+
+    /// The file of a name in an open directory, if any. A link is a file of its own.
+    pub(crate) fn of_entry(directory: impl AsFd, name: &str) -> Option<Self> {
+        let found = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(Self {
+            device: found.st_dev,
+            inode: found.st_ino,
+        })
     }
 
     fn of(metadata: &Metadata) -> Self {
@@ -281,6 +291,30 @@ pub fn open(
         .map_err(|source| no_mapping(request.path, key(), source))
 }
 
+/// Opens a whole file as `mode` asks; and whether stores are to reach it.
+///
+/// What is read from the file that is returned, and what is mapped of it, is of one save, also where
+/// another takes its place meanwhile.
+///
+/// # Errors
+/// There is no such file, or it is not writable in [`Mode::Shared`].
+pub(crate) fn open_whole(path: &Path, mode: Mode) -> io::Result<(File, bool)> {
+    if mode != Mode::Private {
+        match File::options().read(true).write(true).open(path) {
+            Err(error) if mode == Mode::SharedIfWritable && is_read_only(&error) => {}
+            opened => return Ok((opened?, true)),
+        }
+    }
+    Ok((File::open(path)?, false))
+}
+
+fn is_read_only(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+    )
+}
+
 /// Opens a file and checks that it is long enough: the file, its metadata, the bytes to be mapped, and
 /// whether stores are to reach it.
 fn open_file(
@@ -310,13 +344,7 @@ fn open_file(
         None => OpenOptions::new().read(true).write(is_writable).open(path),
     };
     let file = match open(is_shared) {
-        Err(error)
-            if mode == Mode::SharedIfWritable
-                && matches!(
-                    error.kind(),
-                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-                ) =>
-        {
+        Err(error) if mode == Mode::SharedIfWritable && is_read_only(&error) => {
             is_shared = false;
             open(false).map_err(failed)?
         }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use indexmap::IndexMap;
 use rustix::io::Errno;
 
+use super::map::FileIdentity;
 use super::metadata::{self, Entry, LeafMeta, LevelFields};
 use super::names::{self, display_key};
 use super::region::Region;
@@ -34,6 +35,8 @@ pub enum Content {
         path: PathBuf,
         /// Its mapped memory.
         memory: Region,
+        /// Which file that is: another save can give the name to another one.
+        file: FileIdentity,
     },
     /// Nothing: the leaf is only described, as for sparse files.
     Absent,

@@ -27,6 +27,7 @@ use super::file::{FileSet, Segment};
 use super::io::Disk;
 use super::job::Job;
 use super::json::{self, Value};
+use super::map::{self, Mapping, Mode};
 use super::source::Source;
 use super::sums::{FileSum, Sum, Sums};
 use super::threads;
@@ -294,8 +295,27 @@ pub fn is_safetensors(path: &Path) -> bool {
 /// The file cannot be read; the header is none, or says what cannot be: the message names the
 /// tensor.
 pub fn read_header(path: &Path) -> StorageResult<Header> {
+    let file = File::open(path).map_err(|source| StorageError::io(path, source))?;
+    header_of(&file, path)
+}
+
+/// Reads and checks the header of a file, and maps it. Both are of one file, also where another save
+/// takes its place meanwhile.
+///
+/// # Errors
+/// As [`read_header`]; the file is not writable in [`Mode::Shared`].
+pub fn map(path: &Path, mode: Mode) -> StorageResult<(Header, Mapping)> {
     let refused = |source: io::Error| StorageError::io(path, source);
-    let file = File::open(path).map_err(refused)?;
+    let (file, is_shared) = map::open_whole(path, mode).map_err(refused)?;
+    let header = header_of(&file, path)?;
+    let length = usize::try_from(header.file_bytes).unwrap_or(usize::MAX);
+    let metadata = file.metadata().map_err(refused)?;
+    let mapping = Mapping::new(&file, &metadata, length, is_shared).map_err(refused)?;
+    Ok((header, mapping))
+}
+
+fn header_of(file: &File, path: &Path) -> StorageResult<Header> {
+    let refused = |source: io::Error| StorageError::io(path, source);
     let metadata = file.metadata().map_err(refused)?;
     if !metadata.is_file() {
         return Err(refused(io::Error::new(
@@ -312,7 +332,7 @@ pub fn read_header(path: &Path) -> StorageResult<Header> {
     }
     let mut length = [0; 8];
     Disk::REAL
-        .read_exact_at(&file, &mut length, 0)
+        .read_exact_at(file, &mut length, 0)
         .map_err(refused)?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER_BYTES {
@@ -330,7 +350,7 @@ pub fn read_header(path: &Path) -> StorageResult<Header> {
     }
     let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
     Disk::REAL
-        .read_exact_at(&file, &mut bytes, 8)
+        .read_exact_at(file, &mut bytes, 8)
         .map_err(refused)?;
     let text = String::from_utf8(bytes).map_err(|_| wrong("its header is no text".to_owned()))?;
     parse_header(&text, 8 + length, size).map_err(|(name, reason)| damaged(path, &name, reason))

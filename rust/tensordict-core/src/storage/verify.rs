@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use super::io::Disk;
 use super::json::Value;
+use super::map::FileIdentity;
 use super::metadata;
 use super::names::{self, display_key};
 use super::sums::{self, BLOCK_BYTES, FileSum, SUMS_FILE, Sum, Summer, Sums};
@@ -233,6 +234,23 @@ fn compare(file: &File, expected: &Expected) -> io::Result<Option<String>> {
 /// # Errors
 /// There is no save at `path`, or its metadata cannot be read.
 pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
+    let mut before = FileIdentity::of_path(path);
+    for _ in 0..MAX_ATTEMPTS {
+        let report = verify_once(path, threads);
+        let after = FileIdentity::of_path(path);
+        if after == before {
+            return report;
+        }
+        // Another save took its place: what was read is of both.
+        before = after;
+    }
+    verify_once(path, threads)
+}
+
+/// How often a save that is replaced while it is read is read again.
+const MAX_ATTEMPTS: usize = 100;
+
+fn verify_once(path: &Path, threads: usize) -> StorageResult<Report> {
     if path.is_dir() {
         return verify_tree(path, threads);
     }

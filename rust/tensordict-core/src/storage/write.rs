@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 
 use super::file::pour;
 use super::job::Job;
-use super::map::{Mapping, no_mapping};
+use super::map::{FileIdentity, Mapping, no_mapping};
 use super::plan::{Content, FileContent, Plan, PlannedFile, PlannedLeaf};
 use super::region::Region;
 use super::source::{Source, UNIT_BYTES};
@@ -209,9 +209,9 @@ impl Writer<'_> {
                 &linked
             }
             (_, Some(Content::Data(source))) => source,
-            (_, Some(Content::Link { path, memory })) => {
+            (_, Some(Content::Link { path, memory, file })) => {
                 // In its place already, or given a name in the new place.
-                if self.place == Place::Existing || disk.link(path, directory, name).is_ok() {
+                if self.place == Place::Existing || self.link(path, *file, directory, name) {
                     return self.job.progress.advance(memory.len() as u64);
                 }
                 linked = Source::Memory(*memory);
@@ -254,6 +254,28 @@ impl Writer<'_> {
             let _ = self.mappings[number].set(mapping);
         }
         Ok(())
+    }
+}
+
+impl Writer<'_> {
+    /// Gives the file `wanted` a name in `directory`; whether it has it. The file at `path` can be that
+    /// of another save by now, which is not linked.
+    fn link(
+        &self,
+        path: &Path,
+        wanted: FileIdentity,
+        directory: BorrowedFd<'_>,
+        name: &str,
+    ) -> bool {
+        if self.job.disk.link(path, directory, name).is_err() {
+            return false;
+        }
+        if FileIdentity::of_entry(directory, name) == Some(wanted) {
+            return true;
+        }
+        // Where it cannot be removed, making the file fails, and says so.
+        let _ = rustix::fs::unlinkat(directory, name, rustix::fs::AtFlags::empty());
+        false
     }
 }
 

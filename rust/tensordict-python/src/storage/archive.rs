@@ -115,6 +115,15 @@ impl OpenArchive {
 }
 
 impl OpenArchive {
+    /// An archive that was written just now; whether stores to tensors are to reach it.
+    pub(super) fn of(archive: Archive, is_shared: bool) -> Self {
+        Self {
+            archive,
+            is_shared,
+            mapping: std::sync::OnceLock::new(),
+        }
+    }
+
     /// A plain tensor over bytes of the archive, or over a copy of them.
     pub(super) fn tensor<'py>(
         &self,

@@ -78,6 +78,19 @@ fn read_consolidated(py: Python<'_>, path: PathBuf) -> PyResult<(u64, String, St
     Ok((tail.data_bytes, tail.remarks, tail.description))
 }
 
+/// A consolidated file: `(its bytes, mapped, bytes of data, remarks, description)`. Stores into the
+/// bytes stay in this process.
+#[pyfunction]
+fn map_consolidated(
+    py: Python<'_>,
+    path: PathBuf,
+) -> PyResult<(Bound<'_, PyAny>, u64, String, String)> {
+    let mapped = py.detach(|| consolidated::map(&path));
+    let (tail, mapping) = mapped.map_err(|error| exception(py, &error))?;
+    let bytes = bytes_over(py, mapping, &path)?;
+    Ok((bytes, tail.data_bytes, tail.remarks, tail.description))
+}
+
 /// Whether a file looks like a consolidated one.
 #[pyfunction]
 fn is_consolidated(path: PathBuf) -> bool {
@@ -87,5 +100,6 @@ fn is_consolidated(path: PathBuf) -> bool {
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(write_consolidated, module)?)?;
     module.add_function(wrap_pyfunction!(is_consolidated, module)?)?;
+    module.add_function(wrap_pyfunction!(map_consolidated, module)?)?;
     module.add_function(wrap_pyfunction!(read_consolidated, module)?)
 }

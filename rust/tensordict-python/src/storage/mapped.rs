@@ -53,11 +53,16 @@ impl Drop for Recorded {
 }
 
 /// Whether the `length` bytes at `pointer` are, all of them and shared, the file at `path`.
-pub(crate) fn is_file_at(pointer: *const u8, length: usize, path: &Path) -> bool {
-    let Some(record) = MAPPED.lock().get(&pointer.addr()).cloned() else {
-        return false;
-    };
-    record.is_shared && record.length == length && FileIdentity::of_path(path) == Some(record.file)
+pub(crate) fn whole_file_at(
+    pointer: *const u8,
+    length: usize,
+    path: &Path,
+) -> Option<FileIdentity> {
+    let record = MAPPED.lock().get(&pointer.addr()).cloned()?;
+    let is_it = record.is_shared
+        && record.length == length
+        && FileIdentity::of_path(path) == Some(record.file);
+    is_it.then_some(record.file)
 }
 
 /// The file that shared memory at an address is mapped from.

@@ -12,7 +12,6 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensordict_core::storage::job::Job;
-use tensordict_core::storage::map::{self, MapRequest};
 use tensordict_core::storage::safetensors::{self, NewFile, NewTensor};
 
 use super::exception;
@@ -105,16 +104,7 @@ fn read_safetensors<'py>(
     mode: Option<&str>,
 ) -> PyResult<(Texts, Bound<'py, PyDict>)> {
     let map_mode = parse_mode(mode)?;
-    let read = py.detach(|| {
-        let header = safetensors::read_header(&path)?;
-        let request = MapRequest {
-            path: &path,
-            length: header.file_bytes,
-            root: None,
-        };
-        let mapping = map::open(&request, map_mode, &|| "of this file".to_owned())?;
-        Ok((header, mapping))
-    });
+    let read = py.detach(|| safetensors::map(&path, map_mode));
     let (header, mapping) = read.map_err(|error| exception(py, &error))?;
     let shared = Shared::new(mapping, &path);
     let tensors = PyDict::new(py);

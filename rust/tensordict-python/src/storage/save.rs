@@ -25,7 +25,7 @@ use super::archive::OpenArchive;
 use super::dlpack::{self, Memory};
 use super::exception;
 use super::load::num_bytes;
-use super::mapped::{file_at, is_file_at, mapped_class, mapped_tensor};
+use super::mapped::{file_at, mapped_class, mapped_tensor, whole_file_at};
 
 /// How many entries of a level are taken in at once.
 type Pairs<'py> = Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>;
@@ -244,9 +244,8 @@ impl SavePlan {
                 archive::save(&job, &state.plan, &self.target, method)
             }
         });
-        written.map_err(|error| exception(py, &error))?;
-        let mode = self.is_sparse.then_some("r+");
-        let opened = OpenArchive::new(py, self.target.clone(), mode)?;
+        let archive = written.map_err(|error| exception(py, &error))?;
+        let opened = OpenArchive::of(archive, self.is_sparse);
         // Taken out for the while, since Python runs: the plan is done with.
         let leaves = std::mem::take(&mut self.state.lock().leaves);
         let paths: Vec<PathBuf> = {
@@ -499,11 +498,12 @@ impl SavePlan {
         };
         if is_same_path(&filename, &path) {
             if let Source::Memory(region) = source
-                && is_file_at(memory.pointer, memory.num_bytes, &path)
+                && let Some(file) = whole_file_at(memory.pointer, memory.num_bytes, &path)
             {
                 return Ok(Content::Link {
                     path,
                     memory: region,
+                    file,
                 });
             }
         } else if !self.copies_existing {

@@ -60,7 +60,7 @@ impl Archive {
     /// # Errors
     /// There is no such file, or it is no archive.
     pub fn open(path: &Path) -> StorageResult<Self> {
-        Self::open_file(
+        Self::of_file(
             path,
             File::open(path).map_err(|source| StorageError::io(path, source))?,
         )
@@ -72,10 +72,10 @@ impl Archive {
     /// As [`Archive::open`]; the file is not writable.
     pub fn open_writable(path: &Path) -> StorageResult<Self> {
         let file = File::options().read(true).write(true).open(path);
-        Self::open_file(path, file.map_err(|source| StorageError::io(path, source))?)
+        Self::of_file(path, file.map_err(|source| StorageError::io(path, source))?)
     }
 
-    fn open_file(path: &Path, file: File) -> StorageResult<Self> {
+    pub(super) fn of_file(path: &Path, file: File) -> StorageResult<Self> {
         let not_archive = |reason: String| StorageError::NotArchive {
             path: path.to_path_buf(),
             reason,

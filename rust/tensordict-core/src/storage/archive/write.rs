@@ -71,21 +71,21 @@ struct Record {
     sum: Sum,
 }
 
-/// Saves `plan` as the archive `target`.
+/// Saves `plan` as the archive `target`; the archive, whatever takes its place later.
 ///
 /// # Errors
 /// The operating system refuses, the job was cancelled, the target is a directory. What was there is
 /// then as it was.
-pub fn save(job: &Job<'_>, plan: &Plan, target: &Path, method: Method) -> StorageResult<()> {
+pub fn save(job: &Job<'_>, plan: &Plan, target: &Path, method: Method) -> StorageResult<Archive> {
     refuse_directory(target)?;
     write_archive(job, target, planned(plan, false), method)
 }
 
-/// Makes an archive of zeros for `plan`, which takes no space until it is stored to.
+/// Makes an archive of zeros for `plan`, which takes no space until it is stored to; the archive.
 ///
 /// # Errors
 /// As [`save`].
-pub fn create(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<()> {
+pub fn create(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Archive> {
     refuse_directory(target)?;
     // What is to be filled has no sums until it is sealed.
     let job = Job {
@@ -103,7 +103,7 @@ pub fn pack(job: &Job<'_>, source: &Path, target: &Path, method: Method) -> Stor
     refuse_directory(target)?;
     let mut entries = Vec::new();
     collect(source, "", &mut entries)?;
-    write_archive(job, target, entries, method)
+    write_archive(job, target, entries, method).map(drop)
 }
 
 fn refuse_directory(target: &Path) -> StorageResult<()> {
@@ -193,14 +193,14 @@ fn write_archive(
     target: &Path,
     entries: Vec<NewEntry>,
     method: Method,
-) -> StorageResult<()> {
+) -> StorageResult<Archive> {
     job.progress
         .expect(entries.iter().map(|entry| entry.content.len()).sum());
     save_file(job, target, |writer| {
         writer.take_crc32();
         let mut out = Out {
             job,
-            writer,
+            writer: &mut *writer,
             offset: 0,
             slab: Vec::new(),
             records: Vec::with_capacity(entries.len() + 1),
@@ -223,7 +223,12 @@ fn write_archive(
         if job.has_sums {
             out.sums()?;
         }
-        out.directory()
+        out.directory()?;
+        let file = writer.file().try_clone();
+        Archive::of_file(
+            target,
+            file.map_err(|source| StorageError::io(target, source))?,
+        )
     })
 }
 
