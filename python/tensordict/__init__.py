@@ -52,6 +52,7 @@ from tensordict.interop import hooks as _hooks
 
 # The module comes first: the function of the same name then takes the name.
 from tensordict.memmap import MemmapTensor, MemoryMappedTensor
+from tensordict.metatensor import MetaTensor
 from tensordict.ops.display import get_printoptions, set_printoptions
 from tensordict.ops.joining import (
     cat,
@@ -111,6 +112,7 @@ __all__ = [
     "MemmapTensor",
     "MemoryMappedTensor",
     "MetaData",
+    "MetaTensor",
     "NestedKey",
     "NonTensorData",
     "NonTensorDataBase",
