@@ -14,12 +14,13 @@ import torch
 from tensordict import _options, _rust
 from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.plain_walks import PlainWalks
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.lazy_views import load_view, plan_view, saved_view
 from tensordict.storage.tree import load_into
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = [
@@ -49,7 +50,7 @@ REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
 SHAPE_TAIL = 1
 
 
-class _CustomOpTensorDict(TensorDictBase):
+class _CustomOpTensorDict(PlainWalks, TensorDictBase):
     """A container seen through an operation on its batch dims.
 
     Args:
@@ -105,7 +106,7 @@ class _CustomOpTensorDict(TensorDictBase):
         """A container of the batch size of the source, with the operation applied."""
         kwargs = self.custom_op_kwargs
         if isinstance(td, _CustomOpTensorDict):
-            td = td._plain()
+            td = td._shown()
         op = self.custom_op
         call = (op, (), kwargs)
         if op == "permute":
@@ -139,7 +140,7 @@ class _CustomOpTensorDict(TensorDictBase):
             )
         return held._tensordict[key]
 
-    def _plain(self) -> Any:
+    def _shown(self) -> Any:
         """The container with the operation applied: its leaves are views."""
         return self._apply(self._source)
 
@@ -220,7 +221,7 @@ class _CustomOpTensorDict(TensorDictBase):
                 key: self._seen(key, value)
                 for key, value in list(self._source._entries().items())
             }
-        return dict(self._plain()._entries())
+        return dict(self._shown()._entries())
 
     def _get_entry(self, key: str, default: Any) -> Any:
         value = self._source._get_entry(key, NO_DEFAULT)
@@ -237,16 +238,16 @@ class _CustomOpTensorDict(TensorDictBase):
         return self._source._sample_entries()
 
     def _index(self, index: Any) -> Any:
-        return _rust.index(self._plain(), index)
+        return _rust.index(self._shown(), index)
 
     def _get_index(self, index: Any) -> Any:
         return self._index(index)
 
     def _as_dense(self) -> Any:
-        return self._plain()
+        return self._shown()
 
     def _as_plain(self) -> Any:
-        return self._plain()
+        return self._shown()
 
     def _with_entries(self, entries: dict[str, Any]) -> Any:
         return _rust.new(
@@ -291,7 +292,7 @@ class _CustomOpTensorDict(TensorDictBase):
         self._source._write_into(key, held, self._undone(key, value), non_blocking)
 
     def _set_index(self, index: Any, value: Any) -> None:
-        plain = self._plain()
+        plain = self._shown()
         if self.is_locked:
             plain.lock_()
         plain._set_index(index, value)
@@ -306,56 +307,15 @@ class _CustomOpTensorDict(TensorDictBase):
 
     # Walking -------------------------------------------------------------------------------
 
-    def _map_leaves(
-        self,
-        op: str | Callable[..., Any],
-        args: tuple[Any, ...],
-        prefix: torch.Size | None,
-        names: Any,
-        tail: int,
-        lock: bool,
-        k: int,
-    ) -> Any:
+    def _refuse(self, op: Any) -> None:
         if op in REFUSED and not _options.lazy_legacy():
             raise RuntimeError(MSG_VIEW if op == "view" else MSG_SHAPE.format(op))
-        plain = self._plain()
-        result = _rust.map_leaves(plain, op, args, prefix, names, tail, False, k)
-        if lock and self.is_locked:
-            _rust.lock_tree(result)
-        return result
-
-    def _split_leaves(
-        self,
-        op: str | Callable[..., Any],
-        args: tuple[Any, ...],
-        prefixes: list[torch.Size],
-        names: Any,
-        lock: bool,
-        k: int,
-    ) -> list[Any]:
-        plain = self._plain()
-        results = _rust.split_leaves(plain, op, args, prefixes, names, False, k)
-        if lock and self.is_locked:
-            for result in results:
-                _rust.lock_tree(result)
-        return results
 
     def _leaves(self, out: list[Any]) -> None:
-        _rust.leaves(self._plain(), out)
-
-    def _rebuild(self, values: Any, lock: bool) -> Any:
-        plain = self._plain()
-        leaves = [next(values) for _ in _rust.leaves(plain)]
-        return _rust.rebuild(plain, leaves, True, False)
+        _rust.leaves(self._shown(), out)
 
     def _clone_structure(self) -> Any:
         return self._of_source(_rust.clone_structure(self._source))
-
-    def _stack_all(self, tds: Any, dim: int) -> Any:
-        return _rust.stack([_plain(td) for td in tds], dim)
-
-    def _cat_all(self, tds: Any, dim: int) -> Any:
-        return _rust.cat([_plain(td) for td in tds], dim)
 
     # What it does differently -----------------------------------------------------------------
 
@@ -373,13 +333,13 @@ class _CustomOpTensorDict(TensorDictBase):
 
     def unflatten(self, *args: Any, **kwargs: Any) -> Any:
         """Split one batch dim into several, in an ordinary container."""
-        return self._plain().unflatten(*args, **kwargs)
+        return self._shown().unflatten(*args, **kwargs)
 
     def split_keys(self, *args: Any, **kwargs: Any) -> Any:
         """Several ordinary containers of the entries of several sets of keys."""
         if kwargs.get("inplace"):
             return super().split_keys(*args, **kwargs)
-        return _rust.clone_structure(self._plain()).split_keys(*args, **kwargs)
+        return _rust.clone_structure(self._shown()).split_keys(*args, **kwargs)
 
     def select(
         self,
@@ -392,18 +352,18 @@ class _CustomOpTensorDict(TensorDictBase):
         if inplace:
             self._source.select(*keys, inplace=True, strict=strict)
             return self
-        return self._plain().select(*keys, strict=strict)
+        return self._shown().select(*keys, strict=strict)
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
         """Drop the entries at ``keys``, in an ordinary container."""
         if inplace:
             self._source.exclude(*keys, inplace=True)
             return self
-        return self._plain().exclude(*keys)
+        return self._shown().exclude(*keys)
 
     def contiguous(self, **kwargs: Any) -> Any:
         """An ordinary container of contiguous leaves."""
-        return self._plain().contiguous(**kwargs)
+        return self._shown().contiguous(**kwargs)
 
     def is_contiguous(self) -> bool:
         """False: the leaves are those of another shape."""
@@ -438,7 +398,7 @@ class _CustomOpTensorDict(TensorDictBase):
 
     def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
         """Make files of zeros of the shapes seen here, as an ordinary container."""
-        return self._plain().memmap_like(*args, **kwargs)
+        return self._shown().memmap_like(*args, **kwargs)
 
     def share_memory_(self) -> Self:
         """Move the container that is viewed to shared memory."""
@@ -535,10 +495,6 @@ def _undoes(view: _CustomOpTensorDict, op: str, kwargs: dict[str, Any]) -> bool:
     if op == "transpose":
         return set(kwargs.values()) == set(view.inv_op_kwargs.values())
     return view.inv_op_kwargs == kwargs
-
-
-def _plain(td: Any) -> Any:
-    return td._plain() if isinstance(td, _CustomOpTensorDict) else td
 
 
 VIEW_TYPES = (_CustomOpTensorDict, *(kind for kind, _ in _VIEWS.values()))

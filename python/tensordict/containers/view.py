@@ -10,6 +10,7 @@ from tensordict import _rust
 from tensordict.collection import TensorDictBase
 from tensordict.common import MSG_LOCKED, missing_key, value_of
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.plain_walks import PlainWalks
 from tensordict.indices import _WHOLE
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
@@ -53,7 +54,7 @@ MSG_SET = (
 )
 
 
-class _SubTensorDict(TensorDictBase):
+class _SubTensorDict(PlainWalks, TensorDictBase):
     """The part of ``source`` at ``idx``. Nothing is copied until an entry is read.
 
     Reading gives ``source[key][idx]``, writing does ``source[key][idx] = value``: entries
@@ -252,7 +253,7 @@ class _SubTensorDict(TensorDictBase):
         if isinstance(value, CollectionProtocol):
             if value._is_dense or value._is_non_tensor:
                 return value_of(_rust.index(value, self.idx))
-            return _SubTensorDict._of_child(value, self)._as_plain_part()
+            return _SubTensorDict._of_child(value, self)._shown()
         return value[self.idx]
 
     def __getitem__(self, index: Any) -> Any:
@@ -293,16 +294,16 @@ class _SubTensorDict(TensorDictBase):
         """An ordinary container of the same parts; nested ones stay views."""
         return self._with_entries(self._entries())
 
-    def _as_plain_part(self) -> Any:
+    def _shown(self) -> Any:
         """An ordinary container of the same parts, all the way down."""
         entries = {
-            key: value._as_plain_part() if isinstance(value, _SubTensorDict) else value
+            key: value._shown() if isinstance(value, _SubTensorDict) else value
             for key, value in self._entries().items()
         }
         return self._with_entries(entries)
 
     def _as_source(self) -> Any:
-        return self._as_plain_part()
+        return self._shown()
 
     def _with_entries(self, entries: dict[str, Any]) -> Any:
         return _rust.new(
@@ -415,7 +416,7 @@ class _SubTensorDict(TensorDictBase):
             wanted = keys is None or any(path[0] == name for path in keys)
             if wanted and self._source._get_entry(name, NO_DEFAULT) is NO_DEFAULT:
                 raise missing_key(self, name)
-        plain = self._as_plain_part()
+        plain = self._shown()
         _rust.copy_into(plain, source, keys, non_blocking)
         self._store(iter(_rust.leaves(plain)))
 
@@ -430,7 +431,7 @@ class _SubTensorDict(TensorDictBase):
         if not inplace or input_dict_or_td is self:
             return super().update(input_dict_or_td, clone, inplace, **kwargs)
         # What is read may be a copy: it is written there, then into the parent.
-        plain = self._as_plain_part()
+        plain = self._shown()
         if self.is_locked:
             plain.lock_()
         plain.update(input_dict_or_td, clone, True, **kwargs)
@@ -464,40 +465,10 @@ class _SubTensorDict(TensorDictBase):
 
     # Walking -----------------------------------------------------------------------
 
-    def _map_leaves(
-        self,
-        op: str | Callable[..., Any],
-        args: tuple[Any, ...],
-        prefix: torch.Size | None,
-        names: Any,
-        tail: int,
-        lock: bool,
-        k: int,
-    ) -> Any:
+    def _refuse(self, op: Any) -> None:
         if op in REFUSED:
             hint = "`reshape` or " if op == "view" else ""
             raise RuntimeError(MSG_SHAPE.format(op, hint))
-        plain = self._as_plain_part()
-        result = _rust.map_leaves(plain, op, args, prefix, names, tail, False, k)
-        if lock and self.is_locked:
-            _rust.lock_tree(result)
-        return result
-
-    def _split_leaves(
-        self,
-        op: str | Callable[..., Any],
-        args: tuple[Any, ...],
-        prefixes: list[torch.Size],
-        names: Any,
-        lock: bool,
-        k: int,
-    ) -> list[Any]:
-        plain = self._as_plain_part()
-        results = _rust.split_leaves(plain, op, args, prefixes, names, False, k)
-        if lock and self.is_locked:
-            for result in results:
-                _rust.lock_tree(result)
-        return results
 
     def _leaves(self, out: list[Any]) -> None:
         for value in self._entries().values():
@@ -505,11 +476,6 @@ class _SubTensorDict(TensorDictBase):
                 value._leaves(out)
             else:
                 out.append(value)
-
-    def _rebuild(self, values: Any, lock: bool) -> Any:
-        plain = self._as_plain_part()
-        leaves = [next(values) for _ in _rust.leaves(plain)]
-        return _rust.rebuild(plain, leaves, True, False)
 
     def _clone_structure(self) -> Self:
         # Entries can be added to and removed from a copy: it has a source of its own,
@@ -522,12 +488,6 @@ class _SubTensorDict(TensorDictBase):
         copy.idx = self.idx
         return copy
 
-    def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
-        return _rust.stack([_plain(td) for td in tds], dim)
-
-    def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
-        return _rust.cat([_plain(td) for td in tds], dim)
-
     # What a part cannot do, or does differently --------------------------------------
 
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
@@ -535,17 +495,17 @@ class _SubTensorDict(TensorDictBase):
         if inplace:
             raise NotImplementedError(MSG_INPLACE)
         mask.ndimension()
-        return _rust.index(self._as_plain_part(), mask)
+        return _rust.index(self._shown(), mask)
 
     def where(self, condition: torch.Tensor, other: Any, **kwargs: Any) -> Any:
         """Choose between the part and another collection, in an ordinary, unlocked one."""
-        return self._as_plain_part().where(condition, other, **kwargs)
+        return self._shown().where(condition, other, **kwargs)
 
     def to_padded_tensor(
         self, padding: float = 0.0, mask_key: NestedKeyLike | None = None
     ) -> Any:
         """The parts as an ordinary collection: none of them is ragged."""
-        return self._as_plain_part().to_padded_tensor(padding, mask_key)
+        return self._shown().to_padded_tensor(padding, mask_key)
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Copy what the part shows, then move it. See ``TensorDict.to``.
@@ -577,7 +537,7 @@ class _SubTensorDict(TensorDictBase):
         """Split one batch dim into several, in an ordinary collection."""
         if inplace:
             raise NotImplementedError(MSG_INPLACE)
-        result = self._as_plain_part().unflatten(dim, unflattened_size)
+        result = self._shown().unflatten(dim, unflattened_size)
         if self.is_locked:
             _rust.lock_tree(result)
         return self._remember(result, "unflatten", (dim, unflattened_size), {})
@@ -615,13 +575,13 @@ class _SubTensorDict(TensorDictBase):
         """Keep only the entries at ``keys``, in an ordinary collection."""
         if inplace:
             raise RuntimeError(MSG_INPLACE_KEYS.format("select"))
-        return self._as_plain_part().select(*keys, strict=strict)
+        return self._shown().select(*keys, strict=strict)
 
     def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
         """Keep all entries but those at ``keys``, in an ordinary collection."""
         if inplace:
             raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
-        return self._as_plain_part().exclude(*keys)
+        return self._shown().exclude(*keys)
 
     def flatten_keys(
         self,
@@ -727,10 +687,6 @@ class _SubTensorDict(TensorDictBase):
         """Refused: detach the collection it belongs to."""
         msg = "Detaching a sub-tensordict in-place cannot be done."
         raise RuntimeError(msg)
-
-
-def _plain(td: Any) -> Any:
-    return td._as_plain_part() if isinstance(td, _SubTensorDict) else td
 
 
 _SubTensorDict.__module__ = "tensordict._td"

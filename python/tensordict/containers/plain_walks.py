@@ -1,0 +1,77 @@
+"""Walks over a view: they are done on an ordinary container of what it shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import torch
+
+__all__ = ["PlainWalks"]
+
+
+class PlainWalks(CollectionProtocol):
+    """Walks that are done on an ordinary container of what a view shows.
+
+    Their results are ordinary containers, locked as the view is where that is asked for.
+    """
+
+    def _shown(self) -> Any:
+        """An ordinary container of what the view shows, down to the last entry."""
+        raise NotImplementedError
+
+    def _refuse(self, op: Any) -> None:
+        """Raise where ``op`` is an operation that the view does not take."""
+
+    def _map_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefix: torch.Size | None,
+        names: Any,
+        tail: int,
+        lock: bool,
+        k: int,
+    ) -> Any:
+        self._refuse(op)
+        shown = self._shown()
+        result = _rust.map_leaves(shown, op, args, prefix, names, tail, False, k)
+        if lock and self.is_locked:
+            _rust.lock_tree(result)
+        return result
+
+    def _split_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefixes: list[torch.Size],
+        names: Any,
+        lock: bool,
+        k: int,
+    ) -> list[Any]:
+        shown = self._shown()
+        results = _rust.split_leaves(shown, op, args, prefixes, names, False, k)
+        if lock and self.is_locked:
+            for result in results:
+                _rust.lock_tree(result)
+        return results
+
+    def _rebuild(self, values: Iterator[Any], lock: bool) -> Any:
+        shown = self._shown()
+        leaves = [next(values) for _ in _rust.leaves(shown)]
+        return _rust.rebuild(shown, leaves, True, False)
+
+    def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
+        return _rust.stack([_shown(td) for td in tds], dim)
+
+    def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
+        return _rust.cat([_shown(td) for td in tds], dim)
+
+
+def _shown(td: Any) -> Any:
+    return td._shown() if isinstance(td, PlainWalks) else td
