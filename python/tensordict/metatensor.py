@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from tensordict._unbatched import UnbatchedTensor
+
 __all__ = ["MetaTensor", "merged_shape"]
 
 
@@ -83,7 +85,11 @@ class MetaTensor:
     def _of_stack(cls, values: list[Any], dim: int) -> MetaTensor:
         """What the stack of ``values``, tensors or what is known of some, would be."""
         meta = cls(values[0])
-        meta.shape = merged_shape([value.shape for value in values], dim)
+        for value in values:
+            if value.dtype != meta.dtype:
+                meta.dtype = torch.promote_types(meta.dtype, value.dtype)
+        if not issubclass(meta._class, UnbatchedTensor):
+            meta.shape = merged_shape([value.shape for value in values], dim)
         return meta
 
     @property

@@ -354,6 +354,18 @@ class CollectionProtocol:
         """Of a stack, each member with its parts of the operands; None of what is none."""
         return None
 
+    def _compared_dict(self, other: dict[Any, Any]) -> Any:
+        """The collection that a dictionary stands for in a comparison with this one."""
+        return self._plain_type(other, batch_size=[])
+
+    def _where_operands(
+        self, condition: torch.Tensor, other: Any, pad: Any
+    ) -> list[tuple[Any, list[Any]]] | None:
+        """Of a stack, each member with its parts of what ``where`` takes, as above."""
+        if not isinstance(other, CollectionProtocol):
+            return None
+        return self._member_operands((condition, other))
+
     def _update_parts(self, source: Any) -> list[Any] | None:
         """Of a stack, what of the source of an update goes to each of its children."""
         return None

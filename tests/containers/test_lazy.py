@@ -45,11 +45,33 @@ def test_get_of_a_ragged_entry():
 
 
 def test_a_key_that_not_all_have_is_hidden():
-    stack = lazy_stack([TensorDict(a=1, b=2), TensorDict(b=3)])
+    stack = lazy_stack([TensorDict(a=torch.ones(1), b=2), TensorDict(b=3)])
     assert list(stack.keys()) == ["b"]
     assert stack.get("a") is None
     assert "0 ->\n            a: Tensor(" in repr(stack)
     assert list(stack.densify().keys()) == ["a", "b"]
+    stack = lazy_stack([TensorDict(a=1), TensorDict()])
+    with pytest.raises(RuntimeError, match="Cannot densify a tensordict with values"):
+        stack.densify()
+
+
+def test_an_entry_that_only_some_have_is_written_where_it_is():
+    stack = lazy_stack([TensorDict(a=torch.ones(2)), TensorDict(b=torch.ones(2))])
+    stack.set_at_("b", 5.0, 1)
+    assert stack[1]["b"].tolist() == [5, 5]
+    stack.update_at_({"b": torch.zeros(1, 2)}, slice(1, None))
+    assert stack[1]["b"].tolist() == [0, 0]
+    with pytest.raises(KeyError, match='key "b" not found'):
+        stack.update_at_(TensorDict(b=torch.ones(2, 2), batch_size=[2]), slice(None))
+    assert stack[1]["b"].tolist() == [0, 0]
+
+
+def test_a_tensor_of_where_belongs_to_the_members():
+    stack = lazy_stack([TensorDict(a=torch.ones(3), batch_size=[3])] * 2)
+    chosen = stack.where(torch.tensor([True, False]), torch.tensor([5.0, 6.0]))
+    assert chosen["a"].tolist() == [[1, 1, 1], [6, 6, 6]]
+    with pytest.raises(ValueError, match="must be 0-dim or start with the batch shape"):
+        stack.where(torch.tensor([True, False]), torch.zeros(3))
 
 
 def test_append_to_an_empty_stack():

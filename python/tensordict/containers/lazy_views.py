@@ -46,6 +46,8 @@ MSG_SHAPE = (
     "Cannot call `{}` on a lazy tensordict. Make it dense before calling this method by "
     "calling `to_tensordict`."
 )
+MSG_KEYS = "Cannot call {} inplace on a lazy tensordict."
+MSG_TO = "Cannot {} {}.to()."
 REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
 SHAPE_TAIL = 1
 
@@ -238,6 +240,8 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):
         return self._source._sample_entries()
 
     def _index(self, index: Any) -> Any:
+        if _rust.index_plan(self._batch_size, index) is None:
+            return self
         return _rust.index(self._shown(), index)
 
     def _get_index(self, index: Any) -> Any:
@@ -321,6 +325,10 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):
 
     def squeeze(self, *args: Any, **kwargs: Any) -> Any:
         """Remove batch dims of size 1, in lazy mode only."""
+        dim = args[0] if args else kwargs.get("dim")
+        ndim = len(self._batch_size)
+        if isinstance(dim, int) and -ndim <= dim < ndim and self._batch_size[dim] != 1:
+            return self
         if not _options.lazy_legacy():
             raise RuntimeError(MSG_SHAPE.format("squeeze"))
         return super().squeeze(*args, **kwargs)
@@ -350,15 +358,25 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):
     ) -> Any:
         """Keep only the entries at ``keys``, in an ordinary container."""
         if inplace:
-            self._source.select(*keys, inplace=True, strict=strict)
-            return self
+            raise RuntimeError(MSG_KEYS.format("select"))
         return self._shown().select(*keys, strict=strict)
+
+    def flatten_keys(
+        self, separator: str = ".", inplace: bool = False, is_leaf: Any = None
+    ) -> Any:
+        """All leaves under joined keys, in an ordinary container."""
+        if inplace:
+            raise RuntimeError(MSG_KEYS.format("exclude"))
+        return super().flatten_keys(separator, is_leaf=is_leaf)
+
+    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
+        """The same view of the container with its entries nested."""
+        return self._of_source(self._source.unflatten_keys(separator, inplace))
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
         """Drop the entries at ``keys``, in an ordinary container."""
         if inplace:
-            self._source.exclude(*keys, inplace=True)
-            return self
+            raise RuntimeError(MSG_KEYS.format("exclude"))
         return self._shown().exclude(*keys)
 
     def contiguous(self, **kwargs: Any) -> Any:
@@ -370,7 +388,16 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):
         return False
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """The same view of the container moved. See ``TensorDict.to``."""
+        """The same view of the container moved. See ``TensorDict.to``.
+
+        Raises:
+            TypeError: ``batch_size`` or ``inplace`` is given.
+        """
+        name = type(self).__name__
+        if kwargs.get("batch_size") is not None:
+            raise TypeError(MSG_TO.format("pass batch-size to", name))
+        if kwargs.get("inplace"):
+            raise TypeError(MSG_TO.format("use inplace=True with", name))
         result = self._of_source(self._source.to(*args, **kwargs))
         return self._remember(result, "to", args, kwargs)
 

@@ -11,6 +11,7 @@ import torch
 # The base of torch's own context managers that are decorators too.
 from torch.utils._contextlib import _DecoratorContextManager
 
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.metatensor import MetaTensor
 from tensordict.protocol import CollectionProtocol
 
@@ -362,14 +363,39 @@ def _shape(shape: Any) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
+class PrintedEntry:
+    """An entry whose text in the compact form is not that of its class.
+
+    Args:
+        value: the entry, which the long form shows.
+        short: its text in the compact form.
+    """
+
+    def __init__(self, value: Any, short: str) -> None:
+        self.value = value
+        self.short = short
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether the shape of an entry is its own, without batch dims."""
+    kind = value._class if isinstance(value, MetaTensor) else type(value)
+    return issubclass(kind, UnbatchedTensor)
+
+
 def _compact_leaf(
     value: Any, parent: Any, options: types.MappingProxyType[str, Any]
 ) -> str:
+    if isinstance(value, PrintedEntry):
+        return value.short
     if not isinstance(value, (torch.Tensor, MetaTensor)):
         return repr(value)
     shape = _ragged_shape(value) if value.is_nested else list(value.shape)
     own = shape[len(parent.batch_size) :]
-    text = _shape(shape if len(shape) < len(parent.batch_size) else own)
+    is_own = len(shape) < len(parent.batch_size) or shape == [-1] or _is_whole(value)
+    text = _shape(shape if is_own else own)
     if options["show_dtype"]:
         text = _short_dtype(value.dtype) + text
     device = parent.device

@@ -275,7 +275,7 @@ def comparing(
                 if other.dim():
                     return with_tensor(for_each, self, other)
             elif isinstance(other, dict):
-                other = self._plain_type(other, batch_size=[])
+                other = self._compared_dict(other)
                 return compare_collections(op, operator, self, other)
             elif not _is_number(other):
                 return otherwise

@@ -183,7 +183,14 @@ class IndexingOps(CollectionProtocol):
         """
         leaves = _rust.leaves(self)
         _check_mask(condition, self.batch_size, leaves)
-        if not isinstance(other, CollectionProtocol):
+        groups = None
+        if not self._is_dense:
+            groups = self._where_operands(condition, other, pad)
+        if groups is not None:
+            result = self._like(
+                [member.where(*parts, pad=pad) for member, parts in groups]
+            )
+        elif not isinstance(other, CollectionProtocol):
             views = spread(self, leaves, condition)
             chosen = [
                 torch.where(view, leaf, other)
@@ -192,14 +199,7 @@ class IndexingOps(CollectionProtocol):
             result = _rust.rebuild(self, chosen, True, True)
         else:
             others = _rust.align(self, other, True) if self._is_dense else None
-            groups = (
-                None if self._is_dense else self._member_operands((condition, other))
-            )
-            if groups is not None:
-                result = self._like(
-                    [member.where(*parts, pad=pad) for member, parts in groups]
-                )
-            elif others:
+            if others:
                 views = spread(self, leaves, condition)
                 chosen = list(map(torch.where, views, leaves, others))
                 result = _rust.rebuild(self, chosen, True, False)

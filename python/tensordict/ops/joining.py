@@ -333,13 +333,13 @@ def stack_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
         at = dim + ndim + 1 if dim < 0 else dim
         if not tds[0]._is_dense:
             _check_members(tds)
+        if _options._lazy_legacy and out is None:
+            return tds[0].lazy_stack(tds, dim)
         if not 0 <= at <= ndim:
             # What cannot be stacked along any dim is the first error.
             _rust.stack(tds, 0)
             raise IndexError(MSG_RANGE.format(ndim + 1, ndim, dim))
         if out is None:
-            if _options._lazy_legacy:
-                return tds[0].lazy_stack(tds, at)
             return _rust.stack(tds, at)
     except (AttributeError, TypeError):
         _check_members(tds)

@@ -20,6 +20,13 @@ MSG_OUT = (
     "out must be a LazyStackedTensorDict instance in lazy_stack.apply(..., out=out)."
 )
 MSG_TO_SIZE = "Cannot pass batch-size to a LazyStackedTensorDict."
+MSG_UPDATE_SHAPES = "cannot update stacked tensordicts with different shapes."
+MSG_PACK = "Cannot pack a lazy stack whose members have different keys."
+MSG_WHERE = (
+    "A tensor `other` in LazyStackedTensorDict.where must be 0-dim or start with the "
+    "batch shape up to the stack dim, {}, got shape {}. Expand it to the batch shape {} "
+    "first."
+)
 MSG_UPDATE_COUNT = (
     "cannot update stacked tensordicts with different shapes when "
     "update_batch_size=False."
@@ -35,6 +42,8 @@ class CombiningOps(CollectionProtocol):
 
     if TYPE_CHECKING:
 
+        def _plan(self, index: Any) -> Any: ...
+        def _from_dict_at(self, index: Any, value: Any) -> Any: ...
         def _like(self, members: list[Any]) -> Self: ...
         def _as_dense(self) -> Any: ...
         def _parts_of(self, other: Any) -> list[Any] | None: ...
@@ -151,7 +160,10 @@ class CombiningOps(CollectionProtocol):
             size = source.batch_size
             if not size:
                 return self._mapping_parts(source._entries())
-            return self._parts_of(source)
+            parts = self._parts_of(source)
+            if parts is None:
+                raise ValueError(MSG_UPDATE_SHAPES)
+            return parts
         return self._mapping_parts(source)
 
     def update(
@@ -208,6 +220,12 @@ class CombiningOps(CollectionProtocol):
     ) -> Self:
         """Write into part of an entry, whose members may differ in shape."""
         path = _rust.unravel_key_to_tuple(key)
+        if path and not _rust.contains(self, path):
+            parts = self._parts_at(index, value)
+            self._check_have(parts, [path])
+            for target, at, part in parts:
+                target.set_at_(path, part, at)
+            return self
         parent: Any = self
         for part in path[:-1]:
             parent = parent._get_entry(part, None)
@@ -216,11 +234,49 @@ class CombiningOps(CollectionProtocol):
             return self
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
 
+    def _parts_at(self, index: Any, value: Any) -> list[tuple[Any, Any, Any]]:
+        """The members that an index touches, each with its index and its part of a value."""
+        plan = self._plan(index)
+        if plan is None:
+            picks: Any = [(at, ...) for at in range(len(self.tensordicts))]
+            dim: int | None = self.stack_dim
+        else:
+            picks, dim = plan.picks, plan.dim
+            if dim is not None and len(plan.shape) > 1:
+                value = value.flatten(dim, dim + len(plan.shape) - 1)
+        parts = [value] * len(picks)
+        if dim is not None and isinstance(value, (torch.Tensor, CollectionProtocol)):
+            ndim = value.dim()
+            if dim < ndim:
+                parts = list(value.unbind(dim))
+        return [
+            (self.tensordicts[member], ... if at is None else at, part)
+            for (member, at), part in zip(picks, parts, strict=True)
+        ]
+
+    def _check_have(self, parts: list[tuple[Any, Any, Any]], keys: Any) -> None:
+        """Raise where a member that is written to does not have an entry."""
+        for target, _, _ in parts:
+            for key in keys:
+                if not _rust.contains(target, key):
+                    _rust.getitem(target, key)
+
     def update_at_(
         self, input_dict_or_td: Any, idx: Any, *args: Any, **kw: Any
     ) -> Self:
         """Write values where ``idx`` points: into members where they differ in shape."""
         source = input_dict_or_td
+        if "keys_to_update" not in kw:
+            is_collection = isinstance(source, CollectionProtocol)
+            keys = list(source.keys(True, True) if is_collection else source)
+            if not all(_rust.contains(self, key) for key in keys):
+                if not is_collection:
+                    source = self._from_dict_at(idx, source)
+                parts = self._parts_at(idx, source)
+                self._check_have(parts, keys)
+                for target, at, part in parts:
+                    target.update_at_(part, at)
+                return self
         keys = kw.get("keys_to_update")
         if keys is not None and isinstance(source, CombiningOps):
             kw = {key: value for key, value in kw.items() if key != "keys_to_update"}
@@ -277,6 +333,29 @@ class CombiningOps(CollectionProtocol):
             return self._remember(self, "to", args, kwargs)
         return super().to(*args, **kwargs)  # type: ignore[misc]
 
+    def _compared_dict(self, other: dict[Any, Any]) -> Any:
+        return self._plain_type(other, batch_size=self.batch_size)
+
+    def _where_operands(self, condition: torch.Tensor, other: Any, pad: Any) -> Any:
+        """Each member with its parts of what ``where`` takes.
+
+        Raises:
+            ValueError: ``other`` is a tensor that has no part for each member.
+        """
+        if isinstance(other, torch.Tensor) and other.dim():
+            lead = self.batch_size[: self.stack_dim + 1]
+            if other.shape[: len(lead)] != lead:
+                raise ValueError(MSG_WHERE.format(lead, other.shape, self.batch_size))
+            return self._member_operands((condition, other))
+        groups = super()._where_operands(condition, other, pad)
+        if groups is None or pad is not None or isinstance(other, CombiningOps):
+            return groups
+        if not self._has_exclusive_keys:
+            return groups
+        # An ordinary collection has no entry for what only some members have.
+        keys = list(_rust.walk(self, 0, True, True))
+        return [(member.select(*keys), parts) for member, parts in groups]
+
     # Joining -----------------------------------------------------------------------------
 
     def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
@@ -309,6 +388,16 @@ class CombiningOps(CollectionProtocol):
 
     # Copies of parts ------------------------------------------------------------------
 
+    def pack(self, *args: Any, **kwargs: Any) -> Any:
+        """All leaves in one tensor. See ``TensorDict.pack``.
+
+        Raises:
+            RuntimeError: members have keys of their own.
+        """
+        if self._has_exclusive_keys:
+            raise RuntimeError(MSG_PACK)
+        return self._as_dense().pack(*args, **kwargs)
+
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
         """Keep the elements where ``mask`` is true, stacked."""
         mask.ndimension()
@@ -338,19 +427,26 @@ class CombiningOps(CollectionProtocol):
         repeats = args[0] if args else kwargs.get("repeats")
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         ndim = len(self.batch_size)
+        if dim is None and ndim > 1 and not kwargs.get("inplace"):
+            flat = self.reshape(-1)
+            return flat.repeat_interleave(repeats, dim=0)
+        dim = 0 if dim is None else dim
+        counts = _counts(repeats, len(self.tensordicts))
         if (
-            not isinstance(repeats, int)
+            counts is None
             or not isinstance(dim, int)
             or not -ndim <= dim < ndim
             or kwargs.get("inplace")
-            or repeats < 1
-            or not self.tensordicts
         ):
             return super().repeat_interleave(*args, **kwargs)  # type: ignore[misc]
         at = dim % ndim
         if at == self.stack_dim:
+            if len(counts) != len(self.tensordicts) or not any(counts):
+                return super().repeat_interleave(*args, **kwargs)  # type: ignore[misc]
             members = [
-                member.clone() for member in self.tensordicts for _ in range(repeats)
+                member.clone()
+                for member, count in zip(self.tensordicts, counts, strict=True)
+                for _ in range(count)
             ]
         else:
             inner = at - (at > self.stack_dim)
@@ -379,9 +475,24 @@ def _stacked_first(name: str) -> Callable[..., Any]:
 for _name in (
     "sum", "mean", "nansum", "nanmean", "prod", "std", "var", "quantile", "max", "min",
     "amax", "amin", "cummax", "cummin", "norm", "logsumexp", "roll", "rot90", "flip",
-    "fliplr", "flipud", "pack", "to_struct_array", "numpy",
+    "fliplr", "flipud", "to_struct_array",
 ):  # fmt: skip
     setattr(CombiningOps, _name, _stacked_first(_name))
+
+
+def _counts(repeats: Any, length: int) -> list[int] | None:
+    """How often each of ``length`` members is repeated; None for what is no count."""
+    if isinstance(repeats, torch.Tensor) and repeats.dtype in (
+        torch.int64,
+        torch.int32,
+    ):
+        found = repeats.reshape(-1).tolist()
+        counts = found * length if len(found) == 1 else found
+    elif isinstance(repeats, int) and not isinstance(repeats, bool):
+        counts = [repeats] * length
+    else:
+        return None
+    return counts if length and min(counts, default=0) >= 0 else None
 
 
 def _chosen(source: Any, keys: Any) -> Any:

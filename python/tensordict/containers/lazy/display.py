@@ -53,7 +53,9 @@ def compact(td: Any) -> str:
         member = td.tensordicts[position]
         inner: list[Any] = []
         for key, value in own:
-            if isinstance(value, CollectionProtocol):
+            if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+                inner.append(f"{key}: {value._repr_short()}")
+            elif isinstance(value, CollectionProtocol):
                 opening = f"{key}: {display._nested_label(value, member)}{{"
                 inner.append((opening, display._compact_children(value, options)))
             else:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Pick", "Plan", "plan_index"]
 
+MSG_BROADCAST = (
+    "shape mismatch: indexing tensors could not be broadcast together with shapes {}"
+)
 _WHOLE = slice(None)
 _MASKS = (torch.bool, torch.uint8)
 
@@ -228,11 +231,26 @@ def _place_of_slice(
     return before + (block if tensors[0] < at else 0), None
 
 
+def _broadcast(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The index tensors, of one shape.
+
+    Raises:
+        IndexError: they have none.
+    """
+    if len(parts) < 2:
+        return parts
+    try:
+        return list(torch.broadcast_tensors(*parts))
+    except RuntimeError:
+        shapes = ", ".join(str(list(part.shape)) for part in parts)
+        raise IndexError(MSG_BROADCAST.format(shapes)) from None
+
+
 def _plan_tensor(items: list[Any], tensors: list[int], at: int, count: int) -> Plan:
     """The plan of an index whose item for the stack dim is a tensor."""
     flags = [place for place in tensors if isinstance(items[place], bool)]
     parts = [items[place] for place in tensors if place not in flags]
-    parts = list(torch.broadcast_tensors(*parts)) if len(parts) > 1 else parts
+    parts = _broadcast(parts)
     shape = tuple(parts[0].shape)
     if any(not items[place] for place in flags):
         shape = (*shape[:-1], 0)

@@ -65,6 +65,8 @@ class _LazyStackedTensorDictKeysView:
             raise TypeError(MSG_MEMBERSHIP)
         if len(path) > 1 and not self.include_nested:
             return False
+        if self.leaves_only:
+            return (path if len(path) > 1 else path[0]) in self._list()
         return _rust.contains(self.tensordict, path)
 
     def __repr__(self) -> str:
@@ -157,8 +159,6 @@ class StackKeysOps(CollectionProtocol):
 
     def filter_empty_(self) -> Self:
         """Drop the nested collections without leaves from every member."""
-        if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
         for each in self.tensordicts:
             each.filter_empty_()
         return self
@@ -229,7 +229,9 @@ class StackKeysOps(CollectionProtocol):
             )
         if any(each.is_locked for each in _rust.containers(self)):
             raise RuntimeError(MSG_LOCKED)
-        held = [key for key in keys if _rust.contains(self, key)]
+        held = dict.fromkeys(
+            _rust.unravel_key_to_tuple(key) for key in keys if _rust.contains(self, key)
+        )
         for key in keys if strict else ():
             if not _rust.contains(self, key):
                 _rust.getitem(self, key)
@@ -296,6 +298,18 @@ class StackKeysOps(CollectionProtocol):
         return self
 
     # Removing --------------------------------------------------------------------------
+
+    def popitem(self) -> tuple[NestedKeyLike, Any]:
+        """Remove and return the last entry that all members have.
+
+        Raises:
+            KeyError: there is none.
+            RuntimeError: the stack is locked.
+        """
+        keys = self._common_keys()
+        if self.is_locked or not keys:
+            return super().popitem()  # type: ignore[misc,no-any-return]
+        return keys[-1], self.pop(keys[-1])
 
     def del_(self, key: NestedKeyLike) -> Self:
         """Remove an entry from every member that has it.

@@ -14,7 +14,7 @@ __all__ = [
     "check_members",
     "checked_dim",
     "fill_state",
-    "key_set",
+    "have_own_keys",
     "lazy_stack",
     "merged_batch_size",
     "nested_stacks",
@@ -113,9 +113,16 @@ def stack_size(members: list[Any], dim: int, strict: bool) -> torch.Size:
     return merged_batch_size(members, dim)
 
 
-def key_set(td: Any) -> set[Any]:
-    """The keys of a member, nested ones too."""
-    return set(_rust.walk(td, 0, True, False)) if td._is_dense else set(td.keys(True))
+def have_own_keys(members: list[Any], leaves_only: bool) -> bool:
+    """Whether there are keys, or tensors, that not all members have, here or nested."""
+    first: list[Any] | None = None
+    for member in members:
+        keys = _rust.walk(member, 0, True, leaves_only)
+        if first is None:
+            first = keys
+        elif keys != first and set(keys) != set(first):
+            return True
+    return any(member._has_exclusive_keys for member in members if not member._is_dense)
 
 
 def nested_stacks(parts: list[Any], dim: int, shape: tuple[int, ...], name: Any) -> Any:

@@ -13,6 +13,7 @@ from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import MSG_LOCKED, MSG_PRESENT, _InplaceWriteError
 from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.indexing import plan_index
+from tensordict.containers.lazy.making import have_own_keys
 from tensordict.metatensor import merged_shape
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -519,7 +520,7 @@ class MembersOps(CollectionProtocol):
         One value goes to the entries that all members have.
         """
         members: Any = self.tensordicts
-        if not isinstance(value, CollectionProtocol) and self._has_exclusive_keys:
+        if not isinstance(value, CollectionProtocol) and have_own_keys(members, False):
             keys = list(_rust.walk(self, 0, True, True))
             if parts is None or len(picks) == 1:
                 members = [member.select(*keys) for member in members]

@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.lazy.formats import as_nested, as_padded, stack_leaves
+from tensordict.containers.lazy.making import check_members
 from tensordict.metatensor import MetaTensor
 from tensordict.ops import access
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -63,6 +64,7 @@ class ReadingOps(CollectionProtocol):
         """The entries of all members as one."""
         first = values[0]
         if isinstance(first, CollectionProtocol):
+            check_members(values)
             value = first._stack_lazily(values, self.stack_dim, self._td_dim_name)
         else:
             value = stack_leaves(key, values, self.stack_dim)

@@ -9,11 +9,16 @@ import torch
 from tensordict import _rust
 from tensordict.containers.lazy.formats import stack_leaves
 from tensordict.metatensor import MetaTensor
+from tensordict.ops.display import PrintedEntry, get_printoptions
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 __all__ = ["densified", "moved", "printed_entries", "regrouped"]
 
 MSG_VIEW = "Cannot call `view` on a lazy stacked tensordict. Call `reshape` instead."
+MSG_DENSIFY_SCALARS = (
+    "Cannot densify a tensordict with values with empty shape and exclusive keys: got "
+    "shape {}."
+)
 MSG_DENSIFY = "stack_dim is {} but not 0. Densify cannot be done."
 
 
@@ -180,6 +185,8 @@ def _nested_rows(td: Any, values: list[Any], known: list[Any], layout: Any) -> A
     for member, value in zip(td.tensordicts, values, strict=True):
         if value is NO_DEFAULT:
             features = list(first.shape[ndim:])
+            if not first.shape:
+                raise RuntimeError(MSG_DENSIFY_SCALARS.format(first.shape))
             if features:
                 features[0 if layout is torch.jagged else -1] = 0
             value = first.new_zeros([*member.batch_size, *features], dtype=dtype)
@@ -198,14 +205,12 @@ def _common_dtype(values: list[torch.Tensor]) -> torch.dtype:
 
 def printed_entries(td: Any) -> list[tuple[str, Any]]:
     """The entries that all members have, as the text of the stack names them."""
-    from tensordict.ops.display import get_printoptions
-
     out = []
     for key in td._common_keys():
         values = td._seen(key)
         nested = [isinstance(value, CollectionProtocol) for value in values]
         if all(nested):
-            out.append((key, td._sampled(values)))
+            out.append((key, _printed(td._sampled(values), values)))
         elif any(nested):
             out.append((key, _Mixed(values)))
         else:
@@ -213,6 +218,16 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
     if get_printoptions()["sort_keys"] == "alphabetical":
         out.sort(key=lambda entry: entry[0])
     return out
+
+
+def _printed(stack: Any, values: list[Any]) -> Any:
+    """A stack of entries as it prints: one of values goes by the type of the first."""
+    first = values[0]
+    if not first._is_non_tensor or isinstance(stack, type(first)):
+        return stack
+    if not all(isinstance(value, stack._non_tensor_type) for value in values):
+        return stack
+    return PrintedEntry(stack, first._repr_short())
 
 
 class _Mixed:

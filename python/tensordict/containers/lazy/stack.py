@@ -16,10 +16,9 @@ from tensordict.containers.lazy.files import FilesOps
 from tensordict.containers.lazy.keys import StackKeysOps
 from tensordict.containers.lazy.making import (
     MSG_STACK_DIM,
-    check_members,
     checked_dim,
     fill_state,
-    key_set,
+    have_own_keys,
     lazy_stack,
     merged_batch_size,
     nested_stacks,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["LazyStackedTensorDict", "lazy_stack"]
 
 MSG_NEW_TYPE = "Expected new value to be TensorDictBase instance but got {} instead."
+MSG_NEW_DEVICE = "Devices differ: stack has device={}, new value has device={}."
 MSG_NEW_SIZE = (
     "Batch sizes in tensordicts differs: stack has batch_size={}, new_value has "
     "batch_size={}."
@@ -201,12 +201,14 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def insert(self, index: int, tensordict: Any) -> None:
         """Add a member before the one at ``index``. See :meth:`append`."""
+        self._refuse_locked()
         if not isinstance(tensordict, CollectionProtocol):
             raise TypeError(MSG_NEW_TYPE.format(type(tensordict)))
         self._add(index, [tensordict])
 
     def extend(self, tensordict: Any) -> None:
         """Add several members at the end: a list of them, or those of another stack."""
+        self._refuse_locked()
         if isinstance(tensordict, LazyStackedTensorDict) and (
             tensordict.stack_dim == self.stack_dim
         ):
@@ -219,18 +221,21 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             raise TypeError(MSG_NEW_TYPE.format([type(each) for each in added]))
         self._add(len(self.tensordicts), added)
 
-    def _add(self, index: int, added: list[Any]) -> None:
+    def _refuse_locked(self) -> None:
         if self.is_locked and (self.tensordicts or self.__dict__.get("_is_locked")):
             raise RuntimeError(MSG_LOCKED)
+
+    def _add(self, index: int, added: list[Any]) -> None:
         if not added:
             return
         # Nothing here looks at the members there are: a stack grows by many appends.
         known = self.tensordicts[0] if self.tensordicts else added[0]
         for each in added:
+            if each.device != known.device:
+                raise ValueError(MSG_NEW_DEVICE.format(known.device, each.device))
             if each.batch_size != known.batch_size and not self._takes(each):
                 message = MSG_NEW_SIZE.format(known.batch_size, each.batch_size)
                 raise ValueError(message)
-        check_members([known, *added])
         dim = self.stack_dim
         if self.tensordicts:
             size = list(self._batch_size)
@@ -370,12 +375,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def _has_exclusive_keys(self) -> bool:  # type: ignore[override]
-        """Whether members have keys that not all of them have, here or nested."""
-        members = self.tensordicts
-        if not members:
-            return False
-        first = key_set(members[0])
-        return any(key_set(member) != first for member in members[1:])
+        """Whether members have tensors that not all of them have, here or nested."""
+        return have_own_keys(self.tensordicts, True)
 
     # Indexing ------------------------------------------------------------------------
 
