@@ -10,13 +10,21 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from tensordict import MemoryMappedTensor, TensorDict
-from tensordict.storage import verify
+from tensordict import (
+    MemoryMappedTensor,
+    TensorDict,
+    pack_memmap,
+    refresh_archive_checksums,
+    to_safetensors,
+    unpack_memmap,
+)
+from tensordict.storage import seal, verify
 
 
 def edit(folder: Path, **changes) -> None:
@@ -303,12 +311,16 @@ def save_for_ever(target: Path, sizes: list[int], report: int) -> None:
 
 
 def start_saving(target: Path, sizes: list[int]) -> tuple[int, int]:
-    """A process that saves for ever, forked so that it imports nothing, and its report."""
+    return start(lambda report: save_for_ever(target, sizes, report))
+
+
+def start(work: Callable[[int], None]) -> tuple[int, int]:
+    """A process that works for ever, forked so that it imports nothing, and its report."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            save_for_ever(target, sizes, write_end)
+            work(write_end)
         finally:
             os._exit(1)
     os.close(write_end)
@@ -361,24 +373,30 @@ def save_files_for_ever(target: Path, report: int) -> None:
         value += 1
         leaves = {f"k{i}": torch.full((200_000,), value) for i in range(3)}
         td = TensorDict({**leaves, "n": {"last": torch.full((10,), value)}})
-        td.consolidate(target) if target.suffix == ".cons" else td.save(target)
+        save_file(td, target)
         os.write(report, b".")
 
 
-@pytest.mark.parametrize("name", ["x.safetensors", "x.cons"])
+INDEX = ".safetensors.index.json"
+
+
+def save_file(td: TensorDict, target: Path) -> None:
+    if target.suffix == ".cons":
+        td.consolidate(target)
+    elif target.name.endswith(INDEX):
+        name = target.name.removesuffix(".index.json")
+        to_safetensors(td, target.with_name(name), shards=3)
+    else:
+        td.save(target)
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", "x.cons", f"x{INDEX}"])
 @pytest.mark.filterwarnings("ignore:This process")
 def test_a_kill_leaves_the_old_file_or_the_new(name, tmp_path):
     target = tmp_path / name
     chance = random.Random(2)
     for _ in range(ROUNDS):
-        read_end, write_end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                save_files_for_ever(target, write_end)
-            finally:
-                os._exit(1)
-        os.close(write_end)
+        child, read_end = start(lambda report: save_files_for_ever(target, report))
         done = len(os.read(read_end, 1))
         time.sleep(chance.random() * 0.02)
         os.kill(child, signal.SIGKILL)
@@ -389,9 +407,82 @@ def test_a_kill_leaves_the_old_file_or_the_new(name, tmp_path):
         assert len(values) == 1, "leaves of two saves"
         assert values.pop() in (done, done + 1)
         assert not verify(target).is_damaged
-    td = make()
-    td.consolidate(target) if target.suffix == ".cons" else td.save(target)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    save_file(make(), target)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert name in names
+    # Its two shards, where there are some.
+    assert len(names) == (3 if name.endswith(INDEX) else 1)
+    save_file(make(), target)
+    assert len(list(tmp_path.iterdir())) == len(names)
+
+
+def fill_for_ever(target: Path, report: int) -> None:
+    """Change a save in place in every way that is no save."""
+    torch.set_num_threads(1)
+    number = 0
+    while True:
+        number += 1
+        like = make().memmap_like(target / "like")
+        like.make_memmap_from_tensor(f"k{number % 7}", torch.full((3,), number))
+        like["a"].fill_(number)
+        seal(target / "like")
+        archive = TensorDict.load(target / "x.tdz", mode="r+")
+        archive["a"].fill_(number)
+        refresh_archive_checksums(target / "x.tdz")
+        pack_memmap(target / "tree", target / "packed.tdz")
+        unpack_memmap(target / "packed.tdz", target / "unpacked")
+        os.write(report, b".")
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_kills_of_what_works_in_place_leave_readable_saves(tmp_path):
+    make().save(tmp_path / "tree")
+    make().save(tmp_path / "x.tdz")
+    chance = random.Random(3)
+    for _ in range(ROUNDS):
+        child, report = start(lambda report: fill_for_ever(tmp_path, report))
+        os.read(report, 1)
+        time.sleep(chance.random() * 0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(report)
+        for name in ("like", "x.tdz", "packed.tdz", "unpacked", "tree"):
+            td = TensorDict.load(tmp_path / name)
+            assert set(td.keys()) >= {"a", "n"}
+            assert not verify(tmp_path / name).is_damaged
+        assert (TensorDict.load(tmp_path / "packed.tdz") == make()).all()
+        assert (TensorDict.load(tmp_path / "unpacked") == make()).all()
+    seal(tmp_path / "like")
+    seal(tmp_path / "x.tdz")
+    for name in ("like", "x.tdz"):
+        assert {found.outcome for found in verify(tmp_path / name).findings} == {"good"}
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_kills_of_saves_in_place_leave_readable_saves(tmp_path):
+    def work(report: int) -> None:
+        torch.set_num_threads(1)
+        while True:
+            for value in range(5):
+                td = TensorDict(
+                    {f"k{i}": torch.full((9_000,), value) for i in range(9)}
+                )
+                td.memmap(tmp_path / "x", atomic=False)
+                os.write(report, b".")
+
+    chance = random.Random(4)
+    for _ in range(ROUNDS):
+        child, report = start(work)
+        os.read(report, 1)
+        time.sleep(chance.random() * 0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(report)
+        # The one form that is asked to mix old and new bytes: sizes and keys hold.
+        td = TensorDict.load(tmp_path / "x")
+        assert len(td.keys()) == 9
+        assert values_of(td) <= set(range(5))
+        assert not verify(tmp_path / "x").is_damaged
 
 
 @pytest.mark.filterwarnings("ignore:This process")

@@ -14,7 +14,8 @@ from tensordict.storage import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process")
 
-LAYOUTS = ["x", "x.tdz", "x.safetensors", "x.cons"]
+INDEX = ".safetensors.index.json"
+LAYOUTS = ["x", "x.tdz", "x.safetensors", "x.cons", f"x{INDEX}"]
 
 
 def make(value: int) -> TensorDict:
@@ -33,7 +34,18 @@ def save(value: int, target: Path) -> TensorDict | None:
         return td.consolidate(target)
     if target.suffix == ".safetensors":
         return to_safetensors(td, target)
+    if target.name.endswith(INDEX):
+        name = target.name.removesuffix(".index.json")
+        return to_safetensors(td, target.with_name(name), shards=3)
     return td.save(target)
+
+
+def names_in(folder: Path) -> list[str]:
+    """The files of a folder, but for three shards beside an index."""
+    names = os.listdir(folder)
+    shards = [name for name in names if "-of-00003.safetensors" in name]
+    assert len(shards) == (3 if f"x{INDEX}" in names else 0)
+    return [name for name in names if name not in shards]
 
 
 def values_of(td: TensorDict) -> set[float]:
@@ -75,7 +87,7 @@ def test_first_saves_at_the_same_time(name, tmp_path):
         target = tmp_path / str(number) / "deeper" / name
         in_processes(*[lambda v=v, t=target: save(v, t) for v in range(4)])
         assert len(values_of(TensorDict.load(target))) == 1
-        assert os.listdir(target.parent) == [name]
+        assert names_in(target.parent) == [name]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -98,7 +110,7 @@ def test_two_writers_and_a_reader(name, tmp_path):
         lambda: for_a_while(lambda number: write(1000 + number)),
         lambda: for_a_while(read),
     )
-    assert os.listdir(tmp_path) == [name]
+    assert names_in(tmp_path) == [name]
 
 
 def test_files_that_are_put_into_the_target_meanwhile_stay(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import struct
 
@@ -153,10 +154,32 @@ def test_wrong_shards(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_shards_of_a_save_are_not_written_over(tmp_path):
+    path = tmp_path / "m.safetensors"
+    usual = [f"m-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    index = "m.safetensors.index.json"
+    # What a killed save, and somebody else, left.
+    to_safetensors(tree(), path, shards=2)
+    shutil.copy(tmp_path / usual[0], tmp_path / "m-00001-of-00009.safetensors")
+    TensorDict({"a": torch.ones(2)}).save(tmp_path / "mine.safetensors")
+    (tmp_path / "mine.safetensors").rename(tmp_path / "m-00007-of-00009.safetensors")
+    (tmp_path / "m-00008-of-00009.safetensors").write_text("no file of this format")
+    others = ["m-00007-of-00009.safetensors", "m-00008-of-00009.safetensors", index]
+    to_safetensors(tree() + 1, path, shards=2)
+    same(load(path), tree() + 1)
+    names = sorted(os.listdir(tmp_path))
+    made = [name for name in names if name not in others]
+    assert len(made) == 2
+    assert all(re.fullmatch(r"m-[0-9a-f]{16}-0000\d-of-00002.*", name) for name in made)
+    to_safetensors(tree(), path, shards=2)
+    assert sorted(os.listdir(tmp_path)) == sorted([*usual, *others])
+
+
 def test_a_shard_of_another_save_is_refused(tmp_path):
     path = tmp_path / "m.safetensors"
     to_safetensors(tree(), path, shards=2)
     old = (tmp_path / "m-00001-of-00002.safetensors").read_bytes()
+    to_safetensors(tree() + 1, path)
     to_safetensors(tree() + 1, path, shards=2)
     (tmp_path / "m-00001-of-00002.safetensors").write_bytes(old)
     with pytest.raises(RuntimeError, match="another save"):

@@ -134,7 +134,7 @@ def to_safetensors(
     writer = Writer()
     level = data._to_level(writer, ())
     text = json.dumps({"version": VERSION, "root": level})
-    path = os.fspath(path)
+    path = os.path.abspath(path)
     parts = _shards(writer.tensors, max_shard_size, shards)
     progress = _rust.SaveProgress()
     index_path = path + INDEX_SUFFIX
@@ -144,7 +144,7 @@ def to_safetensors(
         index = None
     else:
         generation = os.urandom(8).hex()
-        names = [_shard_name(path, number, len(parts)) for number in range(len(parts))]
+        names = _shard_names(path, len(parts), generation)
         metadata = [("format", "pt"), (GENERATION, generation)]
         files = [
             (name, _planned(part), metadata)
@@ -171,9 +171,19 @@ def _planned(
     ]
 
 
-def _shard_name(path: str, number: int, count: int) -> str:
+def _shard_names(path: str, count: int, generation: str) -> list[str]:
+    """The files of the shards.
+
+    The index names its shards, so replacing it is the one step from the old save to the
+    new. Shards that the old index names are therefore not written over: where one of the
+    usual names is taken, the new ones have the text of the save in theirs.
+    """
     stem = path.removesuffix(SUFFIX)
-    return f"{stem}-{number + 1:05}-of-{count:05}{SUFFIX}"
+    numbers = [f"{number + 1:05}-of-{count:05}{SUFFIX}" for number in range(count)]
+    usual = [f"{stem}-{number}" for number in numbers]
+    if any(os.path.lexists(name) for name in usual):
+        return [f"{stem}-{generation}-{number}" for number in numbers]
+    return usual
 
 
 def _index_text(
@@ -392,10 +402,28 @@ def load(
     return loaded
 
 
+_MAX_ATTEMPTS = 100
+"""How often shards that are replaced while they are read are read again."""
+
+
 def _read_shards(
     index: str, mode: str | None
 ) -> tuple[dict[str, torch.Tensor], str | None]:
-    files, text = _rust.read_safetensors_index(index)
+    """The tensors of one save, also where others take its place meanwhile."""
+    for _ in range(_MAX_ATTEMPTS):
+        named = _rust.read_safetensors_index(index)
+        try:
+            return _read_named(index, named, mode)
+        except (OSError, RuntimeError):
+            if _rust.read_safetensors_index(index) == named:
+                raise
+    return _read_named(index, _rust.read_safetensors_index(index), mode)
+
+
+def _read_named(
+    index: str, named: tuple[list[tuple[Any, list[str]]], str], mode: str | None
+) -> tuple[dict[str, torch.Tensor], str | None]:
+    files, text = named
     metadata = json.loads(text) or {}
     generation = metadata.get(GENERATION)
     tensors: dict[str, torch.Tensor] = {}

@@ -27,6 +27,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use indexmap::IndexMap;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
@@ -295,7 +296,7 @@ pub fn save_file<T>(
 pub struct FileSet<'w> {
     job: Job<'w>,
     made: Vec<(PathBuf, PathBuf, File)>,
-    _work: Vec<WorkArea<'w>>,
+    _work: IndexMap<PathBuf, WorkArea<'w>>,
 }
 
 impl<'w> FileSet<'w> {
@@ -304,12 +305,23 @@ impl<'w> FileSet<'w> {
     /// # Errors
     /// The operating system refuses; a target is a directory.
     pub fn new(job: Job<'w>, targets: &[PathBuf]) -> StorageResult<Self> {
-        let mut work: Vec<WorkArea<'w>> = Vec::new();
+        let targets: Vec<PathBuf> = targets
+            .iter()
+            .map(|target| resolve_file(target))
+            .collect::<StorageResult<_>>()?;
+        // One work directory for the files of a folder. It has the name of the last of them, the index,
+        // by which the next save finds it: shards can have other names each time.
+        let mut work: IndexMap<PathBuf, WorkArea<'w>> = IndexMap::new();
+        for target in targets.iter().rev() {
+            let folder = target.parent().unwrap_or(target).to_path_buf();
+            if !work.contains_key(&folder) {
+                work.insert(folder, WorkArea::beside(job.disk, target)?);
+            }
+        }
         let mut made = Vec::with_capacity(targets.len());
-        for target in targets {
-            let target = resolve_file(target)?;
-            let area = WorkArea::beside(job.disk, &target)?;
-            let path = area.new_path();
+        for (number, target) in targets.into_iter().enumerate() {
+            let area = &work[target.parent().unwrap_or(&target)];
+            let path = area.numbered_path(number);
             let directory = path.parent().unwrap_or(&path).to_path_buf();
             let opened = job
                 .disk
@@ -320,7 +332,6 @@ impl<'w> FileSet<'w> {
                         .create(directory.as_fd(), path.file_name().unwrap_or_default())
                 })
                 .map_err(|source| StorageError::io(&target, source))?;
-            work.push(area);
             made.push((path, target, opened));
         }
         Ok(Self {

@@ -37,6 +37,12 @@ use super::{StorageError, StorageResult, thread_count};
 /// The entry of `__metadata__` that holds the sums.
 pub const SUMS_ENTRY: &str = "tensordict.sums";
 
+/// The entry of `__metadata__` that tells the shards of one save from those of others.
+const SAVE_ENTRY: &str = "tensordict.save";
+
+/// The suffix of a file.
+const SUFFIX: &str = ".safetensors";
+
 /// The suffix of an index.
 pub const INDEX_SUFFIX: &str = ".index.json";
 
@@ -112,7 +118,8 @@ pub struct NewFile {
 }
 
 /// Writes files side by side, one thread in each, and then `index` (a path and its text), and
-/// commits them: the index last.
+/// commits them: the index last. What the index `stale` names and this save does not write is deleted
+/// then, as are shards that a killed save left.
 ///
 /// # Errors
 /// The operating system refuses; the save was cancelled. Until the files are renamed into place
@@ -121,6 +128,7 @@ pub fn save(
     job: &Job<'_>,
     files: &[NewFile],
     index: Option<&(PathBuf, String)>,
+    stale: Option<&Path>,
 ) -> StorageResult<()> {
     let bytes = |file: &NewFile| -> u64 { file.tensors.iter().map(|one| one.source.len()).sum() };
     job.progress.expect(files.iter().map(bytes).sum());
@@ -144,7 +152,63 @@ pub fn save(
     if let Some((_, text)) = index {
         set.writer(files.len()).write_at(0, text.as_bytes())?;
     }
-    set.commit()
+    let Some(named) = index.map(|(path, _)| path.as_path()).or(stale) else {
+        return set.commit();
+    };
+    // One save at a time: the shards of another that is not named by its index yet are not left over.
+    let _lock = lock_folder(named);
+    let mut old = stale.map_or_else(Vec::new, files_of);
+    set.commit()?;
+    old.extend(left_shards(named));
+    for file in old.iter().filter(|file| !targets.contains(*file)) {
+        // A stale file that cannot be deleted is not part of the save.
+        let _ = std::fs::remove_file(file);
+    }
+    Ok(())
+}
+
+/// The locked folder of a file, until it is dropped; None on a file system without locks.
+fn lock_folder(path: &Path) -> Option<File> {
+    let folder = File::open(path.parent().filter(|folder| *folder != Path::new(""))?).ok()?;
+    rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).ok()?;
+    Some(folder)
+}
+
+/// The shards of this package that lie beside an index and have names like those of its own.
+fn left_shards(index: &Path) -> Vec<PathBuf> {
+    let name = index.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.strip_suffix(INDEX_SUFFIX).unwrap_or(&name);
+    let stem = stem.strip_suffix(SUFFIX).unwrap_or(stem);
+    let Some(entries) = index.parent().and_then(|folder| folder.read_dir().ok()) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter(|entry| is_shard_name(&entry.file_name().to_string_lossy(), stem))
+        .map(|entry| entry.path())
+        .filter(|path| {
+            read_header(path).is_ok_and(|header| header.metadata.contains_key(SAVE_ENTRY))
+        })
+        .collect()
+}
+
+/// Whether a name is `stem-00001-of-00004.safetensors`, or that with the text of a save after the stem.
+fn is_shard_name(name: &str, stem: &str) -> bool {
+    let is_number = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some(rest) = name
+        .strip_prefix(stem)
+        .and_then(|rest| rest.strip_prefix('-'))
+        .and_then(|rest| rest.strip_suffix(SUFFIX))
+    else {
+        return false;
+    };
+    let is_save = |text: &str| text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let rest = match rest.split_once('-') {
+        Some((save, rest)) if is_save(save) => rest,
+        _ => rest,
+    };
+    rest.split_once("-of-")
+        .is_some_and(|(number, count)| is_number(number) && is_number(count))
 }
 
 /// Where everything goes in a file.
@@ -602,7 +666,7 @@ mod tests {
             has_sums,
             ..Job::new(&progress)
         };
-        save(&job, &[file], None).unwrap();
+        save(&job, &[file], None, None).unwrap();
         path
     }
 
@@ -679,6 +743,25 @@ mod tests {
         fs::write(&path, r#"{"weight_map": {"a": "x", "b": "y", "c": "x"}}"#).unwrap();
         let (files, _) = read_index(&path).unwrap();
         assert_eq!(files[&folder.path().join("x")], ["a", "c"]);
+    }
+
+    #[test]
+    fn test_names_of_shards() {
+        for name in [
+            "m-00001-of-00002.safetensors",
+            "m-0123456789abcdef-00001-of-00002.safetensors",
+        ] {
+            assert!(is_shard_name(name, "m"), "{name}");
+        }
+        for name in [
+            "m.safetensors",
+            "m-1-of-2.safetensors",
+            "mm-00001-of-00002.safetensors",
+            "m-other-00001-of-00002.safetensors",
+            "m-00001-of-00002.safetensors.bak",
+        ] {
+            assert!(!is_shard_name(name, "m"), "{name}");
+        }
     }
 
     proptest! {

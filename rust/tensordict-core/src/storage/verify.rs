@@ -234,15 +234,15 @@ fn compare(file: &File, expected: &Expected) -> io::Result<Option<String>> {
 /// # Errors
 /// There is no save at `path`, or its metadata cannot be read.
 pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
-    let mut before = FileIdentity::of_path(path);
     for _ in 0..MAX_ATTEMPTS {
+        // Open, so that no other file gets its number.
+        let held = File::open(path).ok();
         let report = verify_once(path, threads);
-        let after = FileIdentity::of_path(path);
-        if after == before {
+        // Where another save took its place, what was read is of both.
+        let before = held.and_then(|file| file.metadata().ok());
+        if FileIdentity::of_path(path) == before.as_ref().map(FileIdentity::of) {
             return report;
         }
-        // Another save took its place: what was read is of both.
-        before = after;
     }
     verify_once(path, threads)
 }

@@ -106,6 +106,11 @@ impl<'i> WorkArea<'i> {
         self.owned.join("new")
     }
 
+    /// A name in the directory, for one of several files.
+    pub(crate) fn numbered_path(&self, number: usize) -> PathBuf {
+        self.owned.join(format!("new-{number}"))
+    }
+
     /// A name in the directory, for what was there before.
     pub(crate) fn old_path(&self) -> PathBuf {
         self.owned.join("old")

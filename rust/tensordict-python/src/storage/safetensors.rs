@@ -5,7 +5,6 @@
     reason = "arguments from Python are converted to values"
 )]
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 
 use pyo3::exceptions::PyTypeError;
@@ -79,15 +78,7 @@ fn write_safetensors(
             has_sums: checks,
             ..Job::new(&progress.progress)
         };
-        let mut kept: HashSet<PathBuf> = planned.iter().map(|file| file.path.clone()).collect();
-        kept.extend(index.iter().map(|(path, _)| path.clone()));
-        let old = stale.map_or_else(Vec::new, |stale| safetensors::files_of(&stale));
-        safetensors::save(&job, &planned, index.as_ref())?;
-        for file in old.iter().filter(|file| !kept.contains(*file)) {
-            // A stale file that cannot be deleted is not part of the save.
-            let _ = std::fs::remove_file(file);
-        }
-        Ok(())
+        safetensors::save(&job, &planned, index.as_ref(), stale.as_deref())
     });
     saved.map_err(|error| exception(py, &error))
 }
