@@ -10,7 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import all_unbatched
-from tensordict.checks import is_leaf_nontensor, is_non_tensor
+from tensordict.checks import is_leaf_nontensor, is_non_tensor, is_tensorclass
 from tensordict.containers.dense import TensorDict
 from tensordict.ops.joining import dense_stack_tds
 from tensordict.protocol import CollectionProtocol
@@ -33,6 +33,10 @@ MSG_SIDE = "padding_side must be 'left' or 'right', got {!r}."
 MSG_PAD_KEYS = (
     "padding_value has keys {} that name no entry of the tensordicts, whose entries are "
     "{}."
+)
+MSG_MASKED_CLASS = (
+    "Expected 'return_mask=False' when list_of_tensordicts contains tensorclasses, but got "
+    "'return_mask={}'. Convert them with to_tensordict() to get masks."
 )
 MSG_FAILED = "pad_sequence failed for key {}"
 MSG_NO_MASK = (
@@ -123,6 +127,8 @@ def pad_sequence(
         msg = "list_of_tensordicts cannot be empty"
         raise RuntimeError(msg)
     mask_key = _mask_key(return_mask)
+    if mask_key is not None and is_tensorclass(tds[0]):
+        raise RuntimeError(MSG_MASKED_CLASS.format(return_mask))
     keys = _shared_leaves(tds)
     values: dict[Any, Any] = {}
     if isinstance(padding_value, Mapping):
@@ -133,7 +139,7 @@ def pad_sequence(
     size = _stacked_size(tds, pad_dim)
     target = out
     if out is None:
-        target = _shared_structure(tds, size)
+        target = _shared_structure(tds, size, padding_side == "left")
     masks: list[tuple[Any, torch.Tensor]] = []
     ndim = len(size) - 1
     for key in keys:
@@ -176,25 +182,48 @@ def _mask_key(return_mask: Any) -> Any:
 
 def _shared_leaves(tds: Sequence[Any]) -> list[Any]:
     """The keys of the leaves that all collections have, in the order of the first."""
-    others = [set(td.keys(True, True)) for td in tds[1:]]
-    return [
-        key for key in tds[0].keys(True, True) if all(key in other for other in others)
-    ]
+    first, *others = (_rust.walk(td, 0, True, True) for td in tds)
+    held = [set(keys) for keys in others]
+    return [key for key in first if all(key in keys for keys in held)]
 
 
-def _shared_structure(tds: Sequence[Any], size: torch.Size) -> Any:
-    """The nested collections that all have, empty, stacked to a batch size."""
+def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
+    """The nested collections that all have, stacked to a batch size, without leaves.
+
+    Values that are no tensors are there: None where they are padded.
+    """
     first = tds[0]
     result = first.empty(batch_size=size, names=None)
-    for key, value in list(first.items()):
-        if isinstance(value, CollectionProtocol):
-            others = [td._get_entry(key, None) for td in tds]
-            if all(isinstance(other, CollectionProtocol) for other in others):
-                inner = torch.Size(
-                    [size[0], *_longest(others)] if len(size) else _longest(others)
-                )
-                result._set_entry(key, _shared_structure(others, inner))
+    for key, value in list(first._entries().items()):
+        if not isinstance(value, CollectionProtocol):
+            continue
+        others = [td._get_entry(key, None) for td in tds]
+        if not all(
+            isinstance(other, CollectionProtocol)
+            and other._is_non_tensor == value._is_non_tensor
+            for other in others
+        ):
+            continue
+        longest = _longest(others)
+        inner = torch.Size([size[0], *longest] if len(size) else longest)
+        if value._is_non_tensor:
+            cells: list[Any] = []
+            for other in others:
+                cells += _padded_values(other, longest, left)
+            entry = value._non_tensor_stack_type._of_cells(cells, inner, first.device)
+        else:
+            entry = _shared_structure(others, inner, left)
+        result._set_entry(key, entry)
     return result
+
+
+def _padded_values(values: Any, size: list[int], left: bool) -> list[Any]:
+    """The values of a non-tensor entry, row by row, padded to a batch size."""
+    spare = [new - old for new, old in zip(size, values.batch_size, strict=True)]
+    if any(spare):
+        sides = ((more, 0) if left else (0, more) for more in spare)
+        values = values.pad([each for pair in sides for each in pair])
+    return list(values._flat())
 
 
 def _longest(tds: Sequence[Any]) -> list[int]:
@@ -317,7 +346,10 @@ def _unpad(
     """The member ``number`` without its padding."""
     entries: dict[str, Any] = {}
     kept = None
-    for key, value in list(td.items()):
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+            entries[key] = value[number]
+            continue
         if isinstance(value, CollectionProtocol):
             entries[key] = _unpad(value, mask, number, pad_dim, ndim, (*path, key))
             continue
@@ -341,7 +373,12 @@ def _unpad(
     size = list(td.batch_size[1:])
     if kept is not None:
         size[pad_dim] = kept
-    return _rust.new(td._dense_type(), entries, torch.Size(size), td.device, None)
+        at = (slice(None),) * (pad_dim % len(size)) + (slice(kept),)
+        for key, value in entries.items():
+            if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+                entries[key] = value[at]
+    made = _rust.new(td._dense_type(), entries, torch.Size(size), td.device, None)
+    return type(td)._from_tensordict(made) if is_tensorclass(td) else made
 
 
 # Merging and stacking ----------------------------------------------------------------

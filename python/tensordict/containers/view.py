@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 import torch
 
 from tensordict import _rust
+from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorDictBase
 from tensordict.common import MSG_LOCKED, missing_key, value_of
 from tensordict.containers.dense import TensorDict
@@ -251,7 +252,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):
         if value is default or value is None:
             return value
         if isinstance(value, CollectionProtocol):
-            if value._is_dense or value._is_non_tensor:
+            if value._is_dense or is_tensorclass(value):
                 return value_of(_rust.index(value, self.idx))
             return _SubTensorDict._of_child(value, self)._shown()
         return value[self.idx]

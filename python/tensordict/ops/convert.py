@@ -125,7 +125,7 @@ class ConvertOps(CollectionProtocol):
             >>> TensorDict(a=torch.zeros(2)).numpy()
             {'a': array([0., 0.], dtype=float32)}
         """
-        return self.to_dict(convert_tensors="numpy")
+        return self.to_dict(convert_tensors="numpy", retain_none=False)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """A copy whose containers are all plain :class:`TensorDict` ones; unlocked.
@@ -257,8 +257,10 @@ def _generic(keys: tuple[str, ...]) -> Any:
 def _arrays(td: Any) -> dict[str, Any]:
     """The leaves as arrays, in nested pairs of a collection's dims and its arrays."""
     arrays: dict[str, Any] = {}
-    for key, value in list(td.items()):
-        if isinstance(value, CollectionProtocol):
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+            arrays[key] = _texts(value)
+        elif isinstance(value, CollectionProtocol):
             arrays[key] = (value.batch_size, _arrays(value))
         elif isinstance(value, torch.Tensor):
             arrays[key] = value.detach().cpu().numpy()
@@ -267,6 +269,13 @@ def _arrays(td: Any) -> dict[str, Any]:
     if not arrays:
         raise ValueError(MSG_NO_FIELDS)
     return arrays
+
+
+def _texts(values: Any) -> np.ndarray[Any, Any]:
+    """The values of a non-tensor entry as texts, of ten characters at least."""
+    texts = [str(value) for value in values._flat()]
+    width = max([10, *map(len, texts)])
+    return np.array(texts, dtype=f"<U{width}").reshape(tuple(values.batch_size))
 
 
 def _struct(arrays: dict[str, Any], dims: int) -> np.dtype[Any]:

@@ -405,7 +405,9 @@ def _collect_matched(td: Any, other: Any, out: Leaves) -> None:
     for key, value in list(td._entries().items()):
         match = other._get_entry(key, None)
         if match is None:
-            if isinstance(value, CollectionProtocol) and value.is_empty():
+            if isinstance(value, CollectionProtocol) and (
+                value._is_non_tensor or value.is_empty()
+            ):
                 continue
             raise KeyError(mismatch_message({key}, ()))
         if isinstance(value, CollectionProtocol):
@@ -433,7 +435,8 @@ def _with_default(op: ForEach, td: Any, other: Any, default: Any) -> Any:
         if default != "intersection":
             raise TypeError(MSG_BAD_DEFAULT.format(default))
         common = [key for key in mine if key in theirs]
-        kept = td.select(*common)
+        others = [key for key, _ in td.non_tensor_items(include_nested=True)]
+        kept = td.select(*common, *others)
         values = [mine[key] for key in common]
         if values:
             values = op(values, [theirs[key] for key in common])

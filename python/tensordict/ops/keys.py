@@ -324,10 +324,7 @@ class KeysOps(CollectionProtocol):
     def filter_non_tensor_data(self) -> Self:
         """A container of the tensors alone, new all the way down."""
         result = _dense_copy(self)
-        for container in _rust.containers(result):
-            for key, value in list(container._entries().items()):
-                if isinstance(value, CollectionProtocol) and value._is_non_tensor:
-                    container._del_entry(key)
+        _drop_values(result)
         return result
 
     def filter_empty_(self) -> Self:
@@ -446,6 +443,7 @@ class KeysOps(CollectionProtocol):
         parts: list[Any] = []
         for paths in sets:
             part = self.empty(recurse=reproduce_struct)
+            _drop_values(part)
             for path in paths:
                 value = rest.pop(path, NO_DEFAULT if strict else ...)
                 if value is ...:
@@ -599,6 +597,14 @@ class KeysOps(CollectionProtocol):
         for old, new in present.items():
             result.set(new, values[old])
         return result
+
+
+def _drop_values(td: Any) -> None:
+    """Remove all non-tensor entries, in place."""
+    for container in _rust.containers(td):
+        for key, value in list(container._entries().items()):
+            if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+                container._del_entry(key)
 
 
 def _dense_copy(td: Any) -> Any:

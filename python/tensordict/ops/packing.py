@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ __all__ = ["PackLayout", "pack_leaves"]
 MSG_DTYPES = (
     "Cannot pack leaves of different dtypes: {} and {} at {!r}. Cast the tensordict "
     "first, e.g. with float()."
+)
+MSG_NON_TENSOR = (
+    "Cannot pack the non-tensor entry {!r}. Drop the non-tensor entries with "
+    "filter_non_tensor_data() first."
 )
 MSG_KEYS = "The leaves of the tensordict differ from the keys of the layout: {} vs {}."
 
@@ -97,7 +102,9 @@ def pack_leaves(
     """See :meth:`tensordict.TensorDict.pack`."""
     batch_size = td.batch_size
     ndim = len(batch_size)
-    found = dict(td.items(True, True))
+    for key, _ in td.non_tensor_items(include_nested=True):
+        raise TypeError(MSG_NON_TENSOR.format(key))
+    found = dict(_rust.walk(td, 2, True, True))
     if layout is None:
         back = dim if dim < 0 else dim - ndim - 1
         if not -ndim - 1 <= back <= -1:

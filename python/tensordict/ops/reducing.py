@@ -340,7 +340,8 @@ def extremum(
         return found if return_indices else found[0]
     if is_feature(dim):
         raise RuntimeError(MSG_FEATURE.format(name))
-    td = _without_values(td)
+    if return_indices:
+        td = _without_values(td)
     one = dim if type(dim) is int else _one_dim(td, dim, name)
     if keepdim:
         one = _one_dim(td, one, name)
@@ -370,7 +371,8 @@ def cumulative(
         return found if return_indices else found[0]
     one = _one_dim(td, dim, name)
     size = td.batch_size
-    td = _without_values(td)
+    if return_indices:
+        td = _without_values(td)
     found = _rust.split_leaves(td, name, (one,), [size, size])
     if not return_indices:
         return found[0]

@@ -352,9 +352,9 @@ class ShapeOps(SplittingOps, RearrangingOps):
                 raise RuntimeError(MSG_EXPAND_SHAPE.format(tuple(shape), batch_size))
         size = torch.Size(sizes)
         names = (*[-1] * extra, *range(ndim)) if keep_names else None
-        return _rust.map_leaves(
-            self, "expand", (size,), size, names, SHAPE_TAIL, True, -1
-        )
+        # Values that are no tensors tell one from the other.
+        op = "expand" if keep_names else "broadcast_to"
+        return _rust.map_leaves(self, op, (size,), size, names, SHAPE_TAIL, True, -1)
 
     # Joining and splitting dims --------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -45,6 +46,7 @@ MSG_KEYS = (
     "Keys from the tensordict ({}) must correspond to the class attributes ({}). Got the "
     "set of keys {{{}}} which do not belong to the class."
 )
+MSG_DESTINATIONS = "The destinations {} are not fields of {} ({})."
 MSG_INDEX = (
     "Invalid indexing arguments: {!r}. A tensorclass is indexed along its batch "
     "dimensions; to {}."
@@ -197,6 +199,9 @@ class TensorClass(_DataclassLike):
     _rust.write_natively(__setattr__)
 
     def __delattr__(self, name: str) -> None:
+        if type(self)._frozen and self._is_initialized:
+            msg = f"cannot delete field {name!r}"
+            raise dataclasses.FrozenInstanceError(msg)
         if name in type(self).__expected_keys__:
             self._set_attribute(name, None)
         else:
@@ -593,6 +598,10 @@ class TensorClass(_DataclassLike):
             return self
         return None if result is None else self._from_tensordict(result)
 
+    def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
+        inner = self._tensordict._refined(names, is_fresh)
+        return self if inner is self._tensordict else self._wrap(inner)
+
     def _resize_batch(self, size: torch.Size) -> None:
         self._tensordict._resize_batch(size)
 
@@ -695,9 +704,7 @@ class TensorClass(_DataclassLike):
         Raises:
             AttributeError: the key does not begin with a field.
         """
-        path = _rust.unravel_key_to_tuple(key)
-        if path and not self.is_locked:
-            self._check_field(path[0])
+        self._check_path(key)
         self._tensordict.set_non_tensor(key, value)
         return self
 
@@ -726,7 +733,7 @@ class TensorClass(_DataclassLike):
             **kwargs: see :meth:`TensorDict.to_dict`.
         """
         result = self._tensordict.to_dict(retain_none=retain_none, **kwargs)
-        if retain_none and kwargs.get("convert_tensors") != "numpy":
+        if retain_none:
             for name in self._field_names():
                 result.setdefault(name, None)
         return result
@@ -860,6 +867,86 @@ class TensorClass(_DataclassLike):
         if input_dict_or_td is not None:
             self._check_keys(input_dict_or_td)
         return super().update(input_dict_or_td, *args, **kwargs)
+
+    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Write into the fields. See :meth:`TensorDict.update_`.
+
+        Raises:
+            ValueError: a mapping has a key that is no field.
+        """
+        self._check_mapping(input_dict_or_td)
+        self._tensordict.update_(inside(input_dict_or_td), *args, **kwargs)
+        return self
+
+    def update_at_(
+        self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
+    ) -> Self:
+        """Write into the fields at an index. See :meth:`TensorDict.update_at_`.
+
+        Raises:
+            ValueError: a mapping has a key that is no field.
+        """
+        self._check_mapping(input_dict_or_td)
+        self._tensordict.update_at_(inside(input_dict_or_td), idx, *args, **kwargs)
+        return self
+
+    def _check_mapping(self, source: Any) -> None:
+        if isinstance(source, Mapping) and not isinstance(source, CollectionProtocol):
+            self._check_keys(source)
+
+    def rename_key_(self, old_key: Any, new_key: Any, safe: bool = False) -> Self:
+        """Move an entry to another nested key. See :meth:`TensorDict.rename_key_`.
+
+        Raises:
+            AttributeError: the new key does not begin with a field.
+        """
+        self._check_path(new_key)
+        self._tensordict.rename_key_(old_key, new_key, safe)
+        return self
+
+    def rename_keys(self, mapping: Any, *, strict: bool = True) -> Self:
+        """An instance with entries at other keys. See :meth:`TensorDict.rename_keys`.
+
+        Raises:
+            AttributeError: a new key does not begin with a field.
+        """
+        fields = type(self).__expected_keys__
+        paths = [_rust.unravel_key_to_tuple(key) for key in mapping.values()]
+        strange = sorted({path[0] for path in paths if path} - fields)
+        if strange:
+            msg = MSG_DESTINATIONS.format(strange, type(self).__name__, sorted(fields))
+            raise AttributeError(msg)
+        renamed = self._tensordict.rename_keys(mapping, strict=strict)
+        return self._from_tensordict(renamed)
+
+    def stack_tensors(self, *keys: Any, out_key: Any, **kwargs: Any) -> Self:
+        """Replace entries by their stack. See :meth:`TensorDict.stack_tensors`.
+
+        Raises:
+            AttributeError: ``out_key`` does not begin with a field.
+        """
+        self._check_path(out_key)
+        self._tensordict.stack_tensors(*keys, out_key=out_key, **kwargs)
+        return self
+
+    def cat_tensors(self, *keys: Any, out_key: Any, **kwargs: Any) -> Self:
+        """Replace entries by their concatenation. See :meth:`TensorDict.cat_tensors`.
+
+        Raises:
+            AttributeError: ``out_key`` does not begin with a field.
+        """
+        self._check_path(out_key)
+        self._tensordict.cat_tensors(*keys, out_key=out_key, **kwargs)
+        return self
+
+    def _check_path(self, key: Any) -> None:
+        path = _rust.unravel_key_to_tuple(key)
+        if path and not self.is_locked:
+            self._check_field(path[0])
+
+    def pack(self, dim: int = -1, *, layout: Any = None) -> Any:
+        """The leaves in one tensor, and the layout. See :meth:`TensorDict.pack`."""
+        return super().pack(dim, layout=layout)
 
     # Pickles ---------------------------------------------------------------------------
 

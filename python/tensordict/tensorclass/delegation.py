@@ -47,7 +47,18 @@ _OWN_TOPICS = frozenset(
     )
     for topic in (base, *CollectionProtocol.__mro__)
 )
-_NOT_DELEGATED = ("__iter__", "__init__", "__init_subclass__")
+_NOT_DELEGATED = frozenset(
+    {
+        "__init__",
+        "__init_subclass__",
+        "__iter__",
+        # Their results hold entries, which stay what they are.
+        "items",
+        "keys",
+        "non_tensor_items",
+        "values",
+    }
+)
 
 
 def delegate(cls: Any) -> None:
@@ -112,9 +123,10 @@ def _outside(tc: Any, result: Any) -> Any:
     """What a method of the container inside ``tc`` gives, as a method of ``tc``."""
     if result is tc._tensordict:
         return tc
-    if isinstance(result, TensorDictBase):
+    if isinstance(result, TensorDictBase) and not result._is_non_tensor:
         return tc._from_tensordict(result)
     kind = type(result)
-    if kind is list or kind is tuple:
+    # The other tuples are the named ones of reductions, such as `torch.return_types.max`.
+    if kind is list or kind is tuple or kind.__module__ == "torch.return_types":
         return kind(_outside(tc, item) for item in result)
     return result

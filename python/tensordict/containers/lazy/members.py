@@ -122,7 +122,7 @@ class MembersOps(CollectionProtocol):
         if isinstance(op, str) and op in REGROUPING and prefix is not None:
             goal = torch.Size([*prefix, *size[k:]])
             return shapes.regrouped(self, goal, op != "view")
-        if op == "expand" and prefix is not None:
+        if op in ("expand", "broadcast_to") and prefix is not None:
             expanded = self._expanded_members(prefix, names, k)
             if expanded is not None:
                 return expanded

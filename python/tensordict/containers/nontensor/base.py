@@ -191,6 +191,8 @@ class NonTensorOps(CollectionProtocol):
 
     def _padded(self, op: Any, pads: Any, size: torch.Size) -> Any:
         """The values with None around them."""
+        if not any(pads):
+            return self._twin()
         flat = self._flat()
         places = torch.arange(len(flat)).view(self._batch_size)
         moved = op(places, pads, -1).flatten().tolist()
@@ -471,6 +473,7 @@ MOVING = frozenset(
     {
         "contiguous",
         "diagonal",
+        "broadcast_to",
         "expand",
         "flatten",
         "flip",
