@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tensordict import TensorDict
+from tensordict import (
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    TensorDictParams,
+    tensorclass,
+)
 from tensordict.storage import verify
 
 
@@ -123,3 +129,80 @@ def test_preallocate(tmp_path):
     with pytest.raises(OSError, match="'a'"):
         huge.memmap_like(tmp_path / "y", preallocate=True)
     assert not (tmp_path / "y" / "a.memmap").exists()
+
+
+@tensorclass
+class Sample:
+    x: torch.Tensor
+    label: str
+
+
+def loaded_into(make, tmp_path):
+    """A collection at the top and nested, each loaded into one of other values."""
+    make(1).save(tmp_path / "top")
+    TensorDict(n=make(1)).save(tmp_path / "nested")
+    top, outer = make(0), TensorDict(n=make(0))
+    nested = outer.get("n")
+    assert type(top).load_memmap(tmp_path / "top", out=top) is top
+    assert TensorDict.load_memmap(tmp_path / "nested", out=outer) is outer
+    assert outer.get("n") is nested
+    return top, nested
+
+
+def test_a_tensorclass_takes_what_is_loaded(tmp_path):
+    def make(number):
+        return Sample(torch.full((2,), number), str(number), batch_size=[2])
+
+    for sample in loaded_into(make, tmp_path):
+        assert (sample.x.tolist(), sample.label) == ([1, 1], "1")
+
+
+def test_values_take_what_is_loaded(tmp_path):
+    for value in loaded_into(NonTensorData, tmp_path):
+        assert value.data == 1
+    held = NonTensorData(0)
+    other = held.clone()
+    NonTensorData(1).save(tmp_path / "value")
+    NonTensorData.load_memmap(tmp_path / "value", out=held)
+    assert (held.data, other.data) == (1, 0)
+
+
+def test_a_stack_of_values_takes_what_is_loaded(tmp_path):
+    def make(number):
+        return NonTensorStack(*(NonTensorData((number, at)) for at in range(2)))
+
+    for stack in loaded_into(make, tmp_path):
+        assert stack.tolist() == [(1, 0), (1, 1)]
+
+
+def test_values_take_the_place_of_tensors_and_of_others(tmp_path):
+    TensorDict(a=NonTensorData("x"), b=NonTensorStack("x", "y"), batch_size=[2]).save(
+        tmp_path
+    )
+    out = TensorDict(
+        a=torch.zeros(2), b=TensorDict(c=torch.zeros(2), batch_size=[2]), batch_size=[2]
+    )
+    TensorDict.load_memmap(tmp_path, out=out)
+    assert (out["a"], out["b"].tolist()) == ("x", ["x", "y"])
+
+
+def test_a_part_takes_what_is_loaded(tmp_path):
+    source = TensorDict(x=torch.zeros(4), batch_size=[4])
+    part = source._get_sub_tensordict(slice(2))
+    TensorDict(x=torch.ones(2), batch_size=[2]).save(tmp_path)
+    assert TensorDict.load_memmap(tmp_path, out=part) is part
+    assert source["x"].tolist() == [1, 1, 0, 0]
+
+
+def test_parameters_stay_and_get_what_is_loaded(tmp_path):
+    def make(number):
+        weight = torch.nn.Parameter(torch.full((2,), float(number)))
+        return TensorDictParams(TensorDict(w=weight))
+
+    params = make(0)
+    weight = params["w"]
+    make(1).save(tmp_path)
+    TensorDict.load_memmap(tmp_path, out=params)
+    assert params["w"] is weight
+    assert weight.tolist() == [1, 1]
+    assert weight.requires_grad

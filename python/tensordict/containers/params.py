@@ -323,6 +323,11 @@ class TensorDictParams(TensorDictBase, nn.Module):
             raise RuntimeError(msg)
         return self._param_td._saved(leaves, directory, False)
 
+    def _take_loaded(self, loaded: Any) -> Self:
+        # Optimizers hold the parameters, so these stay and get the values.
+        self.data.update_(loaded)
+        return self
+
     def _with_entries(self, entries: dict[str, Any]) -> Any:
         names = self.names if self._has_names() else None
         return _rust.new(

@@ -19,9 +19,9 @@ from tensordict.storage.parts import load_part, plan_part, saved_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from tensordict.protocol import NestedKeyLike
+    from tensordict.storage.paths import SavedPath
 
 __all__ = ["_SubTensorDict"]
 
@@ -663,8 +663,12 @@ class _SubTensorDict(PlainWalks, TensorDictBase):
         return self
 
     @classmethod
-    def _load_tree(cls, directory: Path, options: Any) -> Self:
+    def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
         return load_part(cls, directory, options)
+
+    def _take_loaded(self, loaded: Any) -> Self:
+        # Its entries are those of the collection it belongs to, which keeps them.
+        return self.update_(loaded)
 
     def memmap_(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: map the collection it belongs to."""

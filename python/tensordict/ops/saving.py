@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensordict.protocol import NestedKeyLike
+    from tensordict.storage.paths import SavedPath
 
 __all__ = ["SavingOps"]
 
@@ -620,9 +621,13 @@ class SavingOps(CollectionProtocol):
         return self.unlock_()
 
     @classmethod
-    def _load_tree(cls, directory: Path, options: Any) -> Self:
+    def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
         """Make a container from a directory. See :mod:`tensordict.storage`."""
         raise NotImplementedError(f"{cls} has no layout of its own")
+
+    def _take_loaded(self, loaded: Any) -> Any:
+        """Take what was loaded in the place of this container: what then stands there."""
+        return _tree.take_loaded_dense(self, loaded)
 
 
 def _path(key: NestedKeyLike) -> tuple[str, ...]:

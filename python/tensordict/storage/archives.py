@@ -1,21 +1,17 @@
 """Archives: a save as one zip file, ``.tdz``.
 
 The engine reads and writes them (``tensordict-core/src/storage/archive``). Here are the
-functions around them, and :class:`ArchivePath`, which lets the loaders of all classes
-read from an archive as they read from a directory.
+functions around them.
 """
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
-from typing import Any
 
 from tensordict import _rust
 
 __all__ = [
-    "ArchivePath",
     "compression_number",
     "is_memmap_archive",
     "pack_memmap",
@@ -27,65 +23,6 @@ _METHODS = {"stored": 0, "deflate": 8, "deflated": 8, "bzip2": 12, "lzma": 14}
 """The names of methods of compression, and their numbers in zip files."""
 
 MSG_NO_ARCHIVE = "{} is not a memory-mapped tensordict archive."
-
-
-class ArchivePath:
-    """A directory or file in an archive, with the methods of a path that loaders use.
-
-    Args:
-        archive: the open archive.
-        name: the path in it, with ``/`` between the parts. Empty for the top.
-    """
-
-    def __init__(self, archive: _rust.Archive, path: Path, name: str = "") -> None:
-        self.archive = archive
-        self._path = path
-        self.full_name = name
-
-    def __truediv__(self, part: str) -> ArchivePath:
-        name = f"{self.full_name}/{part}" if self.full_name else part
-        return ArchivePath(self.archive, self._path, name)
-
-    def __str__(self) -> str:
-        return f"{self._path}::{self.full_name}"
-
-    def __repr__(self) -> str:
-        return f"ArchivePath({str(self)!r})"
-
-    @property
-    def name(self) -> str:
-        """The last part."""
-        return self.full_name.rpartition("/")[2]
-
-    def is_file(self) -> bool:
-        """Whether there is such an entry."""
-        return self.archive.has(self.full_name)
-
-    def is_dir(self) -> bool:
-        """Whether there is a saved collection."""
-        return self.archive.has((self / "meta.json").full_name)
-
-    def exists(self) -> bool:
-        """Whether there is such an entry, or a saved collection."""
-        return self.is_file() or self.is_dir()
-
-    def read_bytes(self) -> bytes:
-        """The bytes of an entry.
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
-        return self.archive.read(self.full_name)
-
-    def read_text(self, encoding: str = "utf-8") -> str:
-        """The text of an entry."""
-        return self.read_bytes().decode(encoding)
-
-    def open(self, mode: str = "r", encoding: str = "utf-8") -> Any:
-        """The content of an entry as a file for reading."""
-        if "b" in mode:
-            return io.BytesIO(self.read_bytes())
-        return io.StringIO(self.read_text(encoding))
 
 
 def compression_number(compression: str | int | None) -> int:

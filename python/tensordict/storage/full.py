@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tensordict.storage.paths import SavedPath
 
 __all__ = ["read_copies", "read_into"]
 
 
-def read_into(root: Path, loaded: Any, out: Any, num_threads: int) -> None:
+def read_into(root: SavedPath, loaded: Any, out: Any, num_threads: int) -> None:
     """Read the files of ``loaded`` into the tensors of ``out`` that can take them.
 
     Those tensors then are the entries of ``loaded``: plain tensors of the CPU, without
     gaps, of the shape and dtype that were saved. Other entries stay mapped.
 
     Args:
-        root: the directory of the save.
+        root: the opened directory of the save.
         loaded: what was loaded from it.
         out: a container.
         num_threads: the most threads.
@@ -37,7 +35,7 @@ def read_into(root: Path, loaded: Any, out: Any, num_threads: int) -> None:
     reading.read()
 
 
-def read_copies(root: Path, loaded: Any, num_threads: int) -> None:
+def read_copies(root: SavedPath, loaded: Any, num_threads: int) -> None:
     """Read the files of ``loaded`` into new tensors, which become its entries.
 
     Raises:
@@ -51,8 +49,8 @@ def read_copies(root: Path, loaded: Any, num_threads: int) -> None:
 class _Reading:
     """Files to be read, and where their values go."""
 
-    def __init__(self, root: Path, num_threads: int) -> None:
-        self.root = os.path.abspath(root)
+    def __init__(self, root: SavedPath, num_threads: int) -> None:
+        self.save: Any = root.save
         self.num_threads = num_threads
         self.wanted: list[tuple[str, str, torch.Tensor]] = []
         self.places: list[tuple[dict[str, Any], str]] = []
@@ -82,7 +80,7 @@ class _Reading:
 
     def read(self) -> None:
         if self.wanted:
-            _rust.read_into(self.root, self.wanted, self.num_threads)
+            self.save.read_into(self.wanted, self.num_threads)
         for (entries, key), (_, _, tensor) in zip(
             self.places, self.wanted, strict=True
         ):

@@ -461,7 +461,7 @@ class MemoryMappedTensor(torch.Tensor):
         state["_parent_shape"] = self._parent_shape
         return result  # type: ignore[return-value]
 
-    def unbind(self, dim: int) -> tuple[Self, ...]:  # type: ignore[override]
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
         """As :meth:`torch.Tensor.unbind`. The parts are mapped tensors."""
         before = (slice(None),) * (dim if dim >= 0 else dim + self.ndim)
         parts = torch.Tensor.unbind(self, dim)

@@ -16,7 +16,8 @@ from tensordict.storage import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from tensordict.storage.paths import SavedPath
 
 __all__ = ["load_part", "plan_part", "saved_part"]
 
@@ -46,7 +47,7 @@ def saved_part(part: Any, leaves: Iterator[torch.Tensor], directory: Any) -> Any
     return saved
 
 
-def load_part(cls: type, path: Path, options: Any) -> Any:
+def load_part(cls: type, path: SavedPath, options: Any) -> Any:
     """Make the part that a directory holds.
 
     Raises:

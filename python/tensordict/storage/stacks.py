@@ -14,7 +14,8 @@ from tensordict.storage import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from tensordict.storage.paths import SavedPath
 
 __all__ = ["load_stack", "plan_stack", "saved_stack", "take_loaded"]
 
@@ -69,7 +70,7 @@ def saved_stack(
     return saved
 
 
-def load_stack(cls: Any, path: Path, options: Any) -> Any:
+def load_stack(cls: Any, path: SavedPath, options: Any) -> Any:
     """Make the stack that a directory holds.
 
     Raises:
@@ -97,11 +98,11 @@ def load_stack(cls: Any, path: Path, options: Any) -> Any:
             raise FileNotFoundError(MSG_MISSING.format(directory))
         members.append(load_directory(directory, options))
     loaded = cls._of(members, dim, fields.get("stack_dim_name"))
-    loaded._memmap_prefix = None if options.mode == "r" else path
+    loaded._memmap_prefix = options.home_of(path)
     return loaded
 
 
-def take_loaded(stack: Any, loaded: Any) -> None:
+def take_loaded(stack: Any, loaded: Any) -> Any:
     """Give each member the entries that were loaded for it.
 
     Raises:
@@ -112,6 +113,8 @@ def take_loaded(stack: Any, loaded: Any) -> None:
     members, others = stack.tensordicts, list(loaded.unbind(stack.stack_dim))
     if len(members) != len(others):
         raise RuntimeError(MSG_COUNT.format(len(members), len(others)))
-    for member, other in zip(members, others, strict=True):
-        load_into(member, other)
+    stack.tensordicts[:] = [
+        load_into(member, other) for member, other in zip(members, others, strict=True)
+    ]
     stack._memmap_prefix = loaded._memmap_prefix
+    return stack

@@ -24,7 +24,7 @@ from tensordict import _rust
 from tensordict.common import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, single
-from tensordict.storage.archives import ArchivePath, compression_number
+from tensordict.storage.archives import compression_number
 from tensordict.storage.checks import check_loaded
 from tensordict.storage.full import read_copies, read_into
 from tensordict.storage.future import in_background, with_bar
@@ -34,6 +34,7 @@ from tensordict.storage.leaves import (
     refuse_unbatched,
 )
 from tensordict.storage.mapped import MemoryMappedTensor
+from tensordict.storage.paths import SavedPath, from_one_save
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,16 +47,13 @@ __all__ = [
     "refresh",
     "save",
     "saved_dense",
+    "take_loaded_dense",
 ]
 
 CPU = torch.device("cpu")
 
 MSG_SHARED = "memmap and shared memory are mutually exclusive features."
 MSG_IS_DIRECTORY = "Cannot write an archive at {}: it is an existing directory."
-MSG_NO_ARCHIVE = (
-    "{} is a file but not a memory-mapped tensordict archive (expected a zip file with a "
-    "top-level meta.json entry)."
-)
 MSG_COMPRESSION = (
     "compression is only supported when writing a memmap archive (pass archive=True or "
     "use a '.tdz' prefix)."
@@ -100,6 +98,10 @@ class LoadOptions(NamedTuple):
     num_threads: int
     device: torch.device | None
     allow_pickle: bool | None
+
+    def home_of(self, path: SavedPath) -> Path | None:
+        """The directory that a container loaded from ``path`` can grow in, if any."""
+        return None if self.mode == "r" else path.directory
 
     @property
     def has_values(self) -> bool:
@@ -370,61 +372,53 @@ def load(
     if layout is not None:
         loaded = single.load(prefix, layout, options, subpath, verify)
         return loaded if out is None else load_into(out, loaded)
-    path: Path | ArchivePath = Path(prefix)
-    if os.path.isfile(prefix):
-        path = _open_archive(prefix, mode)
-        # Files are those of the archive: its entries have none that could be grown.
-        options = options._replace(mode="r")
-    if subpath is not None:
-        path = _descend(path, subpath, options.robust_key)
+
+    def load_from(path: SavedPath) -> Any:
+        return _load_from(path, options, subpath, verify, non_blocking, out)
+
+    loaded = from_one_save(prefix, mode, load_from, by_name=verify)
+    return loaded if out is None else load_into(out, loaded)
+
+
+def _load_from(
+    path: SavedPath,
+    options: LoadOptions,
+    subpath: Any,
+    verify: bool,
+    non_blocking: bool,
+    out: Any,
+) -> Any:
+    """Load what an opened save holds, ready to be put in the place of ``out``."""
     if verify:
-        check_loaded(prefix, options.num_threads)
-    loaded = load_directory(path, options)
+        check_loaded(path.root, options.num_threads)
+    below = path if subpath is None else _descend(path, subpath, options.robust_key)
+    loaded = load_directory(below, options)
     target = options.device
     is_moved = target is not None and target.type not in ("meta", "cpu")
     if is_moved:
-        if isinstance(path, Path):
-            read_copies(Path(prefix), loaded, options.num_threads)
+        if not path.is_archived:
+            read_copies(path, loaded, options.num_threads)
         loaded = loaded.to(target, non_blocking=non_blocking)
-    if out is None:
-        return loaded
-    _check_out(out, loaded)
-    is_mapped = isinstance(path, Path) and options.has_values and not is_moved
-    if is_mapped and not out.is_memmap():
-        read_into(Path(prefix), loaded, out, options.num_threads)
-    return load_into(out, loaded)
+    if out is not None:
+        _check_out(out, loaded)
+        is_mapped = not path.is_archived and options.has_values and not is_moved
+        if is_mapped and not out.is_memmap():
+            read_into(path, loaded, out, options.num_threads)
+    return loaded
 
 
-def _open_archive(prefix: Any, mode: str | None) -> ArchivePath:
-    try:
-        archive = _rust.Archive(os.path.abspath(prefix), mode)
-    except ValueError as error:
-        if mode not in (None, "r", "r+"):
-            raise
-        raise ValueError(f"{MSG_NO_ARCHIVE.format(prefix)} {error}") from None
-    return ArchivePath(archive, Path(prefix))
-
-
-def load_directory(path: Path | ArchivePath, options: LoadOptions) -> Any:
-    """Make a container from a directory that was saved from a container of any class.
-
-    The directory may be one in an archive: loaders use of ``path`` what
-    :class:`ArchivePath` has.
-    """
+def load_directory(path: SavedPath, options: LoadOptions) -> Any:
+    """Make a container from a directory that was saved from a container of any class."""
     known = registry.known_texts()
     how = options.num_threads, options.has_values
-    if isinstance(path, ArchivePath):
-        tree = path.archive.load_tree(path.full_name, known, options.robust_key, *how)
-    else:
-        absolute = os.path.abspath(path)
-        tree = _rust.load_tree(absolute, known, options.robust_key, options.mode, *how)
+    tree = path.save.load_tree(path.full_name, known, options.robust_key, *how)
     if tree.is_known:
         return _make_dense(tree, path, options)
     cls = registry.find_class(options.requested, tree.class_text, tree.type_text, path)
     return cls._load_tree(path, options)
 
 
-def _make_dense(tree: Any, path: Path | ArchivePath, options: LoadOptions) -> Any:
+def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
     """The container of a level that was read, and of those below."""
     entries = tree.entries
     batch_size = torch.Size(tree.batch_size)
@@ -449,11 +443,11 @@ def _make_dense(tree: Any, path: Path | ArchivePath, options: LoadOptions) -> An
     if options.device is not None and options.device.type == "meta":
         home = options.device
     loaded = _rust.new(cls, entries, batch_size, home, tree.names)
-    loaded._memmap_prefix = None if options.mode == "r" else path
+    loaded._memmap_prefix = options.home_of(path)
     return loaded
 
 
-def _path_of(parent: Path | ArchivePath, directory: str) -> Path | ArchivePath:
+def _path_of(parent: SavedPath, directory: str) -> SavedPath:
     return parent / os.path.basename(directory)
 
 
@@ -462,9 +456,7 @@ def _is_fake() -> bool:
     return torch._C._get_dispatch_mode(key) is not None
 
 
-def _descend(
-    path: Path | ArchivePath, subpath: Any, escapes_keys: bool
-) -> Path | ArchivePath:
+def _descend(path: SavedPath, subpath: Any, escapes_keys: bool) -> SavedPath:
     """The directory of a nested key, given as a tuple or with slashes."""
     parts = subpath.split("/") if isinstance(subpath, str) else list(subpath)
     below = path
@@ -490,13 +482,10 @@ def _check_out(out: Any, loaded: Any) -> None:
 def load_into(out: Any, loaded: Any) -> Any:
     """Give ``out`` the entries of ``loaded``, and only those."""
     _check_out(out, loaded)
-    if not out._is_dense:
-        out._take_loaded(loaded)
-        return out
-    _take_entries(out, loaded)
-    if out.is_memmap():
-        _mark_mapped(out)
-    return out
+    taken = out._take_loaded(loaded)
+    if taken._is_dense and taken.is_memmap():
+        _mark_mapped(taken)
+    return taken
 
 
 def _check_fit(out: Any, loaded: Any) -> None:
@@ -505,9 +494,12 @@ def _check_fit(out: Any, loaded: Any) -> None:
         return
     batch_size = out.batch_size
     for key, value in loaded.items():
-        if value.shape[: len(batch_size)] != batch_size:
+        # A strided nested tensor has no shape: it knows the number of its components.
+        is_ragged = isinstance(value, torch.Tensor) and _is_strided_nested(value)
+        shape = torch.Size([value.size(0)]) if is_ragged else value.shape
+        if shape[: len(batch_size)] != batch_size:
             raise RuntimeError(
-                f"the {type(value).__name__} {key} has shape {value.shape} which is "
+                f"the {type(value).__name__} {key} has shape {shape} which is "
                 f"incompatible with the batch-size {batch_size}."
             )
         present = out._get_entry(key, None)
@@ -525,26 +517,28 @@ def _check_fit(out: Any, loaded: Any) -> None:
         )
 
 
-def _take_entries(out: Any, loaded: Any) -> None:
+def _is_strided_nested(value: torch.Tensor) -> bool:
+    return value.is_nested and value.layout is torch.strided
+
+
+def take_loaded_dense(out: Any, loaded: Any) -> Any:
+    """Give a dense container the entries that were loaded for it, nested ones kept."""
+    if loaded._is_non_tensor:
+        return loaded
     entries: dict[str, Any] = {}
     for key, value in loaded.items():
         present = out._get_entry(key, None)
         is_pair = isinstance(present, CollectionProtocol) and isinstance(
             value, CollectionProtocol
         )
-        if is_pair:
-            if present._is_dense:
-                _take_entries(present, value)
-            else:
-                present._take_loaded(value)
-            value = present
-        entries[key] = value
+        entries[key] = present._take_loaded(value) if is_pair else value
     out._tensordict.clear()
     out._tensordict.update(entries)
     names = loaded._td_dim_names
     if names is not None and len(names) == len(out.batch_size):
         out._td_dim_names = list(names)
     out._memmap_prefix = loaded._memmap_prefix
+    return out
 
 
 # Changing a save in place -------------------------------------------------------------
@@ -556,12 +550,10 @@ def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
         raise RuntimeError(MSG_NOT_MAPPED)
     loaded = load(type(td), td._memmap_prefix, allow_pickle=allow_pickle)
     _check_fit(td, loaded)
-    if not td._is_dense:
-        td._take_loaded(loaded)
-        return td
-    _take_entries(td, loaded)
-    _mark_mapped(td)
-    return td
+    taken = td._take_loaded(loaded)
+    if taken._is_dense:
+        _mark_mapped(taken)
+    return taken
 
 
 def _mark_mapped(td: Any) -> None:

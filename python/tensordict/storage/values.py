@@ -25,7 +25,8 @@ from tensordict.storage import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
+
+    from tensordict.storage.paths import SavedPath
 
 __all__ = [
     "check_content",
@@ -211,7 +212,7 @@ def tuple_paths(value: Any, path: tuple[Any, ...] = ()) -> list[list[Any]]:
 # Loading ------------------------------------------------------------------------------
 
 
-def load_value(cls: Any, path: Path, options: Any) -> Any:
+def load_value(cls: Any, path: SavedPath, options: Any) -> Any:
     """Make the value that a directory holds; its size is that of what holds it.
 
     Raises:
@@ -225,11 +226,11 @@ def load_value(cls: Any, path: Path, options: Any) -> Any:
     data = _with_tuples(fields.get("data"), notes)
     size = torch.Size(notes.get("batch_size", ()))
     loaded = cls(data, fields.get("_metadata"), batch_size=size, device=_home(options))
-    loaded._memmap_prefix = None if options.mode == "r" else path
+    loaded._memmap_prefix = options.home_of(path)
     return loaded
 
 
-def load_column(cls: Any, path: Path, options: Any) -> Any:
+def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
     """Make the stack of values that a directory holds.
 
     Raises:
@@ -257,7 +258,7 @@ def load_column(cls: Any, path: Path, options: Any) -> Any:
     dim = fields.get("stack_dim", 0)
     if isinstance(dim, int) and 0 < dim < len(loaded.batch_size):
         loaded.stack_dim = dim
-    loaded._memmap_prefix = None if options.mode == "r" else path
+    loaded._memmap_prefix = options.home_of(path)
     return loaded
 
 
@@ -267,7 +268,7 @@ def _home(options: Any) -> torch.device:
     return torch.device("cpu")
 
 
-def _notes(path: Path, text: str) -> dict[str, Any]:
+def _notes(path: SavedPath, text: str) -> dict[str, Any]:
     """What the release does not say, if it is about this very metadata."""
     file = path / NOTES
     if not file.exists():
@@ -292,7 +293,7 @@ def _with_tuples(value: Any, notes: dict[str, Any]) -> Any:
     return value
 
 
-def _pickled_fields(path: Path, allow_pickle: bool | None) -> dict[str, Any]:
+def _pickled_fields(path: SavedPath, allow_pickle: bool | None) -> dict[str, Any]:
     file = path / OTHER
     if not file.exists():
         return {}
@@ -308,7 +309,7 @@ def _pickled_fields(path: Path, allow_pickle: bool | None) -> dict[str, Any]:
     return _unpickled(file, allow_pickle)
 
 
-def _unpickled(file: Path, allow_pickle: bool | None) -> Any:
+def _unpickled(file: SavedPath, allow_pickle: bool | None) -> Any:
     if allow_pickle is False:
         raise RuntimeError(MSG_PICKLE.format(file))
     if allow_pickle is None:

@@ -35,9 +35,9 @@ from tensordict.tensorclass.files import load_class, plan_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from tensordict.protocol import BatchIndex
+    from tensordict.storage.paths import SavedPath
 
 __all__ = ["TensorClass"]
 
@@ -761,8 +761,14 @@ class TensorClass(_DataclassLike):
         return self if saved is self._tensordict else self._wrap(saved)
 
     @classmethod
-    def _load_tree(cls, directory: Path, options: Any) -> Self:
+    def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
         return load_class(cls, directory, options)
+
+    def _take_loaded(self, loaded: Any) -> Any:
+        if type(loaded) is not type(self):
+            return loaded
+        taken = self._tensordict._take_loaded(loaded._tensordict)
+        return self if taken is self._tensordict else self._wrap(taken)
 
     def _describe(self, rows: Iterator[Any]) -> Any:
         return {**self._tensordict._describe(rows), "cls": type(self)}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict.storage import registry
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tensordict.storage.paths import SavedPath
 
 __all__ = ["load_class", "plan_class"]
 
@@ -36,7 +36,7 @@ def plan_class(tc: Any, plan: Any, level: int) -> None:
     plan.close_level_as(level, json.dumps(fields))
 
 
-def load_class(cls: Any, path: Path, options: Any) -> Any:
+def load_class(cls: Any, path: SavedPath, options: Any) -> Any:
     """Make the tensorclass that a directory holds.
 
     Raises:
@@ -50,7 +50,7 @@ def load_class(cls: Any, path: Path, options: Any) -> Any:
     return cls._from_tensordict(load_directory(path / _INNER, options), further)
 
 
-def _pickled(path: Path, allow_pickle: bool | None) -> dict[str, Any]:
+def _pickled(path: SavedPath, allow_pickle: bool | None) -> dict[str, Any]:
     if not path.exists():
         return {}
     if allow_pickle is False:

@@ -36,7 +36,8 @@ from tensordict.storage.stacks import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+
+    from tensordict.storage.paths import SavedPath
 
 
 __all__ = ["LazyStackedTensorDict", "lazy_stack"]
@@ -528,11 +529,11 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return saved_stack(self, leaves, directory, inplace)
 
     @classmethod
-    def _load_tree(cls, directory: Path, options: Any) -> Any:
+    def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
         return load_stack(cls, directory, options)
 
-    def _take_loaded(self, loaded: Any) -> None:
-        take_loaded(self, loaded)
+    def _take_loaded(self, loaded: Any) -> Any:
+        return take_loaded(self, loaded)
 
     # How it prints -----------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from tensordict.tensorclass.base import TensorClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
+
+    from tensordict.storage.paths import SavedPath
 
 __all__ = ["MetaData", "NonTensorData", "NonTensorDataBase"]
 
@@ -470,8 +471,17 @@ class NonTensorDataBase(NonTensorOps, _Named):
         values.plan_value(self, plan, level)
 
     @classmethod
-    def _load_tree(cls, directory: Path, options: Any) -> Self:
+    def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
         return values.load_value(cls, directory, options)
+
+    def _take_loaded(self, loaded: Any) -> Any:
+        if type(loaded) is not type(self):
+            return loaded
+        # Cells of its own: copies of this collection keep their value.
+        self._cells, self._at = [loaded.data], 0
+        self._metadata = loaded._metadata
+        self._memmap_prefix = loaded._memmap_prefix
+        return self
 
     def _loaded_in(self, size: torch.Size) -> Self:
         if not self._batch_size:

@@ -27,7 +27,8 @@ from tensordict.storage import source as sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
+
+    from tensordict.storage.paths import SavedPath
 
 __all__ = ["NonTensorStack"]
 
@@ -508,8 +509,15 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         values.plan_column(self, plan, level)
 
     @classmethod
-    def _load_tree(cls, directory: Path, options: Any) -> Any:
+    def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
         return values.load_column(cls, directory, options)
+
+    def _take_loaded(self, loaded: Any) -> Any:
+        if type(loaded) is not type(self) or loaded.batch_size != self.batch_size:
+            return loaded
+        self._take(loaded)
+        self._memmap_prefix = loaded._memmap_prefix
+        return self
 
     @classmethod
     def _from_nested(cls, data: list[Any], batch_size: list[int] | None) -> Any:

@@ -35,7 +35,7 @@ use super::read::{Leaf, map_leaves};
 use super::sums::{SUMS_FILE, Sums, modified_ns};
 use super::work::WorkArea;
 use super::write::{Place, sync, write};
-use super::{METADATA_FILE, StorageError, StorageResult};
+use super::{METADATA_FILE, StorageError, StorageResult, VALUE_NOTES_FILE};
 
 /// How a save meets what is in its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -376,6 +376,7 @@ fn names_in(
         "other.pickle",
         "json_types.json",
         "pickle.pkl",
+        VALUE_NOTES_FILE,
     ] {
         known.insert(name.to_owned(), false);
     }

@@ -1,13 +1,13 @@
 //! Reading whole leaves into memory that is there: parallel positioned reads, checked on the way.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use super::io::Disk;
-use super::sums::{self, BLOCK_BYTES, FileSum, SUMS_FILE, Sum, Sums};
+use super::map::Root;
+use super::sums::{self, BLOCK_BYTES, FileSum, Sum, Sums};
 use super::verify::{Finding, Outcome, judge};
 use super::{StorageError, StorageResult, thread_count, threads};
 
@@ -59,24 +59,22 @@ enum Task {
     Batch { start: usize, end: usize },
 }
 
-/// Reads the leaves of the save in the directory `root`.
+/// Reads leaves of a save.
 ///
 /// Bytes that are not those of the sums are an error where the file was not modified since the
 /// save; the targets are then written to in part.
 ///
 /// # Errors
 /// A file is missing or too short; bytes are damaged.
-pub fn read_all(root: &Path, requests: &[Request], threads: usize) -> StorageResult<()> {
-    let sums = std::fs::read_to_string(root.join(SUMS_FILE))
-        .ok()
-        .and_then(|text| Sums::parse(&text).ok())
-        .unwrap_or_default();
+pub fn read_all(root: &Root, requests: &[Request], threads: usize) -> StorageResult<()> {
+    let sums = Sums::of_save(root);
     let reader = Reader {
+        root,
         requests,
         sums: requests
             .iter()
             .map(|request| {
-                let name = request.path.strip_prefix(root).ok()?;
+                let name = request.path.strip_prefix(root.path()).ok()?;
                 sums.files.get(name.to_str()?)
             })
             .collect(),
@@ -140,6 +138,7 @@ fn tasks(requests: &[Request]) -> Vec<Task> {
 }
 
 struct Reader<'r> {
+    root: &'r Root,
     requests: &'r [Request],
     sums: Vec<Option<&'r FileSum>>,
     /// What is damaged, by request.
@@ -158,7 +157,8 @@ impl Reader<'_> {
         // SAFETY: the part is within the target, whose maker keeps it writable and to us alone; no
         // other task has this part.
         let bytes = unsafe { std::slice::from_raw_parts_mut(pointer.add(offset), part) };
-        let file = File::open(&request.path).map_err(|source| match source.kind() {
+        let file = self.root.open(&request.path, false);
+        let file = file.map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => StorageError::MissingFile {
                 path: request.path.clone(),
                 key: request.key.clone(),

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Mode as RawMode, OFlags, openat, statat};
 use rustix::io::Errno;
@@ -61,6 +62,12 @@ impl FileIdentity {
             device: found.st_dev,
             inode: found.st_ino,
         })
+    }
+
+    /// That of an open file or directory.
+    #[must_use]
+    pub fn of_open(file: &File) -> Option<Self> {
+        file.metadata().ok().as_ref().map(Self::of)
     }
 
     pub(crate) fn of(metadata: &Metadata) -> Self {
@@ -190,6 +197,8 @@ pub fn mapping_limit() -> usize {
 pub struct Root {
     path: PathBuf,
     directory: File,
+    /// Whether a file was asked for that is not there.
+    has_missed: AtomicBool,
 }
 
 impl Root {
@@ -205,6 +214,7 @@ impl Root {
         Ok(Self {
             path: path.to_path_buf(),
             directory,
+            has_missed: AtomicBool::new(false),
         })
     }
 
@@ -217,10 +227,15 @@ impl Root {
     /// Whether the name leads to the directory that is open.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        let opened = self.directory.metadata();
-        opened.is_ok_and(|opened| {
-            FileIdentity::of_path(&self.path) == Some(FileIdentity::of(&opened))
-        })
+        FileIdentity::of_open(&self.directory)
+            .is_some_and(|opened| FileIdentity::of_path(&self.path) == Some(opened))
+    }
+
+    /// Whether another save took the place of this one so early that what was read may lack files: the
+    /// files of a save that is replaced are deleted. `is_read` says whether reading went well.
+    #[must_use]
+    pub fn was_replaced(&self, is_read: bool) -> bool {
+        (!is_read || self.has_missed.load(Ordering::Relaxed)) && !self.is_current()
     }
 
     /// Opens a file by its path, which begins with that of the directory.
@@ -241,7 +256,11 @@ impl Root {
 
     /// Whether there is a file or directory of this path.
     pub(crate) fn has(&self, path: &Path) -> bool {
-        statat(&self.directory, self.name_of(path), AtFlags::empty()).is_ok()
+        let has = statat(&self.directory, self.name_of(path), AtFlags::empty()).is_ok();
+        if !has {
+            self.has_missed.store(true, Ordering::Relaxed);
+        }
+        has
     }
 
     /// Whether a path is a symbolic link that leads out of the directory.

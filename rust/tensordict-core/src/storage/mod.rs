@@ -43,5 +43,8 @@ pub use threads::thread_count;
 /// The name of the metadata file of a level.
 pub const METADATA_FILE: &str = "meta.json";
 
+/// The file of what the published format does not say of a value that is no tensor.
+pub const VALUE_NOTES_FILE: &str = ".nontensor.json";
+
 /// The newest format version that this crate reads, and the one that it writes.
 pub const FORMAT_VERSION: i64 = 1;

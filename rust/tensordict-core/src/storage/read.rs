@@ -150,47 +150,25 @@ impl Files for Root {
 /// How often a directory that is replaced while it is read is read again.
 const MAX_ATTEMPTS: usize = 1000;
 
-/// Reads and maps a save: the tree in `directory`, and its leaves if `mode` is given.
+/// Reads the metadata of the level in `directory` and of those below. A level of a class that is
+/// not known has no nodes.
 ///
 /// All of it is of one save, also where others take its place meanwhile.
 ///
 /// # Errors
-/// As [`read_tree`] and [`map_leaves`].
-pub fn load_tree(
-    directory: &Path,
-    options: ReadOptions<'_>,
-    mode: Option<Mode>,
-    threads: usize,
-) -> StorageResult<(Tree, Vec<Option<Mapping>>)> {
+/// A metadata file is missing or makes no sense; a child directory is missing.
+pub fn read_tree(directory: &Path, options: ReadOptions<'_>) -> StorageResult<Tree> {
     for attempt in 0.. {
         let root = Root::open_path(directory).map_err(|source| {
             // What is asked for is the metadata; so it is what is missing.
             StorageError::io(directory.join(METADATA_FILE), source)
         })?;
-        let loaded = read_tree_of(&root, directory, options).and_then(|tree| {
-            let mappings = match mode {
-                Some(mode) => map_leaves(&root, &tree.leaves, mode, threads)?,
-                None => Vec::new(),
-            };
-            Ok((tree, mappings))
-        });
-        // Files that are gone may be those of a save that was replaced and deleted.
-        match loaded {
-            Err(StorageError::MissingFile { .. } | StorageError::Io { .. })
-                if attempt < MAX_ATTEMPTS && !root.is_current() => {}
-            loaded => return loaded,
+        let tree = read_tree_of(&root, directory, options);
+        if attempt == MAX_ATTEMPTS || !root.was_replaced(tree.is_ok()) {
+            return tree;
         }
     }
     unreachable!("the last attempt returns")
-}
-
-/// Reads the metadata of the level in `directory` and of those below. A level of a class that is
-/// not known has no nodes.
-///
-/// # Errors
-/// A metadata file is missing or makes no sense; a child directory is missing.
-pub fn read_tree(directory: &Path, options: ReadOptions<'_>) -> StorageResult<Tree> {
-    load_tree(directory, options, None, 1).map(|(tree, _)| tree)
 }
 
 /// Reads the metadata of a tree wherever it is.

@@ -28,6 +28,8 @@ use crc_fast::{checksum, checksum_combine};
 use indexmap::IndexMap;
 
 use super::json::{self, Value};
+use super::map::Root;
+use super::read::Files;
 
 /// The file of the sums, in the root of a tree.
 pub const SUMS_FILE: &str = ".tensordict-sums.json";
@@ -158,6 +160,15 @@ impl Sums {
             generation: format!("{:x}-{process:x}-{count:x}", now_ns()),
             files: IndexMap::new(),
         }
+    }
+
+    /// Those of the save in an open directory; none where they cannot be read.
+    #[must_use]
+    pub fn of_save(root: &Root) -> Self {
+        root.read(&root.path().join(SUMS_FILE))
+            .ok()
+            .and_then(|bytes| Self::parse(std::str::from_utf8(&bytes).ok()?).ok())
+            .unwrap_or_default()
     }
 
     /// The text of [`SUMS_FILE`].

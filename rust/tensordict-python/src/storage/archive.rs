@@ -53,6 +53,18 @@ impl OpenArchive {
         })
     }
 
+    /// Whether the name still leads to this archive.
+    fn is_current(&self) -> bool {
+        self.archive.is_current()
+    }
+
+    /// Whether another save took the place of this one before all was read: one file is read
+    /// whole, whatever its name leads to.
+    #[expect(clippy::unused_self, reason = "directories have to look")]
+    fn was_replaced(&self, _is_read: bool) -> bool {
+        false
+    }
+
     /// The names of all entries.
     fn names(&self) -> Vec<&str> {
         self.archive.entries().keys().map(String::as_str).collect()

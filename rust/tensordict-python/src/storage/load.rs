@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use tensordict_core::storage::archive::LeafBytes;
 use tensordict_core::storage::full::{self, Request, Target};
-use tensordict_core::storage::map::{self, MapRequest, Mapping, Mode};
-use tensordict_core::storage::read::{self, Leaf, Level, Node, ReadOptions};
-use tensordict_core::storage::{StorageError, dtype};
+use tensordict_core::storage::map::{self, MapRequest, Mapping, Mode, Root};
+use tensordict_core::storage::read::{
+    Files, Leaf, Level, Node, ReadOptions, map_leaves, read_tree_of,
+};
+use tensordict_core::storage::{METADATA_FILE, StorageError, dtype};
 
 use super::archive::OpenArchive;
 use super::dlpack::memory_of;
@@ -52,49 +54,126 @@ pub(super) fn parse_mode(mode: Option<&str>) -> PyResult<Mode> {
     }
 }
 
-/// Reads the tree in `directory`. With `is_mapped` false no leaf file is opened, and
-/// the entries are `(shape, dtype)` pairs.
-#[pyfunction]
-#[pyo3(signature = (directory, known_classes, escapes_keys, mode, num_threads, is_mapped))]
-fn load_tree<'py>(
-    py: Python<'py>,
-    directory: PathBuf,
-    known_classes: Vec<String>,
-    escapes_keys: bool,
-    mode: Option<&str>,
-    num_threads: usize,
-    is_mapped: bool,
-) -> PyResult<Bound<'py, LoadedLevel>> {
-    let map_mode = parse_mode(mode)?;
-    let loaded = py.detach(|| -> Result<_, StorageError> {
-        let options = ReadOptions {
-            escapes_keys,
-            known_classes: &known_classes,
-        };
-        read::load_tree(
-            &directory,
-            options,
-            is_mapped.then_some(map_mode),
-            num_threads,
-        )
-    });
-    let (tree, mappings) = loaded.map_err(|error| exception(py, &error))?;
-    let mut maker = Maker {
-        leaves: tree.leaves,
-        backing: Backing::Files {
-            mappings,
+/// The directory of a save, held open: what is read by it is of one save, also where another
+/// takes its place meanwhile.
+#[pyclass(module = "tensordict._rust", name = "Directory", frozen)]
+pub(crate) struct OpenDirectory {
+    root: Root,
+    mode: Option<String>,
+    map_mode: Mode,
+}
+
+#[pymethods]
+impl OpenDirectory {
+    #[new]
+    #[pyo3(signature = (path, mode=None))]
+    fn new(py: Python<'_>, path: PathBuf, mode: Option<String>) -> PyResult<Self> {
+        let map_mode = parse_mode(mode.as_deref())?;
+        let root = Root::open_path(&path).map_err(|source| {
+            // What is asked for is the metadata; so it is what is missing.
+            exception(py, &StorageError::io(path.join(METADATA_FILE), source))
+        })?;
+        Ok(Self {
+            root,
             mode,
             map_mode,
-        },
-        is_mapped,
-    };
-    maker.level(py, tree.root)
+        })
+    }
+
+    /// Whether the name still leads to this directory.
+    fn is_current(&self) -> bool {
+        self.root.is_current()
+    }
+
+    /// Whether another save took the place of this one before all was read.
+    fn was_replaced(&self, is_read: bool) -> bool {
+        self.root.was_replaced(is_read)
+    }
+
+    /// Whether there is a file or directory of this name.
+    fn has(&self, name: &str) -> bool {
+        self.root.exists(&self.root.path().join(name))
+    }
+
+    /// The bytes of a file.
+    fn read<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyBytes>> {
+        let path = self.root.path().join(name);
+        let bytes = py
+            .detach(|| self.root.read(&path))
+            .map_err(|error| exception(py, &error))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Reads the level in the directory `level` and those below. With `is_mapped` false no
+    /// leaf file is opened, and the entries are `(shape, dtype)` pairs.
+    #[pyo3(signature = (level, known_classes, escapes_keys, num_threads, is_mapped))]
+    fn load_tree<'py>(
+        &self,
+        py: Python<'py>,
+        level: &str,
+        known_classes: Vec<String>,
+        escapes_keys: bool,
+        num_threads: usize,
+        is_mapped: bool,
+    ) -> PyResult<Bound<'py, LoadedLevel>> {
+        let loaded = py.detach(|| -> Result<_, StorageError> {
+            let options = ReadOptions {
+                escapes_keys,
+                known_classes: &known_classes,
+            };
+            let directory = self.root.path().join(level);
+            let tree = read_tree_of(&self.root, &directory, options)?;
+            let mappings = if is_mapped {
+                map_leaves(&self.root, &tree.leaves, self.map_mode, num_threads)?
+            } else {
+                Vec::new()
+            };
+            Ok((tree, mappings))
+        });
+        let (tree, mappings) = loaded.map_err(|error| exception(py, &error))?;
+        let mut maker = Maker {
+            leaves: tree.leaves,
+            backing: Backing::Files {
+                root: &self.root,
+                mappings,
+                mode: self.mode.as_deref(),
+                map_mode: self.map_mode,
+            },
+            is_mapped,
+        };
+        maker.level(py, tree.root)
+    }
+
+    /// Reads files of the save into tensors of the CPU without gaps: `(key, file, tensor)`.
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        wanted: Vec<(String, PathBuf, Bound<'_, PyAny>)>,
+        num_threads: usize,
+    ) -> PyResult<()> {
+        let mut requests = Vec::with_capacity(wanted.len());
+        for (key, path, tensor) in &wanted {
+            let memory = memory_of(tensor)?.ok_or_else(|| {
+                PyValueError::new_err(format!("the tensor {key} is not plain memory"))
+            })?;
+            requests.push(Request {
+                key: key.clone(),
+                path: path.clone(),
+                // SAFETY: `wanted` holds the tensors during the call; that nobody else uses their
+                // memory meanwhile is for the caller, as with any tensor that is written to.
+                target: unsafe { Target::new(memory.pointer.cast_mut(), memory.num_bytes) },
+            });
+        }
+        py.detach(|| full::read_all(&self.root, &requests, num_threads))
+            .map_err(|error| exception(py, &error))
+    }
 }
 
 /// Where the bytes of leaves are.
 pub(super) enum Backing<'m> {
     /// In a mapped file each.
     Files {
+        root: &'m Root,
         mappings: Vec<Option<Mapping>>,
         mode: Option<&'m str>,
         map_mode: Mode,
@@ -178,11 +257,16 @@ impl Maker<'_> {
     /// `(values, table)`: the values flat, and the table of sizes, both mapped.
     fn nested_tensor<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
         let leaf = &self.leaves[number];
-        let (mode, map_mode) = match &self.backing {
-            Backing::Files { mode, map_mode, .. } => (*mode, *map_mode),
+        let (root, mode, map_mode) = match &self.backing {
+            Backing::Files {
+                root,
+                mode,
+                map_mode,
+                ..
+            } => (*root, *mode, *map_mode),
             Backing::Archive { archive, .. } => return archive.nested_tensor(py, leaf),
         };
-        let open = |path: &Path, length: u64| open_leaf(path, length, leaf, map_mode);
+        let open = |path: &Path, length: u64| open_leaf(root, path, length, leaf, map_mode);
         let fail = |error: &StorageError| exception(py, error);
         let rows = leaf.meta.shape.clone();
         let table_bytes = dtype::tensor_bytes(&rows, 8).unwrap_or(0);
@@ -213,6 +297,7 @@ impl Maker<'_> {
 }
 
 fn open_leaf(
+    root: &Root,
     path: &Path,
     length: u64,
     leaf: &Leaf,
@@ -224,7 +309,7 @@ fn open_leaf(
     let request = MapRequest {
         path,
         length,
-        root: None,
+        root: Some(root),
     };
     map::open(&request, mode, &|| leaf.display()).map(Some)
 }
@@ -255,33 +340,6 @@ fn map_file<'py>(
     mapped_tensor(py, mapping, &path, dtype, &shape, mode)
 }
 
-/// Reads files of the save in `root` into tensors of the CPU without gaps:
-/// `(key, file, tensor)`.
-#[pyfunction]
-#[pyo3(signature = (root, wanted, num_threads))]
-fn read_into(
-    py: Python<'_>,
-    root: PathBuf,
-    wanted: Vec<(String, PathBuf, Bound<'_, PyAny>)>,
-    num_threads: usize,
-) -> PyResult<()> {
-    let mut requests = Vec::with_capacity(wanted.len());
-    for (key, path, tensor) in &wanted {
-        let memory = memory_of(tensor)?.ok_or_else(|| {
-            PyValueError::new_err(format!("the tensor {key} is not plain memory"))
-        })?;
-        requests.push(Request {
-            key: key.clone(),
-            path: path.clone(),
-            // SAFETY: `wanted` holds the tensors during the call; that nobody else uses their memory
-            // meanwhile is for the caller, as with any tensor that is written to.
-            target: unsafe { Target::new(memory.pointer.cast_mut(), memory.num_bytes) },
-        });
-    }
-    py.detach(|| full::read_all(&root, &requests, num_threads))
-        .map_err(|error| exception(py, &error))
-}
-
 /// The bytes of a tensor, or an exception where there is no such tensor.
 pub(crate) fn num_bytes(dtype: &str, shape: &[i64]) -> PyResult<u64> {
     let item_size = dtype::item_size(dtype).ok_or_else(|| {
@@ -293,7 +351,6 @@ pub(crate) fn num_bytes(dtype: &str, shape: &[i64]) -> PyResult<u64> {
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LoadedLevel>()?;
-    module.add_function(wrap_pyfunction!(load_tree, module)?)?;
-    module.add_function(wrap_pyfunction!(read_into, module)?)?;
+    module.add_class::<OpenDirectory>()?;
     module.add_function(wrap_pyfunction!(map_file, module)?)
 }

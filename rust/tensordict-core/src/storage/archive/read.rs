@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use indexmap::IndexMap;
 
 use super::super::io::Disk;
-use super::super::map::Mapping;
+use super::super::map::{FileIdentity, Mapping};
 use super::super::read::{Files, Leaf};
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Sums};
 use super::super::verify::{Expected, Finding, Outcome, Report, check, judge};
@@ -116,6 +116,13 @@ impl Archive {
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Whether the name leads to the archive that is open.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        FileIdentity::of_open(&self.file)
+            .is_some_and(|opened| FileIdentity::of_path(&self.path) == Some(opened))
     }
 
     /// The entries, in the order of the directory.

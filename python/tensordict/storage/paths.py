@@ -1,0 +1,138 @@
+"""Files and directories of an opened save, with the methods of a path that loaders use.
+
+A save is opened once, as a directory or an archive, and all that is read by it is of
+this one save, also where another takes its place meanwhile.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensordict import _rust
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SavedPath", "from_one_save"]
+
+MSG_NO_ARCHIVE = (
+    "{} is a file but not a memory-mapped tensordict archive (expected a zip file with a "
+    "top-level meta.json entry)."
+)
+MSG_REPLACED = "The save at {} is replaced faster than it can be loaded: load it while nobody saves."
+
+_MAX_ATTEMPTS = 1000
+"""How often a save that is replaced while it is read is opened again."""
+
+
+class SavedPath:
+    """A directory or file in an opened save.
+
+    Args:
+        save: the opened directory or archive.
+        root: its path, as the caller named it.
+        name: the path in it, with ``/`` between the parts. Empty for the top.
+    """
+
+    def __init__(
+        self, save: _rust.Archive | _rust.Directory, root: Path, name: str = ""
+    ) -> None:
+        self.save = save
+        self.root = root
+        self.full_name = name
+
+    def __truediv__(self, part: str) -> SavedPath:
+        name = f"{self.full_name}/{part}" if self.full_name else part
+        return SavedPath(self.save, self.root, name)
+
+    def __str__(self) -> str:
+        if self.is_archived:
+            return f"{self.root}::{self.full_name}"
+        return str(self.root / self.full_name)
+
+    def __repr__(self) -> str:
+        return f"SavedPath({str(self)!r})"
+
+    @property
+    def is_archived(self) -> bool:
+        """Whether the save is one file."""
+        return isinstance(self.save, _rust.Archive)
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory that can get further files; None in an archive."""
+        return None if self.is_archived else self.root / self.full_name
+
+    def exists(self) -> bool:
+        """Whether there is such a file, or a saved collection."""
+        return self.save.has(self.full_name) or self.save.has(
+            (self / "meta.json").full_name
+        )
+
+    def read_bytes(self) -> bytes:
+        """The bytes of a file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return self.save.read(self.full_name)
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """The text of a file."""
+        return self.read_bytes().decode(encoding)
+
+    def open(self, mode: str = "r", encoding: str = "utf-8") -> Any:
+        """The content of a file for reading."""
+        if "b" in mode:
+            return io.BytesIO(self.read_bytes())
+        return io.StringIO(self.read_text(encoding))
+
+
+def from_one_save(
+    prefix: str | Path,
+    mode: str | None,
+    load: Callable[[SavedPath], Any],
+    *,
+    by_name: bool = False,
+) -> Any:
+    """What ``load`` makes of a save, all of it from one and the same.
+
+    Where another save takes its place before all was read, ``load`` is called again.
+
+    Args:
+        prefix: the directory or archive.
+        mode: as for :meth:`load_memmap`.
+        load: reads the save by the path that it is given.
+        by_name: whether it looks at files by their names, too.
+
+    Raises:
+        OSError: there is no save.
+        ValueError: it is a file and no archive.
+        RuntimeError: the save was replaced again and again.
+    """
+    for _ in range(_MAX_ATTEMPTS):
+        save = _open(prefix, mode)
+        try:
+            loaded = load(SavedPath(save, Path(prefix)))
+        except Exception:
+            if not save.was_replaced(False):
+                raise
+            continue
+        if not (save.was_replaced(True) or (by_name and not save.is_current())):
+            return loaded
+    raise RuntimeError(MSG_REPLACED.format(prefix))
+
+
+def _open(prefix: str | Path, mode: str | None) -> _rust.Archive | _rust.Directory:
+    path = os.path.abspath(prefix)
+    if not os.path.isfile(path):
+        return _rust.Directory(path, mode)
+    try:
+        return _rust.Archive(path, mode)
+    except ValueError as error:
+        if mode not in (None, "r", "r+"):
+            raise
+        raise ValueError(f"{MSG_NO_ARCHIVE.format(prefix)} {error}") from None
