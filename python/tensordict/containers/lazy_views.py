@@ -21,7 +21,8 @@ from tensordict.storage.tree import load_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from tensordict.storage.paths import SavedPath
 
 __all__ = [
     "VIEW_TYPES",
@@ -445,12 +446,13 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):
         return self
 
     @classmethod
-    def _load_tree(cls, directory: Path, options: Any) -> Any:
+    def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
         return load_view(cls, directory, options)
 
-    def _take_loaded(self, loaded: Any) -> None:
+    def _take_loaded(self, loaded: Any) -> Self:
         other = loaded if not isinstance(loaded, type(self)) else loaded._source
         load_into(self._source, other)
+        return self
 
     def detach_(self) -> Self:
         """Detach the container that is viewed."""

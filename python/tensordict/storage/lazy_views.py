@@ -15,7 +15,8 @@ from tensordict.storage import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from tensordict.storage.paths import SavedPath
 
 __all__ = ["load_view", "plan_view", "saved_view"]
 
@@ -62,7 +63,7 @@ def saved_view(view: Any, leaves: Iterator[Any], directory: Any, inplace: bool) 
     return saved
 
 
-def load_view(cls: Any, path: Path, options: Any) -> Any:
+def load_view(cls: Any, path: SavedPath, options: Any) -> Any:
     """Make the view that a directory holds.
 
     Raises:
@@ -77,7 +78,7 @@ def load_view(cls: Any, path: Path, options: Any) -> Any:
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(MSG_NO_VIEW.format(path / "meta.json", error)) from error
     loaded = cls._seen_through(load_directory(path / _SOURCE, options), op, kwargs)
-    loaded._memmap_prefix = None if options.mode == "r" else path
+    loaded._memmap_prefix = options.home_of(path)
     return loaded
 
 
