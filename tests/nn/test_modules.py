@@ -7,6 +7,7 @@ from torch import nn
 import tensordict
 from tensordict import LazyStackedTensorDict, TensorDict
 from tensordict.nn import (
+    ProbabilisticTensorDictSequential,
     TensorDictModule,
     TensorDictModuleBase,
     TensorDictSequential,
@@ -152,3 +153,28 @@ def test_tolerant_sequence_meets_the_members_that_have_the_inputs():
     )
     assert TensorDictSequential(double, partial_tolerant=True)(stack) is stack
     assert [sorted(member.keys()) for member in inner] == [["a", "z"], ["b"]]
+
+
+class Registered(TensorDictModule):
+    """A module that asks for its keys while it is made, as clients' modules do."""
+
+    def __init__(self, module, in_keys, out_keys, inplace=True):
+        super().__init__(module, in_keys, out_keys, inplace=inplace)
+        self.registered = list(self.out_keys)
+
+
+class RegisteredSequence(TensorDictSequential, Registered):
+    def __init__(self, *modules, partial_tolerant=False):
+        super().__init__(*modules, partial_tolerant=partial_tolerant)
+
+
+class RegisteredActor(ProbabilisticTensorDictSequential, RegisteredSequence):
+    def __init__(self, *modules, partial_tolerant=False):
+        super().__init__(*modules, partial_tolerant=partial_tolerant)
+
+
+@pytest.mark.parametrize("cls", [RegisteredSequence, RegisteredActor])
+def test_sequence_cooperates_with_the_other_bases_of_its_class(cls, td):
+    sequence = cls(TensorDictModule(increment, in_keys=["a"], out_keys=["z"]))
+    assert sequence.registered == ["z"]
+    assert (sequence(td)["z"] == 1).all()

@@ -91,6 +91,21 @@ CASES = [
     ),
     *cases("apply", "td.apply(lambda x: x, foo=1)", on="flat nested", warned=True),
     *cases(
+        "apply",
+        """
+        seen=[]; td.apply(lambda *a: (seen.append(a[:-1]), a[-1])[1], named=True); seen
+        seen=[]; td.apply(lambda *a: (seen.append(a[:-1]), a[-1])[1], named=True, nested_keys=True); seen
+        seen=[]; td.apply(lambda *a: (seen.append(a[:-1]), a[-1])[1], named=True, nested_keys=True, prefix=('p', 'q')); seen
+        seen=[]; td.apply(lambda *a: seen.append(len(a)), nested_keys=True); seen
+        td.apply(lambda k, x, y: x + y, td, named=True)
+        td.apply(lambda k, x: x if k == 'a' else None, named=True, filter_empty=True)
+        td.apply_(lambda k, x: x + len(k), named=True)
+        td.apply(lambda k, x: x, named=True, call_on_nested=True)
+        td.apply(lambda k, x, y: k if y is None else y + 1, td.select('a'), named=True, default=None, filter_empty=True)
+        """,
+        on=SOME,
+    ),
+    *cases(
         "apply_",
         """
         td.apply_(lambda x: x + x)

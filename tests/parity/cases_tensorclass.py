@@ -47,6 +47,11 @@ CASES = [
         hash(Data(T([2])))
         bool(Data(T([2])))
         len(Data(T([2, 3]), batch_size=[2]))
+        Point(T([2]), 'x').nope
+        Data.nope
+        hasattr(Data(T([2])), 'nope'), getattr(Data(T([2])), 'nope', 3)
+        p=Point(T([2]), 'x'); p.__getattr__('a'), p.__getattr__('s'), Point.__getattr__(p, 'batch_size')
+        Data.__getattr__(Data(T([2])), 'nope')
         [p.a.shape for p in Data(T([2, 3]), batch_size=[2])]
         """,
         on="none",

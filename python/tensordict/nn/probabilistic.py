@@ -587,12 +587,13 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         selected_out_keys: list[NestedKey] | None = None,
         inplace: bool | str | None = None,
     ) -> None:
-        super().__init__(
-            *modules,
-            partial_tolerant=partial_tolerant,
-            selected_out_keys=selected_out_keys,
-            inplace=inplace,
-        )
+        # A class that inherits from this and another sequence may not take them all.
+        options: dict[str, Any] = {}
+        if selected_out_keys is not None:
+            options["selected_out_keys"] = selected_out_keys
+        if inplace is not None:
+            options["inplace"] = inplace
+        super().__init__(*modules, partial_tolerant=partial_tolerant, **options)
         probabilistic = self._probabilistic()
         if return_composite is None:
             return_composite = len(probabilistic) > 1 or (

@@ -60,6 +60,9 @@ class TensorDictSequential(TensorDictModule):
     """
 
     module: Any
+    # What a class in between may ask for before its modules are here.
+    _select_before_return = False
+    partial_tolerant = False
 
     def __init__(
         self,

@@ -75,7 +75,9 @@ class ApplyOps(CollectionProtocol):
                 included, and do not enter them.
             is_leaf: asked about the type of each value; true stops the walk there.
             out: a collection in which the results are stored, replacing what is there.
-            **constructor_kwargs: ignored, with a warning.
+            **constructor_kwargs: ``named``, ``nested_keys`` and ``prefix`` make it a
+                :meth:`named_apply` whose keys start with a prefix. All others are
+                ignored, with a warning.
 
         Raises:
             KeyError: one of ``others`` lacks a key and there is no ``default``.
@@ -92,11 +94,18 @@ class ApplyOps(CollectionProtocol):
             >>> td.apply(lambda x: x.sum(), batch_size=[])["a"]
             tensor(3.)
         """
+        named = nested_keys = False
+        prefix: tuple[str, ...] = ()
         if constructor_kwargs:
-            _warn_unknown("apply", constructor_kwargs)
+            named = constructor_kwargs.pop("named", False)
+            nested_keys = constructor_kwargs.pop("nested_keys", False)
+            prefix = constructor_kwargs.pop("prefix", ())
+            if constructor_kwargs:
+                _warn_unknown("apply", constructor_kwargs)
         if (
             batch_size is None
             and out is None
+            and not named
             and device is NO_DEFAULT
             and not (inplace or propagate_lock)
         ):
@@ -115,13 +124,14 @@ class ApplyOps(CollectionProtocol):
             names,
             inplace,
             default,
-            False,
-            False,
+            named,
+            nested_keys,
             filter_empty,
             propagate_lock,
             True if call_on_nested else is_leaf,
             out,
             False,
+            prefix,
         )
 
     def named_apply(

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorClass"]
 
 MSG_NO_FIELD = "Cannot set the attribute {!r}: {} has no such field. Its fields are {}."
+MSG_NO_ATTRIBUTE = "{!r} object has no attribute or field {!r}. Its fields are {}."
 MSG_KEYS = (
     "Keys from the tensordict ({}) must correspond to the class attributes ({}). Got the "
     "set of keys {{{}}} which do not belong to the class."
@@ -197,6 +198,18 @@ class TensorClass(_DataclassLike):
         _rust.set_field(self, name, value)
 
     _rust.write_natively(__setattr__)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """An attribute that is not found the usual way: its error says so.
+
+            Called by name, as classes that extend it do, it reads any attribute.
+            """
+            if name in type(self).__expected_keys__ or hasattr(type(self), name):
+                return object.__getattribute__(self, name)
+            cls, fields = type(self).__name__, sorted(self._field_names())
+            raise AttributeError(MSG_NO_ATTRIBUTE.format(cls, name, fields))
 
     def __delattr__(self, name: str) -> None:
         if type(self)._frozen and self._is_initialized:
