@@ -111,3 +111,16 @@ def refuse_text(items: list[Any]) -> None:
         if isinstance(item, (str, bytes)):
             msg = f"new(): invalid data type '{type(item).__name__}'"
             raise TypeError(msg)
+
+
+def refuse_outside(size: torch.Size, at: tuple[Any, ...]) -> None:
+    """Raise IndexError where a tensor of a planned index points outside of ``size``.
+
+    torch is asked, with one element that is expanded, so that nothing is read back
+    from a device and the compiler can follow.
+    """
+    tensors = [item for item in at if isinstance(item, torch.Tensor)]
+    if tensors:
+        used = sum(item is not None and not isinstance(item, bool) for item in at)
+        one = torch.zeros((), dtype=torch.bool, device=tensors[0].device)
+        one.expand(size[:used])[at]

@@ -255,22 +255,93 @@ CASES = [
         on="locked",
     ),
     *cases(
-        "view outside",
+        "view keys",
         """
-        v = td._get_sub_tensordict(torch.tensor([99])); list(v.keys())
-        v = td._get_sub_tensordict(torch.tensor([99])); 'a' in v
-        v = td._get_sub_tensordict(torch.tensor([99])); ('n', 'b') in v
-        v = td._get_sub_tensordict(torch.tensor([99])); ('a', 'b') in v
-        v = td._get_sub_tensordict(torch.tensor([99])); sorted(v.keys(True), key=str)
-        v = td._get_sub_tensordict(torch.tensor([99])); (v.is_empty(), v.batch_size)
-        v = td._get_sub_tensordict(torch.tensor([99])); v['a']
-        v = td._get_sub_tensordict(torch.tensor([99])); v['n', 'b']
-        v = td._get_sub_tensordict(torch.tensor([99])); v.nope
-        v = td._get_sub_tensordict(torch.tensor([99])); v.get('nope')
         v = td._get_sub_tensordict(slice(0, 1)); (list(v.keys()), 'a' in v, ('n', 'b') in v)
         v = td._get_sub_tensordict(slice(0, 1)); v.keys(sort=True)
         v = td._get_sub_tensordict(slice(0, 1))._get_sub_tensordict(0); (list(v.keys()), 'a' in v)
     """,
         on="flat nested",
+    ),
+    *cases(
+        "view outside",
+        """
+        td._get_sub_tensordict(torch.tensor([99]))
+        td._get_sub_tensordict((slice(None), torch.tensor([0, -9])))
+        td._get_sub_tensordict(0)[np.array([3])]
+    """,
+        on="flat nested",
+        reason="an index of tensors that points outside is taken until the part is read",
+        ours="isinstance(error, IndexError)",
+    ),
+    *cases(
+        "view copies",
+        """
+        v = td._get_sub_tensordict(0).select('a', 'b'); v.zero_()
+        v = td._get_sub_tensordict(slice(0, 1)).exclude('c'); v.zero_()
+        v = td._get_sub_tensordict(slice(0, 1)).select('a'); v.set_('a', v['a'] * 0)
+    """,
+        on="flat named",
+    ),
+    *cases(
+        "mask fill",
+        """
+        td[[True, False]] = torch.tensor(2.5)
+        td[:, [True, False, True]] = torch.tensor(2.5)
+        td[0, [True, False, True]] = torch.tensor(2.5)
+        td[..., np.array([True, False, True])] = torch.tensor(2.5)
+        td[[[True, False, True], [True, True, True]]] = torch.tensor([2.5])
+        td[0, [0, 1]] = torch.tensor(2.5)
+        td[:, torch.tensor([True, False, True])] = torch.tensor(2.5, requires_grad=True)
+    """,
+        on="flat",
+        message=False,
+    ),
+    *cases(
+        "split locked",
+        """
+        td.separates('nope')
+        td.separates('nope', strict=False)
+        td.separates('a')
+        td.separates()
+        td.split_keys(['a'], ['nope'], inplace=True)
+        td.split_keys(['nope'], inplace=True, strict=False)
+        td.split_keys(['a'], inplace=True)
+        td.split_keys([], inplace=True)
+        td.split_keys([('n', 'nope')], inplace=True)
+    """,
+        on="locked nested",
+        message=False,
+    ),
+    *cases(
+        "rename beside empty",
+        """
+        x = TensorDict({'n': {'m': {'c': T([2]), 'e': {}}}}, [2]); x.rename_keys({('n', 'm', 'c'): ('a', 'z')})
+        x = TensorDict({'n': {'m': {'c': T([2])}, 'e': {}}}, [2]); x.rename_keys({('n', 'm', 'c'): ('a', 'z')})
+        x = TensorDict({'n': {'m': {'c': T([2])}}}, [2]); x.rename_keys({('n', 'm', 'c'): 'n'})
+    """,
+        on="flat",
+    ),
+    *cases(
+        "state of other sizes",
+        """
+        td.load_state_dict(TensorDict({key: x[0, 0] for key, x in td.items()}).state_dict())
+        td.load_state_dict(TensorDict({key: x[0] for key, x in td.items()}, [3]).state_dict())
+        x = TensorDict({'b': T([3, 2]), 'n': {'a': T([3, 2])}}, [3, 2]); x.load_state_dict(x[0].state_dict())
+        x = TensorDict({'b': T([3, 2]), 'n': {'a': T([3, 2])}}, [3, 2]); x.load_state_dict(x[0, 0].state_dict(flatten=True), from_flatten=True)
+        x = TensorDict({'b': T([3, 2]), 'n': {'a': T([3, 2])}}, [3, 2]); x.load_state_dict(x[0].state_dict(), assign=True)
+    """,
+        on="flat",
+        message=False,
+    ),
+    *cases(
+        "gradients apart",
+        """
+        x = TensorDict({'a': T([2]).requires_grad_(), 'b': T([2])}, [2]) * T([2]); [y.requires_grad for y in x.values()]
+        x = TensorDict({'a': T([2]).requires_grad_(), 'b': T([2])}, [2]).div(T([2])); [y.requires_grad for y in x.values()]
+        x = TensorDict({'a': T([2]).requires_grad_(), 'b': T([2])}, [2]) + T([2]).requires_grad_(); [y.requires_grad for y in x.values()]
+        x = TensorDict({'a': T([0, 2]).requires_grad_(), 'b': T([0])}, [0]); x.apply(lambda y: y + 1, inplace=True)
+    """,
+        on="flat",
     ),
 ]

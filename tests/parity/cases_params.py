@@ -74,4 +74,29 @@ CASES = [
     *on_nested("TensorDictParams copies", LOCKED, COPIES),
     *on_nested("TensorDictParams changes", PLAIN, CHANGES),
     *on_nested("TensorDictParams changes", LOCKED, CHANGES),
+    *cases(
+        "params own",
+        """
+        x = T([3]); p = TensorDictParams(TensorDict({'a': x}, [3]), no_convert=True); (p.get('a') is x, isinstance(p['a'], torch.nn.Buffer))
+        x = T([3]); p = TensorDictParams(TensorDict({'a': x}, [3]), no_convert='skip'); (p.get('a') is x, isinstance(p['a'], torch.nn.Buffer))
+        x = T([3]); p = TensorDictParams(TensorDict({}, [3]), no_convert='skip'); p.set('a', x); (p.get('a') is x, isinstance(p['a'], torch.nn.Buffer))
+        x = T([3]); p = TensorDictParams(TensorDict({}, [3]), no_convert=True); p['n', 'a'] = x; (p['n', 'a'] is x, isinstance(p['n', 'a'], torch.nn.Buffer))
+        x = T([3]); p = TensorDictParams(TensorDict({}, [3]), no_convert=True); p.update({'n': {'a': x}}); (p['n', 'a'] is x, isinstance(p['n', 'a'], torch.nn.Buffer))
+        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({}, [3])); p.set('n', y); (p['n'] is y, type(y['a']), type(p['n', 'a']))
+        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({}, [3])); p.update({'n': y}); (p['n'] is y, type(y['a']), type(p['n', 'a']))
+        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({}, [3])); p.update(TensorDict({'n': y}, [3])); (p['n'] is y, type(y['a']), type(p['n', 'a']))
+        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({'n': {}}, [3])); p.set(('n', 'm'), y); y['b'] = T([3]); ('b' in p['n', 'm'], type(y['a']))
+        p = TensorDictParams(TensorDict({'a': T([3])}, [3])); (p[:] is p, p[...] is p, p[()] is p, type(p[0]))
+        p = TensorDictParams(TensorDict({'a': T([3])}, [3]), lock=True); p.where(T([3], 'bool'), 0).is_locked
+        p = TensorDictParams(TensorDict({'a': T([3])}, [3]), lock=True); p.where(T([3], 'bool'), p).is_locked
+        p = TensorDictParams.from_dict({'a': T([3]), 'n': {'b': T([3], 'int64')}}, batch_size=[3]); (type(p), type(p['a']), p.no_convert, p.batch_size)
+        p = TensorDictParams(TensorDict({'a': T([3])}, [3])).from_dict_instance({'a': T([3])}); (type(p), type(p['a']), p.no_convert, type(p.set('b', T([3]))['b']))
+        p = TensorDictParams(TensorDict({'a': T([3])}, [3]), no_convert=True).from_dict_instance({'a': T([3])}); (type(p), isinstance(p['a'], torch.nn.Buffer), p.no_convert)
+        p = TensorDictParams(TensorDict({'d': T([2]), 'c': T([2]), 'n': {'b': T([2]), 'a': T([2])}}, [2])); list(p.select('c', ('n', 'a'), 'd', inplace=True).keys(True))
+        p = TensorDictParams(TensorDict({'a': T([3])}, [3]), no_convert=True); [isinstance(x.get('a'), torch.nn.Buffer) for x in (p.data, p.clone(), p.to_tensordict(), p.detach(), p + 1, p.to(torch.float64), p.copy(), p.select('a'))]
+        TensorDictParams(lazy_stack([TensorDict({'a': T([2])}), TensorDict({'a': T([2])})]))
+        TensorDictParams(TensorDict({'l': lazy_stack([TensorDict({'a': T([2])}), TensorDict({'a': T([2])})])}))
+    """,
+        on="flat",
+    ),
 ]

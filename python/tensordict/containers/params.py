@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorDictParams"]
 
+MSG_LAZY = "Using a LazyStackedTensorDict within a TensorDictParams isn't permitted."
+
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
@@ -50,8 +52,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     Args:
         parameters: a collection, which is not copied (its leaves are replaced), or a
             mapping. Default: the keyword arguments.
-        no_convert: true keeps tensors as they are: those that are no parameters count as
-            buffers.
+        no_convert: true makes tensors that are no parameters buffers, of any dtype.
         lock: lock the collection given, so that entries change only through this one.
         **kwargs: entries, in place of ``parameters``.
 
@@ -96,8 +97,8 @@ class TensorDictParams(TensorDictBase, nn.Module):
         state["_lock_content"] = False
         state["_is_locked"] = False
         state["_get_post_hook"] = []
-        if not no_convert:
-            _convert(inner)
+        if no_convert != "skip":
+            _convert(inner, bool(no_convert))
 
     def _like(self, inner: Any) -> Self:
         """A copy around ``inner``, which keeps what is set in it later as it is."""
@@ -303,8 +304,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self._param_td._get_entry(key, default)
 
     def _set_entry(self, key: str, value: Any) -> None:
-        if not self.no_convert:
-            value = _converted(value, {})
+        value = _converted(value, {}, bool(self.no_convert))
         self._param_td._set_entry(key, value)
 
     def _del_entry(self, key: str) -> None:
@@ -352,18 +352,16 @@ class TensorDictParams(TensorDictBase, nn.Module):
         validated: bool,
         ignore_lock: bool,
     ) -> None:
+        if inplace is False:
+            value = _own(value)
         with torch.no_grad(), self._opened():
             super()._set_path(
                 path, value, inplace, non_blocking, validated, ignore_lock
             )
-        self._converted_below(path)
-
-    def _converted_below(self, path: tuple[str, ...]) -> None:
-        """Convert what a write below a direct entry put there."""
-        if not self.no_convert:
-            value = self._param_td._get_entry(path[0], None)
-            if isinstance(value, CollectionProtocol):
-                _convert(value)
+        # What a write below a direct entry put there is converted, too.
+        found = self._param_td._get_entry(path[0], None)
+        if isinstance(found, CollectionProtocol):
+            _convert(found, bool(self.no_convert))
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
@@ -385,19 +383,29 @@ class TensorDictParams(TensorDictBase, nn.Module):
         with self._opened():
             return super().exclude(*keys, inplace=True)
 
-    select = _opening(TensorDictBase.select)
+    def select(self, *keys: Any, inplace: bool = False, **kwargs: Any) -> Any:
+        """See :meth:`TensorDict.select`. A plain collection unless ``inplace``."""
+        with self._opened():
+            result = self._param_td.select(*keys, inplace=inplace, **kwargs)
+        return self if inplace else result
+
+    def where(self, *args: Any, **kwargs: Any) -> Any:
+        """See :meth:`TensorDict.where`. A plain collection."""
+        return self._param_td.where(*args, **kwargs)
+
     flatten_keys = _opening(TensorDictBase.flatten_keys)
     unflatten_keys = _opening(TensorDictBase.unflatten_keys)
     rename_key_ = _opening(TensorDictBase.rename_key_)
     popitem = _opening(TensorDictBase.popitem)  # type: ignore[assignment]
     del_ = _opening(TensorDictBase.del_)
 
-    def update(self, *args: Any, **kwargs: Any) -> Self:
+    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Set the entries of a collection or mapping: they become parameters."""
+        if input_dict_or_td is not self:
+            input_dict_or_td = _own(input_dict_or_td)
         with torch.no_grad(), self._opened():
-            super().update(*args, **kwargs)
-        if not self.no_convert:
-            _convert(self._param_td)
+            super().update(input_dict_or_td, *args, **kwargs)
+        _convert(self._param_td, bool(self.no_convert))
         return self
 
     def update_(self, *args: Any, **kwargs: Any) -> Self:
@@ -435,9 +443,24 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return _rust.rebuild(self._param_td, taken, True, lock)
 
     def _index(self, index: Any) -> Any:
-        if index is Ellipsis or (isinstance(index, tuple) and not index):
-            return self
-        return self._param_td[index]
+        part = self._param_td[index]
+        return self if part is self._param_td else part
+
+    @classmethod
+    def _from_plain(cls, made: Any) -> Any:
+        return made
+
+    @classmethod
+    def from_dict(cls, input_dict: Any, **kwargs: Any) -> TensorDictParams:
+        """See :meth:`TensorDict.from_dict`. The tensors become parameters."""
+        made = TensorDict.from_dict(input_dict, **kwargs)
+        return made if made is input_dict else TensorDictParams(made)
+
+    def from_dict_instance(self, input_dict: Any, **kwargs: Any) -> TensorDictParams:
+        """See :meth:`TensorDict.from_dict_instance`. The tensors stay what they are."""
+        result = self._like(self._param_td.from_dict_instance(input_dict, **kwargs))
+        result.__dict__["no_convert"] = self.no_convert
+        return result
 
     def _clone_structure(self) -> Self:
         return self._like(_rust.clone_structure(self._param_td))
@@ -603,23 +626,36 @@ def _set_device(td: Any, device: torch.device | None) -> None:
             _set_device(value, device)
 
 
-def _convert(td: Any, seen: dict[int, Any] | None = None) -> None:
+def _own(value: Any) -> Any:
+    """``value`` with collections that nobody else has: their leaves are replaced here."""
+    if isinstance(value, CollectionProtocol):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: _own(item) for key, item in value.items()}
+    return value
+
+
+def _convert(td: Any, as_buffers: bool, seen: dict[int, Any] | None = None) -> None:
     """Replace the leaves of a container, locked or not, by parameters and buffers."""
+    from tensordict.containers.lazy import LazyStackedTensorDict
+
+    if isinstance(td, LazyStackedTensorDict):
+        raise RuntimeError(MSG_LAZY)
     if seen is None:
         seen = {}
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
-            _convert(value, seen)
+            _convert(value, as_buffers, seen)
         elif isinstance(value, torch.Tensor):
-            converted = _converted(value, seen)
+            converted = _converted(value, seen, as_buffers)
             if converted is not value:
                 td._set_entry(key, converted)
 
 
-def _converted(value: Any, seen: dict[int, Any]) -> Any:
+def _converted(value: Any, seen: dict[int, Any], as_buffers: bool) -> Any:
     """A tensor as a parameter or a buffer; the same object gives the same one twice."""
     if isinstance(value, CollectionProtocol):
-        _convert(value, seen)
+        _convert(value, as_buffers, seen)
         return value
     if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
         return value
@@ -627,7 +663,7 @@ def _converted(value: Any, seen: dict[int, Any]) -> Any:
         return value
     found = seen.get(id(value))
     if found is None:
-        if _can_be_parameter(value):
+        if not as_buffers and _can_be_parameter(value):
             found = nn.Parameter(value.detach())
         else:
             found = nn.Buffer(value)

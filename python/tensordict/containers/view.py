@@ -12,7 +12,7 @@ from tensordict.collection import TensorDictBase
 from tensordict.common import MSG_LOCKED, missing_key, value_of
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
-from tensordict.indices import _WHOLE
+from tensordict.indices import _WHOLE, refuse_outside
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
@@ -109,6 +109,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):
         self._source_dims = dims
         self._batch_size = size
         self.idx = at if isinstance(at, tuple) else (at,)
+        refuse_outside(whole, self.idx)
 
     @classmethod
     def _of_child(cls, child: Any, parent: _SubTensorDict) -> _SubTensorDict:
@@ -253,7 +254,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):
             return value
         if isinstance(value, CollectionProtocol):
             if value._is_dense or is_tensorclass(value):
-                return value_of(_rust.index(value, self.idx))
+                return value_of(value._get_index(self.idx))
             return _SubTensorDict._of_child(value, self)._shown()
         return value[self.idx]
 
@@ -573,16 +574,16 @@ class _SubTensorDict(PlainWalks, TensorDictBase):
     def select(  # type: ignore[override]
         self, *keys: NestedKeyLike, inplace: bool = False, strict: bool = True
     ) -> Any:
-        """Keep only the entries at ``keys``, in an ordinary collection."""
+        """Copy the entries at ``keys`` to an ordinary collection."""
         if inplace:
             raise RuntimeError(MSG_INPLACE_KEYS.format("select"))
-        return self._shown().select(*keys, strict=strict)
+        return self._shown().select(*keys, strict=strict).clone()
 
     def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
-        """Keep all entries but those at ``keys``, in an ordinary collection."""
+        """Copy all entries but those at ``keys`` to an ordinary collection."""
         if inplace:
             raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
-        return self._shown().exclude(*keys)
+        return self._shown().exclude(*keys).clone()
 
     def flatten_keys(
         self,

@@ -366,7 +366,12 @@ def update(
 
 
 def copy_failed(td: Any, leaf: torch.Tensor, error: RuntimeError) -> None:
-    """Raise the error of a leaf that refuses to be written: expanded, requires grad."""
+    """Raise the error of a leaf that refuses to be written: expanded, requires grad.
+
+    One without elements holds what was to be written into it.
+    """
+    if not leaf.numel():
+        return
     for container in containers(td):
         for key, value in list(container._entries().items()):
             if value is leaf:

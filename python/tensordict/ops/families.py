@@ -342,8 +342,21 @@ def with_tensor(op: ForEach, td: Any, other: torch.Tensor) -> Any:
             other = other.expand(shape)
     values = _rust.leaves(td)
     if values:
-        values = op(values, spread(td, values, other))
+        operands = spread(td, values, other)
+        if _needs_apart(values, other):
+            pairs = zip(values, operands, strict=True)
+            values = [op([value], [operand])[0] for value, operand in pairs]
+        else:
+            values = op(values, operands)
     return _rust.rebuild(td, values, True, False)
+
+
+def _needs_apart(values: Leaves, operand: torch.Tensor) -> bool:
+    """Whether only some results require a gradient: a foreach form has all of them do."""
+    if operand.requires_grad or not torch.is_grad_enabled():
+        return False
+    required = sum(value.requires_grad for value in values)
+    return 0 < required < len(values)
 
 
 def broadcast_collections(td: Any, other: Any) -> tuple[Any, Any]:

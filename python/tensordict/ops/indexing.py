@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 
 from tensordict import _rust
@@ -297,17 +298,30 @@ def _stays_in_place(item: Any) -> bool:
 
 
 def _fills(index: Any, value: torch.Tensor) -> bool:
-    """Whether torch writes ``value`` as a number: into tensors of any dtype."""
-    if isinstance(index, torch.Tensor):
-        is_mask = index.dtype is torch.bool and index.dim() > 0
-    else:
-        is_mask = isinstance(index, list) and {*map(type, index)} == {bool}
-    return (
-        is_mask
-        and value.numel() == 1
-        and value.device.type == "cpu"
-        and not value.requires_grad
-    )
+    """Whether torch writes ``value`` as a number: into tensors of any dtype.
+
+    It does so at one mask, whatever slices and numbers are beside it.
+    """
+    if value.numel() != 1 or value.device.type != "cpu" or value.requires_grad:
+        return False
+    masks = 0
+    for item in index if isinstance(index, tuple) else (index,):
+        if item is None or item is ... or isinstance(item, (slice, np.integer)):
+            continue
+        if isinstance(item, int) and not isinstance(item, bool):
+            continue
+        if not _is_mask(item):
+            return False
+        masks += 1
+    return masks == 1
+
+
+def _is_mask(item: Any) -> bool:
+    if isinstance(item, (torch.Tensor, np.ndarray)):
+        return item.dtype in (torch.bool, np.bool_) and item.ndim > 0
+    while isinstance(item, list) and item:
+        item = item[0]
+    return isinstance(item, bool)
 
 
 def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -> None:

@@ -432,15 +432,9 @@ class KeysOps(CollectionProtocol):
             [['a'], ['b']]
         """
         sets = [dict.fromkeys(_path_of(key) for key in keys) for keys in key_sets]
-        if inplace and any(sets) and self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
-        if inplace:
-            for path in (path for paths in sets for path in paths if len(path) > 1):
-                parent = _rust.get(self, path[:-1], None)
-                if getattr(parent, "is_locked", False):
-                    raise RuntimeError(MSG_LOCKED)
         rest = _dense_copy(self)
         parts: list[Any] = []
+        taken: list[tuple[str, ...]] = []
         for paths in sets:
             part = self.empty(recurse=reproduce_struct)
             _drop_values(part)
@@ -448,12 +442,15 @@ class KeysOps(CollectionProtocol):
                 value = rest.pop(path, NO_DEFAULT if strict else ...)
                 if value is ...:
                     value = default
+                else:
+                    taken.append(path)
                 if value is not NO_DEFAULT:
                     part.set(path, value)
             parts.append(part)
         if not reproduce_struct:
             rest.filter_empty_()
         if inplace:
+            _check_open(self, rest, taken)
             _replace_all(self, rest)
             rest = self
         return (*parts, rest)
@@ -489,9 +486,6 @@ class KeysOps(CollectionProtocol):
         result = self.empty(recurse=True)
         taken: list[tuple[str, ...]] = []
         for path in paths:
-            parent = _rust.get(self, path[:-1], None) if len(path) > 1 else self
-            if parent is not None and parent.is_locked:
-                raise RuntimeError(MSG_LOCKED)
             value = rest.pop(path, default)
             if isinstance(value, CollectionProtocol) and not any(
                 other[: len(path)] == path for other in taken
@@ -503,6 +497,7 @@ class KeysOps(CollectionProtocol):
         result.filter_empty_()
         if filter_empty:
             rest.filter_empty_()
+        _check_open(self, rest, taken)
         _replace_all(self, rest)
         return result
 
@@ -612,6 +607,15 @@ def _dense_copy(td: Any) -> Any:
     return _rust.clone_structure(td) if td._is_dense else td._as_plain()
 
 
+def _check_open(td: Any, rest: Any, taken: Iterable[tuple[str, ...]]) -> None:
+    """Raise where ``rest`` cannot be what is left of ``td``, since something is locked."""
+    parents = [_rust.get(td, path[:-1], td) for path in taken if len(path) > 1]
+    if any(getattr(parent, "is_locked", False) for parent in parents) or (
+        td.is_locked and {*td.keys(True)} != {*rest.keys(True)}
+    ):
+        raise RuntimeError(MSG_LOCKED)
+
+
 def _path_of(key: NestedKeyLike) -> tuple[str, ...]:
     path = _rust.unravel_key_to_tuple(key)
     if not path:
@@ -693,11 +697,11 @@ def _collect_empty(
 
 
 def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
-    """Drop the containers at ``paths`` that have no leaf, and their empty parents."""
+    """Drop the containers at ``paths`` that have no entry, and their empty parents."""
     for path in sorted(paths, key=len, reverse=True):
         while path:
             found = _rust.get(td, path, None)
-            if not isinstance(found, CollectionProtocol) or not found.is_empty():
+            if not isinstance(found, CollectionProtocol) or found._entries():
                 break
             td.del_(path)
             path = path[:-1]

@@ -85,14 +85,56 @@ def load_state_dict(
     values = _without_empty(td, values)
     if strict:
         _check_keys(td, values)
-    root = next(iter(metadata.values()), None)
-    batch_size = None if root is None else root.get("batch_size")
-    if batch_size is not None and batch_size != td.batch_size:
-        td.batch_size = batch_size
-    td.update(values, inplace=not assign)
+    found = [(_at(td, path), size) for path, size in _sizes_of(source, ())]
+    sizes = [(each, size) for each, size in found if each is not None]
+    if all(each.batch_size == size for each, size in sizes):
+        td.update(values, inplace=not assign)
+    else:
+        _update_with_sizes(td, values, sizes, assign)
     for path, fields in list(_values_of(source, ())):
         _take_value(td, path, fields, assign)
     return td
+
+
+def _sizes_of(source: Any, path: tuple[str, ...]) -> Iterator[tuple[Any, torch.Size]]:
+    """The path and the batch size of each collection that a state came from."""
+    metadata = getattr(source, "_metadata", None) or {}
+    root = next(iter(metadata), "")
+    for name, about in metadata.items():
+        if isinstance(about, Mapping) and about.get("batch_size") is not None:
+            own = name[len(root) :].removeprefix(".")
+            yield (*path, *(own.split(".") if own else ())), about["batch_size"]
+    for key, value in source.items():
+        if isinstance(value, Mapping):
+            yield from _sizes_of(value, (*path, key))
+
+
+def _at(td: Any, path: tuple[str, ...]) -> Any:
+    """The collection at a path, or None."""
+    for part in path:
+        td = td._get_entry(part, None)
+        if not isinstance(td, CollectionProtocol) or td._is_non_tensor:
+            return None
+    return td
+
+
+def _update_with_sizes(
+    td: Any,
+    values: Mapping[str, Any],
+    sizes: list[tuple[Any, torch.Size]],
+    assign: bool,
+) -> None:
+    """Update ``td`` and take the batch sizes of the state, or do nothing."""
+    held = [(each, each.batch_size, each.names) for each in _rust.containers(td)]
+    try:
+        for each, size in sizes:
+            each.batch_size = size
+        td.update(values, inplace=not assign)
+    except BaseException:
+        for each, size, names in held:
+            each.batch_size = size
+            each.names = names
+        raise
 
 
 def _without_empty(td: Any, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -333,9 +333,9 @@ fn update<'py>(
             let kwargs = PyDict::new(py);
             kwargs.set_item(imports.names.non_blocking.bind(py), &non_blocking)?;
             for (target, value) in &update.copies {
-                target
-                    .call_method(imports.names.copy_.bind(py), (value,), Some(&kwargs))
-                    .map_err(|error| copy_error(td, target, error))?;
+                let name = imports.names.copy_.bind(py);
+                let result = target.call_method(name, (value,), Some(&kwargs));
+                copied(td, target, result)?;
             }
             return update.commit(branch);
         }
@@ -581,9 +581,8 @@ impl<'py> WriteTree<'py> {
                 && let Some(present) = &write.present
                 && are_alike(imports, present, value)
             {
-                present
-                    .call_method1(imports.names.copy_.bind(py), (value,))
-                    .map_err(|error| copy_error(td, present, error))?;
+                let name = imports.names.copy_.bind(py);
+                copied(td, present, present.call_method1(name, (value,)))?;
                 continue;
             }
             storing::set_validated(imports, td, key, value, self.inplace)?;
@@ -592,16 +591,18 @@ impl<'py> WriteTree<'py> {
     }
 }
 
-/// What is raised for a leaf of `td` that refuses to be written.
-fn copy_error(td: &Bound<'_, PyAny>, leaf: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+/// What is raised for a leaf of `td` that refuses to be written, if it has elements.
+fn copied(
+    td: &Bound<'_, PyAny>,
+    leaf: &Bound<'_, PyAny>,
+    result: PyResult<Bound<'_, PyAny>>,
+) -> PyResult<()> {
     let py = td.py();
+    let Err(error) = result else { return Ok(()) };
     if !error.is_instance_of::<PyRuntimeError>(py) {
-        return error;
+        return Err(error);
     }
-    let args = (td, leaf, error.clone_ref(py));
-    from_twin(py, TWINS, "copy_failed", args)
-        .err()
-        .unwrap_or(error)
+    from_twin(py, TWINS, "copy_failed", (td, leaf, error)).map(drop)
 }
 
 /// Whether both are plain tensors of one shape, so that one can be copied into the other.
