@@ -103,7 +103,9 @@ def report(tree: str, rows: list[tuple[Operation, dict[str, Any]]]) -> None:
         f"{'operation':22s} {'ours us':>9s} {'bare us':>9s} {'peer us':>9s}"
         f" {'/bare':>6s} {'/peer':>6s}"
     )
-    ratios: dict[str, list[float]] = {"bare": [], "peer": [], "structure": []}
+    ratios: dict[str, list[float]] = {
+        group: [] for group in ("bare", "tensor", "structure", "further")
+    }
     for operation, result in rows:
         if "error" in result:
             print(f"{operation.name:22s} {result['error']}")
@@ -124,20 +126,15 @@ def report(tree: str, rows: list[tuple[Operation, dict[str, Any]]]) -> None:
                 mark += " over the bare loop"
         if "peer" in result:
             peer = result["peer"]["min"]
-            ratios["structure" if operation.bare is None else "peer"].append(
-                ours / peer
-            )
+            ratios[operation.group].append(ours / peer)
             to_peer = f"{ours / peer:6.2f}"
             if ours > peer:
                 mark += " slower than the release"
         print(" ".join(cells), f"{to_bare:>6s} {to_peer:>6s}{mark}")
+    bare, *others = (geometric_mean(values) for values in ratios.values())
     print(
-        f"geometric means: tensor operations {geometric_mean(ratios['bare']):.2f} of the"
-        f" bare loop, {geometric_mean(ratios['peer']):.2f} of the release;"
-        f" structure operations {geometric_mean(ratios['structure']):.2f} of the release"
-        f" ({1 / geometric_mean(ratios['structure']):.1f} times faster)"
-        if ratios["structure"]
-        else f"geometric mean: {geometric_mean(ratios['bare']):.2f} of the bare loop"
+        f"geometric means: tensor operations {bare:.2f} of the bare loop; of the release:"
+        " tensor {:.2f}, structure {:.2f}, further {:.2f}".format(*others)
     )
     wanted = STRUCTURE_GOAL.strip().split("|")
     goal = [
@@ -154,6 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", help="folder that holds the published release")
     parser.add_argument("--only", help="operations whose names contain this")
+    parser.add_argument("--group", choices=["tensor", "structure", "further"])
     parser.add_argument("--tree", action="append", choices=[*TREES, "flat 16"])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--json", help="file for all numbers")
@@ -165,7 +163,8 @@ def main() -> None:
         rows = [
             (operation, measure(ours, peer, tree, operation, arguments.rounds))
             for operation in OPERATIONS
-            if not arguments.only or arguments.only in operation.name
+            if (not arguments.only or arguments.only in operation.name)
+            and arguments.group in (None, operation.group)
         ]
         report(tree, rows)
         everything[tree] = {operation.name: result for operation, result in rows}

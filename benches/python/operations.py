@@ -8,7 +8,8 @@ Names in the expressions:
 ``bd``     as ``td``, bool; ``pos`` as ``td``, all positive
 ``L``      the leaves of ``td`` in a list; ``L2``, ``L1``, ``LB``, ``LP`` of the others
 ``D``      the entries of ``td`` as nested plain dictionaries, ``k`` the batch dims
-``mask``   a bool mask of the batch; ``idx`` an integer tensor
+``locked``  a locked copy of ``td``, ``named`` one whose dims have names
+``mask``   a bool mask of the batch; ``idx`` and ``gidx`` integer tensors
 =========  ==================================================================
 
 The bare side does what torch must be asked to do, in a list comprehension, computing
@@ -24,11 +25,12 @@ __all__ = ["OPERATIONS", "Operation"]
 
 
 class Operation(NamedTuple):
-    """One measured operation; ``bare`` is None for a structure operation."""
+    """One measured operation; ``bare`` is None where only the release is compared with."""
 
     name: str
     container: str
     bare: str | None
+    group: str
 
 
 _TENSOR = """
@@ -175,17 +177,239 @@ isinstance leaf test: td.is_floating_point()
 bytes: td.bytes()
 """
 
+_FURTHER = """
+ge: td >= td2
+ne: td != td2
+eq tensor: td == scalar
+or: bd | bd
+xor: bd ^ bd
+logical_and: bd.logical_and(bd)
+isneginf: td.isneginf()
+isreal: td.isreal()
+radd: 1 + td
+rsub: 1 - td
+rdiv: 1 / pos
+rpow: 2 ** td
+mod: td % 2
+add tensor: td + scalar
+add batch tensor: td + per
+add alpha: td.add(td2, alpha=2)
+isub: td.__isub__(td2)
+imul: td.__imul__(1.0)
+ipow: td.__ipow__(1)
+abs_: pos.abs_()
+clamp_min_: td.clamp_min_(-9.0)
+lerp_: td.lerp_(td, 0.5)
+fill_: td.clone(False).fill_(first, 0.0)
+prod: td.prod(0)
+min: td.min(0)
+cummax: td.cummax(0)
+nansum: td.nansum(0)
+nanmean: td.nanmean(0)
+quantile: td.quantile(0.5, 0)
+var: td.var(0)
+mean reduce: td.mean(reduce=True)
+sum reduce: td.sum(reduce=True)
+all dim: bd.all(0)
+any dim: bd.any(0)
+shape: td.shape
+size: td.size()
+size dim: td.size(0)
+dim: td.dim()
+ndim: td.ndim
+batch_dims: td.batch_dims
+depth: td.depth
+set batch_size: setattr(td, "batch_size", [4, 3])
+set names: setattr(up, "names", None)
+refine_names: up.refine_names(None, None)
+rename: td.rename("x", "y")
+auto_batch_size_: up.auto_batch_size_(2)
+expand_as: td.expand_as(td2)
+broadcast_to: td.broadcast_to((4, 3))
+swapaxes: td.swapaxes(0, 1)
+moveaxis: td.moveaxis(0, 1)
+tile: td.tile((2, 1))
+rot90: td.rot90()
+fliplr: td.fliplr()
+is_contiguous: td.is_contiguous()
+pad: tensordict.pad(td, [0, 1, 0, 0])
+split sizes: td.split([1, 3])
+gather method: td.gather(0, gidx)
+scatter: td.scatter(0, gidx, td[:2])
+masked_fill_: td.masked_fill_(mask, 0.0)
+index bool: td[True]
+index range: td[range(2)]
+getitems: td.__getitems__([0, 2])
+get_item_shape: td.get_item_shape(0)
+iterate: [None for _ in td]
+get nested: td.get((last,) if isinstance(last, str) else last)
+get default: td.get("missing", None)
+getitem tuple: td[(first,) if isinstance(first, str) else first]
+getitem missing: (lambda: None)() if "missing" not in td else td["missing"]
+set inplace: td.set(last, leaf, inplace=True)
+set new nested: up.set(("made", "below"), leaf)
+setitem nested: up.__setitem__(("made", "below"), leaf)
+setitem dict: up.__setitem__("made", {"below": leaf})
+set number: up.set("number", one_leaf)
+setdefault: td.setdefault(last, leaf)
+get_at: td.get_at(last, 0)
+set_at_: td.set_at_(last, leaf[0], 0)
+update_at_: td.update_at_(td2[0], 0)
+del and set: td.set("extra", leaf).del_("extra")
+popitem: td.set("extra", leaf).popitem()
+get_non_tensor: td.get_non_tensor(last)
+set_non_tensor: up.set_non_tensor("text", "a")
+set text: up.set("text", "a")
+entry_class: td.entry_class(last)
+is_non_tensor: td.is_non_tensor(last)
+non_tensor_items: td.non_tensor_items()
+filter_non_tensor: td.filter_non_tensor_data()
+filter_empty_: td.filter_empty_()
+rename_keys: td.rename_keys({first: "renamed"})
+separates: td.clone(False).separates(first)
+clear: td.clone(False).clear()
+sorted_keys: td.sorted_keys
+keys sort: td.keys(True, True, sort=True)
+keys contains: first in td.keys(True)
+keys contains flat: "k0" in td.keys()
+keys len: len(td.keys())
+keys len nested: len(td.keys(True, True))
+keys set: set(td.keys())
+keys and: td.keys() & td2.keys()
+keys equal: td.keys() == td2.keys()
+values: list(td.values())
+values sort: td.values(sort=True)
+items leaves: list(td.items(leaves_only=True))
+for keys: [None for _ in td.keys()]
+for items: [None for _, _ in td.items()]
+update keys: up.update(td2, keys_to_update=[first])
+update inplace: up.update(td2, inplace=True)
+update clone: up.update(td2, clone=True)
+select lax: td.select("missing", strict=False)
+select inplace: td.clone(False).select(first, inplace=True)
+exclude inplace: td.clone(False).exclude(first, inplace=True)
+exclude none: td.exclude()
+flatten_keys inplace: td.clone(False).flatten_keys(".", inplace=True)
+fromkeys: TensorDict.fromkeys(["a", "b"])
+build empty: TensorDict()
+build batch: TensorDict(batch_size=[4, 3])
+build kwargs: TensorDict(a=leaf, b=leaf, batch_size=[4, 3])
+build of container: TensorDict(td, [4, 3])
+build names: TensorDict(D, [4, 3], names=["x", "y"])
+build device: TensorDict(D, [4, 3], device="cpu")
+build lock: TensorDict(D, [4, 3], lock=True)
+new_unsafe: TensorDict._new_unsafe(dict(td.items()), td.batch_size)
+from_dict auto: TensorDict.from_dict(D, auto_batch_size=True)
+from_any: TensorDict.from_any(D)
+create_nested: td.clone(False).create_nested("made")
+new_ones: td.new_ones(2)
+new_full: td.new_full((2,), 1.0)
+new_empty: td.new_empty(2)
+copy.copy: copy.copy(td)
+deepcopy: copy.deepcopy(td)
+ones_like: torch.ones_like(td)
+full_like: torch.full_like(td, 1.0)
+empty_like: torch.empty_like(td)
+torch.unbind: torch.unbind(td, 0)
+torch.split: torch.split(td, 2)
+torch.clone: torch.clone(td)
+torch.squeeze: torch.squeeze(one)
+lazy stack: tensordict.lazy_stack([td, td2])
+stack method: TensorDict.stack([td, td2])
+maybe_dense_stack: TensorDict.maybe_dense_stack([td, td2])
+to_tensordict: td.to_tensordict()
+to_dict shared: td.to_dict(retain_none=False)
+to_namedtuple: td.to_namedtuple()
+to_pytree: td.to_pytree()
+tree_flatten: pytree.tree_flatten(td)
+tree_map: pytree.tree_map(identity, td)
+numpy: td.numpy()
+tolist: td[:0].tolist()
+cpu: td.cpu()
+float: td.float()
+half: td.half()
+int: td.int()
+type: td.type(torch.float64)
+dtype: td.dtype
+is_cpu: td.is_cpu
+is_cuda: td.is_cuda
+is_memmap: td.is_memmap()
+is_shared: td.is_shared()
+is_consolidated: td.is_consolidated()
+auto_device_: up.auto_device_()
+clear_device_: up.clear_device_()
+to batch_size: td.to(batch_size=[4])
+state_dict: td.state_dict()
+load_state_dict: up2.load_state_dict(state)
+getstate: td.__getstate__()
+dumps: pickle.dumps(td)
+loads: pickle.loads(pickled)
+grad: td.grad
+requires_grad: td.requires_grad
+requires_grad_ true: td2.requires_grad_(False)
+detach_: td.detach_()
+data_ptr: td.data_ptr()
+param_count: td.param_count()
+zero_grad: td.zero_grad()
+apply inplace: td.apply(identity, inplace=True)
+apply_: td.apply_(identity)
+apply two: td.apply(lambda x, y: x, td2)
+apply batch: td.apply(lambda x: x, batch_size=[4])
+apply filter: td.apply(lambda x: None, filter_empty=True)
+apply default: td.apply(lambda x, y: x, td2, default=None)
+named_apply nested: td.named_apply(lambda n, x: x, nested_keys=True)
+fast_apply: td._fast_apply(identity)
+set_str: td._set_str("k0", leaf, inplace=False, validated=True)
+get_str: td._get_str(next(iter(D)), None)
+sub_tensordict: td._get_sub_tensordict(0)
+lock: td.lock_()
+unlock: td2.unlock_()
+set is_locked: setattr(td2, "is_locked", False)
+lock of locked: locked.lock_()
+with unlock: locked.unlock_().__enter__().__exit__(None, None, None)
+with view: td.view(-1).__enter__().__exit__(None, None, None)
+with flatten_keys: td.flatten_keys(".").__enter__().__exit__(None, None, None)
+with unsqueeze: td.unsqueeze(0).__enter__().__exit__(None, None, None)
+clone of locked: locked.clone(False)
+add of locked: locked + 1
+view of locked: locked.view(-1)
+repr: repr(td)
+hash: hash(td)
+isinstance: isinstance(td, TensorDict)
+is_tensor_collection: tensordict.is_tensor_collection(td)
+reduce pickle: td.__reduce_ex__(4)
+to_lazystack: td.to_lazystack(0)
+densify: td.densify()
+contiguous of slice: td[1:3].contiguous()
+pin: td.is_meta
+copy_at_: td.copy_at_(td2[0], 0)
+where pad: td.where(mask, td2, pad=0.0)
+from_struct_array: td[:1].to_struct_array()
+split_keys two: td.split_keys(half, half[:0])
+has_names: td._has_names()
+names of named: named.names
+view of named: named.view(-1)
+index of named: named[0]
+permute of named: named.permute(1, 0)
+clone of named: named.clone(False)
+"""
+"""Operations of every topic that are compared with the release alone: none is slower."""
 
-def _parse(text: str, *, bare: bool) -> list[Operation]:
+
+def _parse(group: str, text: str) -> list[Operation]:
     operations = []
     for line in text.strip().splitlines():
         name, _, rest = line.partition(": ")
-        if bare:
+        if group == "tensor":
             container, _, loop = rest.rpartition(" = ")
-            operations.append(Operation(name, container, loop))
+            operations.append(Operation(name, container, loop, group))
         else:
-            operations.append(Operation(name, rest, None))
+            operations.append(Operation(name, rest, None, group))
     return operations
 
 
-OPERATIONS = _parse(_TENSOR, bare=True) + _parse(_STRUCTURE, bare=False)
+OPERATIONS = [
+    *_parse("tensor", _TENSOR),
+    *_parse("structure", _STRUCTURE),
+    *_parse("further", _FURTHER),
+]

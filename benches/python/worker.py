@@ -6,13 +6,16 @@ with the seconds per call of one run of ``number`` calls, or with an error.
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import sys
 import time
 import timeit
 from typing import Any
 
 import torch
+import torch.utils._pytree
 
 
 def make_tree(name: str, make: Any) -> dict[str, Any]:
@@ -40,6 +43,7 @@ def flat_leaves(tree: dict[str, Any]) -> list[Any]:
 
 def namespace(tree_name: str) -> dict[str, Any]:
     """What the expressions of :mod:`benches.python.operations` may name."""
+    import tensordict
     from tensordict import TensorDict
 
     def plain(shape: tuple[int, ...] = (4, 3), seed: int = 0) -> dict[str, Any]:
@@ -61,8 +65,22 @@ def namespace(tree_name: str) -> dict[str, Any]:
     lists = {"L": "td", "L2": "td2", "L1": "one", "LB": "bd", "LP": "pos"}
     for target, source in lists.items():
         space[target] = [space[source][p] for p in paths]
+    space["named"] = container(trees["td"], [4, 3])
+    space["named"].names = ["x", "y"]
+    space["up2"] = td.clone()
     space |= {
         "TensorDict": TensorDict,
+        "tensordict": tensordict,
+        "copy": copy,
+        "pickle": pickle,
+        "pytree": torch.utils._pytree,
+        "identity": lambda x: x,
+        "state": td.clone().state_dict(),
+        # Of a copy: to be asked for its `__dict__` makes an instance slower for good.
+        "pickled": pickle.dumps(td.clone()),
+        "scalar": torch.tensor(2.0),
+        "per": torch.ones(4, 3),
+        "one_leaf": torch.zeros(4, 3),
         "torch": torch,
         "D": trees["td"],
         "k": 2,

@@ -3,11 +3,11 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
+use crate::container::is_plain;
 use crate::container::{self, Kind, kind};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
 use crate::index::index as index_at;
 use crate::keys;
-use crate::storing::is_plain;
 
 /// The `default` of a lookup: what a missing entry gives, or an error where none is passed.
 struct Fallback<'py>(Option<Bound<'py, PyAny>>);

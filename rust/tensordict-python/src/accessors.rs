@@ -117,7 +117,7 @@ fn write<'py>(
     let imports = imports(tc.py())?;
     if value.get_type().is(&imports.tensor) && fields::is_plain_field(imports, tc, name)? {
         let inner = crate::ffi::plain_attribute(tc, imports.names.entries.bind(tc.py()))?;
-        if storing::is_plain(imports, &inner)
+        if container::is_plain(imports, &inner)
             && storing::fits_plainly(imports, &inner, value)?
             && !container::is_locked(imports, &inner)?
         {

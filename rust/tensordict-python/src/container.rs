@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PySlice, PyTuple, PyType};
+use pyo3::types::{PyBool, PyDict, PyList, PySlice, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 use crate::ffi;
 use crate::imports::Imports;
+use crate::state;
 
 /// What a value of a container is to a walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,35 +128,35 @@ pub(crate) fn entries<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    Ok(td
-        .getattr(imports.names.entries.bind(td.py()))?
-        .cast_into::<PyDict>()?)
+    Ok(state::get(td, 0, &imports.names.entries)?.cast_into::<PyDict>()?)
 }
 
 pub(crate) fn batch_size<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    Ok(td
-        .getattr(imports.names.batch_size.bind(td.py()))?
-        .cast_into::<PyTuple>()?)
+    Ok(state::get(td, 1, &imports.names.batch_size)?.cast_into::<PyTuple>()?)
 }
 
 pub(crate) fn device<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    td.getattr(imports.names.device.bind(td.py()))
+    state::get(td, 2, &imports.names.device)
 }
 
 pub(crate) fn dim_names<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    td.getattr(imports.names.dim_names.bind(td.py()))
+    state::get(td, 3, &imports.names.dim_names)
 }
 
 pub(crate) fn is_locked(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if is_plain(imports, td) && state::is_bare(td, state_names(imports)) {
+        // The class says no, and the instance nothing.
+        return Ok(false);
+    }
     td.getattr(imports.names.is_locked.bind(td.py()))?
         .is_truthy()
 }
@@ -194,12 +195,29 @@ pub(crate) fn fill<'py>(
     device: &Bound<'py, PyAny>,
     dim_names: &Bound<'py, PyAny>,
 ) -> PyResult<()> {
-    let py = td.py();
+    state::set_all(
+        td,
+        state_names(imports),
+        [entries, batch_size, device, dim_names],
+    )
+}
+
+/// The names of the four attributes, in the order in which they are set.
+fn state_names(imports: &Imports) -> [&Py<PyString>; state::COUNT] {
     let names = &imports.names;
-    td.setattr(names.entries.bind(py), entries)?;
-    td.setattr(names.batch_size.bind(py), batch_size)?;
-    td.setattr(names.device.bind(py), device)?;
-    td.setattr(names.dim_names.bind(py), dim_names)
+    [
+        &names.entries,
+        &names.batch_size,
+        &names.device,
+        &names.dim_names,
+    ]
+}
+
+/// Whether `td` is of the plain dense class itself, whose methods are known.
+pub(crate) fn is_plain(imports: &Imports, td: &Bound<'_, PyAny>) -> bool {
+    imports
+        .plain_type(td.py())
+        .is_some_and(|class| td.get_type_ptr().cast() == class.as_ptr())
 }
 
 /// The `names` that a walk is given for its results.

@@ -25,6 +25,7 @@ mod mapping;
 mod merging;
 mod modules;
 mod regrouping;
+mod state;
 mod storage;
 mod storing;
 mod walks;
@@ -34,6 +35,7 @@ use pyo3::prelude::*;
 /// The native half of `tensordict`. Its names are private: use the Python package.
 #[pymodule(gil_used = false)]
 fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    state::learn_layout(module.py())?;
     build::register(module)?;
     keys::register(module)?;
     walks::register(module)?;

@@ -8,11 +8,12 @@ use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 
+use crate::container::is_plain;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
 use crate::storage::dlpack::with_layout;
-use crate::storing::{self, Target, has_leading_dims, is_plain, or_false};
+use crate::storing::{self, Target, has_leading_dims, or_false};
 
 const TWINS: &str = "tensordict.interop.key_twins";
 

@@ -6,7 +6,7 @@ use pyo3::types::{PyBool, PyDict, PyInt, PySlice, PyString, PyTuple};
 
 use tensordict_core::batch::Dims;
 
-use crate::container::{self, Kind, kind};
+use crate::container::{self, Kind, is_plain, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, common_attribute, from_twin, imports};
 use crate::index::plain_dims;
@@ -20,10 +20,10 @@ pub(crate) fn batch_size_of<'py>(
     td: &Bound<'py, PyAny>,
     kind: Kind,
 ) -> PyResult<Bound<'py, PyAny>> {
-    td.getattr(match kind {
-        Kind::Dense => imports.names.batch_size.bind(td.py()),
-        _ => imports.names.property_batch_size.bind(td.py()),
-    })
+    match kind {
+        Kind::Dense => Ok(container::batch_size(imports, td)?.into_any()),
+        _ => td.getattr(imports.names.property_batch_size.bind(td.py())),
+    }
 }
 
 /// Whether `shape` begins with `batch_size`; both are tuples of numbers.
@@ -71,13 +71,6 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Inplace {
 
 /// A value that may be stored, and what it is.
 pub(crate) type Fitted<'py> = (Bound<'py, PyAny>, Kind);
-
-/// Whether `td` is of the plain dense class itself, whose methods are known.
-pub(crate) fn is_plain(imports: &Imports, td: &Bound<'_, PyAny>) -> bool {
-    imports
-        .plain_type(td.py())
-        .is_some_and(|class| td.get_type().is(class))
-}
 
 /// Whether `other` is `td` or lies somewhere in it; both are dense.
 fn holds<'py>(
@@ -160,12 +153,11 @@ impl<'py> Target<'py> {
         td: &Bound<'py, PyAny>,
         td_kind: Kind,
     ) -> PyResult<Self> {
-        let py = td.py();
         let batch_size = batch_size_of(imports, td, td_kind)?;
-        let device = td.getattr(match td_kind {
-            Kind::Dense => imports.names.device.bind(py),
-            _ => imports.names.property_device.bind(py),
-        })?;
+        let device = match td_kind {
+            Kind::Dense => container::device(imports, td)?,
+            _ => td.getattr(imports.names.property_device.bind(td.py()))?,
+        };
         Self::with(imports, td, batch_size, device)
     }
 

@@ -1,0 +1,221 @@
+//! The four attributes that a dense container is made of, read and written in place.
+//!
+//! They are ordinary attributes of an ordinary instance. `CPython` 3.11 keeps those of an
+//! instance that nobody has asked for its `__dict__` in an array, in the order in which
+//! the first instance of the class got them. A walk reads four and writes four for each
+//! container that it meets, and each costs a search by name: together more than half of
+//! what a container costs. Where the layout is known, they are taken from their places,
+//! and what stands there is compared with the name first. In any other case, and in
+//! other versions of Python, they are asked for by name.
+//!
+//! This is one of the modules that may hold `unsafe`: it has the layout of `CPython` 3.11.
+//! [`learn_layout`] tries it on a class made for it, so that an interpreter that was built
+//! in another way is noticed before the first container is made.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+
+/// How many attributes there are, and the places of them.
+pub(crate) const COUNT: usize = 4;
+
+/// Set where the layout below was found to be that of this interpreter.
+static IS_KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// `_dictkeysobject`: the names that the instances of a class share.
+#[repr(C)]
+struct SharedKeys {
+    ref_count: isize,
+    log2_size: u8,
+    log2_index_bytes: u8,
+    kind: u8,
+    version: u32,
+    usable: isize,
+    num_entries: isize,
+    // Then 2^log2_index_bytes bytes of an index, then the entries.
+}
+
+/// `PyDictUnicodeEntry`.
+#[repr(C)]
+struct SharedKey {
+    name: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+}
+
+/// The flag of a type whose instances have their attributes in front of them.
+const MANAGED_DICT: std::ffi::c_ulong = 1 << 4;
+
+/// Where the pointer to the array lies, counted in pointers from the instance.
+const VALUES: usize = 4;
+
+/// The attributes of one instance.
+#[derive(Clone, Copy)]
+struct Places {
+    values: *mut *mut ffi::PyObject,
+    keys: *const SharedKeys,
+}
+
+impl Places {
+    /// Those of `instance`; None where they are kept in another way.
+    #[inline]
+    fn of(instance: &Bound<'_, PyAny>) -> Option<Self> {
+        if !IS_KNOWN.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: the instance is alive, and so is its type. With the flag set the type is
+        // a heap type, and the word at `VALUES` is the array or null (PEP 659's layout of
+        // 3.11, tried by `learn_layout`). With its own `__getattribute__` a class says for
+        // itself what its attributes are.
+        unsafe {
+            let class = instance.get_type_ptr();
+            let reads_plainly = (*class).tp_getattro.map(|read| read as usize)
+                == Some(ffi::PyObject_GenericGetAttr as *const c_void as usize);
+            if (*class).tp_flags & MANAGED_DICT == 0 || !reads_plainly {
+                return None;
+            }
+            let values = *instance
+                .as_ptr()
+                .cast::<*mut *mut ffi::PyObject>()
+                .sub(VALUES);
+            let keys = (*class.cast::<ffi::PyHeapTypeObject>()).ht_cached_keys;
+            (!values.is_null() && !keys.is_null()).then(|| Self {
+                values,
+                keys: keys.cast_const().cast(),
+            })
+        }
+    }
+
+    /// Whether the attribute at `place` is `name`.
+    #[inline]
+    fn is_at(self, place: usize, name: &Py<PyString>) -> bool {
+        // SAFETY: the keys live as long as the type. Entries below their number are
+        // filled and never change.
+        unsafe {
+            if (*self.keys).num_entries <= place.cast_signed() {
+                return false;
+            }
+            let index = self.keys.add(1).cast::<u8>();
+            let entries = index.add(1 << (*self.keys).log2_index_bytes);
+            let entry = entries.cast::<SharedKey>().add(place);
+            std::ptr::eq((*entry).name, name.as_ptr())
+        }
+    }
+
+    /// How many attributes the instance has.
+    fn len(self) -> u8 {
+        // SAFETY: in front of the array lie its capacity and the number in use, a byte
+        // each, and before these the order in which they were set.
+        unsafe { *self.values.cast::<u8>().sub(2) }
+    }
+}
+
+/// The attribute `name`, which stands at `place` where nothing else came before it.
+#[inline]
+pub(crate) fn get<'py>(
+    td: &Bound<'py, PyAny>,
+    place: usize,
+    name: &Py<PyString>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(places) = Places::of(td)
+        && places.is_at(place, name)
+    {
+        // SAFETY: an array has a place for each of the keys; the interpreter is attached,
+        // so nobody else changes it (3.11 has a global lock). What is there is owned at
+        // once.
+        let value = unsafe { Bound::from_borrowed_ptr_or_opt(td.py(), *places.values.add(place)) };
+        if let Some(value) = value {
+            return Ok(value);
+        }
+    }
+    td.getattr(name.bind(td.py()))
+}
+
+/// Sets the attributes `names`, in this order, of an instance that may be new.
+#[inline]
+pub(crate) fn set_all<'py>(
+    td: &Bound<'py, PyAny>,
+    names: [&Py<PyString>; COUNT],
+    values: [&Bound<'py, PyAny>; COUNT],
+) -> PyResult<()> {
+    if let Some(places) = Places::of(td)
+        && places.len() == 0
+        && (0..)
+            .zip(names)
+            .all(|(place, name)| places.is_at(place, name))
+    {
+        // SAFETY: the instance has no attribute yet, so that every place is null. Each of
+        // the four is filled with a reference of its own, and noted in the order of
+        // setting, which grows downwards from the number in use.
+        unsafe {
+            let in_use = places.values.cast::<u8>().sub(2);
+            for (place, value) in values.into_iter().enumerate() {
+                *places.values.add(place) = value.clone().into_ptr();
+                *in_use.sub(place + 1) = place as u8;
+            }
+            *in_use = COUNT as u8;
+        }
+        return Ok(());
+    }
+    for (name, value) in names.into_iter().zip(values) {
+        td.setattr(name.bind(td.py()), value)?;
+    }
+    Ok(())
+}
+
+/// Whether the instance is known to have these attributes and no other, so that all else
+/// is what its class says.
+#[inline]
+pub(crate) fn is_bare(td: &Bound<'_, PyAny>, names: [&Py<PyString>; COUNT]) -> bool {
+    Places::of(td).is_some_and(|places| {
+        usize::from(places.len()) == COUNT
+            && (0..).zip(names).all(|(place, name)| {
+                // SAFETY: as in `get`.
+                places.is_at(place, name) && unsafe { !(*places.values.add(place)).is_null() }
+            })
+    })
+}
+
+/// Tries the layout of `CPython` 3.11 on a class made for it, and uses it if it holds.
+pub(crate) fn learn_layout(py: Python<'_>) -> PyResult<()> {
+    let version = py.version_info();
+    if (version.major, version.minor) != (3, 11) {
+        return Ok(());
+    }
+    let class = py
+        .get_type::<PyType>()
+        .call1(("Probe", PyTuple::empty(py), PyDict::new(py)))?;
+    let names = ["a", "b", "c", "d"].map(|name| PyString::intern(py, name).unbind());
+    let [a, b, c, d] = &names;
+    let values = [1, 2, 3, 4].map(|number: i32| {
+        number
+            .into_pyobject(py)
+            .map_or_else(|never| match never {}, Bound::into_any)
+    });
+    let [first, second, third, fourth] = &values;
+    let known = class.call0()?;
+    for (name, value) in names.iter().zip(&values) {
+        known.setattr(name.bind(py), value)?;
+    }
+    IS_KNOWN.store(true, Ordering::Relaxed);
+    let made = class.call0()?;
+    let reads = is_bare(&known, [a, b, c, d]) && !is_bare(&made, [a, b, c, d]);
+    let holds = reads && {
+        set_all(&made, [a, b, c, d], [fourth, third, second, first])?;
+        get(&made, 1, b)?.is(third) && get(&known, 3, d)?.is(fourth)
+    };
+    let seen = made.getattr("__dict__")?;
+    let expected = PyDict::new(py);
+    if holds {
+        for (name, value) in names.iter().zip([fourth, third, second, first]) {
+            expected.set_item(name.bind(py), value)?;
+        }
+    }
+    IS_KNOWN.store(
+        holds && seen.eq(&expected)? && get(&made, 0, a)?.is(fourth),
+        Ordering::Relaxed,
+    );
+    Ok(())
+}
