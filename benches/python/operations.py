@@ -153,7 +153,7 @@ get: td.get(last)
 getitem: td[last]
 get missing: td.get("missing")
 set: td.set(last, leaf)
-setitem: td.__setitem__(last, leaf)
+setitem: td[last] = leaf
 set_: td.set_(last, leaf)
 pop and set: td.set("extra", leaf).pop("extra")
 rename_key_: td.rename_key_(first, "renamed").rename_key_("renamed", first)

@@ -14,7 +14,7 @@ from tensordict.ops.torch_dispatch import TorchDispatchOps
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["TensorDict"]
 
@@ -110,6 +110,48 @@ class TensorDict(TensorDictBase):
         if lock:
             td.lock_()
         return td
+
+    # What is read most often: the entries are at hand -------------------------------
+
+    def keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        if include_nested or leaves_only or sort or is_leaf is not None:
+            return super().keys(include_nested, leaves_only, is_leaf, sort=sort)
+        return _rust.string_keys(self._tensordict)
+
+    def values(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        if include_nested or leaves_only or sort:
+            return super().values(include_nested, leaves_only, is_leaf, sort=sort)
+        return self._tensordict.values()
+
+    def items(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        if include_nested or leaves_only or sort:
+            return super().items(include_nested, leaves_only, is_leaf, sort=sort)
+        return self._tensordict.items()
+
+    for _method in (keys, values, items):
+        _method.__doc__ = getattr(TensorDictBase, _method.__name__).__doc__
+    del _method
 
     # The protocol ----------------------------------------------------------------
 

@@ -7,6 +7,7 @@ as it was.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator, KeysView
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from tensordict.common import (
     MSG_BAD_KEY,
     MSG_INPLACE,
     MSG_LOCKED,
+    MSG_MEMBERSHIP,
     MSG_NO_KEYS,
     MSG_PRESENT,
     _InplaceWriteError,
@@ -693,3 +695,40 @@ def replace_all(td: Any, other: Any) -> None:
             value = present
         entries[key] = value
     _replace_entries(td, entries)
+
+
+# Looking on -----------------------------------------------------------------------
+
+
+class _StringKeys(KeysView[str]):
+    """The twin of the view that ``td.keys()`` gives."""
+
+    __slots__ = ()
+
+    def __init__(self, entries: Any) -> None:
+        self._mapping = entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mapping)
+
+    def __len__(self) -> int:
+        return len(self._mapping)
+
+    def __contains__(self, key: Any) -> bool:
+        if isinstance(key, str):
+            return key in self._mapping
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise TypeError(MSG_MEMBERSHIP)
+        return len(path) == 1 and path[0] in self._mapping
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(dict_keys({list(self._mapping)}))"
+
+
+_StringKeys.__module__ = "tensordict.utils"
+
+
+def string_keys(entries: Any) -> Any:
+    """The keys of a dictionary of entries, as a live view."""
+    return _StringKeys(entries)

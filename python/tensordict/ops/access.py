@@ -59,6 +59,7 @@ class AccessOps(CollectionProtocol):
         """
         return _rust.getitem(self, index)
 
+    @_rust.call_natively
     def __contains__(self, key: Any) -> bool:
         """Whether there is an entry at a nested key.
 
@@ -72,6 +73,7 @@ class AccessOps(CollectionProtocol):
         except TypeError:
             raise RuntimeError(MSG_NO_KEY) from None
 
+    @_rust.call_natively
     def __len__(self) -> int:
         """The first dim of the batch size; 0 where there is none."""
         batch_size = self.batch_size
@@ -192,6 +194,7 @@ class AccessOps(CollectionProtocol):
 
     # Writing -------------------------------------------------------------------
 
+    @_rust.call_natively
     def __setitem__(self, index: Any, value: Any) -> None:
         """Store a value at a nested key, or write into the entries at an index.
 

@@ -37,6 +37,7 @@ class BatchOps(CollectionProtocol):
     # Sizes -----------------------------------------------------------------------
 
     @property
+    @_rust.call_natively
     def batch_size(self) -> torch.Size:
         """The leading dims ``[*B]`` that all entries share.
 
@@ -81,6 +82,7 @@ class BatchOps(CollectionProtocol):
                     self._tensordict[key] = value._with_batch_size(size)
 
     @property
+    @_rust.call_natively
     def shape(self) -> torch.Size:
         """The batch size: see :attr:`batch_size`."""
         return self.batch_size
@@ -102,11 +104,13 @@ class BatchOps(CollectionProtocol):
         return self.batch_size if dim is None else self.batch_size[dim]
 
     @property
+    @_rust.call_natively
     def batch_dims(self) -> int:
         """The number of batch dims."""
         return len(self.batch_size)
 
     @property
+    @_rust.call_natively
     def ndim(self) -> int:
         """The number of batch dims."""
         return len(self.batch_size)

@@ -70,6 +70,7 @@ class DeviceOps(CollectionProtocol):
     """
 
     @property
+    @_rust.call_natively
     def device(self) -> torch.device | None:
         """Where every entry lives, or None where that is not restricted.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Set
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP, MSG_NO_KEYS
+from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -28,33 +28,18 @@ MSG_SOURCES_NESTED = (
 )
 
 
-class _StringKeys(KeysView[str]):
-    """The direct keys of a container: a live view, as that of a dictionary."""
+_StringKeys = _rust.StringKeys
+"""The direct keys of a container: a live view, as that of a dictionary."""
 
-    __slots__ = ()
-
-    def __init__(self, entries: Any) -> None:
-        self._mapping = entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._mapping)
-
-    def __len__(self) -> int:
-        return len(self._mapping)
-
-    def __contains__(self, key: Any) -> bool:
-        if isinstance(key, str):
-            return key in self._mapping
-        path = _rust.unravel_key_to_tuple(key)
-        if not path:
-            raise TypeError(MSG_MEMBERSHIP)
-        return len(path) == 1 and path[0] in self._mapping
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(dict_keys({list(self._mapping)}))"
-
-
-_StringKeys.__module__ = "tensordict.utils"
+# A native class does not derive from Python's: it is given the operations of a set.
+for _name in (
+    *("__le__", "__lt__", "__gt__", "__ge__", "__eq__", "__hash__", "isdisjoint"),
+    *("__and__", "__rand__", "__or__", "__ror__"),
+    *("__sub__", "__rsub__", "__xor__", "__rxor__"),
+):
+    setattr(_StringKeys, _name, vars(Set)[_name])
+_StringKeys._from_iterable = vars(KeysView)["_from_iterable"]
+KeysView.register(_StringKeys)
 
 
 class _TensorDictKeysView:
@@ -160,7 +145,7 @@ class KeysOps(CollectionProtocol):
         """
         if not include_nested and not leaves_only and is_leaf is None:
             entries = self._tensordict if self._is_dense else self._sample_entries()
-            return sorted(entries) if sort else _StringKeys(entries)
+            return sorted(entries) if sort else _rust.string_keys(entries)
         return _TensorDictKeysView(self, include_nested, leaves_only, is_leaf, sort)
 
     def values(

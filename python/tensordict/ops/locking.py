@@ -33,6 +33,7 @@ class LockingOps(CollectionProtocol):
     # Locks -----------------------------------------------------------------------
 
     @property
+    @_rust.call_natively
     def is_locked(self) -> bool:
         """Whether entries can neither be added nor removed nor replaced."""
         return self._is_locked

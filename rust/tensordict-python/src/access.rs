@@ -111,7 +111,7 @@ fn descend<'py>(
 
 /// Whether there is an entry at a nested key.
 #[pyfunction]
-fn contains<'py>(td: &Bound<'py, PyAny>, key: &Bound<'py, PyAny>) -> PyResult<bool> {
+pub(crate) fn contains<'py>(td: &Bound<'py, PyAny>, key: &Bound<'py, PyAny>) -> PyResult<bool> {
     let py = td.py();
     let imports = imports(py)?;
     if key.is_instance_of::<PyString>() {

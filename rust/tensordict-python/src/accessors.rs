@@ -1,23 +1,146 @@
-//! Attributes of tensorclasses, read and written without running bytecode.
+//! Attributes and operators of containers, used without running bytecode.
 //!
-//! A property's getter and `__setattr__` have to be Python functions, because the compiler
-//! traces nothing else in their place. In eager code their frames would be most of what an
-//! access costs. So the functions stay, with their code for the compiler to trace, and what
-//! calls them natively (PEP 590's `vectorcall`, which `CPython` lets an extension exchange
-//! from 3.12 on by `PyFunction_SetVectorcall`) is exchanged for one that does the same.
+//! A property's getter, `__setattr__` and `__setitem__` have to be Python functions,
+//! because the compiler traces nothing else in their place. In eager code their frames
+//! would be most of what an access costs. So the functions stay, with their code for the
+//! compiler to trace, and what calls them natively (PEP 590's `vectorcall`, which `CPython`
+//! lets an extension exchange from 3.12 on by `PyFunction_SetVectorcall`) is exchanged for
+//! one that does the same. What is not the plain case still runs the function's own code.
+//!
+//! This reaches what the interpreter calls by itself: properties and special methods, from
+//! 3.12 on also a method called by name, which 3.11 runs without asking.
 //!
 //! This is one of the modules that may hold `unsafe`: it reads two attributes and a dict
 //! by the C API, as the handful of instructions that they are.
 
+use std::sync::OnceLock;
+
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyFunction, PyString};
+use pyo3::types::{PyBool, PyFunction, PyString};
 
+use crate::access;
 use crate::container;
 use crate::fields;
 use crate::imports::{Imports, imports};
 use crate::storing;
+
+/// What calls a function of Python by running its code.
+static RUN: OnceLock<ffi::vectorcallfunc> = OnceLock::new();
+
+/// Let a method or the getter of a property of this name be called natively.
+#[pyfunction]
+fn call_natively<'py>(function: &Bound<'py, PyFunction>) -> PyResult<Bound<'py, PyFunction>> {
+    let call: ffi::vectorcallfunc = match function.getattr("__name__")?.extract::<&str>()? {
+        "batch_size" => batch_size,
+        "device" => device,
+        "is_locked" => is_locked,
+        "shape" => shape,
+        "batch_dims" | "ndim" => num_dims,
+        "__len__" => length,
+        "__contains__" => contains,
+        "__setitem__" => set_item,
+        other => {
+            let message = format!("there is no native form of {other}");
+            return Err(PyTypeError::new_err(message));
+        }
+    };
+    // SAFETY: it is a function, alive.
+    let run = unsafe { (*function.as_ptr().cast::<ffi::PyFunctionObject>()).vectorcall };
+    if let Some(run) = run {
+        RUN.get_or_init(|| run);
+    }
+    exchange(function, call);
+    Ok(function.clone())
+}
+
+/// A native form of a function: what `$body` gives for the arguments; where it gives None,
+/// what the function itself does.
+macro_rules! native {
+    ($name:ident, |$imports:ident, $($argument:ident),+| $body:expr) => {
+        unsafe extern "C" fn $name(
+            function: *mut ffi::PyObject,
+            arguments: *const *mut ffi::PyObject,
+            nargsf: usize,
+            keywords: *mut ffi::PyObject,
+        ) -> *mut ffi::PyObject {
+            const COUNT: usize = [$(stringify!($argument)),+].len();
+            // SAFETY: CPython calls this with the thread attached and with as many
+            // arguments as it says, all of them alive for the call.
+            unsafe {
+                let py = Python::assume_attached();
+                if ffi::PyVectorcall_NARGS(nargsf).cast_unsigned() == COUNT && keywords.is_null() {
+                    let mut place = arguments;
+                    $(
+                        let $argument = Bound::from_borrowed_ptr(py, *place);
+                        place = place.add(1);
+                    )+
+                    let _ = place;
+                    let answer = imports(py).and_then(|$imports| $body);
+                    match answer {
+                        Ok(Some(value)) => return value.into_ptr(),
+                        Ok(None) => {}
+                        Err(error) => return failed(py, &error),
+                    }
+                }
+                match RUN.get() {
+                    Some(run) => run(function, arguments, nargsf, keywords),
+                    None => failed(py, &PyTypeError::new_err("a function that cannot be run")),
+                }
+            }
+        }
+    };
+}
+
+native!(batch_size, |imports, td| {
+    container::state_of(imports, &td, 1).map(Some)
+});
+native!(device, |imports, td| {
+    container::state_of(imports, &td, 2).map(Some)
+});
+native!(is_locked, |imports, td| {
+    let is_locked = container::is_locked(imports, &td)?;
+    Ok(Some(PyBool::new(td.py(), is_locked).to_owned().into_any()))
+});
+native!(shape, |imports, td| own_batch_size(imports, &td));
+native!(num_dims, |imports, td| {
+    Ok(match own_batch_size(imports, &td)? {
+        Some(size) => Some(size.len()?.into_pyobject(td.py())?.into_any()),
+        None => None,
+    })
+});
+native!(length, |imports, td| {
+    Ok(match own_batch_size(imports, &td)? {
+        Some(size) if size.is_empty()? => Some(0_i64.into_pyobject(td.py())?.into_any()),
+        Some(size) => Some(size.get_item(0)?),
+        None => None,
+    })
+});
+native!(contains, |imports, td, key| {
+    if !key.is_exact_instance_of::<PyString>() || !container::is_plain(imports, &td) {
+        return Ok(None);
+    }
+    let found = access::contains(&td, &key)?;
+    Ok(Some(PyBool::new(td.py(), found).to_owned().into_any()))
+});
+native!(set_item, |imports, td, key, value| {
+    let is_done = key.is_exact_instance_of::<PyString>()
+        && container::is_plain(imports, &td)
+        && storing::set_plainly(imports, &td, &key, &value)?;
+    Ok(is_done.then(|| td.py().None().into_bound(td.py())))
+});
+
+/// The batch size of a plain container; None where a class may have another one.
+fn own_batch_size<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if !container::is_plain(imports, td) {
+        return Ok(None);
+    }
+    container::state_of(imports, td, 1).map(Some)
+}
 
 /// Let a getter `def getter(self): return get_field(name, self)`, whose `__name__` is the
 /// name of the field, be called natively.
@@ -184,6 +307,7 @@ fn failed(py: Python<'_>, error: &PyErr) -> *mut ffi::PyObject {
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(call_natively, module)?)?;
     module.add_function(wrap_pyfunction!(read_natively, module)?)?;
     module.add_function(wrap_pyfunction!(write_natively, module)?)?;
     Ok(())

@@ -153,9 +153,13 @@ pub(crate) fn dim_names<'py>(
 }
 
 pub(crate) fn is_locked(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
-    if is_plain(imports, td) && state::is_bare(td, state_names(imports)) {
-        // The class says no, and the instance nothing.
-        return Ok(false);
+    if is_plain(imports, td) {
+        match state::own(td, &imports.names.is_locked) {
+            state::Own::Value(value) => return value.is_truthy(),
+            // The class says no.
+            state::Own::Absent => return Ok(false),
+            state::Own::Unknown => {}
+        }
     }
     td.getattr(imports.names.is_locked.bind(td.py()))?
         .is_truthy()
@@ -211,6 +215,15 @@ fn state_names(imports: &Imports) -> [&Py<PyString>; state::COUNT] {
         &names.device,
         &names.dim_names,
     ]
+}
+
+/// The attribute of state at `place`, as any instance has it.
+pub(crate) fn state_of<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    place: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    state::get(td, place, state_names(imports)[place])
 }
 
 /// Whether `td` is of the plain dense class itself, whose methods are known.

@@ -28,6 +28,7 @@ mod regrouping;
 mod state;
 mod storage;
 mod storing;
+mod views;
 mod walks;
 
 use pyo3::prelude::*;
@@ -56,5 +57,6 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     foreach::register(module)?;
     lazy::register(module)?;
     storage::register(module)?;
+    views::register(module)?;
     Ok(())
 }

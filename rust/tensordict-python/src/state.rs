@@ -104,6 +104,12 @@ impl Places {
         }
     }
 
+    /// How many names the instances of the class share.
+    fn num_keys(self) -> usize {
+        // SAFETY: the keys live as long as the type.
+        unsafe { (*self.keys).num_entries.cast_unsigned() }
+    }
+
     /// How many attributes the instance has.
     fn len(self) -> u8 {
         // SAFETY: in front of the array lie its capacity and the number in use, a byte
@@ -165,17 +171,28 @@ pub(crate) fn set_all<'py>(
     Ok(())
 }
 
-/// Whether the instance is known to have these attributes and no other, so that all else
-/// is what its class says.
+/// An attribute of an instance, apart from what its class says.
+pub(crate) enum Own<'py> {
+    Value(Bound<'py, PyAny>),
+    /// The instance has none of that name.
+    Absent,
+    /// It cannot be told in this way.
+    Unknown,
+}
+
+/// The attribute `name` of the instance itself, which may stand at any place.
 #[inline]
-pub(crate) fn is_bare(td: &Bound<'_, PyAny>, names: [&Py<PyString>; COUNT]) -> bool {
-    Places::of(td).is_some_and(|places| {
-        usize::from(places.len()) == COUNT
-            && (0..).zip(names).all(|(place, name)| {
-                // SAFETY: as in `get`.
-                places.is_at(place, name) && unsafe { !(*places.values.add(place)).is_null() }
-            })
-    })
+pub(crate) fn own<'py>(td: &Bound<'py, PyAny>, name: &Py<PyString>) -> Own<'py> {
+    let Some(places) = Places::of(td) else {
+        return Own::Unknown;
+    };
+    let place = (COUNT..places.num_keys()).find(|&place| places.is_at(place, name));
+    let Some(place) = place else {
+        return Own::Absent;
+    };
+    // SAFETY: as in `get`.
+    let value = unsafe { Bound::from_borrowed_ptr_or_opt(td.py(), *places.values.add(place)) };
+    value.map_or(Own::Absent, Own::Value)
 }
 
 /// Tries the layout of `CPython` 3.11 on a class made for it, and uses it if it holds.
@@ -201,10 +218,14 @@ pub(crate) fn learn_layout(py: Python<'_>) -> PyResult<()> {
     }
     IS_KNOWN.store(true, Ordering::Relaxed);
     let made = class.call0()?;
-    let reads = is_bare(&known, [a, b, c, d]) && !is_bare(&made, [a, b, c, d]);
-    let holds = reads && {
+    let further = PyString::intern(py, "e").unbind();
+    let is_read = get(&known, 3, d)?.is(fourth) && matches!(own(&known, &further), Own::Absent);
+    let holds = is_read && {
+        known.setattr(further.bind(py), first)?;
         set_all(&made, [a, b, c, d], [fourth, third, second, first])?;
-        get(&made, 1, b)?.is(third) && get(&known, 3, d)?.is(fourth)
+        matches!(own(&known, &further), Own::Value(value) if value.is(first))
+            && matches!(own(&made, &further), Own::Absent)
+            && get(&made, 1, b)?.is(third)
     };
     let seen = made.getattr("__dict__")?;
     let expected = PyDict::new(py);

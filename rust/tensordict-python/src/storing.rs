@@ -480,6 +480,21 @@ pub(crate) fn fits_plainly(
     Ok(batch_size.is_empty() || layout_begins_with(value, &batch_size))
 }
 
+/// Stores a value under a string in the dense `td` where there is nothing to convert, to
+/// move or to refuse; false where there may be.
+pub(crate) fn set_plainly<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<bool> {
+    if !fits_plainly(imports, td, value)? || container::is_locked(imports, td)? {
+        return Ok(false);
+    }
+    container::entries(imports, td)?.set_item(key, value)?;
+    Ok(true)
+}
+
 /// Whether the shape of a plain tensor is known to begin with `batch_size`.
 fn layout_begins_with(value: &Bound<'_, PyAny>, batch_size: &Bound<'_, PyTuple>) -> bool {
     let Some(layout) = dlpack::layout_of(value) else {
