@@ -189,7 +189,6 @@ isreal: td.isreal()
 radd: 1 + td
 rsub: 1 - td
 rdiv: 1 / pos
-rpow: 2 ** td
 mod: td % 2
 add tensor: td + scalar
 add batch tensor: td + per
@@ -235,12 +234,11 @@ is_contiguous: td.is_contiguous()
 pad: tensordict.pad(td, [0, 1, 0, 0])
 split sizes: td.split([1, 3])
 gather method: td.gather(0, gidx)
-scatter: td.scatter(0, gidx, td[:2])
 masked_fill_: td.masked_fill_(mask, 0.0)
 index bool: td[True]
 index range: td[range(2)]
 getitems: td.__getitems__([0, 2])
-get_item_shape: td.get_item_shape(0)
+get_item_shape: td.get_item_shape(last)
 iterate: [None for _ in td]
 get nested: td.get((last,) if isinstance(last, str) else last)
 get default: td.get("missing", None)
@@ -305,8 +303,8 @@ create_nested: td.clone(False).create_nested("made")
 new_ones: td.new_ones(2)
 new_full: td.new_full((2,), 1.0)
 new_empty: td.new_empty(2)
-copy.copy: copy.copy(td)
-deepcopy: copy.deepcopy(td)
+copy.copy: copy.copy(up2)
+deepcopy: copy.deepcopy(up2)
 ones_like: torch.ones_like(td)
 full_like: torch.full_like(td, 1.0)
 empty_like: torch.empty_like(td)
@@ -341,8 +339,8 @@ clear_device_: up.clear_device_()
 to batch_size: td.to(batch_size=[4])
 state_dict: td.state_dict()
 load_state_dict: up2.load_state_dict(state)
-getstate: td.__getstate__()
-dumps: pickle.dumps(td)
+getstate: up2.__getstate__()
+dumps: pickle.dumps(up2)
 loads: pickle.loads(pickled)
 grad: td.grad
 requires_grad: td.requires_grad
@@ -374,14 +372,13 @@ clone of locked: locked.clone(False)
 add of locked: locked + 1
 view of locked: locked.view(-1)
 repr: repr(td)
-hash: hash(td)
 isinstance: isinstance(td, TensorDict)
 is_tensor_collection: tensordict.is_tensor_collection(td)
-reduce pickle: td.__reduce_ex__(4)
+reduce pickle: up2.__reduce_ex__(4)
 to_lazystack: td.to_lazystack(0)
 densify: td.densify()
 contiguous of slice: td[1:3].contiguous()
-pin: td.is_meta
+is_meta: td.is_meta
 copy_at_: td.copy_at_(td2[0], 0)
 where pad: td.where(mask, td2, pad=0.0)
 from_struct_array: td[:1].to_struct_array()

@@ -10,8 +10,9 @@ from tensordict import _rust
 from tensordict._options import CHECK_INVARIANTS
 from tensordict.collection import TensorDictBase
 from tensordict.common import as_size
+from tensordict.ops.keys import listed_items, listed_keys, listed_values
 from tensordict.ops.torch_dispatch import TorchDispatchOps
-from tensordict.protocol import CollectionProtocol
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -121,8 +122,9 @@ class TensorDict(TensorDictBase):
         *,
         sort: bool = False,
     ) -> Any:
+        """The keys, as a view: see :meth:`TensorDictBase.keys`."""
         if include_nested or leaves_only or sort or is_leaf is not None:
-            return super().keys(include_nested, leaves_only, is_leaf, sort=sort)
+            return listed_keys(self, include_nested, leaves_only, is_leaf, sort)
         return _rust.string_keys(self._tensordict)
 
     def values(
@@ -133,8 +135,9 @@ class TensorDict(TensorDictBase):
         *,
         sort: bool = False,
     ) -> Any:
+        """The values: see :meth:`TensorDictBase.values`."""
         if include_nested or leaves_only or sort:
-            return super().values(include_nested, leaves_only, is_leaf, sort=sort)
+            return listed_values(self, include_nested, leaves_only, is_leaf, sort)
         return self._tensordict.values()
 
     def items(
@@ -145,13 +148,18 @@ class TensorDict(TensorDictBase):
         *,
         sort: bool = False,
     ) -> Any:
+        """The pairs of key and value: see :meth:`TensorDictBase.items`."""
         if include_nested or leaves_only or sort:
-            return super().items(include_nested, leaves_only, is_leaf, sort=sort)
+            return listed_items(self, include_nested, leaves_only, is_leaf, sort)
         return self._tensordict.items()
 
-    for _method in (keys, values, items):
-        _method.__doc__ = getattr(TensorDictBase, _method.__name__).__doc__
-    del _method
+    def is_consolidated(self) -> bool:
+        """Whether all leaves are in the one buffer of :meth:`consolidate`."""
+        return self._consolidated is not None and super().is_consolidated()
+
+    def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
+        value = self._tensordict.get(key, NO_DEFAULT)
+        return _rust.get(self, key, default) if value is NO_DEFAULT else value
 
     # The protocol ----------------------------------------------------------------
 

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tensordict import _rust
+
 __all__ = ["install", "state_of"]
 
 _OF_THIS_PROCESS = frozenset(
@@ -32,6 +34,9 @@ _OF_THIS_PROCESS = frozenset(
 )
 """What is in an instance dictionary, of ours or of the release, but not restored."""
 
+_ALWAYS = ("_tensordict", "_batch_size", "_device", "_td_dim_names")
+"""The state of a dense container, nothing of which belongs to this process."""
+
 _StringOnlyDict = dict
 """The dictionary class that pickles of some releases name for ``_tensordict``."""
 
@@ -47,7 +52,11 @@ _LockedSchema.__module__ = "tensordict.utils"
 
 def state_of(td: Any) -> dict[str, Any]:
     """The part of the instance dictionary that outlives the process."""
-    return {k: v for k, v in td.__dict__.items() if k not in _OF_THIS_PROCESS}
+    state = _rust.attributes(td)
+    if len(state) > len(_ALWAYS):
+        for name in _OF_THIS_PROCESS.intersection(state):
+            del state[name]
+    return state
 
 
 def restore(td: Any, state: dict[str, Any]) -> None:

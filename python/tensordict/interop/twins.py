@@ -192,6 +192,23 @@ def leaves(td: Any, out: list[Any] | None = None) -> list[Any]:
     return out
 
 
+def attributes(td: Any) -> dict[str, Any]:
+    """A copy of the instance dictionary."""
+    return td.__dict__.copy()
+
+
+def is_empty(td: Any) -> bool:
+    """Whether there is no leaf, here or in what is nested."""
+    entries = td._tensordict if td._is_dense else td._entries()
+    for value in entries.values():
+        if not isinstance(value, CollectionProtocol):
+            return False
+    for value in [*entries.values()]:
+        if value._is_non_tensor or not value.is_empty():
+            return False
+    return True
+
+
 def on_host(leaves: list[Any]) -> bool:
     """Whether all ``leaves`` are on the CPU, or have no memory."""
     return all([leaf.is_cpu or leaf.is_meta for leaf in leaves])

@@ -96,14 +96,7 @@ class AccessOps(CollectionProtocol):
             >>> TensorDict({"n": {}}).is_empty()
             True
         """
-        entries = self._tensordict if self._is_dense else self._entries()
-        for value in entries.values():
-            if not isinstance(value, CollectionProtocol):
-                return False
-        for value in [*entries.values()]:
-            if value._is_non_tensor or not value.is_empty():
-                return False
-        return True
+        return _rust.is_empty(self)
 
     def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
         """The entry at a nested key, or ``default`` where there is none.
@@ -160,7 +153,7 @@ class AccessOps(CollectionProtocol):
         if self.is_locked:
             raise RuntimeError(MSG_LOCKED)
         if not isinstance(value, self._non_tensor_stack_type):
-            value = self._non_tensor_type(value)
+            value = self._non_tensor_type(value, batch_size=self.batch_size)
         _rust.set_entry(self, key, value)
         return self
 

@@ -59,7 +59,9 @@ class BatchOps(CollectionProtocol):
 
     @batch_size.setter
     def batch_size(self, value: Sequence[int]) -> None:
-        self._set_batch_size(torch.Size(value))
+        size = torch.Size(value)
+        if not self._is_dense or size != self._batch_size:
+            self._set_batch_size(size)
 
     def _set_batch_size(self, size: torch.Size) -> None:
         changed: list[Any] = []
@@ -213,6 +215,10 @@ class BatchOps(CollectionProtocol):
                 names = []
             if len(names) != ndim:
                 raise ValueError(MSG_NAMES_LENGTH.format(names, ndim))
+        if not _has_any(names):
+            containers = _rust.containers(self)
+            if all(td._is_dense and td._td_dim_names is None for td in containers):
+                return
         changed: list[tuple[Any, list[str | None]]] = []
         _collect_renamed(self, names, ndim, (), changed)
         for td, own in changed:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
@@ -37,7 +38,7 @@ for _name in (
     *("__and__", "__rand__", "__or__", "__ror__"),
     *("__sub__", "__rsub__", "__xor__", "__rxor__"),
 ):
-    setattr(_StringKeys, _name, vars(Set)[_name])
+    setattr(_StringKeys, _name, vars(AbstractSet)[_name])
 _StringKeys._from_iterable = vars(KeysView)["_from_iterable"]
 KeysView.register(_StringKeys)
 
@@ -112,6 +113,49 @@ def _sorting_key_of_pair(pair: tuple[NestedKeyLike, Any]) -> str:
     return _sorting_key(pair[0])
 
 
+def listed_keys(
+    td: CollectionProtocol,
+    include_nested: Any,
+    leaves_only: Any,
+    is_leaf: Any,
+    sort: Any,
+) -> Any:
+    """What :meth:`KeysOps.keys` gives where it is not the direct keys as they are."""
+    if include_nested or leaves_only or is_leaf is not None:
+        return _TensorDictKeysView(td, include_nested, leaves_only, is_leaf, sort)
+    return sorted(td._sample_entries())
+
+
+def listed_values(
+    td: CollectionProtocol,
+    include_nested: Any,
+    leaves_only: Any,
+    is_leaf: Any,
+    sort: Any,
+) -> Any:
+    """What :meth:`KeysOps.values` gives where it is not the direct values as they are."""
+    if sort:
+        pairs = _rust.walk(td, 2, bool(include_nested), bool(leaves_only), is_leaf)
+        pairs.sort(key=_sorting_key_of_pair)
+        return [value for _, value in pairs]
+    return iter(_rust.walk(td, 1, bool(include_nested), bool(leaves_only), is_leaf))
+
+
+def listed_items(
+    td: CollectionProtocol,
+    include_nested: Any,
+    leaves_only: Any,
+    is_leaf: Any,
+    sort: Any,
+) -> Any:
+    """What :meth:`KeysOps.items` gives where it is not the direct items as they are."""
+    pairs = _rust.walk(td, 2, bool(include_nested), bool(leaves_only), is_leaf)
+    if sort:
+        pairs.sort(key=_sorting_key_of_pair)
+        return pairs
+    return pairs if td.is_locked else iter(pairs)
+
+
 class KeysOps(CollectionProtocol):
     """Choosing, renaming and regrouping entries."""
 
@@ -143,10 +187,9 @@ class KeysOps(CollectionProtocol):
             >>> list(td.keys(include_nested=True, leaves_only=True))
             ['b', ('a', 'c')]
         """
-        if not include_nested and not leaves_only and is_leaf is None:
-            entries = self._tensordict if self._is_dense else self._sample_entries()
-            return sorted(entries) if sort else _rust.string_keys(entries)
-        return _TensorDictKeysView(self, include_nested, leaves_only, is_leaf, sort)
+        if include_nested or leaves_only or sort or is_leaf is not None:
+            return listed_keys(self, include_nested, leaves_only, is_leaf, sort)
+        return _rust.string_keys(self._sample_entries())
 
     def values(
         self,
@@ -163,18 +206,9 @@ class KeysOps(CollectionProtocol):
             >>> [value.shape for value in td.values(True, True)]
             [torch.Size([3]), torch.Size([3])]
         """
-        if sort:
-            pairs = _rust.walk(
-                self, 2, bool(include_nested), bool(leaves_only), is_leaf
-            )
-            pairs.sort(key=_sorting_key_of_pair)
-            return [value for _, value in pairs]
-        if not include_nested and not leaves_only:
-            # The commonest calls of all: without a frame for the method.
-            return (self._tensordict if self._is_dense else self._entries()).values()
-        return iter(
-            _rust.walk(self, 1, bool(include_nested), bool(leaves_only), is_leaf)
-        )
+        if include_nested or leaves_only or sort:
+            return listed_values(self, include_nested, leaves_only, is_leaf, sort)
+        return self._entries().values()
 
     def items(
         self,
@@ -203,13 +237,9 @@ class KeysOps(CollectionProtocol):
             >>> [key for key, _ in td.items(include_nested=True)]
             ['b', 'a', ('a', 'c')]
         """
-        if not include_nested and not leaves_only and not sort:
-            return (self._tensordict if self._is_dense else self._entries()).items()
-        pairs = _rust.walk(self, 2, bool(include_nested), bool(leaves_only), is_leaf)
-        if sort:
-            pairs.sort(key=_sorting_key_of_pair)
-            return pairs
-        return pairs if self.is_locked else iter(pairs)
+        if include_nested or leaves_only or sort:
+            return listed_items(self, include_nested, leaves_only, is_leaf, sort)
+        return self._entries().items()
 
     @property
     def sorted_keys(self) -> list[str]:

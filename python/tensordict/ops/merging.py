@@ -287,7 +287,11 @@ class MergingOps(CollectionProtocol):
             RuntimeError: ``fast`` is set, and the leaves or the index do not fit.
         """
         if fast:
-            idx = _plain_copy_index(self, tensordict, idx)
+            idx, pairs = _plain_copy(self, tensordict, idx)
+            if all(container._is_dense for container in _rust.containers(self)):
+                for target, value in pairs:
+                    target[idx] = value
+                return self
             leaves = dict(tensordict.items(True, True))
             return self.update_at_(leaves, idx, non_blocking=non_blocking)
         return self.update_at_(tensordict, idx, non_blocking=non_blocking)
@@ -408,8 +412,8 @@ def _has_nothing(value: Any, nested: bool) -> bool:
     return False
 
 
-def _plain_copy_index(td: Any, source: Any, index: Any) -> Any:
-    """``index`` as one of leaves.
+def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
+    """``index`` as one of leaves, and the leaves of ``td`` with those of ``source``.
 
     Raises:
         RuntimeError: it is not plain, or the leaves of ``source`` do not have the shapes
@@ -425,11 +429,13 @@ def _plain_copy_index(td: Any, source: Any, index: Any) -> Any:
     except IndexError:
         raise RuntimeError(MSG_FAST_COPY) from None
     at = ... if plan is None else plan[0]
+    pairs = []
     for key, value in source.items(True, leaves_only=True):
         target = _rust.get(td, key) if _rust.contains(td, key) else None
         if not isinstance(target, torch.Tensor) or value.shape != target[at].shape:
             raise RuntimeError(MSG_FAST_COPY)
-    return at
+        pairs.append((target, value))
+    return at, pairs
 
 
 def _is_plain_index(part: Any) -> bool:

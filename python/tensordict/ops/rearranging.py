@@ -439,7 +439,7 @@ class RearrangingOps(CollectionProtocol):
 
     def is_contiguous(self) -> bool:
         """Whether all leaves are contiguous."""
-        return all(leaf.is_contiguous() for leaf in _rust.leaves(self))
+        return _rust.truth(self, "is_contiguous")
 
     def densify(self, layout: torch.layout = torch.strided) -> Self:
         """Make one tensor of every entry that is stacked lazily.

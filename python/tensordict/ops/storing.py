@@ -149,10 +149,15 @@ class StoringOps(CollectionProtocol):
         self, key: Any, value: Any, non_blocking: bool, is_fresh: bool = False
     ) -> CollectionProtocol:
         """A nested container made to fit: batch size, device and names."""
-        if any(container is self for container in _rust.containers(value)):
-            raise ValueError(MSG_INSIDE_ITSELF.format(key))
         batch_size = self.batch_size
-        if value.batch_size[: len(batch_size)] != batch_size:
+        if not value._is_non_tensor and any(
+            container is self for container in _rust.containers(value)
+        ):
+            raise ValueError(MSG_INSIDE_ITSELF.format(key))
+        if value._is_non_tensor and not value.batch_size:
+            if batch_size:
+                value = value._fitted(batch_size)
+        elif value.batch_size[: len(batch_size)] != batch_size:
             value = value.clone(False)
             value.batch_size = batch_size
         if self.device is not None and value.device != self.device:

@@ -30,7 +30,7 @@ def state_dict(
     out: Any = OrderedDict() if destination is None else destination
     if getattr(out, "_metadata", None) is None:
         out._metadata = OrderedDict()
-    if flatten:
+    if flatten and len(_rust.containers(td)) > 1:
         _check_names(td)
     _add(td, out, out._metadata, prefix, keep_vars, flatten)
     return out
@@ -42,7 +42,9 @@ def _add(
     about = {"batch_size": td.batch_size, "device": td.device, **td._state_fields()}
     metadata[prefix[:-1]] = about
     for key, value in td._entries().items():
-        if not isinstance(value, CollectionProtocol):
+        if type(value) is torch.Tensor:
+            out[prefix + key] = value if keep_vars else value.detach()
+        elif not isinstance(value, CollectionProtocol):
             is_kept = keep_vars or not isinstance(value, torch.Tensor)
             out[prefix + key] = value if is_kept else value.detach()
         elif flatten:

@@ -61,6 +61,7 @@ names! {
     method_fit_collection = "_fit_collection",
     method_convert_value = "_convert_value",
     method_hang = "_hang",
+    method_has_names = "_has_names",
     method_set_path = "_set_path",
     property_batch_size = "batch_size",
     property_device = "device",

@@ -36,7 +36,7 @@ use pyo3::prelude::*;
 /// The native half of `tensordict`. Its names are private: use the Python package.
 #[pymodule(gil_used = false)]
 fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    state::learn_layout(module.py())?;
+    state::register(module)?;
     build::register(module)?;
     keys::register(module)?;
     walks::register(module)?;

@@ -281,11 +281,16 @@ fn hang_in<'py>(
     key: &Bound<'py, PyAny>,
     value: Bound<'py, PyAny>,
 ) -> PyResult<()> {
-    if is_plain(imports, td)
-        && kind(imports, &value)? == Kind::Dense
-        && container::dim_names(imports, &value)?.is_none()
-    {
-        return container::entries(imports, td)?.set_item(key, value);
+    if is_plain(imports, td) {
+        let has_names = match kind(imports, &value)? {
+            Kind::Dense => !container::dim_names(imports, &value)?.is_none(),
+            _ => value
+                .call_method0(imports.names.method_has_names.bind(td.py()))?
+                .is_truthy()?,
+        };
+        if !has_names || !container::dim_names(imports, td)?.is_none() {
+            return container::entries(imports, td)?.set_item(key, value);
+        }
     }
     from_twin(td.py(), TWINS, "hang", (td, key, value)).map(drop)
 }

@@ -91,16 +91,18 @@ impl Places {
     /// Whether the attribute at `place` is `name`.
     #[inline]
     fn is_at(self, place: usize, name: &Py<PyString>) -> bool {
+        // SAFETY: it is below the number of names.
+        place < self.num_keys() && std::ptr::eq(unsafe { self.name_at(place) }, name.as_ptr())
+    }
+
+    /// The name of the attribute at `place`, which is below the number of names.
+    unsafe fn name_at(self, place: usize) -> *mut ffi::PyObject {
         // SAFETY: the keys live as long as the type. Entries below their number are
         // filled and never change.
         unsafe {
-            if (*self.keys).num_entries <= place.cast_signed() {
-                return false;
-            }
             let index = self.keys.add(1).cast::<u8>();
             let entries = index.add(1 << (*self.keys).log2_index_bytes);
-            let entry = entries.cast::<SharedKey>().add(place);
-            std::ptr::eq((*entry).name, name.as_ptr())
+            (*entries.cast::<SharedKey>().add(place)).name
         }
     }
 
@@ -195,8 +197,44 @@ pub(crate) fn own<'py>(td: &Bound<'py, PyAny>, name: &Py<PyString>) -> Own<'py> 
     value.map_or(Own::Absent, Own::Value)
 }
 
+/// A copy of the instance dictionary, in the order in which the attributes were set.
+///
+/// Not by `__dict__`: asking for it moves the attributes of an instance out of their fast
+/// places for good.
+#[pyfunction]
+fn attributes<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    let py = td.py();
+    let Some(places) = Places::of(td) else {
+        let state = td.getattr(pyo3::intern!(py, "__dict__"))?;
+        return state.cast_into::<PyDict>()?.copy();
+    };
+    let mut owned = Vec::with_capacity(usize::from(places.len()));
+    for number in 1..=usize::from(places.len()) {
+        // SAFETY: the order of setting grows downwards from the number in use, and names
+        // places that are filled.
+        unsafe {
+            let place = usize::from(*places.values.cast::<u8>().sub(2 + number));
+            owned.push((
+                Bound::from_borrowed_ptr(py, places.name_at(place)),
+                Bound::from_borrowed_ptr(py, *places.values.add(place)),
+            ));
+        }
+    }
+    let copy = PyDict::new(py);
+    for (name, value) in owned {
+        copy.set_item(name, value)?;
+    }
+    Ok(copy)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    learn_layout(module.py())?;
+    module.add_function(wrap_pyfunction!(attributes, module)?)?;
+    Ok(())
+}
+
 /// Tries the layout of `CPython` 3.11 on a class made for it, and uses it if it holds.
-pub(crate) fn learn_layout(py: Python<'_>) -> PyResult<()> {
+fn learn_layout(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();
     if (version.major, version.minor) != (3, 11) {
         return Ok(());
@@ -234,8 +272,10 @@ pub(crate) fn learn_layout(py: Python<'_>) -> PyResult<()> {
             expected.set_item(name.bind(py), value)?;
         }
     }
+    let set = attributes(&known)?;
+    let is_in_order = set.keys().eq(["a", "b", "c", "d", "e"])?;
     IS_KNOWN.store(
-        holds && seen.eq(&expected)? && get(&made, 0, a)?.is(fourth),
+        holds && is_in_order && seen.eq(&expected)? && get(&made, 0, a)?.is(fourth),
         Ordering::Relaxed,
     );
     Ok(())

@@ -550,10 +550,10 @@ pub(crate) fn set_entry<'py>(
     let imports = imports(py)?;
     // The common case, without what the general one has to prepare.
     if matches!(inplace, Inplace::Replace)
-        && !validated
         && key.is_exact_instance_of::<PyString>()
         && container::is_dense(imports, td)?
-        && fits_plainly(imports, td, value)?
+        && ((validated && value.get_type().is(&imports.tensor))
+            || fits_plainly(imports, td, value)?)
         && (ignore_lock || !container::is_locked(imports, td)?)
     {
         return container::entries(imports, td)?.set_item(key, value);

@@ -185,6 +185,44 @@ fn truth<'py>(td: &Bound<'py, PyAny>, op: &Bound<'py, PyString>) -> PyResult<boo
     Ok(finds(imports(td.py())?, td, op, wanted)? == wanted)
 }
 
+/// Whether there is no leaf, here or in what is nested.
+#[pyfunction]
+fn is_empty(td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let imports = imports(td.py())?;
+    if !container::is_dense(imports, td)? {
+        return entry_pairs(imports, td)?
+            .iter()
+            .try_fold(true, |is_empty, (_, value)| {
+                Ok(is_empty && holds_nothing(imports, value)?)
+            });
+    }
+    holds_nothing(imports, td)
+}
+
+/// Whether an entry is a container without a leaf.
+fn holds_nothing(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match kind(imports, value)? {
+        Kind::Leaf => return Ok(false),
+        Kind::Foreign => {
+            let py = value.py();
+            return Ok(!container::is_non_tensor(imports, value)?
+                && value
+                    .call_method0(imports.names.is_empty.bind(py))?
+                    .is_truthy()?);
+        }
+        Kind::Dense => {}
+    }
+    let _guard = RecursionGuard::enter(value.py())?;
+    let entries = container::entries(imports, value)?;
+    let mut place = 0;
+    while let Some(entry) = ffi::value_at(&entries, &mut place) {
+        if !holds_nothing(imports, &entry)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 struct Rebuild<'a, 'py> {
     imports: &'static Imports,
     values: &'a mut NewLeaves<'py>,
@@ -502,6 +540,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(leaves, module)?)?;
     module.add_function(wrap_pyfunction!(truth, module)?)?;
     module.add_function(wrap_pyfunction!(on_host, module)?)?;
+    module.add_function(wrap_pyfunction!(is_empty, module)?)?;
     module.add_function(wrap_pyfunction!(rebuild, module)?)?;
     module.add_function(wrap_pyfunction!(clone_structure, module)?)?;
     module.add_function(wrap_pyfunction!(walk, module)?)?;

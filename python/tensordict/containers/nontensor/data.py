@@ -127,11 +127,14 @@ class NonTensorDataBase(NonTensorOps, _Named):
     ) -> None:
         while isinstance(data, NonTensorOps):
             data = data.data
-        self._cells = [data]
-        self._at = 0
-        self._batch_size = as_size(batch_size, None)
-        self._device = None if device is None else torch.device(device)
-        self._td_dim_names = None
+        # Names that are known to be attributes need no look at each.
+        set_attribute = object.__setattr__
+        set_attribute(self, "_cells", [data])
+        set_attribute(self, "_at", 0)
+        set_attribute(self, "_batch_size", as_size(batch_size, None))
+        device = None if device is None else torch.device(device)
+        set_attribute(self, "_device", device)
+        set_attribute(self, "_td_dim_names", None)
         if _metadata is not None:
             self._metadata = _metadata
         if names is not None:
@@ -147,11 +150,12 @@ class NonTensorDataBase(NonTensorOps, _Named):
     ) -> Self:
         """One that holds the value at a position of ``cells``, which it shares."""
         made = cls.__new__(cls)
-        made._cells = cells
-        made._at = at
-        made._batch_size = batch_size
-        made._device = device
-        made._td_dim_names = None
+        set_attribute = object.__setattr__
+        set_attribute(made, "_cells", cells)
+        set_attribute(made, "_at", at)
+        set_attribute(made, "_batch_size", batch_size)
+        set_attribute(made, "_device", device)
+        set_attribute(made, "_td_dim_names", None)
         return made
 
     @classmethod
