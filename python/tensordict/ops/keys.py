@@ -39,7 +39,7 @@ for _name in (
     *("__sub__", "__rsub__", "__xor__", "__rxor__"),
 ):
     setattr(_StringKeys, _name, vars(AbstractSet)[_name])
-_StringKeys._from_iterable = vars(KeysView)["_from_iterable"]
+setattr(_StringKeys, "_from_iterable", vars(KeysView)["_from_iterable"])  # noqa: B010
 KeysView.register(_StringKeys)
 
 

@@ -96,6 +96,10 @@ impl Places {
     }
 
     /// The name of the attribute at `place`, which is below the number of names.
+    #[expect(
+        clippy::cast_ptr_alignment,
+        reason = "the index is of 8 bytes or a multiple of them"
+    )]
     unsafe fn name_at(self, place: usize) -> *mut ffi::PyObject {
         // SAFETY: the keys live as long as the type. Entries below their number are
         // filled and never change.
@@ -159,11 +163,12 @@ pub(crate) fn set_all<'py>(
         // setting, which grows downwards from the number in use.
         unsafe {
             let in_use = places.values.cast::<u8>().sub(2);
-            for (place, value) in values.into_iter().enumerate() {
-                *places.values.add(place) = value.clone().into_ptr();
-                *in_use.sub(place + 1) = place as u8;
+            for (place, value) in (0_u8..).zip(values) {
+                let at = usize::from(place);
+                *places.values.add(at) = value.clone().into_ptr();
+                *in_use.sub(at + 1) = place;
+                *in_use = place + 1;
             }
-            *in_use = COUNT as u8;
         }
         return Ok(());
     }
