@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::FORMAT_VERSION;
+use super::{FORMAT_VERSION, MAX_LEVELS};
 
 /// The result of a fallible function of this module.
 pub type StorageResult<T> = std::result::Result<T, StorageError>;
@@ -123,6 +123,17 @@ pub enum StorageError {
         second: String,
         /// The name they share.
         name: String,
+    },
+
+    /// Collections are nested too deep.
+    #[error(
+        "collections are nested more than {MAX_LEVELS} times in one another, which cannot be saved \
+         or loaded: '{}'",
+        path.display()
+    )]
+    TooDeep {
+        /// The directory of the first that is too deep, or its name in the plan.
+        path: PathBuf,
     },
 
     /// A file is there already and was not to be.

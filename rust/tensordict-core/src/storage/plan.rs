@@ -18,7 +18,7 @@ use super::names::{self, display_key};
 use super::region::Region;
 use super::source::Source;
 use super::sums::SUMS_FILE;
-use super::{METADATA_FILE, StorageError, StorageResult};
+use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult};
 
 /// The longest file name that the usual file systems take, in bytes.
 const MAX_NAME_BYTES: usize = 255;
@@ -131,7 +131,7 @@ impl Plan {
     /// Opens the level of a nested collection. `class_name` is the bare name of its class.
     ///
     /// # Errors
-    /// The key is reserved, its name is taken or too long.
+    /// The key is reserved, its name is taken or too long; collections are nested too deep.
     pub fn add_child(&mut self, level: usize, key: &str, class_name: &str) -> StorageResult<usize> {
         let name = self.file_name(level, key)?;
         self.claim(level, key, &name)?;
@@ -142,6 +142,9 @@ impl Plan {
         let mut keys = parent.keys.clone();
         keys.push(key.to_owned());
         let path = parent.path.join(&name);
+        if keys.len() > MAX_LEVELS {
+            return Err(StorageError::TooDeep { path });
+        }
         Ok(self.push_level(keys, path))
     }
 

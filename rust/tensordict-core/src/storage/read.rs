@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use super::map::{self, MapRequest, Mapping, Mode, Root};
 use super::metadata::{self, Entry, LeafMeta, LevelMeta};
 use super::names::{self, display_key};
-use super::{METADATA_FILE, StorageError, StorageResult, dtype, thread_count, threads};
+use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult, dtype, thread_count, threads};
 
 /// Fewer leaves than this are mapped by the calling thread alone.
 const SERIAL_LEAVES: usize = 64;
@@ -259,6 +259,9 @@ impl Reader<'_> {
 
     fn child(&mut self, directory: &Path, key: &str) -> StorageResult<Node> {
         let path = self.place(directory, key, "");
+        if self.keys.len() > MAX_LEVELS {
+            return Err(StorageError::TooDeep { path });
+        }
         if self.files.leads_out(&path) {
             return Err(StorageError::LeadsOut {
                 path,

@@ -16,7 +16,7 @@ use super::map::FileIdentity;
 use super::metadata;
 use super::names::{self, display_key};
 use super::sums::{self, BLOCK_BYTES, FileSum, SUMS_FILE, Sum, Summer, Sums};
-use super::{METADATA_FILE, StorageError, StorageResult, dtype, thread_count, threads};
+use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult, dtype, thread_count, threads};
 
 /// What became of the bytes of a file, or of an entry's part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -363,6 +363,9 @@ struct Walk<'w> {
 impl Walk<'_> {
     fn level(&mut self, level: &Path, keys: &mut Vec<String>) -> StorageResult<()> {
         let directory = self.root.join(level);
+        if keys.len() > MAX_LEVELS {
+            return Err(StorageError::TooDeep { path: directory });
+        }
         let Value::Object(fields) = metadata::read_json(&directory.join(METADATA_FILE))? else {
             return Ok(());
         };

@@ -97,10 +97,11 @@ impl Method {
         }
     }
 
-    /// A reader of the bytes that `compressed` holds.
+    /// A reader of the bytes that `compressed` holds, which are to be `length`.
     pub(super) fn decompress<'r>(
         self,
         mut compressed: impl Read + 'r,
+        length: u64,
     ) -> io::Result<Box<dyn Read + 'r>> {
         Ok(match self {
             Self::Stored => Box::new(compressed),
@@ -109,14 +110,16 @@ impl Method {
             Self::Lzma => {
                 let mut header = [0; LZMA_HEADER_BYTES];
                 compressed.read_exact(&mut header)?;
-                let [_, _, length, _, properties, size @ ..] = header;
-                if length != 5 {
+                let [_, _, header_length, _, properties, size @ ..] = header;
+                if header_length != 5 {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
                         "the LZMA stream has other properties than those that are known",
                     ));
                 }
-                let dictionary = u32::from_le_bytes(size);
+                // A window of more than all bytes is of no use, and may be a lie.
+                let most = u32::try_from(length).unwrap_or(u32::MAX).max(4096);
+                let dictionary = u32::from_le_bytes(size).min(most);
                 // A name for "until the end marker".
                 let unknown = u64::MAX;
                 Box::new(LzmaReader::new_with_props(
@@ -145,7 +148,9 @@ mod tests {
             for bytes in [&bytes[..], &bytes[..1], &[]] {
                 let packed = method.compress(|out| out.write_all(bytes)).unwrap();
                 let mut read = Vec::new();
-                let mut reader = method.decompress(packed.as_slice()).unwrap();
+                let mut reader = method
+                    .decompress(packed.as_slice(), bytes.len() as u64)
+                    .unwrap();
                 reader.read_to_end(&mut read).unwrap();
                 assert_eq!(read, bytes, "{method:?}");
             }

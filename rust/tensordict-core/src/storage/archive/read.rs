@@ -202,7 +202,7 @@ impl Archive {
         };
         let broken = |error: io::Error| self.damaged(name, &error.to_string());
         let mut reader = method
-            .decompress(BufReader::with_capacity(1 << 18, range))
+            .decompress(BufReader::with_capacity(1 << 18, range), entry.length)
             .map_err(broken)?;
         let mut buffer = vec![0; 1 << 18];
         let (mut length, mut crc32) = (0_u64, 0);
@@ -336,15 +336,24 @@ impl Archive {
         let length = usize::try_from(length).map_err(|_| too_large())?;
         let mut memory: Vec<u128> = Vec::new();
         let items = length.div_ceil(size_of::<u128>());
-        memory.try_reserve_exact(items).map_err(|_| too_large())?;
-        memory.resize(items, 0);
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut memory);
-        let mut at = 0;
+        // Memory is taken as the bytes come: what the directory says of their number may be a lie.
+        let sure = items.min(usize::try_from(entry.packed).unwrap_or(items));
+        memory.try_reserve_exact(sure).map_err(|_| too_large())?;
+        let (mut at, mut has_room) = (0, true);
         let crc32 = self.stream(name, entry, |piece| {
             let most = piece.len().min(length - at);
-            bytes[at..at + most].copy_from_slice(&piece[..most]);
-            at += most;
+            let filled = (at + most).div_ceil(size_of::<u128>());
+            has_room = has_room && memory.try_reserve(filled - memory.len()).is_ok();
+            if has_room {
+                memory.resize(filled, 0);
+                let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut memory);
+                bytes[at..at + most].copy_from_slice(&piece[..most]);
+                at += most;
+            }
         })?;
+        if !has_room {
+            return Err(too_large());
+        }
         if entry.method != 0 && crc32 != entry.crc32 {
             return Err(self.damaged(name, "its bytes are not those of its checksum"));
         }

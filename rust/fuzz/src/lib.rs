@@ -1,0 +1,5 @@
+//! What the fuzz targets do: see [`readers`].
+
+mod readers;
+
+pub use readers::*;
