@@ -37,6 +37,33 @@ from tensordict.ops.torch_dispatch import TorchDispatchOps
 
 __all__ = ["TensorCollection", "TensorDictBase"]
 
+_OF_ITS_CLASS = frozenset(
+    {
+        "__annotations__",
+        "__dict__",
+        "__doc__",
+        "__firstlineno__",
+        "__module__",
+        "__qualname__",
+        "__static_attributes__",
+        "__weakref__",
+    }
+)
+"""What a class dictionary says of the class itself."""
+
+
+def _gather(cls: type) -> None:
+    """Put what ``cls`` inherits into its own dictionary; nothing is found elsewhere.
+
+    A compiled function checks before each call that no class before the one in which a
+    method was found has got it since. With a class per topic those are some thirty
+    checks for each method that it calls.
+    """
+    for base in cls.__mro__[1:-1]:
+        for name, value in vars(base).items():
+            if name not in _OF_ITS_CLASS and name not in vars(cls):
+                setattr(cls, name, value)
+
 
 class TensorCollection(
     AccessOps,
@@ -70,6 +97,9 @@ class TensorCollection(
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Make a container; each class has arguments of its own."""
         super().__init__()
+
+
+_gather(TensorCollection)
 
 
 class TensorDictBase(  # type: ignore[misc]
