@@ -51,11 +51,16 @@ NATIVE = [name for name in TWINS if hasattr(_rust, name)]
 relaxed = settings(max_examples=60, deadline=None)
 
 
-def both(name: str, td, *args) -> None:
-    """Assert that the native primitive and its twin agree on ``td``."""
+def both(name: str, td, *args, any_text: bool = False) -> None:
+    """Assert that the native primitive and its twin agree on ``td``.
+
+    With ``any_text`` they need not give the same reason for an error.
+    """
     known = trees.known_objects(td)
     expected = trees.outcome(TWINS[name], td, *args, known=known)
     found = trees.outcome(getattr(_rust, name), td, *args, known=known)
+    if any_text and expected[0] == found[0] == "raised":
+        expected, found = expected[:2], found[:2]
     assert found == expected
 
 
@@ -206,7 +211,9 @@ def test_split_leaves(data, lock, ask):
     names = data.draw(
         st.sampled_from([True, None, tuple(range(1, len(td.batch_size)))])
     )
-    both("split_leaves", td, op, args, [td.batch_size[1:]] * length, names, ask)
+    prefixes = [td.batch_size[1:]] * length
+    # Another number of parts than of sizes is noticed in its own way.
+    both("split_leaves", td, op, args, prefixes, names, ask, any_text=True)
 
 
 @given(td=trees.containers(), lock=st.booleans())

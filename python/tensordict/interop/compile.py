@@ -28,6 +28,18 @@ __all__ = ["install", "register_twins"]
 
 DYNAMO = "torch._dynamo"
 
+CONSTANT = frozenset(
+    {
+        "index_plan",
+        "index_shape",
+        "unravel_key",
+        "unravel_key_list",
+        "unravel_key_to_tuple",
+        "view_shape",
+    }
+)
+"""Primitives of keys, sizes and indices alone: called, not traced, where those are known."""
+
 _lock = threading.Lock()
 _registered: set[int] = set()
 """The ids of the native functions that have been registered."""
@@ -81,7 +93,11 @@ def register_twins() -> None:
         for native, twin in pairs():
             if id(native) in _registered:
                 continue
-            torch.compiler.substitute_in_graph(native, skip_signature_check=True)(twin)
+            torch.compiler.substitute_in_graph(
+                native,
+                can_constant_fold_through=twin.__name__ in CONSTANT,
+                skip_signature_check=True,
+            )(twin)
             _registered.add(id(native))
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from tensordict._unbatched import UnbatchedTensor, all_unbatched, is_unbatched
-from tensordict.common import MSG_LOCKED, _spliced_names, _spliced_size, not_a_value
+from tensordict import _rust
+from tensordict._unbatched import UnbatchedTensor
+from tensordict.common import MSG_LOCKED, _spliced_names, not_a_value
 from tensordict.indices import (
     _MASK_DTYPES,
     _WHOLE,
@@ -215,10 +216,12 @@ def index(td: Any, index: Any) -> Any:
     """
     if not td._is_dense:
         return td._index(index)
-    plan = index_plan(td._batch_size, index, td)
+    batch_size = td._batch_size
+    # The primitive, so that a plan of what is known is made and not traced.
+    plan = _rust.index_plan(batch_size, index, True)
     if plan is None:
         return td
-    return _index(td, *plan, len(td._batch_size))
+    return _index(td, plan[0], plan[1], plan[2], len(batch_size))
 
 
 def keep_storage(td: Any, result: Any) -> None:
@@ -235,16 +238,20 @@ def keep_storage(td: Any, result: Any) -> None:
 def _index(td: Any, index: Any, size: Any, names: Any, k: int) -> Any:
     if not td._is_dense:
         return td._index(index)
-    own = _spliced_size(td._batch_size, size, k)
+    old = td._batch_size
+    own = size if len(old) == k else torch.Size([*size, *old[k:]])
+    special = (CollectionProtocol, UnbatchedTensor)
     entries = {}
     for key, value in list(td._tensordict.items()):
-        if isinstance(value, CollectionProtocol):
-            entries[key] = _index(value, index, size, names, k)
-        elif isinstance(value, UnbatchedTensor):
-            entries[key] = value._with_batch_size(own)
-        else:
+        if not isinstance(value, special):
             entries[key] = value[index]
-    own_names = _spliced_names(td._td_dim_names, names, k, own)
+        elif isinstance(value, CollectionProtocol):
+            entries[key] = _index(value, index, size, names, k)
+        else:
+            entries[key] = value._with_batch_size(own)
+    own_names = td._td_dim_names
+    if own_names is not None:
+        own_names = _spliced_names(own_names, names, k, own)
     return new(type(td), entries, own, td._device, own_names)
 
 
@@ -509,34 +516,48 @@ def stack(tds: Any, dim: int) -> Any:
     first = tds[0]
     if not first._is_dense:
         return first._stack_all(tds, dim)
-    batch_size = first.batch_size
+    batch_size = first._batch_size
+    all_entries = []
+    named = False
     for position, td in enumerate(tds):
         if td.batch_size != batch_size:
             raise RuntimeError(
                 MSG_STACK_BATCH.format(position, td.batch_size, batch_size)
             )
+        all_entries.append(td._entries())
+        named = named or td._has_names()
     size = torch.Size([*batch_size[:dim], len(tds), *batch_size[dim:]])
-    all_entries = [td._entries() for td in tds]
-    entries = {}
-    for key, value in list(all_entries[0].items()):
-        group = [value]
-        for other in all_entries[1:]:
-            item = other.get(key, NO_DEFAULT)
-            if item is NO_DEFAULT:
-                raise RuntimeError(MSG_EXCLUSIVE)
-            group.append(item)
-        entries[key] = _stack_entry(key, group, dim, size)
-    for other in all_entries[1:]:
-        if len(other) != len(entries):
+    mine = first._tensordict
+    for other in all_entries:
+        if len(other) != len(mine):
             raise RuntimeError(MSG_EXCLUSIVE)
+    special = (CollectionProtocol, UnbatchedTensor)
+    entries = {}
+    for key in list(mine):
+        group = []
+        is_plain = True
+        for other in all_entries:
+            if key not in other:
+                raise RuntimeError(MSG_EXCLUSIVE)
+            item = other[key]
+            if isinstance(item, special):
+                is_plain = False
+            group.append(item)
+        if is_plain:
+            try:
+                entries[key] = torch.stack(group, dim)
+            except RuntimeError as error:
+                raise _not_stacked(key, group, error) from None
+        else:
+            entries[key] = _stack_entry(key, group, dim, size)
     names = None
-    if any(td._has_names() for td in tds):
+    if named:
         names = first.names
-        if all(td.names == names for td in tds):
+        if all([td.names == names for td in tds]):
             names = [*names[:dim], None, *names[dim:]]
         else:
             names = None
-    return new(type(first), entries, size, first.device, names)
+    return new(type(first), entries, size, first._device, names)
 
 
 def _stack_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
@@ -547,13 +568,17 @@ def _stack_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
         raise RuntimeError(MSG_STACK_KIND.format(key))
     try:
         return joined_leaves(group, dim, size, torch.stack)
-    except RuntimeError:
-        for item in group:
-            if item.shape != group[0].shape:
-                raise RuntimeError(
-                    MSG_STACK_SHAPES.format(item.shape, group[0].shape, key)
-                ) from None
-        raise
+    except RuntimeError as error:
+        raise _not_stacked(key, group, error) from None
+
+
+def _not_stacked(key: str, group: list[Any], error: RuntimeError) -> RuntimeError:
+    """The error of leaves that :func:`torch.stack` refuses, by key if shapes differ."""
+    shape = group[0].shape
+    for item in group:
+        if item.shape != shape:
+            return RuntimeError(MSG_STACK_SHAPES.format(item.shape, shape, key))
+    return error
 
 
 def joined_leaves(group: list[Any], dim: int, size: torch.Size, join: Any) -> Any:
@@ -561,10 +586,12 @@ def joined_leaves(group: list[Any], dim: int, size: torch.Size, join: Any) -> An
 
     What only some containers hold whole is joined as the tensors that they are.
     """
-    if not any(is_unbatched(item) for item in group):
-        return join(group, dim)
-    if not all_unbatched(group):
-        return join([item._data if is_unbatched(item) else item for item in group], dim)
+    whole = [isinstance(item, UnbatchedTensor) for item in group]
+    if not all(whole):
+        tensors = [
+            item._data if isinstance(item, UnbatchedTensor) else item for item in group
+        ]
+        return join(tensors, dim)
     first = group[0]
     for item in group:
         if item.shape != first.shape:
@@ -587,38 +614,49 @@ def cat(tds: Any, dim: int) -> Any:
     first = tds[0]
     if not first._is_dense:
         return first._cat_all(tds, dim)
-    batch_size = first.batch_size
+    batch_size, device = first._batch_size, first._device
+    mine = first._tensordict
+    all_entries: list[Any] = []
     length = 0
     for position, td in enumerate(tds):
         own = td.batch_size
-        _check_cat(batch_size, own, dim, position)
+        if own != batch_size:
+            _check_cat(batch_size, own, dim, position)
         length += own[dim]
-    size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
-    all_entries = [td._entries() for td in tds]
+        all_entries.append(td._entries())
+        if device is not None and td.device != device:
+            device = None
     for position, other in enumerate(all_entries):
-        if len(other) != len(all_entries[0]):
-            raise _cat_keys(position, other, all_entries[0])
+        if len(other) != len(mine):
+            raise _cat_keys(position, other, mine)
+    size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
+    special = (CollectionProtocol, UnbatchedTensor)
     entries = {}
-    for key, value in list(all_entries[0].items()):
-        group = [value]
+    for key in list(mine):
+        group = []
+        is_plain = True
         for position, other in enumerate(all_entries):
-            if position:
-                item = other.get(key, NO_DEFAULT)
-                if item is NO_DEFAULT:
-                    raise _cat_keys(position, other, all_entries[0])
-                group.append(item)
-        containers = [isinstance(item, CollectionProtocol) for item in group]
-        if all(containers):
-            entries[key] = cat(group, dim)
-        elif any(containers):
-            raise RuntimeError(MSG_STACK_KIND.format(key))
+            if key not in other:
+                raise _cat_keys(position, other, mine)
+            item = other[key]
+            if isinstance(item, special):
+                is_plain = False
+            group.append(item)
+        if is_plain:
+            entries[key] = torch.cat(group, dim)
         else:
-            entries[key] = joined_leaves(group, dim, size, torch.cat)
-    device = first.device
-    if device is not None and any(td.device != device for td in tds):
-        device = None
+            entries[key] = _cat_entry(key, group, dim, size)
     names = first.names if first._has_names() else None
     return new(type(first), entries, size, device, names)
+
+
+def _cat_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
+    containers = [isinstance(item, CollectionProtocol) for item in group]
+    if all(containers):
+        return cat(group, dim)
+    if any(containers):
+        raise RuntimeError(MSG_STACK_KIND.format(key))
+    return joined_leaves(group, dim, size, torch.cat)
 
 
 def _cat_keys(position: int, other: Any, first: Any) -> KeyError:

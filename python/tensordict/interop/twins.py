@@ -3,7 +3,11 @@
 Each function here has a native namesake in ``tensordict._rust`` with the same
 parameters, all positional. :mod:`tensordict.interop.compile` registers the pairs
 with :func:`torch.compiler.substitute_in_graph`, and a property test holds them equal.
-So the code must be simple enough for Dynamo: plain loops over plain dictionaries.
+So the code must be simple enough for Dynamo: plain loops over plain dictionaries. What
+it costs to compile is the instructions traced, and what a compiled call costs beside the
+torch calls is mostly the guards. Hence a loop asks once whether a value is anything else
+than a plain leaf, conditions that do not change stand before loops, and no function is
+called where its result is known.
 
 In all of them ``k`` is the number of batch dims of the root of the walk (-1: this
 container is the root). A nested container has at least the dims of its parent, so a
@@ -14,7 +18,9 @@ walk that turns the root's batch size into ``prefix`` turns a nested one into
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import (
@@ -22,12 +28,8 @@ from tensordict.common import (
     NO_TAIL,
     _call,
     _spliced_names,
-    _spliced_size,
 )
 from tensordict.protocol import CollectionProtocol
-
-if TYPE_CHECKING:
-    import torch
 
 # Keys ------------------------------------------------------------------------
 
@@ -82,10 +84,13 @@ def new(
 ) -> Any:
     """A dense container of type ``cls`` around ``entries``, unchecked, not copied."""
     td = cls.__new__(cls)
-    td._tensordict = entries
-    td._batch_size = batch_size
-    td._device = device
-    td._td_dim_names = names
+    # Compiled code sets each attribute by a call of a function, but this by none.
+    td.__dict__ = {
+        "_tensordict": entries,
+        "_batch_size": batch_size,
+        "_device": device,
+        "_td_dim_names": names,
+    }
     return td
 
 
@@ -116,22 +121,32 @@ def map_leaves(
     """
     if not td._is_dense:
         return td._map_leaves(op, args, prefix, names, tail, lock, k)
-    old_size, old_names = td._batch_size, td._td_dim_names
+    size, old_names = td._batch_size, td._td_dim_names
     if k < 0:
-        k = len(old_size)
-    size = _spliced_size(old_size, prefix, k)
+        k = len(size)
+    if prefix is None:
+        special: Any = CollectionProtocol
+    else:
+        special = (CollectionProtocol, UnbatchedTensor)
+        size = prefix if len(size) == k else torch.Size([*prefix, *size[k:]])
+    is_method = tail == NO_TAIL and isinstance(op, str)
     entries = {}
     for key, value in list(td._tensordict.items()):
-        if isinstance(value, CollectionProtocol):
+        if isinstance(value, special):
+            if not isinstance(value, CollectionProtocol):
+                entries[key] = value._with_batch_size(size)
+                continue
             alone = lock and prefix is not None and not td._is_locked
             entries[key] = map_leaves(value, op, args, prefix, names, tail, alone, k)
-        elif prefix is not None and isinstance(value, UnbatchedTensor):
-            entries[key] = value._with_batch_size(size)
+        elif is_method:
+            entries[key] = getattr(value, op)(*args)
         else:
             entries[key] = _call(value, op, args, tail, k)
-    result = new(
-        type(td), entries, size, td._device, _spliced_names(old_names, names, k, size)
-    )
+    if old_names is None and not isinstance(names, list):
+        new_names = None
+    else:
+        new_names = _spliced_names(old_names, names, k, size)
+    result = new(type(td), entries, size, td._device, new_names)
     if lock and td._is_locked:
         lock_tree(result)
     return result
@@ -152,25 +167,39 @@ def split_leaves(
     """
     if not td._is_dense:
         return td._split_leaves(op, args, prefixes, names, lock, k)
+    old_size, old_names, device = td._batch_size, td._td_dim_names, td._device
     if k < 0:
-        k = len(td._batch_size)
-    all_entries: list[dict[str, Any]] = [{} for _ in prefixes]
+        k = len(old_size)
+    sizes = prefixes
+    if len(old_size) != k:
+        sizes = [torch.Size([*prefix, *old_size[k:]]) for prefix in prefixes]
+    special = (CollectionProtocol, UnbatchedTensor)
+    is_method = isinstance(op, str)
+    split: dict[str, Any] = {}
     for key, value in list(td._tensordict.items()):
-        if isinstance(value, CollectionProtocol):
-            alone = lock and not td._is_locked
-            parts = split_leaves(value, op, args, prefixes, names, alone, k)
-        elif isinstance(value, UnbatchedTensor):
-            sizes = [_spliced_size(td._batch_size, prefix, k) for prefix in prefixes]
-            parts = [value._with_batch_size(size) for size in sizes]
+        if isinstance(value, special):
+            if isinstance(value, CollectionProtocol):
+                alone = lock and not td._is_locked
+                parts = split_leaves(value, op, args, prefixes, names, alone, k)
+            else:
+                parts = [value._with_batch_size(size) for size in sizes]
+        elif is_method:
+            parts = getattr(value, op)(*args)
         else:
-            parts = _call(value, op, args, NO_TAIL, k)
-        for entries, part in zip(all_entries, parts, strict=True):
-            entries[key] = part
+            parts = op(value, *args)
+        split[key] = parts
+    if split:
+        rows = list(zip(*split.values(), strict=True))
+    else:
+        rows = [()] * len(sizes)
     results = []
-    for entries, prefix in zip(all_entries, prefixes, strict=True):
-        size = _spliced_size(td._batch_size, prefix, k)
-        new_names = _spliced_names(td._td_dim_names, names, k, size)
-        results.append(new(type(td), entries, size, td._device, new_names))
+    for size, row in zip(sizes, rows, strict=True):
+        if old_names is None and not isinstance(names, list):
+            new_names = None
+        else:
+            new_names = _spliced_names(old_names, names, k, size)
+        entries = dict(zip(split, row, strict=True))
+        results.append(new(type(td), entries, size, device, new_names))
     if lock and td._is_locked:
         for result in results:
             lock_tree(result)
@@ -232,8 +261,7 @@ def rebuild(td: Any, values: Any, names: Any = True, lock: bool = False) -> Any:
     ``values`` is a list in the order of :func:`leaves`. ``names`` True keeps the names,
     None drops them. With ``lock`` the result of a locked container is locked.
     """
-    iterator = iter(values)
-    result = _rebuild(td, iterator, names)
+    result = _rebuild(td, iter(values), names)
     if lock and td._is_locked:
         lock_tree(result)
     return result
