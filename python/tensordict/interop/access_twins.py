@@ -130,15 +130,18 @@ def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:
     device. What is neither a tensor nor a container is converted by
     ``td._convert_value``, nested containers are fitted by ``td._fit_collection``.
     """
-    if isinstance(value, CollectionProtocol):
-        return td._fit_collection(key, value, non_blocking)
     if not isinstance(value, torch.Tensor):
+        if isinstance(value, CollectionProtocol):
+            return td._fit_collection(key, value, non_blocking)
         value = td._convert_value(key, value, non_blocking)
         if isinstance(value, CollectionProtocol):
             return value
+    batch_size = td.batch_size
     if isinstance(value, UnbatchedTensor):
-        value = value._with_batch_size(td.batch_size)
-    else:
+        value = value._with_batch_size(batch_size)
+    elif batch_size and (
+        value.is_nested or value.shape[: len(batch_size)] != batch_size
+    ):
         check_batch(td, key, value)
     device = td.device
     if device is not None and value.device != device:

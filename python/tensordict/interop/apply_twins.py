@@ -5,16 +5,15 @@ See :mod:`tensordict.interop.twins`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import missing_key
 from tensordict.interop.access_twins import validate
 from tensordict.interop.twins import new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
-
-if TYPE_CHECKING:
-    import torch
 
 
 def apply_nest(
@@ -75,31 +74,39 @@ def apply_nest(
         td._device if device is NO_DEFAULT else device,
         None if names is None else list(names),
     )
-    entries = result._tensordict
+    entries, size, home = result._tensordict, result._batch_size, result._device
+    ndim = len(size)
+    keeps_unbatched = batch_size is not None and not on_unbatched
     for key, value in list(td._tensordict.items()):
-        values = [_other_entry(other, key, default) for other in others]
         if is_leaf is None:
             leaf = not isinstance(value, CollectionProtocol)
         else:
             leaf = is_leaf is True or is_leaf(type(value))
-        if (
-            leaf
-            and batch_size is not None
-            and not on_unbatched
-            and isinstance(value, UnbatchedTensor)
-        ):
-            entries[key] = value._with_batch_size(batch_size)
+        if leaf and keeps_unbatched and isinstance(value, UnbatchedTensor):
+            for other in others:
+                _other_entry(other, key, default)
+            entries[key] = value._with_batch_size(size)
             continue
+        values: list[Any] = []
+        if others:
+            values = [_other_entry(other, key, default) for other in others]
         if leaf:
-            values = [default if other is NO_DEFAULT else other for other in values]
             if named:
                 name = (*prefix, key) if nested_keys and prefix else key
-                item = fn(name, value, *values)
+                item = fn(name, value, *_defaulted(values, default))
+            elif values:
+                item = fn(value, *_defaulted(values, default))
             else:
-                item = fn(value, *values)
+                item = fn(value)
             if item is None:
                 continue
-            if not checked:
+            # What a plain tensor needs is looked at here, everything else there.
+            if not checked and not (
+                home is None
+                and isinstance(item, torch.Tensor)
+                and not isinstance(item, UnbatchedTensor)
+                and (not ndim or (not item.is_nested and item.shape[:ndim] == size))
+            ):
                 item = validate(result, key, item)
                 if isinstance(item, CollectionProtocol):
                     result._hang(key, item)
@@ -131,6 +138,10 @@ def apply_nest(
     if filter_empty is None and td.is_empty():
         return result
     return None
+
+
+def _defaulted(values: list[Any], default: Any) -> list[Any]:
+    return [default if value is NO_DEFAULT else value for value in values]
 
 
 def _other_entry(other: Any, key: str, default: Any) -> Any:

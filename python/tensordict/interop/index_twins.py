@@ -516,7 +516,7 @@ def stack(tds: Any, dim: int) -> Any:
     first = tds[0]
     if not first._is_dense:
         return first._stack_all(tds, dim)
-    batch_size = first._batch_size
+    batch_size, mine = first._batch_size, first._tensordict
     all_entries = []
     named = False
     for position, td in enumerate(tds):
@@ -524,32 +524,31 @@ def stack(tds: Any, dim: int) -> Any:
             raise RuntimeError(
                 MSG_STACK_BATCH.format(position, td.batch_size, batch_size)
             )
-        all_entries.append(td._entries())
+        entries = td._entries()
+        if len(entries) != len(mine):
+            raise RuntimeError(MSG_EXCLUSIVE)
+        all_entries.append(entries)
         named = named or td._has_names()
     size = torch.Size([*batch_size[:dim], len(tds), *batch_size[dim:]])
-    mine = first._tensordict
-    for other in all_entries:
-        if len(other) != len(mine):
-            raise RuntimeError(MSG_EXCLUSIVE)
     special = (CollectionProtocol, UnbatchedTensor)
-    entries = {}
+    joined = {}
     for key in list(mine):
         group = []
         is_plain = True
-        for other in all_entries:
-            if key not in other:
+        for entries in all_entries:
+            if key not in entries:
                 raise RuntimeError(MSG_EXCLUSIVE)
-            item = other[key]
+            item = entries[key]
             if isinstance(item, special):
                 is_plain = False
             group.append(item)
         if is_plain:
             try:
-                entries[key] = torch.stack(group, dim)
+                joined[key] = torch.stack(group, dim)
             except RuntimeError as error:
                 raise _not_stacked(key, group, error) from None
         else:
-            entries[key] = _stack_entry(key, group, dim, size)
+            joined[key] = _stack_entry(key, group, dim, size)
     names = None
     if named:
         names = first.names
@@ -557,7 +556,7 @@ def stack(tds: Any, dim: int) -> Any:
             names = [*names[:dim], None, *names[dim:]]
         else:
             names = None
-    return new(type(first), entries, size, first._device, names)
+    return new(type(first), joined, size, first._device, names)
 
 
 def _stack_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
@@ -623,31 +622,31 @@ def cat(tds: Any, dim: int) -> Any:
         if own != batch_size:
             _check_cat(batch_size, own, dim, position)
         length += own[dim]
-        all_entries.append(td._entries())
+        entries = td._entries()
+        if len(entries) != len(mine):
+            raise _cat_keys(position, entries, mine)
+        all_entries.append(entries)
         if device is not None and td.device != device:
             device = None
-    for position, other in enumerate(all_entries):
-        if len(other) != len(mine):
-            raise _cat_keys(position, other, mine)
     size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
     special = (CollectionProtocol, UnbatchedTensor)
-    entries = {}
+    joined = {}
     for key in list(mine):
         group = []
         is_plain = True
-        for position, other in enumerate(all_entries):
-            if key not in other:
-                raise _cat_keys(position, other, mine)
-            item = other[key]
+        for entries in all_entries:
+            if key not in entries:
+                raise _cat_keys(len(group), entries, mine)
+            item = entries[key]
             if isinstance(item, special):
                 is_plain = False
             group.append(item)
         if is_plain:
-            entries[key] = torch.cat(group, dim)
+            joined[key] = torch.cat(group, dim)
         else:
-            entries[key] = _cat_entry(key, group, dim, size)
+            joined[key] = _cat_entry(key, group, dim, size)
     names = first.names if first._has_names() else None
-    return new(type(first), entries, size, device, names)
+    return new(type(first), joined, size, device, names)
 
 
 def _cat_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:

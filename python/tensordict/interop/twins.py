@@ -24,9 +24,10 @@ import torch
 
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import (
+    DIMS_TAIL,
     MSG_LOCKED_GRAPH,
     NO_TAIL,
-    _call,
+    SHAPE_TAIL,
     _spliced_names,
 )
 from tensordict.protocol import CollectionProtocol
@@ -83,7 +84,7 @@ def new(
     names: list[str | None] | None,
 ) -> Any:
     """A dense container of type ``cls`` around ``entries``, unchecked, not copied."""
-    td = cls.__new__(cls)
+    td = object.__new__(cls)
     # Compiled code sets each attribute by a call of a function, but this by none.
     td.__dict__ = {
         "_tensordict": entries,
@@ -129,7 +130,11 @@ def map_leaves(
     else:
         special = (CollectionProtocol, UnbatchedTensor)
         size = prefix if len(size) == k else torch.Size([*prefix, *size[k:]])
-    is_method = tail == NO_TAIL and isinstance(op, str)
+    is_method = isinstance(op, str)
+    is_plain = is_method and tail == NO_TAIL
+    # The dims behind the batch dims are named once for all leaves that have as many.
+    whole, ndim = args, -1
+    lead = tuple(args[0]) if tail != NO_TAIL else ()
     entries = {}
     for key, value in list(td._tensordict.items()):
         if isinstance(value, special):
@@ -138,10 +143,19 @@ def map_leaves(
                 continue
             alone = lock and prefix is not None and not td._is_locked
             entries[key] = map_leaves(value, op, args, prefix, names, tail, alone, k)
-        elif is_method:
+        elif is_plain:
             entries[key] = getattr(value, op)(*args)
         else:
-            entries[key] = _call(value, op, args, tail, k)
+            if tail == SHAPE_TAIL:
+                whole = (lead + value.shape[k:], *args[1:])
+            elif tail != NO_TAIL and value.ndim != ndim:
+                ndim = value.ndim
+                rest = range(k, ndim) if tail == DIMS_TAIL else [1] * (ndim - k)
+                whole = ((*lead, *rest), *args[1:])
+            if is_method:
+                entries[key] = getattr(value, op)(*whole)
+            else:
+                entries[key] = op(value, *whole)
     if old_names is None and not isinstance(names, list):
         new_names = None
     else:
