@@ -133,7 +133,8 @@ def map_leaves(
     is_method = isinstance(op, str)
     is_plain = is_method and tail == NO_TAIL
     # The dims behind the batch dims are named once for all leaves that have as many.
-    whole, ndim = args, -1
+    whole: tuple[int, ...] = ()
+    ndim = -1
     lead = tuple(args[0]) if tail != NO_TAIL else ()
     entries = {}
     for key, value in list(td._tensordict.items()):
@@ -147,15 +148,20 @@ def map_leaves(
             entries[key] = getattr(value, op)(*args)
         else:
             if tail == SHAPE_TAIL:
-                whole = (lead + value.shape[k:], *args[1:])
+                whole = lead + value.shape[k:]
             elif tail != NO_TAIL and value.ndim != ndim:
                 ndim = value.ndim
                 rest = range(k, ndim) if tail == DIMS_TAIL else [1] * (ndim - k)
-                whole = ((*lead, *rest), *args[1:])
-            if is_method:
+                whole = (*lead, *rest)
+            if tail == NO_TAIL:
+                entries[key] = op(value, *args)
+            elif is_method and whole and len(args) == 1:
+                # Torch reads numbers faster than a sequence of them.
                 entries[key] = getattr(value, op)(*whole)
+            elif is_method:
+                entries[key] = getattr(value, op)(whole, *args[1:])
             else:
-                entries[key] = op(value, *whole)
+                entries[key] = op(value, whole, *args[1:])
     if old_names is None and not isinstance(names, list):
         new_names = None
     else:
