@@ -135,7 +135,7 @@ def map_leaves(
     # The dims behind the batch dims are named once for all leaves that have as many.
     whole: tuple[int, ...] = ()
     ndim = -1
-    lead = tuple(args[0]) if tail != NO_TAIL else ()
+    lead: tuple[int, ...] | None = None
     entries = {}
     for key, value in list(td._tensordict.items()):
         if isinstance(value, special):
@@ -147,6 +147,8 @@ def map_leaves(
         elif is_plain:
             entries[key] = getattr(value, op)(*args)
         else:
+            if lead is None and tail != NO_TAIL:
+                lead = tuple(args[0])
             if tail == SHAPE_TAIL:
                 whole = lead + value.shape[k:]
             elif tail != NO_TAIL and value.ndim != ndim:
