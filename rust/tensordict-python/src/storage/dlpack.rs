@@ -8,6 +8,8 @@
 //! version in the table is checked), and on the rule that a function of the table is called
 //! with the GIL held.
 
+mod refusals;
+
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
@@ -156,6 +158,27 @@ fn find(dtype: &str) -> Option<DataType> {
         .map(|(_, found)| *found)
 }
 
+/// The struct of a tensor; None where torch refuses it.
+fn filled(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DLTensor>> {
+    let py = tensor.py();
+    let Some(fill) = table(py)?.tensor_from_object else {
+        return Ok(None);
+    };
+    if refusals::is_expected(tensor) {
+        return Ok(None);
+    }
+    let mut filled = MaybeUninit::<DLTensor>::uninit();
+    // SAFETY: the GIL is held, the object is alive, and there is room for the struct.
+    if unsafe { fill(tensor.as_ptr().cast(), filled.as_mut_ptr()) } != 0 {
+        // A refusal comes with an exception, which is only a detour here.
+        drop(PyErr::take(py));
+        refusals::learn(tensor);
+        return Ok(None);
+    }
+    // SAFETY: the call returned 0, so the struct is filled.
+    Ok(Some(unsafe { filled.assume_init() }))
+}
+
 /// The shape of a tensor, and whether it is on the CPU.
 pub(crate) struct Layout {
     pub(crate) shape: SmallVec<[i64; 6]>,
@@ -176,17 +199,7 @@ pub(crate) fn with_layout<T>(
     tensor: &Bound<'_, PyAny>,
     look: impl FnOnce(&[i64], bool) -> T,
 ) -> Option<T> {
-    let py = tensor.py();
-    let fill = table(py).ok()?.tensor_from_object?;
-    let mut filled = MaybeUninit::<DLTensor>::uninit();
-    // SAFETY: the GIL is held, the object is alive, and there is room for the struct.
-    if unsafe { fill(tensor.as_ptr().cast(), filled.as_mut_ptr()) } != 0 {
-        // A refusal comes with an exception, which is only a detour here.
-        drop(PyErr::take(py));
-        return None;
-    }
-    // SAFETY: the call returned 0, so the struct is filled.
-    let filled = unsafe { filled.assume_init() };
+    let filled = filled(tensor).ok()??;
     let ndim = usize::try_from(filled.ndim).ok()?;
     // SAFETY: the shape, if it is not null, is that of the tensor, `ndim` long, and lives
     // while the tensor does, which nothing changes in between.
@@ -279,19 +292,9 @@ pub(crate) fn memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
 
 /// As [`memory_of`], also of tensors with gaps.
 pub(crate) fn strided_memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
-    let py = tensor.py();
-    let Some(fill) = table(py)?.tensor_from_object else {
+    let Some(filled) = filled(tensor)? else {
         return Ok(None);
     };
-    let mut filled = MaybeUninit::<DLTensor>::uninit();
-    // SAFETY: the GIL is held, the object is alive, and there is room for the struct.
-    if unsafe { fill(tensor.as_ptr().cast(), filled.as_mut_ptr()) } != 0 {
-        // A refusal comes with an exception, which is only a detour here.
-        drop(PyErr::take(py));
-        return Ok(None);
-    }
-    // SAFETY: the call returned 0, so the struct is filled.
-    let filled = unsafe { filled.assume_init() };
     let Some(&(dtype, _)) = DTYPES.iter().find(|(_, dtype)| *dtype == filled.dtype) else {
         return Ok(None);
     };
