@@ -193,6 +193,10 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
     Values that are no tensors are there: None where they are padded.
     """
     first = tds[0]
+    if first._is_non_tensor:
+        # They are no entries of collections, but values themselves.
+        whole = [first._plain_type(s=td, batch_size=td.batch_size) for td in tds]
+        return _shared_structure(whole, size, left)._get_entry("s", None)
     result = first.empty(batch_size=size, names=None)
     for key, value in list(first._entries().items()):
         if not isinstance(value, CollectionProtocol):
@@ -373,7 +377,11 @@ def _unpad(
     size = list(td.batch_size[1:])
     if kept is not None:
         size[pad_dim] = kept
-        at = (slice(None),) * (pad_dim % len(size)) + (slice(kept),)
+        along = pad_dim % len(size)
+        whole = valid.ndim == 1 and len(valid) == td.batch_size[1 + along]
+        # The mask says which side the padding is on.
+        kept_at: Any = valid.nonzero().squeeze(-1) if whole else slice(kept)
+        at = (slice(None),) * along + (kept_at,)
         for key, value in entries.items():
             if isinstance(value, CollectionProtocol) and value._is_non_tensor:
                 entries[key] = value[at]

@@ -89,6 +89,36 @@ def register_stack(cls: type) -> None:
         )
 
 
+def register_value(cls: type) -> None:
+    """Make a class of values that are no tensors known: nodes without children."""
+    _registered[cls] = cls
+    if cls not in _pytree.SUPPORTED_NODES and not _EXCLUDED_FROM_THE_START:
+        _pytree.register_pytree_node(
+            cls, _flatten_value, _unflatten_value, flatten_with_keys_fn=_flatten_value
+        )
+
+
+class _Value:
+    """A value in a tree spec. The structure of a tree does not depend on values."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Value) and type(self.held) is type(other.held)
+
+    def __hash__(self) -> int:
+        return hash(type(self.held))
+
+
+def _flatten_value(held: Any) -> tuple[list[Any], _Value]:
+    return [], _Value(held)
+
+
+def _unflatten_value(_: Any, context: _Value) -> Any:
+    return context.held.copy()
+
+
 def _flatten_stack(stack: Any) -> tuple[list[Any], dict[str, Any]]:
     context = {
         "stack_dim": stack.stack_dim,
@@ -149,9 +179,15 @@ def _unflatten(values: Any, context: dict[str, Any]) -> Any:
     entries = dict(zip(context["keys"], values, strict=True))
     old = torch.Size(context["batch_size"])
     tensors: list[Any] = [
-        v for v in values if isinstance(v, (torch.Tensor, CollectionProtocol))
+        v
+        for v in values
+        if isinstance(v, (torch.Tensor, CollectionProtocol)) and not _is_one_value(v)
     ]
     batch_size = _new_batch_size(old, [tensor.shape for tensor in tensors])
+    if batch_size != old:
+        for key, value in entries.items():
+            if _is_one_value(value):
+                entries[key] = value._fitted(batch_size)
     device = context["device"]
     if device is not None and any(tensor.device != device for tensor in tensors):
         device = None
@@ -159,6 +195,11 @@ def _unflatten(values: Any, context: dict[str, Any]) -> Any:
     if names is not None:
         names = list(names) if any(name is not None for name in names) else None
     return _rust.new(_registered[context["cls"]], entries, batch_size, device, names)
+
+
+def _is_one_value(value: Any) -> bool:
+    """Whether this is a value for all elements, which has any batch size."""
+    return bool(getattr(value, "_is_non_tensor", False) and value._is_one)
 
 
 def _unflatten_class(values: Any, context: dict[str, Any]) -> Any:

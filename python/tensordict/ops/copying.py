@@ -404,17 +404,7 @@ class CopyingOps(CollectionProtocol):
             >>> new["a"], new["b"] is td["b"]
             (tensor([1., 1., 1.]), True)
         """
-        if len(args) > 1:
-            raise RuntimeError(MSG_REPLACE_ARGUMENTS.format(len(args)))
-        if not args and not kwargs:
-            return self
-        changes: dict[Any, Any] = {}
-        if args:
-            source = args[0]
-            if not isinstance(source, (Mapping, CollectionProtocol)):
-                raise RuntimeError(MSG_REPLACE_TYPE.format(type(source)))
-            changes.update(source.items())
-        changes.update(kwargs)
+        changes = replacements(args, kwargs)
         if not changes:
             return self
         result = _rust.clone_structure(self)
@@ -503,3 +493,22 @@ def _set_device(td: Any, device: Any) -> None:
     device = None if device is None else torch.device(device)
     for container in _rust.containers(td):
         container._device = device
+
+
+def replacements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The new entries that the arguments of ``replace`` name; a lone value as it is.
+
+    Raises:
+        RuntimeError: there is more than one mapping, or it is none.
+    """
+    if len(args) > 1:
+        raise RuntimeError(MSG_REPLACE_ARGUMENTS.format(len(args)))
+    changes: dict[Any, Any] = {}
+    for source in args:
+        if not isinstance(source, (Mapping, CollectionProtocol)):
+            raise RuntimeError(MSG_REPLACE_TYPE.format(type(source)))
+        if isinstance(source, CollectionProtocol) and source._is_non_tensor:
+            return source
+        changes.update(source.items())
+    changes.update(kwargs)
+    return changes

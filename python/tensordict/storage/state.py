@@ -89,7 +89,10 @@ def load_state_dict(
         _check_keys(td, values)
     found = [(_at(td, path), size) for path, size in _sizes_of(source, ())]
     sizes = [(each, size) for each, size in found if each is not None]
-    if all(each.batch_size == size for each, size in sizes):
+    if td._is_non_tensor:
+        # What it holds is in the metadata.
+        pass
+    elif all(each.batch_size == size for each, size in sizes):
         td.update(values, inplace=not assign)
     else:
         _update_with_sizes(td, values, sizes, assign)

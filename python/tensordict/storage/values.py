@@ -253,6 +253,8 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
     loaded = cls._from_nested(data, notes.get("batch_size"))
     device = fields.get("device")
     loaded._device = None if device is None else torch.device(device)
+    if _is_fake():
+        loaded._device = _CPU
     if options.device is not None and options.device.type == "meta":
         loaded._device = options.device
     dim = fields.get("stack_dim", 0)
@@ -260,6 +262,14 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
         loaded.stack_dim = dim
     loaded._memmap_prefix = options.home_of(path)
     return loaded
+
+
+_CPU = torch.device("cpu")
+
+
+def _is_fake() -> bool:
+    """Whether tensors that are made now are fake ones."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def _home(options: Any) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import operator
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from tensordict import _rust
+from tensordict.collection import TensorCollection
 from tensordict.common import MSG_LOCKED, _call, _spliced_names, _spliced_size
+from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.shared import share_columns
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage import values
@@ -17,16 +20,17 @@ from tensordict.storage import values
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["NonTensorOps", "release", "same_value"]
+__all__ = [
+    "NonTensorOps",
+    "bare",
+    "is_nothing",
+    "release",
+    "same_value",
+]
 
 MSG_WRITTEN_SIZE = (
     "indexed destination TensorDict batch size is {} (batch_size = {}), which differs "
     "from the source batch size {}"
-)
-MSG_REDUCED = (
-    "{0} requires this object to be cast to a regular TensorDict: a {1} has a value of "
-    "its own for each element, which nothing can reduce. Leave it out first, with "
-    "filter_non_tensor_data()."
 )
 MSG_NO_ENTRIES = "A {} has no entries: {!r} cannot be set."
 MSG_UNEXPECTED = "Unexpected type {}"
@@ -86,6 +90,12 @@ class NonTensorOps(CollectionProtocol):
     def _twin(self) -> Any:
         """A container of its own with the same values."""
         raise NotImplementedError
+
+    def _deep_twin(self) -> Any:
+        """A container of its own with copies of the values."""
+        made = self._twin()
+        made._cells = copied(made._cells)
+        return made
 
     # Writing cells ---------------------------------------------------------------------
 
@@ -165,7 +175,8 @@ class NonTensorOps(CollectionProtocol):
         elif _name_of(op) == "_pad_leaf":
             result = self._padded(op, args[0], size)
         elif size == own:
-            result = self._twin()
+            self._check_reduces(op)
+            result = self._deep_twin() if op == "clone" else self._twin()
         else:
             result = self._reduced(op, size)
         if not isinstance(result, NonTensorOps):
@@ -189,6 +200,7 @@ class NonTensorOps(CollectionProtocol):
     def _settle(self, name: str, size: torch.Size) -> None:
         """Note that this was made by an operation of one of batch size ``size``."""
 
+    @on_real_tensors
     def _padded(self, op: Any, pads: Any, size: torch.Size) -> Any:
         """The values with None around them."""
         if not any(pads):
@@ -284,6 +296,7 @@ class NonTensorOps(CollectionProtocol):
         result = self._chosen(condition, other)
         return result if out is None else out.update(result)
 
+    @on_real_tensors
     def _chosen(self, condition: torch.Tensor, other: Any) -> Any:
         if not isinstance(other, NonTensorOps):
             return self._twin()
@@ -327,10 +340,14 @@ class NonTensorOps(CollectionProtocol):
         """
         if self._is_one:
             return self._fitted(size)
-        name = _name_of(op)
-        if name in SUMMING:
-            raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
+        self._check_reduces(op)
         return self._plain_type({}, size, device=self._device)
+
+    def _check_reduces(self, op: Any) -> None:
+        """Raise where an operation computes one value of the values of the elements."""
+        name = _name_of(op)
+        if name in SUMMING and not self._is_one:
+            raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
 
     def _leaves(self, out: list[Any]) -> None:
         """Add nothing: there is no tensor."""
@@ -340,6 +357,13 @@ class NonTensorOps(CollectionProtocol):
         if lock and self._is_locked:
             _rust.lock_tree(result)
         return result
+
+    def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Any:
+        if size is None or size == self._batch_size:
+            return self._twin()
+        if self._is_one:
+            return self._fitted(size)
+        return self._plain_type({}, size, device=self._device)
 
     def _clone_structure(self) -> Any:
         return self._twin()
@@ -442,6 +466,21 @@ class NonTensorOps(CollectionProtocol):
         self._check_unlocked()
         return self
 
+    def pad(
+        self,
+        pad_size: Sequence[int],
+        value: float = 0.0,
+        inplace: bool = False,
+        safe: bool = True,
+    ) -> Any:
+        """Add elements without a value, which is None, around those of the batch dims.
+
+        See :meth:`TensorDictBase.pad`. This itself where nothing is added.
+        """
+        if not any(pad_size):
+            return self
+        return TensorCollection.pad(self, pad_size, value, inplace, safe)  # type: ignore[arg-type]
+
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """A container of its own with the same values."""
         return self._twin()
@@ -508,9 +547,36 @@ MOVING = frozenset(
 
 
 SUMMING = frozenset(
-    {"mean", "median", "nanmean", "nansum", "prod", "quantile", "std", "sum", "var"}
+    {"mean", "nanmean", "nansum", "prod", "quantile", "std", "sum", "var"}
 )
-"""The names of reductions that refuse a value for each element."""
+"""The names of reductions that refuse a value for each element in a collection."""
+
+REFUSED = SUMMING | {"amax", "amin", "cummax", "cummin", "max", "min"}
+"""The names of reductions that a value for each element does not have itself."""
+
+MSG_REDUCED = (
+    "{0} requires this object to be cast to a regular TensorDict: a {1} has a value of "
+    "its own for each element, which nothing can reduce. Leave it out first, with "
+    "filter_non_tensor_data()."
+)
+
+_ATOMIC = frozenset({bool, bytes, complex, float, int, str, type, type(None)})
+"""Types of values that need no copy."""
+
+
+def copied(held: Sequence[Any]) -> list[Any]:
+    """Deep copies of values; of one that is there several times one copy.
+
+    Raises:
+        TypeError: one cannot be copied.
+    """
+    if set(map(type, held)) <= _ATOMIC:
+        return list(held)
+    memo: dict[int, Any] = {}
+    return [
+        value.clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value, memo)
+        for value in held
+    ]
 
 
 def _name_of(op: Any) -> str:
@@ -555,6 +621,20 @@ def same_value(first: Any, second: Any) -> bool:
         if all_of is None or shapes[0] != shapes[1]:
             return False
         return bool(all_of())
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether a value is an empty collection, which writes nothing."""
+    return (
+        isinstance(value, CollectionProtocol)
+        and not value._is_non_tensor
+        and value.is_empty()
+    )
+
+
+def bare(value: Any) -> Any:
+    """The value that a collection of one holds; what is no such collection as it is."""
+    return value.data if isinstance(value, NonTensorOps) and value._is_one else value
 
 
 def release(cls: type, base: type, *without: type) -> None:

@@ -11,6 +11,8 @@ from tensordict import _rust
 from tensordict.collection import TensorCollection
 from tensordict.common import as_size
 from tensordict.containers.nontensor.base import NonTensorOps, release, same_value
+from tensordict.containers.nontensor.data_writing import DataWriting
+from tensordict.interop.pytree import register_value
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage import describing, registry, safetensors, values
 from tensordict.tensorclass.base import TensorClass
@@ -38,27 +40,6 @@ MSG_KEY = (
     "Invalid indexing arguments: {!r}. A tensorclass is indexed along its batch "
     "dimensions; get its value with the attribute data."
 )
-MSG_ONE_VALUE = (
-    "A {0} holds one value for all its elements, so it cannot take another value at an "
-    "index. Call maybe_to_stack() to get a NonTensorStack, which holds a value for each "
-    "element."
-)
-MSG_ONE_SHARED = (
-    "You're attempting to update a leaf in-place with a shared tensordict, but the new "
-    "value does not match the previous. Elements that take values of their own need a "
-    "NonTensorStack: call maybe_to_stack() before sharing or saving."
-)
-MSG_UPDATE_BY_STACK = (
-    "Cannot update a NonTensorDataBase object with a NonTensorStack. Call "
-    "`non_tensor_data.maybe_to_stack()` before calling update()."
-)
-MSG_COPY_OF_STACK = "Cannot update a NonTensorDataBase with a NonTensorStack object."
-
-MSG_COPY_OF_OTHER = (
-    "NonTensorDataBase.copy_ / update_ requires the source to be a NonTensorDataBase "
-    "object."
-)
-
 MSG_COMPARED_SIZES = "Could not compare tensordicts with shapes {} and {}"
 
 _STATE = frozenset(
@@ -91,7 +72,7 @@ else:
     _Named = TensorClass
 
 
-class NonTensorDataBase(NonTensorOps, _Named):
+class NonTensorDataBase(DataWriting, _Named):
     """One value of any type for all elements of a batch: the base of both kinds.
 
     No operation looks into the value. It is shared, never copied, by what is made of
@@ -284,6 +265,38 @@ class NonTensorDataBase(NonTensorOps, _Named):
     ) -> Any:
         return self._sized(size)
 
+    def expand(self, *args: Any, **kwargs: Any) -> Any:
+        """Repeat along batch dims: see :meth:`TensorDictBase.expand`.
+
+        This itself where it has that size.
+        """
+        made = TensorCollection.expand(self, *args, **kwargs)
+        return self if made.batch_size == self._batch_size else made
+
+    def atleast_1d(self) -> Any:
+        """One with a leading batch dim where there is none; this itself else."""
+        return self._at_least(1)
+
+    def atleast_2d(self) -> Any:
+        """One with leading batch dims until there are 2; this itself where there are."""
+        return self._at_least(2)
+
+    def atleast_3d(self) -> Any:
+        """One with leading batch dims until there are 3; this itself where there are."""
+        return self._at_least(3)
+
+    def _at_least(self, ndim: int) -> Any:
+        missing = ndim - len(self._batch_size)
+        if missing <= 0:
+            return self
+        made = self._sized(torch.Size([*[1] * missing, *self._batch_size]))
+        names = self._td_dim_names
+        return made._named(None if names is None else [*[None] * missing, *names])
+
+    def _get_sub_tensordict(self, idx: Any) -> Any:
+        """The part at an index: no part of it can be written."""
+        return self[idx]
+
     def _fitted(self, size: torch.Size) -> Self:
         return self._sized(torch.Size(size))
 
@@ -373,91 +386,6 @@ class NonTensorDataBase(NonTensorOps, _Named):
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
         ):
             raise ValueError(MSG_KEY.format(index))
-
-    # Writing -------------------------------------------------------------------------------
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        """Write a value at an index, which must be the value that is there.
-
-        Raises:
-            ValueError: it is another one.
-        """
-        self._check_index(index)
-        _rust.index_plan(self._batch_size, index)
-        if _is_nothing(value):
-            return
-        if not same_value(_bare(value), self.data):
-            raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))
-
-    def _check_item(self, size: torch.Size, value: Any) -> None:
-        super()._check_item(size, value)
-        if not self._is_memmap and not self._is_shared:
-            return
-        if not _is_nothing(value) and not same_value(_bare(value), self.data):
-            raise RuntimeError(MSG_ONE_SHARED)
-
-    def _written_at(self, at: Any, value: Any) -> Any:
-        stack = self._to_stack()
-        stack._write(at, value)
-        if same_value(_bare(value), self.data):
-            return self
-        self._check_item(_rust.index_shape(self._batch_size, at), value)
-        return stack
-
-    def _preallocated(self, at: Any, size: torch.Size) -> Any:
-        return self._sized(size)
-
-    def _takes(self, value: Any) -> bool:
-        return isinstance(value, NonTensorDataBase)
-
-    def _copied(self, value: Any) -> Any:
-        if isinstance(value, (list, NonTensorOps)) and not isinstance(
-            value, NonTensorDataBase
-        ):
-            raise RuntimeError(MSG_COPY_OF_STACK)
-        if isinstance(value, (torch.Tensor, int, float)):
-            raise RuntimeError(MSG_COPY_OF_OTHER)
-        self._check_source(value)
-        return value if isinstance(value, NonTensorDataBase) else type(self)(value)
-
-    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
-        """Take the value of another one.
-
-        Args:
-            input_dict_or_td: the other one, or a mapping with the key ``"data"``.
-            *args: have no effect.
-            **kwargs: with ``inplace=True`` this is :meth:`update_`.
-
-        Raises:
-            RuntimeError: this one is locked.
-            ValueError: the other one has a value for each element.
-        """
-        if kwargs.get("inplace") and isinstance(input_dict_or_td, NonTensorOps):
-            return self.update_(input_dict_or_td)
-        if isinstance(input_dict_or_td, NonTensorOps):
-            self._check_unlocked()
-            if not isinstance(input_dict_or_td, NonTensorDataBase):
-                raise ValueError(MSG_UPDATE_BY_STACK)
-            self._put(input_dict_or_td)
-        elif len(input_dict_or_td.keys()):
-            self.data = input_dict_or_td.get("data")
-        return self
-
-    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
-        """Take the value of another one, which a lock allows.
-
-        Raises:
-            RuntimeError: the other one has a value for each element.
-        """
-        if isinstance(input_dict_or_td, NonTensorDataBase):
-            self._put(input_dict_or_td)
-        elif isinstance(input_dict_or_td, NonTensorOps):
-            raise RuntimeError(MSG_COPY_OF_STACK)
-        elif not isinstance(input_dict_or_td, CollectionProtocol):
-            raise RuntimeError(MSG_COPY_OF_OTHER)
-        elif not input_dict_or_td.is_empty():
-            self._put(input_dict_or_td.get("data"))
-        return self
 
     # Comparing ---------------------------------------------------------------------------------
 
@@ -643,20 +571,6 @@ A reshape is one where it says which dims are new.
 """
 
 
-def _is_nothing(value: Any) -> bool:
-    """Whether a value is an empty collection, which writes nothing."""
-    return (
-        isinstance(value, CollectionProtocol)
-        and not value._is_non_tensor
-        and value.is_empty()
-    )
-
-
-def _bare(value: Any) -> Any:
-    """The value that a collection of one holds; what is no such collection as it is."""
-    return value.data if isinstance(value, NonTensorDataBase) else value
-
-
 def _nested(flat: Any, size: Sequence[int]) -> Any:
     """A list of values, row by row, as nested lists of a shape; its one value without."""
     if not size:
@@ -677,10 +591,19 @@ def _compared(first: Any, second: Any, wanted: bool) -> Any:
     if not isinstance(second, NonTensorOps):
         if isinstance(second, (torch.Tensor, int, float)):
             return first._twin()
-        return not wanted
+        if not isinstance(second, (dict, CollectionProtocol)):
+            return not wanted
+        nothing = first._plain_type({}, first.batch_size, device=first.device)
+        return nothing == second if wanted else nothing != second
     if isinstance(first, NonTensorDataBase) and isinstance(second, NonTensorDataBase):
         answer = same_value(first.data, second.data) is wanted
         return torch.full(first.batch_size, answer, dtype=torch.bool)
+    for one, other in ((first, second), (second, first)):
+        if one._is_one and not one.batch_size:
+            # One value without dims is compared with each.
+            resized = one._fitted(other.batch_size)
+            first, second = (resized, other) if one is first else (other, resized)
+            break
     if first.batch_size != second.batch_size:
         raise RuntimeError(
             MSG_COMPARED_SIZES.format(first.batch_size, second.batch_size)
@@ -695,4 +618,6 @@ release(NonTensorDataBase, TensorCollection, TensorClass)
 for _class in (NonTensorDataBase, NonTensorData, MetaData):
     _class.__module__ = "tensordict.tensorclass"
     registry.register_class(_class, "tensordict.tensorclass", dense=False)
+for _class in (NonTensorData, MetaData):
+    register_value(_class)
 CollectionProtocol._non_tensor_type = NonTensorData

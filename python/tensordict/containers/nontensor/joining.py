@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _options
-from tensordict.containers.nontensor.base import NonTensorOps, same_value
+from tensordict.containers.nontensor.base import (
+    NonTensorOps,
+    same_value,
+)
 from tensordict.containers.nontensor.data import (
     MetaData,
     NonTensorData,
     NonTensorDataBase,
 )
+from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.ragged import RaggedStack
 from tensordict.containers.nontensor.stack import (
     MSG_DIFFERENT_SIZES,
@@ -38,10 +42,22 @@ def stack_values(members: Sequence[Any], dim: int) -> Any:
         _options.capture_non_tensor_stack()
         and all(isinstance(member, NonTensorDataBase) for member in members)
     )
-    if collapses and all(same_value(first.data, member.data) for member in members):
+    same = same_value if _options.capture_non_tensor_stack() else _same_metadata
+    if collapses and all(same(first.data, member.data) for member in members):
         made = first._sized(_with_dim(first.batch_size, dim, len(members)))
         return made._named(_names_with(first, dim))
     return stacked(members, dim)
+
+
+def _same_metadata(first: Any, second: Any) -> bool:
+    """Whether metadata is one: what can change is not shared because it is equal."""
+    if first is second:
+        return True
+    try:
+        hash(first), hash(second)
+    except TypeError:
+        return False
+    return not isinstance(first, torch.Tensor) and same_value(first, second)
 
 
 def shown_together(members: Sequence[Any], dim: int) -> Any:
@@ -107,6 +123,7 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
     return _joined(members, lambda places: torch.cat(places, dim), 0)
 
 
+@on_real_tensors
 def _joined(members: Sequence[Any], join: Any, stack_dim: int) -> NonTensorStack:
     cells: list[Any] = []
     places = []

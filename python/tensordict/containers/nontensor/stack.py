@@ -11,16 +11,22 @@ from tensordict import _rust
 from tensordict.collection import TensorDictBase
 from tensordict.common import _spliced_names
 from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.containers.nontensor.base import NonTensorOps, release, same_value
+from tensordict.containers.nontensor.base import (
+    MSG_REDUCED,
+    REFUSED,
+    NonTensorOps,
+    release,
+    same_value,
+)
 from tensordict.containers.nontensor.data import (
-    MetaData,
     NonTensorData,
     NonTensorDataBase,
     _compared,
-    _is_nothing,
     _nested,
 )
 from tensordict.containers.nontensor.linked import LinkedList
+from tensordict.containers.nontensor.positions import on_real_tensors
+from tensordict.containers.nontensor.stack_writing import StackWriting
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import describing, registry, safetensors, values
 from tensordict.storage import source as sources
@@ -32,14 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NonTensorStack"]
 
-MSG_ONLY_DATA = "only 'data' keys are supported for NonTensorData."
-MSG_NEW_TYPE = (
-    "Expected new value to be a collection of non-tensor values but got {} instead."
-)
-MSG_NEW_SIZE = (
-    "Batch sizes in tensordicts differs: a row of the stack has batch_size={}, new_value "
-    "has batch_size={}."
-)
 MSG_NOT_UNIQUE = (
     "Cannot get the non-unique data of a NonTensorStack. Use .tolist() instead."
 )
@@ -51,10 +49,6 @@ MSG_RESIZED = (
     "permitted. Consider instantiating the tensordict first by calling `td = "
     "td.to_tensordict()` before resetting the batch size."
 )
-MSG_COPIED_SIZE = (
-    "the values have the batch size {}, and the stack that they are copied into has {}."
-)
-MSG_NOT_SUPPORTED = "The data type {} is not supported within NonTensorStack.update"
 MSG_DIFFERENT_SIZES = (
     "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
     "td[0].batch_size={} and td[i].batch_size={}."
@@ -68,7 +62,7 @@ RESTACKING = frozenset(
 
 
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
-    NonTensorOps, LazyStackedTensorDict
+    StackWriting, LazyStackedTensorDict
 ):
     """A value of any type for each element of a batch.
 
@@ -152,17 +146,44 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     @classmethod
     def from_nontensordata(cls, non_tensor: NonTensorDataBase) -> Any:
-        """The stack that has the value of ``non_tensor`` for each of its elements."""
-        return non_tensor._to_stack()
+        """The stack that has the value of ``non_tensor`` for each of its elements.
+
+        Raises:
+            AttributeError: it does not have one value.
+        """
+        if not non_tensor._is_one:
+            non_tensor = NonTensorData(
+                non_tensor.data, batch_size=non_tensor.batch_size
+            )
+        return non_tensor.maybe_to_stack()
 
     # The values --------------------------------------------------------------------------
 
+    @on_real_tensors
     def _flat(self) -> list[Any]:
         """The values row by row. Not to be changed: it may be the list of cells."""
         if self._places is None:
             return self._cells
         return _taken(self._cells, self._places)
 
+    def _map_leaves(
+        self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
+    ) -> Any:
+        name = op if isinstance(op, str) else getattr(op, "__name__", "")
+        if name == "_add_batch_dim":
+            from tensordict.containers.nontensor.mapped import MappedStack
+
+            dim, level = args
+            return MappedStack._hide(self, dim, level, prefix)
+        if name == "_remove_from_leaf":
+            # The same for all that the function was called for.
+            dim = args[2]
+            return self._moved(
+                lambda at: at.unsqueeze(dim).expand(prefix).clone(), prefix
+            )
+        return super()._map_leaves(op, args, prefix, names, tail, lock, k)
+
+    @on_real_tensors
     def _home(self, at: int) -> tuple[Any, int]:
         """What has the element ``at``, counted row by row, in its cells, and where."""
         if self._places is None:
@@ -248,6 +269,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     # The protocol --------------------------------------------------------------------------
 
+    @on_real_tensors
     def _moved(
         self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
     ) -> Any:
@@ -285,6 +307,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         names = self._td_dim_names
         return made._named(None if names is None else list(names))
 
+    @on_real_tensors
     def _index(self, index: Any) -> Any:
         if type(index) is int and len(self._batch_size) == 1:
             # One element of a plain column, without a tensor of positions.
@@ -312,6 +335,32 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 names = _spliced_names(self._td_dim_names, plan[2], 1, plan[1])
                 return column._named(names)
         return super()._index(index)
+
+    def flatten(
+        self,
+        start_dim: int | None = None,
+        end_dim: int | None = None,
+        *,
+        inplace: bool = False,
+    ) -> Any:
+        """Join batch dims into one: see :meth:`TensorDictBase.flatten`.
+
+        This itself where there is only one to join.
+        """
+        ndim = len(self._batch_size)
+        first, last = start_dim or 0, -1 if end_dim is None else end_dim
+        if -ndim <= first < ndim and -ndim <= last < ndim and not (first - last) % ndim:
+            return self
+        return TensorDictBase.flatten(self, start_dim, end_dim, inplace=inplace)
+
+    def permute(self, *args: Any, **kwargs: Any) -> Any:
+        """Reorder the batch dims: see :meth:`TensorDictBase.permute`."""
+        made = TensorDictBase.permute(self, *args, **kwargs)
+        return self.maybe_to_stack() if made is self else made
+
+    def attrs(self, **kwargs: Any) -> Any:
+        """An empty collection: there are no tensors to tell of."""
+        return self._plain_type({}, (), device=self._device)
 
     def _resize_batch(self, size: torch.Size) -> None:
         if size != self._batch_size:
@@ -349,147 +398,6 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             pairs = zip(own, size, strict=False)
             kept = next((at for at, pair in enumerate(pairs) if len({*pair}) > 1), None)
             self.stack_dim = len(size) - 1 if kept is None else kept
-
-    # Members --------------------------------------------------------------------------
-
-    def insert(self, index: int, tensordict: Any) -> None:
-        """Add a value, or a row of them, before the one at ``index``.
-
-        Raises:
-            RuntimeError: the stack is locked.
-            TypeError: ``tensordict`` is no collection of values.
-            ValueError: it does not have the batch size of a row.
-        """
-        self._check_unlocked()
-        if not isinstance(tensordict, NonTensorOps):
-            raise TypeError(MSG_NEW_TYPE.format(type(tensordict)))
-        size, dim = self._batch_size, self.stack_dim
-        row = torch.Size([*size[:dim], *size[dim + 1 :]])
-        if tensordict.batch_size != row:
-            raise ValueError(MSG_NEW_SIZE.format(row, tensordict.batch_size))
-        members: list[Any] = [*self.unbind(dim)]
-        members.insert(index, tensordict)
-        self._take(_stack_of(members, dim))
-
-    def append(self, tensordict: Any) -> None:
-        """Add a value, or a row of them, at the end. See :meth:`insert`."""
-        self.insert(self._batch_size[self.stack_dim], tensordict)
-
-    def extend(self, tensordict: Any) -> None:
-        """Add several values, or rows of them, at the end. See :meth:`insert`."""
-        added = tensordict
-        if isinstance(tensordict, CollectionProtocol):
-            added = tensordict.unbind(self.stack_dim)
-        for member in added:
-            self.append(member)
-
-    def _take(self, other: NonTensorStack) -> None:
-        """Take the values of another stack, and its size."""
-        self._cells, self._places = other._cells, other._places
-        self._batch_size = other._batch_size
-
-    # Writing ---------------------------------------------------------------------------------
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        """Write a value, or a list or collection of them, at an index.
-
-        Raises:
-            IndexError: the index does not fit.
-            RuntimeError: the values do not have the shape of what is indexed.
-        """
-        if isinstance(index, str) or (
-            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
-        ):
-            self.set(index, value)
-            return
-        self._write(index, value)
-
-    def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Self:
-        """Give all elements one value, under the key ``"data"``.
-
-        Raises:
-            KeyError: it is another key.
-            RuntimeError: the stack is locked.
-        """
-        if key not in ("data", ("data",)):
-            raise KeyError(MSG_ONLY_DATA)
-        self._check_unlocked()
-        self._write((), NonTensorData(item))
-        return self
-
-    def _write(self, index: Any, value: Any) -> None:
-        plan = _rust.index_plan(self._batch_size, index)
-        places = self._index_tensor()
-        size = self._batch_size
-        if plan is not None:
-            places, size = places[plan[0]], plan[1]
-        if isinstance(value, list):
-            value = _from_list(value)
-        self._check_item(size, value)
-        if _is_nothing(value):
-            return
-        flat = places.flatten().tolist()
-        if isinstance(value, NonTensorStack):
-            self._put_cells(flat, list(value._flat()))
-            return
-        if isinstance(value, NonTensorDataBase):
-            value = value.data
-        self._put_cells(flat, [value] * len(flat))
-
-    def _written_at(self, at: Any, value: Any) -> Any:
-        self._write(at, value)
-        return self
-
-    def _preallocated(self, at: Any, size: torch.Size) -> Any:
-        made = self._sized(size, [None] * size.numel())
-        made._write(at, self)
-        return made
-
-    def _takes(self, value: Any) -> bool:
-        if isinstance(value, NonTensorStack):
-            return value._batch_size == self._batch_size
-        return isinstance(value, NonTensorData)
-
-    def _copied(self, value: Any) -> Any:
-        if isinstance(value, list):
-            value = _from_list(value)
-        if isinstance(value, (int, float)):
-            value = torch.as_tensor(value)
-        if isinstance(value, NonTensorStack):
-            if value._batch_size != self._batch_size:
-                raise ValueError(
-                    MSG_COPIED_SIZE.format(value._batch_size, self._batch_size)
-                )
-        elif isinstance(value, (torch.Tensor, MetaData)):
-            raise NotImplementedError(MSG_NOT_SUPPORTED.format(type(value)))
-        elif not isinstance(value, NonTensorData):
-            value = NonTensorData(value)
-        self._check_source(value)
-        return value
-
-    def update(  # type: ignore[override] # as TensorDictBase
-        self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any
-    ) -> Self:
-        """Take the values of another one.
-
-        Args:
-            input_dict_or_td: the other one.
-            *args: have no effect.
-            **kwargs: with ``inplace=True`` this is :meth:`update_`.
-
-        Raises:
-            RuntimeError: this one is locked.
-        """
-        if kwargs.get("inplace") and isinstance(input_dict_or_td, NonTensorOps):
-            return self.update_(input_dict_or_td)
-        self._check_unlocked()
-        return self.update_(input_dict_or_td)
-
-    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
-        """Take the values of another one, which a lock allows."""
-        if isinstance(input_dict_or_td, NonTensorOps):
-            self._write((), input_dict_or_td)
-        return self
 
     # Comparing ---------------------------------------------------------------------------------
 
@@ -664,6 +572,21 @@ def _common_shape(data: list[Any]) -> list[int]:
 def _member(item: Any) -> Any:
     return item if isinstance(item, NonTensorOps) else NonTensorData(item)
 
+
+def _refused(name: str) -> Any:
+    """The method ``name``, which a value for each element does not have."""
+
+    def method(self: NonTensorStack, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
+
+    method.__name__ = name
+    method.__qualname__ = f"NonTensorStack.{name}"
+    method.__doc__ = "Refused: there is nothing to compute with."
+    return method
+
+
+for _name in REFUSED:
+    setattr(NonTensorStack, _name, _refused(_name))
 
 # Its elements are a column of values, not members: what goes through members does not
 # apply. Methods that only stacks have remain.

@@ -1,0 +1,179 @@
+"""Writing to one value: all of it, or at an index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.nontensor.base import (
+    NonTensorOps,
+    bare,
+    is_nothing,
+    same_value,
+)
+from tensordict.ops.copying import replacements
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["DataWriting"]
+
+MSG_ONE_VALUE = (
+    "A {0} holds one value for all its elements, so it cannot take another value at an "
+    "index. Call maybe_to_stack() to get a NonTensorStack, which holds a value for each "
+    "element."
+)
+MSG_ONE_SHARED = (
+    "You're attempting to update a leaf in-place with a shared tensordict, but the new "
+    "value does not match the previous. Elements that take values of their own need a "
+    "NonTensorStack: call maybe_to_stack() before sharing or saving."
+)
+MSG_UPDATE_BY_STACK = (
+    "Cannot update a NonTensorDataBase object with a NonTensorStack. Call "
+    "`non_tensor_data.maybe_to_stack()` before calling update()."
+)
+MSG_UPDATE_TYPE = "Unexpected type {}: it has entries, and a value has none."
+MSG_NO_COLLECTION = (
+    "A {} takes the value of another one. {!r} is none: it has no attribute 'is_empty'."
+)
+MSG_COPY_OF_STACK = "Cannot update a NonTensorDataBase with a NonTensorStack object."
+MSG_COPY_OF_OTHER = (
+    "NonTensorDataBase.copy_ / update_ requires the source to be a NonTensorDataBase "
+    "object."
+)
+MSG_PART = "Cannot update a part of a NonTensorDataBase."
+
+
+MSG_NAMES = (
+    "Keys from the tensordict ({}) must correspond to the class attributes ({})."
+)
+
+
+class DataWriting(NonTensorOps):
+    """What writes to a :class:`NonTensorDataBase`."""
+
+    if TYPE_CHECKING:
+
+        def _to_stack(self) -> Any: ...
+        def _put(self, value: Any) -> None: ...
+        @classmethod
+        def _check_index(cls, index: Any) -> None: ...
+        def _sized(self, size: torch.Size) -> Self: ...
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write a value at an index, which must be the value that is there.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        self._check_index(index)
+        _rust.index_plan(self._batch_size, index)
+        if is_nothing(value):
+            return
+        if not same_value(bare(value), self.data):
+            raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))
+
+    def _check_item(self, size: torch.Size, value: Any) -> None:
+        super()._check_item(size, value)
+        if not self._is_memmap and not self._is_shared:
+            return
+        if not is_nothing(value) and not same_value(bare(value), self.data):
+            raise RuntimeError(MSG_ONE_SHARED)
+
+    def _written_at(self, at: Any, value: Any) -> Any:
+        stack = self._to_stack()
+        stack._write(at, value)
+        if same_value(bare(value), self.data):
+            return self
+        self._check_item(_rust.index_shape(self._batch_size, at), value)
+        return stack
+
+    def _preallocated(self, at: Any, size: torch.Size) -> Any:
+        return self._sized(size)
+
+    def _takes(self, value: Any) -> bool:
+        return isinstance(value, NonTensorOps) and value._is_one
+
+    def _copied(self, value: Any) -> Any:
+        if isinstance(value, NonTensorOps) and value._is_one:
+            self._check_source(value)
+            return value
+        if isinstance(value, (list, NonTensorOps)):
+            raise RuntimeError(MSG_COPY_OF_STACK)
+        if isinstance(value, (torch.Tensor, int, float)):
+            raise RuntimeError(MSG_COPY_OF_OTHER)
+        self._check_source(value)
+        made: Any = type(self)
+        return made(value)
+
+    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Take the value of another one.
+
+        Args:
+            input_dict_or_td: the other one. None, or an empty collection, changes
+                nothing.
+            *args: have no effect.
+            **kwargs: with ``inplace=True`` this is :meth:`update_`.
+
+        Raises:
+            RuntimeError: this one is locked, or the other one has entries.
+            ValueError: the other one has a value for each element.
+        """
+        other = input_dict_or_td
+        if other is None:
+            return self
+        if not isinstance(other, CollectionProtocol):
+            raise AttributeError(MSG_NO_COLLECTION.format(type(self).__name__, other))
+        if isinstance(other, NonTensorOps):
+            if kwargs.get("inplace"):
+                return self.update_(other)
+            self._check_unlocked()
+            if not other._is_one:
+                raise ValueError(MSG_UPDATE_BY_STACK)
+            self._put(other)
+        elif not other.is_empty():
+            raise RuntimeError(MSG_UPDATE_TYPE.format(type(other)))
+        return self
+
+    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Take the value of another one, which a lock allows.
+
+        Raises:
+            RuntimeError: the other one has a value for each element, or is none.
+        """
+        other = input_dict_or_td
+        if not isinstance(other, NonTensorOps):
+            raise RuntimeError(MSG_COPY_OF_OTHER)
+        if not other._is_one:
+            raise RuntimeError(MSG_COPY_OF_STACK)
+        self._put(other)
+        return self
+
+    def update_at_(
+        self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
+    ) -> Self:
+        """Refused: all elements have one value.
+
+        Raises:
+            RuntimeError: it is called.
+        """
+        raise RuntimeError(MSG_PART)
+
+    def replace(self, *args: Any, **kwargs: Any) -> Any:
+        """One like this with another value, given as ``data=``.
+
+        Raises:
+            ValueError: there is another name.
+        """
+        changes = replacements(args, kwargs)
+        if isinstance(changes, NonTensorOps):
+            # Its keys are those of an empty collection.
+            return self._twin()
+        if not changes:
+            return self
+        others = sorted(set(changes) - {"data"})
+        if others:
+            raise ValueError(MSG_NAMES.format(others, ["data"]))
+        made = self._twin()
+        made._put(changes["data"])
+        return made

@@ -1,0 +1,92 @@
+"""Stacks of values as arguments of a function under :func:`torch.vmap`."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Self
+
+import torch
+
+from tensordict.containers.nontensor.data import _nested
+from tensordict.containers.nontensor.linked import LinkedList
+from tensordict.containers.nontensor.stack import NonTensorStack
+
+__all__ = ["MappedStack"]
+
+MSG_MAPPED = (
+    "A NonTensorStack that torch.vmap maps over cannot be written: the function runs "
+    "once, for all of its elements. Write to it before or after."
+)
+
+
+class MappedStack(NonTensorStack):
+    """A :class:`NonTensorStack` of which ``vmap`` hides one dim or more.
+
+    The function runs once, so that there is no value of one element to see: reading
+    it gives those of all. Shape operations move the elements as the function asks for.
+    """
+
+    _levels: tuple[int, ...]
+    """The level of ``vmap`` of each leading dim of the positions that is hidden."""
+
+    @classmethod
+    def _hide(cls, stack: NonTensorStack, dim: int, level: int, size: Any) -> Self:
+        """A stack without one of its dims, which ``vmap`` maps over."""
+        levels = stack._levels if isinstance(stack, MappedStack) else ()
+        places = stack._index_tensor().movedim(len(levels) + dim, 0)
+        return cls._of_places(stack, places, size, (level, *levels))
+
+    @classmethod
+    def _of_places(cls, like: Any, places: Any, size: Any, levels: Any) -> Self:
+        made = cls._of_cells(like._cells, torch.Size(size), like._device)
+        made._places = places
+        made._member_class = like._member_class
+        made._levels = levels
+        return made
+
+    def _index_tensor(self) -> torch.Tensor:
+        places = self._places
+        assert places is not None  # noqa: S101 - for the type checker
+        return places
+
+    def _moved(self, call: Any, size: torch.Size) -> Any:
+        for _ in self._levels:
+            call = torch.vmap(call)
+        return self._of_places(self, call(self._index_tensor()), size, self._levels)
+
+    def _map_leaves(
+        self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
+    ) -> Any:
+        name = getattr(op, "__name__", op)
+        if name != "_remove_from_leaf" or args[0] not in self._levels:
+            return super()._map_leaves(op, args, prefix, names, tail, lock, k)
+        level, _, dim = args
+        at = self._levels.index(level)
+        levels = (*self._levels[:at], *self._levels[at + 1 :])
+        places = self._index_tensor().movedim(at, len(levels) + dim)
+        if levels:
+            return self._of_places(self, places, prefix, levels)
+        cells = [self._cells[place] for place in places.flatten().tolist()]
+        made = NonTensorStack._of_cells(cells, prefix, self._device)
+        made._member_class = self._member_class
+        return made
+
+    def _twin(self) -> Any:
+        return self._of_places(self, self._places, self._batch_size, self._levels)
+
+    def _deep_twin(self) -> Any:
+        return self._twin()
+
+    def _value(self) -> Any:
+        return LinkedList(self.tolist())
+
+    def tolist(self, *, as_linked_list: bool = False, **kwargs: Any) -> Any:
+        """The values of all elements, those of the dims that are hidden first."""
+        nested = _nested(self._flat(), self._index_tensor().shape)
+        return LinkedList(nested) if as_linked_list else nested
+
+    def _write(self, index: Any, value: Any) -> NoReturn:
+        raise RuntimeError(MSG_MAPPED)
+
+
+MappedStack.__name__ = MappedStack.__qualname__ = "NonTensorStack"
+MappedStack.__module__ = "tensordict.tensorclass"

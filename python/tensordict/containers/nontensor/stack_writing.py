@@ -1,0 +1,236 @@
+"""Writing to a stack of values: at an index, all of it, and new members."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.nontensor.base import (
+    NonTensorOps,
+    is_nothing,
+)
+from tensordict.containers.nontensor.data import (
+    MetaData,
+    NonTensorData,
+    NonTensorDataBase,
+)
+from tensordict.containers.nontensor.data_writing import MSG_COPY_OF_OTHER
+from tensordict.containers.nontensor.positions import on_real_tensors
+from tensordict.ops.copying import replacements
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["StackWriting"]
+
+MSG_ONLY_DATA = "only 'data' keys are supported for NonTensorData."
+MSG_NEW_TYPE = (
+    "Expected new value to be a collection of non-tensor values but got {} instead."
+)
+MSG_NEW_SIZE = (
+    "Batch sizes in tensordicts differs: a row of the stack has batch_size={}, new_value "
+    "has batch_size={}."
+)
+MSG_COPIED_SIZE = (
+    "the values have the batch size {}, and the stack that they are copied into has {}."
+)
+MSG_NOT_SUPPORTED = "The data type {} is not supported within NonTensorStack.update"
+
+
+class StackWriting(NonTensorOps):
+    """What writes to a :class:`NonTensorStack`."""
+
+    if TYPE_CHECKING:
+        stack_dim: int
+        _places: torch.Tensor | None
+
+        def _flat(self) -> list[Any]: ...
+        def _index_tensor(self) -> torch.Tensor: ...
+        def _sized(self, size: torch.Size, cells: list[Any]) -> Self: ...
+
+    # Members --------------------------------------------------------------------------
+
+    def insert(self, index: int, tensordict: Any) -> None:
+        """Add a value, or a row of them, before the one at ``index``.
+
+        Raises:
+            RuntimeError: the stack is locked.
+            TypeError: ``tensordict`` is no collection of values.
+            ValueError: it does not have the batch size of a row.
+        """
+        self._check_unlocked()
+        if not isinstance(tensordict, NonTensorOps):
+            raise TypeError(MSG_NEW_TYPE.format(type(tensordict)))
+        size, dim = self._batch_size, self.stack_dim
+        row = torch.Size([*size[:dim], *size[dim + 1 :]])
+        if tensordict.batch_size != row:
+            raise ValueError(MSG_NEW_SIZE.format(row, tensordict.batch_size))
+        members: list[Any] = [*self.unbind(dim)]
+        members.insert(index, tensordict)
+        self._take(self._non_tensor_stack_type(*members, stack_dim=dim))
+
+    def append(self, tensordict: Any) -> None:
+        """Add a value, or a row of them, at the end. See :meth:`insert`."""
+        self.insert(self._batch_size[self.stack_dim], tensordict)
+
+    def extend(self, tensordict: Any) -> None:
+        """Add several values, or rows of them, at the end. See :meth:`insert`."""
+        added = tensordict
+        if isinstance(tensordict, CollectionProtocol):
+            added = tensordict.unbind(self.stack_dim)
+        for member in added:
+            self.append(member)
+
+    def _take(self, other: Any) -> None:
+        """Take the values of another stack, and its size."""
+        self._cells, self._places = other._cells, other._places
+        self._batch_size = other._batch_size
+
+    # Writing ---------------------------------------------------------------------------------
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write a value, or a list or collection of them, at an index.
+
+        Raises:
+            IndexError: the index does not fit.
+            RuntimeError: the values do not have the shape of what is indexed.
+        """
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
+        ):
+            self.set(index, value)
+            return
+        self._write(index, value)
+
+    def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Self:
+        """Give all elements one value, under the key ``"data"``, or a list theirs.
+
+        Raises:
+            KeyError: it is another key.
+            RuntimeError: the stack is locked.
+            ValueError: there are more or fewer values in the list than in the stack.
+        """
+        if key not in ("data", ("data",)):
+            raise KeyError(MSG_ONLY_DATA)
+        self._check_unlocked()
+        is_many = isinstance(item, (list, StackWriting))
+        self._write((), self._copied(item) if is_many else NonTensorData(item))
+        return self
+
+    @on_real_tensors
+    def _write(self, index: Any, value: Any) -> None:
+        plan = _rust.index_plan(self._batch_size, index)
+        places = self._index_tensor()
+        size = self._batch_size
+        if plan is not None:
+            places, size = places[plan[0]], plan[1]
+        if isinstance(value, list):
+            value = self._non_tensor_stack_type.from_list(value)
+        self._check_item(size, value)
+        if is_nothing(value):
+            return
+        flat = places.flatten().tolist()
+        if isinstance(value, StackWriting):
+            self._put_cells(flat, list(value._flat()))
+            return
+        if isinstance(value, NonTensorDataBase):
+            value = value.data
+        self._put_cells(flat, [value] * len(flat))
+
+    def _written_at(self, at: Any, value: Any) -> Any:
+        self._write(at, value)
+        return self
+
+    def _preallocated(self, at: Any, size: torch.Size) -> Any:
+        made = self._sized(size, [None] * size.numel())
+        made._write(at, self)
+        return made
+
+    def _takes(self, value: Any) -> bool:
+        if isinstance(value, StackWriting):
+            return value._batch_size == self._batch_size
+        return isinstance(value, NonTensorData)
+
+    def _along(self, size: torch.Size) -> Any:
+        """This with each of its values for all of what follows its dims in ``size``."""
+        own = self._batch_size
+        extra = len(size) - len(own)
+        if extra <= 0 or own != size[: len(own)]:
+            return self
+        return self._moved(lambda at: at[(..., *[None] * extra)].expand(size), size)
+
+    def _copied(self, value: Any) -> Any:
+        if isinstance(value, list):
+            value = self._non_tensor_stack_type.from_list(value)
+        if isinstance(value, (int, float)):
+            value = torch.as_tensor(value)
+        if isinstance(value, StackWriting):
+            value = value._along(self._batch_size)
+            if value._batch_size != self._batch_size:
+                raise ValueError(
+                    MSG_COPIED_SIZE.format(value._batch_size, self._batch_size)
+                )
+        elif isinstance(value, (torch.Tensor, MetaData)):
+            raise NotImplementedError(MSG_NOT_SUPPORTED.format(type(value)))
+        elif not isinstance(value, NonTensorData):
+            value = NonTensorData(value)
+        self._check_source(value)
+        return value
+
+    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Take the values of another one.
+
+        Args:
+            input_dict_or_td: the other one: a stack of as many values, or one for all.
+                None changes nothing.
+            *args: have no effect.
+            **kwargs: with ``inplace=True`` this is :meth:`update_`.
+
+        Raises:
+            NotImplementedError: it is something else.
+            RuntimeError: this one is locked.
+            ValueError: it is a stack of another batch size.
+        """
+        if input_dict_or_td is None:
+            return self
+        if not kwargs.get("inplace"):
+            self._check_unlocked()
+        return self.update_(input_dict_or_td)
+
+    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Take the values of another one, which a lock allows. See :meth:`update`."""
+        if input_dict_or_td is None:
+            return self
+        if not isinstance(input_dict_or_td, NonTensorOps):
+            raise NotImplementedError(MSG_NOT_SUPPORTED.format(type(input_dict_or_td)))
+        self._write((), self._copied(input_dict_or_td))
+        return self
+
+    def update_at_(
+        self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
+    ) -> Self:
+        """Write a value, or a stack of them, at an index.
+
+        Raises:
+            RuntimeError: it is a mapping or another collection, or a stack of another
+                shape.
+            TypeError: it is neither of these.
+        """
+        value = input_dict_or_td
+        if isinstance(value, NonTensorOps):
+            if value._is_one:
+                value = NonTensorData(value)
+            self._write(idx, value)
+            return self
+        if isinstance(value, (dict, CollectionProtocol)):
+            raise RuntimeError(MSG_COPY_OF_OTHER)
+        kind = ValueError if isinstance(value, (str, list, tuple)) else TypeError
+        raise kind(MSG_NOT_SUPPORTED.format(type(value)))
+
+    def replace(self, *args: Any, **kwargs: Any) -> Any:
+        """A copy with the values of another one. See :meth:`update`."""
+        changes = replacements(args, kwargs)
+        is_values = isinstance(changes, NonTensorOps)
+        if not is_values and not changes:
+            return self
+        return self._twin().update(changes)
