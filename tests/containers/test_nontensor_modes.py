@@ -106,10 +106,12 @@ def test_pad_sequence_of_one_value_and_of_nested_values():
     assert padded.batch_size == (2, 2)
 
 
-def test_pad_sequence_of_a_value_and_a_tensor_is_an_error():
-    tds = [TensorDict(s="a", batch_size=[1]), TensorDict(s=TensorDict(), batch_size=[])]
-    with pytest.raises(RuntimeError):
-        pad_sequence(tds)
+def test_pad_sequence_leaves_out_what_is_a_value_in_some_only():
+    tds = [
+        TensorDict(s="a", a=torch.ones(1), batch_size=[1]),
+        TensorDict(s={"b": torch.ones(1)}, a=torch.ones(1), batch_size=[1]),
+    ]
+    assert list(pad_sequence(tds).keys()) == ["a"]
 
 
 # Pytrees --------------------------------------------------------------------------------

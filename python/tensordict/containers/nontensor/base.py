@@ -479,7 +479,8 @@ class NonTensorOps(CollectionProtocol):
         """
         if not any(pad_size):
             return self
-        return TensorCollection.pad(self, pad_size, value, inplace, safe)  # type: ignore[arg-type]
+        this: Any = self
+        return TensorCollection.pad(this, pad_size, value, inplace, safe)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """A container of its own with the same values."""
