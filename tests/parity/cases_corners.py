@@ -344,4 +344,56 @@ CASES = [
     """,
         on="flat",
     ),
+    *cases(
+        "other arguments",
+        """
+        td.update_([('a', 0)])
+        td.update_(5)
+        td.update_('ab')
+        td.copy_(5)
+        td.set_('n', {'b': 0})
+        td.set_('n', {'b': [0]})
+        td.rename_keys({'x': 'z', 'y': 'z'})
+        td.rename_keys({'a': 'z', 'y': 'z'}, strict=False)
+        td.gather(0, [0])
+        td.get((('a',),))
+        td.get(('a', 'z'), None)
+        td.get('nope', default=T([2]))
+        td.pop(('a', 'b'), 1)
+        td.keys() & {'a'}
+        0 in td.keys()
+        () in td.keys(True)
+        td.select((('n',), 'b'), strict=False)
+        td.flatten_keys('')
+        td.rename_key_('a', ('a', 'z'))
+        td.update({'z': T([2, 3])}, keys_to_update='z')
+        td.update({'z': T([2, 3])}, keys_to_update=[])
+        td.sum(dim='feature')
+        td.float().mean(dim='feature')
+        td.sum(dim=())
+        td == {}
+        td == None
+        td < 'a'
+        td + 'a'
+        td + np.ones(2)
+        td @ td
+        td.clamp()
+        td.size(dim=5)
+        td.batch_size = None
+        td.names = 5
+        td[0] = 'text'
+        td[0] = None
+        torch.stack([td, 1])
+        torch.sort(td)
+        td.apply(5)
+        td.apply(lambda x: None, filter_empty=False)
+        td.apply(lambda x: x, out=TensorDict({}, [2, 3]))
+        td.to(5)
+        td.to(batch_size=[2])
+        pad(td, (1,))
+        td.load_state_dict({})
+    """,
+        on="flat nested locked",
+        message=False,
+    ),
 ]

@@ -353,7 +353,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         ignore_lock: bool,
     ) -> None:
         if inplace is False:
-            value = _own(value)
+            value = self._own(value)
         with torch.no_grad(), self._opened():
             super()._set_path(
                 path, value, inplace, non_blocking, validated, ignore_lock
@@ -362,6 +362,17 @@ class TensorDictParams(TensorDictBase, nn.Module):
         found = self._param_td._get_entry(path[0], None)
         if isinstance(found, CollectionProtocol):
             _convert(found, bool(self.no_convert))
+
+    def _own(self, value: Any) -> Any:
+        """``value`` with collections that nobody else has: leaves are replaced in it."""
+        if isinstance(value, dict):
+            return {key: self._own(item) for key, item in value.items()}
+        if not isinstance(value, CollectionProtocol) or any(
+            each is self for each in _rust.containers(value)
+        ):
+            # What contains this is refused where it is stored.
+            return value
+        return value.copy()
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
@@ -402,7 +413,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Set the entries of a collection or mapping: they become parameters."""
         if input_dict_or_td is not self:
-            input_dict_or_td = _own(input_dict_or_td)
+            input_dict_or_td = self._own(input_dict_or_td)
         with torch.no_grad(), self._opened():
             super().update(input_dict_or_td, *args, **kwargs)
         _convert(self._param_td, bool(self.no_convert))
@@ -624,15 +635,6 @@ def _set_device(td: Any, device: torch.device | None) -> None:
     for value in list(td._entries().values()):
         if isinstance(value, CollectionProtocol):
             _set_device(value, device)
-
-
-def _own(value: Any) -> Any:
-    """``value`` with collections that nobody else has: their leaves are replaced here."""
-    if isinstance(value, CollectionProtocol):
-        return value.copy()
-    if isinstance(value, dict):
-        return {key: _own(item) for key, item in value.items()}
-    return value
 
 
 def _convert(td: Any, as_buffers: bool, seen: dict[int, Any] | None = None) -> None:

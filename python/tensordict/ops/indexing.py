@@ -244,6 +244,10 @@ class IndexingOps(CollectionProtocol):
         """
         batch_size = self.batch_size
         ndim = len(batch_size)
+        if not isinstance(index, torch.Tensor):
+            kind = type(index).__name__
+            msg = f"gather(): argument 'index' must be Tensor, not {kind}"
+            raise TypeError(msg)
         if not index.dim():
             msg = "len() of a 0-d tensor"
             raise TypeError(msg)

@@ -589,6 +589,7 @@ class KeysOps(CollectionProtocol):
         """
         moves = {_key_path(old): _key_path(new) for old, new in mapping.items()}
         _check_sources(moves)
+        _check_once(moves.values())
         present = {}
         for old, new in moves.items():
             if _rust.contains(self, old):
@@ -652,15 +653,20 @@ def _check_sources(moves: Iterable[tuple[str, ...]]) -> None:
                 raise ValueError(MSG_SOURCES_NESTED.format(outer, inner))
 
 
+def _check_once(destinations: Iterable[tuple[str, ...]]) -> None:
+    """Refuse moves of two entries to one key."""
+    seen = set()
+    for new in destinations:
+        if new in seen:
+            raise ValueError(MSG_DESTINATION_TWICE.format(new))
+        seen.add(new)
+
+
 def _check_destinations(
     td: CollectionProtocol, moves: dict[tuple[str, ...], tuple[str, ...]]
 ) -> None:
     """Refuse moves that would lose an entry."""
-    seen = set()
     for new in moves.values():
-        if new in seen:
-            raise ValueError(MSG_DESTINATION_TWICE.format(new))
-        seen.add(new)
         if any(new[: len(old)] == old for old in moves):
             continue
         if _rust.contains(td, new) and not _is_emptied(td, new, moves):

@@ -147,6 +147,8 @@ class MergingOps(CollectionProtocol):
         source = kwargs if input_dict_or_td is None else input_dict_or_td
         if source is self:
             return self
+        if not isinstance(source, (CollectionProtocol, Mapping)):
+            source = dict(source)
         if kwargs and source is not kwargs:
             source = {**dict(source.items()), **kwargs}
         keys = None

@@ -67,6 +67,7 @@ class StoringOps(CollectionProtocol):
                 and not present._is_non_tensor
             ):
                 # Here all entries must be there, too.
+                value = _rust.validate(self, key, value, non_blocking)
                 present.update_(value, non_blocking=non_blocking)
             else:
                 self._write_into(key, present, value, non_blocking)
