@@ -10,6 +10,9 @@ import torch
 MSG_NO_BATCH_DIMS = (
     "indexing a tensordict with td.batch_dims==0 is not permitted. Got index {}."
 )
+MSG_BROADCAST = (
+    "shape mismatch: indexing tensors could not be broadcast together with shapes {}"
+)
 MSG_OUT_OF_BOUNDS = "index {} is out of bounds for dimension {} with size {}"
 MSG_TOO_MANY = "too many indices for tensor of dimension {}"
 MSG_BAD_INDEX = (

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from tensordict import _rust
+from tensordict import _rust, ragged_leaves
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import MSG_LOCKED, _spliced_names, not_a_value
 from tensordict.indices import (
     _MASK_DTYPES,
     _WHOLE,
+    MSG_BROADCAST,
     MSG_NO_BATCH_DIMS,
     MSG_OUT_OF_BOUNDS,
     MSG_TOO_MANY,
@@ -32,9 +33,6 @@ from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 MSG_MASK = (
     "The shape of the mask {} at index {} does not match the shape of the indexed "
     "tensor {} at index {}"
-)
-MSG_BROADCAST = (
-    "shape mismatch: indexing tensors could not be broadcast together with shapes {}"
 )
 
 
@@ -244,7 +242,10 @@ def _index(td: Any, index: Any, size: Any, names: Any, k: int) -> Any:
     entries = {}
     for key, value in list(td._tensordict.items()):
         if not isinstance(value, special):
-            entries[key] = value[index]
+            nested = value.is_nested
+            entries[key] = (
+                ragged_leaves.at_index(value, index) if nested else value[index]
+            )
         elif isinstance(value, CollectionProtocol):
             entries[key] = _index(value, index, size, names, k)
         else:
@@ -301,6 +302,8 @@ def set_index(td: Any, index: Any, value: Any) -> None:
             written = entry._written_at(at, item)
             if written is not entry:
                 parent._set_entry(key, written)
+        elif isinstance(entry, torch.Tensor) and entry.is_nested:
+            ragged_leaves.write_rows(entry, at, item)
         else:
             entry[... if isinstance(entry, UnbatchedTensor) else at] = item
     for parent, key, item in fresh:
@@ -382,6 +385,8 @@ def _plan_fill(
             raise not_a_value(key, entry, value)
         if is_tensor and isinstance(entry, UnbatchedTensor):
             _check_fits(value, entry, torch.Size([]), 0)
+        elif not isinstance(entry, CollectionProtocol) and entry.is_nested:
+            ragged_leaves.check_rows(entry, at, value)
         elif is_tensor and not isinstance(entry, CollectionProtocol):
             _check_fits(value, entry, size, k)
         writes.append((td, key, entry, value))
@@ -420,6 +425,8 @@ def _plan_index(
             if isinstance(entry, UnbatchedTensor):
                 # All elements share it: it is written whole.
                 _check_fits(item, entry, torch.Size([]), 0)
+            elif entry.is_nested:
+                ragged_leaves.check_rows(entry, at, item)
             else:
                 _check_fits(item, entry, size, k)
             writes.append((td, key, entry, item))
@@ -573,6 +580,8 @@ def _stack_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
 
 def _not_stacked(key: str, group: list[Any], error: RuntimeError) -> RuntimeError:
     """The error of leaves that :func:`torch.stack` refuses, by key if shapes differ."""
+    if any(map(ragged_leaves.is_jagged, group)):
+        return RuntimeError(ragged_leaves.MSG_STACK.format(key))
     shape = group[0].shape
     for item in group:
         if item.shape != shape:
@@ -638,7 +647,7 @@ def cat(tds: Any, dim: int) -> Any:
             if key not in entries:
                 raise _cat_keys(len(group), entries, mine)
             item = entries[key]
-            if isinstance(item, special):
+            if isinstance(item, special) or item.is_nested:
                 is_plain = False
             group.append(item)
         if is_plain:
@@ -655,7 +664,7 @@ def _cat_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
         return cat(group, dim)
     if any(containers):
         raise RuntimeError(MSG_STACK_KIND.format(key))
-    return joined_leaves(group, dim, size, torch.cat)
+    return joined_leaves(group, dim, size, ragged_leaves.cat_leaves)
 
 
 def _cat_keys(position: int, other: Any, first: Any) -> KeyError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tensordict import ragged_leaves
 from tensordict.common import (
     MSG_BAD_KEY,
     MSG_INPLACE,
@@ -572,7 +573,10 @@ def copy_into(
             raise KeyError(
                 MSG_NOT_IN_DESTINATION.format(path[0] if len(path) == 1 else path)
             )
-    if targets:
+    if any(target.is_nested for target in targets):
+        lists = [targets, values, non_blocking]
+        ragged_leaves.foreach_leaves(torch._foreach_copy_, lists)
+    elif targets:
         torch._foreach_copy_(targets, values, non_blocking)
     for target, value in held:
         target.update_(value)

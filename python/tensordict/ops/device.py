@@ -11,6 +11,7 @@ from tensordict import _rust
 from tensordict.common import MSG_LOCKED
 from tensordict.ops.families import cast_leaves
 from tensordict.protocol import CollectionProtocol
+from tensordict.ragged_leaves import is_jagged
 from tensordict.storage import consolidated
 
 __all__ = ["DeviceOps", "normalize_device"]
@@ -316,11 +317,20 @@ class DeviceOps(CollectionProtocol):
         leaves = _rust.leaves(self)
         if not count_duplicates:
             leaves = list({id(leaf): leaf for leaf in leaves}.values())
-        return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+        return sum(map(_num_bytes, leaves))
 
     def as_tensor(self) -> Self:
         """Give the leaves as plain tensors where they offer it (``as_tensor``)."""
         return _rust.map_leaves(self, _as_tensor, (), None, True, 0, True)
+
+
+def _num_bytes(leaf: torch.Tensor) -> int:
+    """The bytes of all elements, of a jagged tensor with what tells its rows apart."""
+    own = leaf.numel() * leaf.element_size()
+    if not is_jagged(leaf):
+        return own
+    parts = leaf.offsets(), leaf.lengths()
+    return own + sum(_num_bytes(part) for part in parts if part is not None)
 
 
 def _pinned(leaf: torch.Tensor) -> torch.Tensor:

@@ -466,6 +466,10 @@ class RearrangingOps(CollectionProtocol):
         """
         if mask_key is not None:
             raise RuntimeError(MSG_MASK_KEY)
+        if any(leaf.is_nested for leaf in _rust.leaves(self)):
+            from tensordict.ragged_leaves import padded
+
+            return _rust.map_leaves(self, padded, (padding,))
         return _rust.clone_structure(self)
 
     def pack(

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PySlice, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 use crate::ffi;
-use crate::imports::Imports;
+use crate::imports::{Imports, from_twin};
 use crate::state;
 
 /// What a value of a container is to a walk.
@@ -116,6 +117,44 @@ pub(crate) fn resized_unbatched<'py>(
     let name = imports.names.method_with_batch_size.bind(value.py());
     value.call_method1(name, (size,)).map(Some)
 }
+
+/// Whether the leaf `value`, of a type of its own, is a nested tensor.
+pub(crate) fn is_nested(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if std::ptr::addr_eq(value.get_type_ptr(), imports.tensor.as_ptr()) {
+        return Ok(false);
+    }
+    match value.getattr_opt(imports.names.is_nested.bind(value.py()))? {
+        Some(nested) => nested.is_truthy(),
+        None => Ok(false),
+    }
+}
+
+/// What `op` makes of a leaf that torch refused with `error`: rows of a nested tensor.
+///
+/// # Errors
+/// `error`, where `tensordict.ragged_leaves` does not do it either.
+#[cold]
+pub(crate) fn rescued<'py>(
+    imports: &Imports,
+    op: &Bound<'py, PyAny>,
+    leaf: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyTuple>,
+    error: PyErr,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = leaf.py();
+    let nested = leaf.getattr_opt(imports.names.is_nested.bind(py))?;
+    let is_nested = nested.is_some_and(|nested| nested.is_truthy().unwrap_or(false));
+    let is_refusal =
+        error.is_instance_of::<PyRuntimeError>(py) || error.is_instance_of::<PyValueError>(py);
+    if !is_nested || !is_refusal {
+        return Err(error);
+    }
+    let made = from_twin(py, RAGGED_LEAVES, "map_leaf", (op, leaf, arguments))?;
+    if made.is_none() { Err(error) } else { Ok(made) }
+}
+
+/// Where the functions of nested leaves are.
+pub(crate) const RAGGED_LEAVES: &str = "tensordict.ragged_leaves";
 
 /// Whether a foreign container is one value that is no tensor.
 pub(crate) fn is_non_tensor(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -5,13 +5,14 @@
 //! `tensordict.interop.foreach_twins`. What an operand is decides whether it can be done
 //! here: each function gives None before it has called anything where it cannot.
 
+use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyFloat, PyInt, PyList, PyTuple};
 
 use crate::aligning::{align, rebuild_as};
 use crate::container::{self, Kind, kind};
 use crate::ffi;
-use crate::imports::{Imports, imports};
+use crate::imports::{Imports, from_twin, imports};
 use crate::storing::batch_size_of;
 use crate::walks::{leaves, rebuild_with};
 
@@ -61,6 +62,22 @@ fn lists<'py>(
     Ok(Some(lists))
 }
 
+/// `op(*lists)`; leaf by leaf where torch has no such function of nested tensors.
+fn called<'py>(
+    py: Python<'py>,
+    op: &Bound<'py, PyAny>,
+    lists: &[Bound<'py, PyAny>],
+) -> PyResult<Bound<'py, PyAny>> {
+    ffi::call(op, lists).or_else(|error| {
+        if !error.is_instance_of::<PyNotImplementedError>(py) {
+            return Err(error);
+        }
+        let arguments = (op, PyList::new(py, lists)?);
+        let made = from_twin(py, container::RAGGED_LEAVES, "foreach_leaves", arguments)?;
+        if made.is_none() { Err(error) } else { Ok(made) }
+    })
+}
+
 /// A container of the leaves that `op(leaves, *operands)` gives, with names and lock.
 #[pyfunction]
 #[pyo3(signature = (td, op, operands = None), text_signature = "(td, op, operands=())")]
@@ -77,7 +94,7 @@ fn foreach<'py>(
     let values = if lists[0].is_empty()? {
         lists[0].clone()
     } else {
-        ffi::call(op, &lists)?
+        called(td.py(), op, &lists)?
     };
     rebuild_with(imports, td, &values, true, true).map(Some)
 }
@@ -97,7 +114,7 @@ fn foreach_inplace<'py>(
         return Ok(false);
     };
     if !lists[0].is_empty()? {
-        ffi::call(op, &lists)?;
+        called(py, op, &lists)?;
     }
     if !container::is_dense(imports, td)? {
         let name = imports.names.method_store_leaves.bind(py);

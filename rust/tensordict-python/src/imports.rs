@@ -30,6 +30,8 @@ names! {
     dim_names = "_td_dim_names",
     is_dense = "_is_dense",
     is_non_tensor = "_is_non_tensor",
+    is_nested = "is_nested",
+    method_getitem = "__getitem__",
     is_locked = "_is_locked",
     lock_parents = "_lock_parents_weakrefs",
     method_new = "__new__",

@@ -298,7 +298,14 @@ impl<'py> ReadAt<'_, 'py> {
             Ok(Some(match kind(imports, value)? {
                 Kind::Leaf => match container::resized_unbatched(imports, value, &size)? {
                     Some(whole) => whole,
-                    None => self.call.call(value)?,
+                    None => match self.call.call(value) {
+                        Ok(part) => part,
+                        Err(error) => {
+                            let op = imports.names.method_getitem.bind(py).as_any();
+                            let arguments = PyTuple::new(py, [self.place])?;
+                            container::rescued(imports, op, value, &arguments, error)?
+                        }
+                    },
                 },
                 Kind::Dense => self.walk(value)?,
                 Kind::Foreign => {
@@ -373,6 +380,7 @@ impl<'py> WriteAt<'py> {
         for entry in ffi::dict_values(&container::entries(self.imports, td)?) {
             match kind(self.imports, &entry)? {
                 Kind::Leaf if container::is_unbatched(self.imports, &entry) => return Ok(false),
+                Kind::Leaf if container::is_nested(self.imports, &entry)? => return Ok(false),
                 Kind::Leaf => self.writes.push((entry, value.clone())),
                 Kind::Dense => {
                     if !self.fill(&entry, value)? {

@@ -56,6 +56,7 @@ const SPREADING_METHODS: [&str; 5] = ["view", "reshape", "expand", "permute", "r
 /// What is called on each leaf of a container.
 struct LeafCall<'a, 'py> {
     imports: &'static Imports,
+    op: &'a Bound<'py, PyAny>,
     call: RepeatedCall<'a, 'py>,
     // The same call on plain tensors, with the head of the list spread over the arguments.
     spread: Option<RepeatedCall<'a, 'py>>,
@@ -99,6 +100,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         };
         Ok(Self {
             imports,
+            op,
             call: RepeatedCall::new(operation, arguments),
             spread,
             keeps_cpu,
@@ -110,6 +112,11 @@ impl<'a, 'py> LeafCall<'a, 'py> {
     }
 
     fn call(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.call_torch(leaf)
+            .or_else(|error| container::rescued(self.imports, self.op, leaf, self.arguments, error))
+    }
+
+    fn call_torch(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if leaf.get_type().is(&self.imports.tensor) {
             if self.spread.is_some() {
                 return self.call_spread(leaf);

@@ -363,6 +363,9 @@ class CombiningOps(CollectionProtocol):
         if not all(_is_alike(td, self) for td in tds):
             return _rust.stack([_dense(td) for td in tds], dim)
         at = dim - (dim > own)
+        if any(leaf.is_nested for leaf in _rust.leaves(self)):
+            # torch stacks no nested tensors: the stacks are kept apart, too.
+            return self._stack_lazily(list(tds), dim, None)
         members = [
             _rust.stack(list(group), at)
             for group in zip(*(td.tensordicts for td in tds), strict=True)

@@ -16,6 +16,10 @@ MSG_STACK = (
     "{}. To read them, pass as_padded_tensor=True, as_nested_tensor=True or "
     "as_list=True to get()."
 )
+MSG_NESTED_ROWS = (
+    "Cannot build a nested tensor from entries that are nested tensors themselves: the "
+    "members of this stack are stacks, or hold nested tensors. Pass as_list=True."
+)
 MSG_PADDING_SIDE = "padding_side must be 'left' or 'right', got {!r}."
 
 
@@ -85,4 +89,6 @@ def as_nested(values: list[torch.Tensor], layout: torch.layout | None) -> torch.
     """The tensors as the rows of a nested tensor, a jagged one by default."""
     if layout is None:
         layout = torch.jagged
+    if any(value.is_nested for value in values):
+        raise ValueError(MSG_NESTED_ROWS)
     return torch.nested.as_nested_tensor(values, layout=layout)

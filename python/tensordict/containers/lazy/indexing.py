@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict.indices import (
+    MSG_BROADCAST,
     MSG_NO_BATCH_DIMS,
     MSG_OUT_OF_BOUNDS,
     MSG_TOO_MANY,
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Pick", "Plan", "plan_index"]
 
-MSG_BROADCAST = (
-    "shape mismatch: indexing tensors could not be broadcast together with shapes {}"
-)
 _WHOLE = slice(None)
 _MASKS = (torch.bool, torch.uint8)
 

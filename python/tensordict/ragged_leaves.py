@@ -1,0 +1,227 @@
+"""Operations that torch lacks for nested tensors, as leaves of a container.
+
+A jagged tensor ``[B, *, ...]`` has its rows side by side in one tensor of values. torch
+takes a single row of it and works on all elements; it cannot take several rows, join
+nested tensors along their first dim, or put them in a ``_foreach_`` call. The walks over
+containers come here for a leaf that torch has refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+__all__ = [
+    "at_index",
+    "cat_leaves",
+    "check_rows",
+    "foreach_leaves",
+    "is_jagged",
+    "map_leaf",
+    "padded",
+    "write_rows",
+]
+
+MSG_ROWS = "cannot write {} rows into {} rows of a nested tensor."
+MSG_ROW = "cannot write a row of shape {} into one of shape {} of a nested tensor."
+
+MSG_STACK = (
+    "Cannot stack the tensordicts: the entry {!r} is a jagged nested tensor, and stacking "
+    "jagged nested tensors along their batch dim would need a second ragged dim, which "
+    "torch does not have. Use lazy_stack to keep them apart."
+)
+
+
+def is_jagged(leaf: Any) -> bool:
+    """Whether a leaf is a nested tensor of the jagged layout."""
+    return isinstance(leaf, torch.Tensor) and leaf.layout is torch.jagged
+
+
+def at_index(leaf: Any, index: Any) -> Any:
+    """``leaf[index]``, of several rows of a nested tensor, too."""
+    if isinstance(leaf, torch.Tensor) and leaf.is_nested:
+        rows = _indexed(leaf, index)
+        if rows is not None:
+            return rows
+    return leaf[index]
+
+
+def map_leaf(op: Any, leaf: Any, args: tuple[Any, ...]) -> Any:
+    """``op(leaf, *args)`` for what torch refuses; None where it is not done here either.
+
+    Args:
+        op: the name of a method, as of :func:`tensordict._rust.map_leaves`.
+        leaf: a leaf of any kind.
+        args: its arguments.
+    """
+    if not leaf.is_nested:
+        return None
+    if op == "__getitem__":
+        return _indexed(leaf, args[0])
+    if op == "split_with_sizes" and args[-1] == 0:
+        return [_sliced(leaf, *bounds) for bounds in _bounds_of(args[0])]
+    if op == "tensor_split" and args[-1] == 0:
+        stops = [*args[0], leaf.size(0)]
+        starts = [0, *args[0]]
+        return list(map(_sliced, [leaf] * len(stops), starts, stops))
+    return None
+
+
+def _bounds_of(sizes: Any) -> list[tuple[int, int]]:
+    bounds, start = [], 0
+    for size in sizes:
+        bounds.append((start, start + size))
+        start += size
+    return bounds
+
+
+def _rebuilt(leaf: Any, values: torch.Tensor, offsets: Any, lengths: Any) -> Any:
+    return torch.nested.nested_tensor_from_jagged(
+        values, offsets=offsets, lengths=lengths, jagged_dim=leaf._ragged_idx
+    )
+
+
+def _strided(leaf: Any, positions: list[int]) -> Any:
+    """Some rows of a nested tensor of the strided layout; None for no rows."""
+    rows = leaf.unbind()
+    chosen = [rows[at] for at in positions]
+    return torch.nested.as_nested_tensor(chosen) if chosen else None
+
+
+def _sliced(leaf: Any, start: int, stop: int) -> Any:
+    """Some rows that follow one another: a view of them."""
+    if not is_jagged(leaf):
+        return _strided(leaf, list(range(start, stop)))
+    offsets = leaf.offsets()[start : stop + 1]
+    lengths = leaf.lengths()
+    if lengths is not None:
+        lengths = lengths[start:stop]
+    first, last = offsets[0].item(), offsets[-1].item()
+    values = leaf.values().narrow(leaf._ragged_idx - 1, first, last - first)
+    return _rebuilt(leaf, values, offsets - first, lengths)
+
+
+def _indexed(leaf: Any, index: Any) -> Any:
+    """The rows at an index of the first dim; None for any other index."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    while items and (
+        items[-1] is Ellipsis
+        or (isinstance(items[-1], slice) and items[-1] == slice(None))
+    ):
+        items.pop()
+    if len(items) != 1:
+        return leaf if not items else None
+    item = items[0]
+    count = leaf.size(0)
+    if isinstance(item, slice):
+        rows = range(count)[item]
+        if rows.step == 1:
+            return _sliced(leaf, rows.start, max(rows.start, rows.stop))
+        item = torch.tensor(list(rows), dtype=torch.long)
+    elif not isinstance(item, (torch.Tensor, list, range)) or item is None:
+        return None
+    positions = torch.arange(count, device=leaf.device)[item]
+    return _rows(leaf, positions) if positions.dim() == 1 else None
+
+
+def _rows(leaf: Any, positions: torch.Tensor) -> Any:
+    """The rows at some positions, copied side by side."""
+    if not is_jagged(leaf):
+        return _strided(leaf, positions.tolist())
+    offsets, lengths = leaf.offsets(), leaf.lengths()
+    if lengths is None:
+        lengths = offsets.diff()
+    starts, taken = offsets[positions], lengths[positions]
+    new_offsets = torch.cat([taken.new_zeros(1), taken.cumsum(0)])
+    # For each element of the result its place among the values.
+    shift = torch.repeat_interleave(starts - new_offsets[:-1], taken)
+    places = torch.arange(len(shift), device=shift.device) + shift
+    values = leaf.values().index_select(leaf._ragged_idx - 1, places)
+    return _rebuilt(leaf, values, new_offsets, None)
+
+
+def cat_leaves(leaves: list[Any], dim: int) -> Any:
+    """``torch.cat``, of nested tensors along their first dim, too."""
+    if dim != 0 or not all(leaf.is_nested for leaf in leaves):
+        return torch.cat(leaves, dim)
+    if not all(map(is_jagged, leaves)):
+        return torch.nested.as_nested_tensor(
+            [row for leaf in leaves for row in leaf.unbind()]
+        )
+    whole = [
+        leaf if leaf.lengths() is None else _rows(leaf, torch.arange(leaf.size(0)))
+        for leaf in leaves
+    ]
+    first = whole[0]
+    values = torch.cat([leaf.values() for leaf in whole], first._ragged_idx - 1)
+    lengths = torch.cat([leaf.offsets().diff() for leaf in whole])
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return _rebuilt(first, values, offsets, None)
+
+
+def foreach_leaves(op: Any, lists: list[Any]) -> list[Any] | None:
+    """``op``, a ``torch._foreach_*`` function, leaf by leaf; None where none is nested.
+
+    A function whose name ends with ``_`` writes into the first list.
+    """
+    leaves = lists[0]
+    if not any(leaf.is_nested for leaf in leaves):
+        return None
+    name = op.__name__.removeprefix("_foreach_")
+    rows = (
+        [each[at] if isinstance(each, (list, tuple)) else each for each in lists]
+        for at in range(len(leaves))
+    )
+    if name == "copy_":
+        for leaf, value, *more in rows:
+            if leaf.is_nested:
+                write_rows(leaf, slice(None), value)
+            else:
+                leaf.copy_(value, *more)
+        return leaves
+    if name.endswith("_"):
+        return [getattr(leaf, name)(*operands) for leaf, *operands in rows]
+    function = getattr(torch, name, None) or getattr(operator, name)
+    return [function(*row) for row in rows]
+
+
+def _row_pairs(leaf: Any, index: Any, value: Any) -> list[tuple[Any, Any]]:
+    """The rows of a nested leaf at an index, each with its part of a value."""
+    positions = torch.arange(leaf.size(0))[index]
+    rows = leaf.unbind()
+    targets = [rows[at] for at in positions.reshape(-1).tolist()]
+    values = [value] * len(targets)
+    is_row_each = isinstance(value, torch.Tensor) and bool(positions.dim())
+    if is_row_each and (
+        value.is_nested or (value.dim() and len(value) == len(targets))
+    ):
+        values = list(value.unbind(0))
+    if len(values) != len(targets):
+        raise RuntimeError(MSG_ROWS.format(len(values), len(targets)))
+    return list(zip(targets, values, strict=True))
+
+
+def check_rows(leaf: Any, index: Any, value: Any) -> None:
+    """Raise where a value does not fit the rows of a nested leaf at an index.
+
+    Raises:
+        RuntimeError: there are other rows, or one has another shape.
+    """
+    for row, each in _row_pairs(leaf, index, value):
+        if isinstance(each, torch.Tensor) and each.dim() and each.shape != row.shape:
+            raise RuntimeError(MSG_ROW.format(list(each.shape), list(row.shape)))
+
+
+def write_rows(leaf: Any, index: Any, value: Any) -> None:
+    """Write into the rows of a nested leaf at an index."""
+    for row, each in _row_pairs(leaf, index, value):
+        row.copy_(torch.as_tensor(each))
+
+
+def padded(leaf: Any, padding: float) -> Any:
+    """A nested leaf as an ordinary tensor, its rows filled up; any other one as it is."""
+    if not leaf.is_nested:
+        return leaf
+    return torch.nested.to_padded_tensor(leaf, padding)
