@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
+    import numpy as np
     import torch
 
 __all__ = [
@@ -51,8 +52,9 @@ __all__ = [
 NestedKeyLike = str | tuple[Any, ...]
 
 if TYPE_CHECKING:
-    _IndexPart: TypeAlias = int | slice | torch.Tensor | types.EllipsisType | None
-    BatchIndex: TypeAlias = _IndexPart | list[int] | range | tuple[_IndexPart, ...]
+    _Array: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | list[int] | list[bool]
+    _IndexPart: TypeAlias = int | slice | _Array | range | types.EllipsisType | None
+    BatchIndex: TypeAlias = _IndexPart | tuple[_IndexPart, ...]
     """What an index along the batch dims may be, as far as types tell it from a key."""
 
 

@@ -16,18 +16,35 @@ import tensordict
 FOLDER = Path(__file__).parent
 PROGRAMS = sorted(path for path in FOLDER.glob("*.py") if path.name != "test_typing.py")
 PACKAGE = Path(tensordict.__file__).parent.parent
+# Pyright has no plugins: of a decorated class it knows the fields alone.
+NEEDS_PLUGIN = "decorator_form.py"
+
+CAUGHT = {
+    "Data()": "call-arg",
+    "Data(torch.zeros(3), batch_size='three')": "arg-type",
+    "Data(torch.zeros(3), size=[3])": "call-arg",
+    "Data(torch.zeros(3)).missing": "attr-defined",
+    "Data(torch.zeros(3)).a = 'text'": "assignment",
+    "Data(torch.zeros(3))[0].a.missing": "attr-defined",
+}
+"""Mistakes, and what mypy calls them."""
 
 
-def check(command: list[str], program: Path) -> None:
-    """Assert that a checker has nothing to say of a program."""
+def run(command: list[str]) -> str:
+    """What a checker says."""
     environment = {**os.environ, "MYPYPATH": str(PACKAGE), "PYTHONPATH": str(PACKAGE)}
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, check=False
     )
     # A checker answers 1 where it found something, in the package or in the program.
-    assert done.returncode in (0, 1), done.stderr
-    said = [line for line in done.stdout.splitlines() if program.name in line]
-    assert not said, "\n".join(said)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout
+
+
+def check(said: str, program: Path) -> None:
+    """Assert that a checker has nothing to say of a program."""
+    lines = [line for line in said.splitlines() if program.name in line]
+    assert not lines, "\n".join(lines)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
@@ -35,16 +52,48 @@ def test_runs(program):
     runpy.run_path(str(program))
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("mypy"), reason="needs mypy")
+@pytest.fixture(scope="module")
+def mypy(tmp_path_factory):
+    """The command that runs mypy with the plugin."""
+    if not importlib.util.find_spec("mypy"):
+        pytest.skip("needs mypy")
+    cache = tmp_path_factory.mktemp("mypy")
+    config = str(FOLDER / "mypy.ini")
+    command = [sys.executable, "-m", "mypy", "--config-file", config]
+    return [*command, "--cache-dir", str(cache)]
+
+
+@pytest.fixture(scope="module")
+def mypy_says(mypy):
+    return run([*mypy, *map(str, PROGRAMS)])
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_mypy_strict(program, tmp_path):
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path)]
-    check([*command, str(program)], program)
+def test_mypy_strict(program, mypy_says):
+    check(mypy_says, program)
+
+
+@pytest.mark.parametrize(
+    "form", ["class Data(TensorClass):", "@tensorclass\nclass Data:"]
+)
+def test_mypy_finds_mistakes(form, mypy, tmp_path):
+    head = "import torch\nfrom tensordict import TensorClass, tensorclass\n"
+    lines = [f"{head}{form}\n    a: torch.Tensor", *CAUGHT]
+    program = tmp_path / "mistakes.py"
+    program.write_text("\n".join(lines))
+    first = lines[0].count("\n") + 2
+    said = run([*mypy, str(program)])
+    for number, (line, code) in enumerate(CAUGHT.items(), first):
+        found = [each for each in said.splitlines() if f".py:{number}: " in each]
+        assert len(found) == 1, (line, said)
+        assert found[0].endswith(f"[{code}]"), line
 
 
 @pytest.fixture(scope="module")
 def pyright():
     """The command that runs pyright, whose first call fetches the program itself."""
+    if not importlib.util.find_spec("pyright"):
+        pytest.skip("needs pyright")
     command = [sys.executable, "-m", "pyright"]
     done = subprocess.run([*command, "--version"], capture_output=True, check=False)
     if done.returncode:
@@ -52,7 +101,15 @@ def pyright():
     return [*command, "--pythonpath", sys.executable]
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("pyright"), reason="needs pyright")
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_pyright(program, pyright):
-    check([*pyright, str(program)], program)
+@pytest.fixture(scope="module")
+def pyright_says(pyright):
+    return run([*pyright, *map(str, PROGRAMS)])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [path for path in PROGRAMS if path.name != NEEDS_PLUGIN],
+    ids=lambda path: path.stem,
+)
+def test_pyright(program, pyright_says):
+    check(pyright_says, program)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import torch
 
@@ -13,10 +13,9 @@ from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensordict.collection import TensorDictBase
     from tensordict.protocol import NestedKeyLike
 
-    T = TypeVar("T", bound=TensorDictBase)
+    T = TypeVar("T", bound=CollectionProtocol | torch.Tensor)
 
 __all__ = [
     "JoiningOps",
@@ -248,7 +247,7 @@ def stack(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
     """
     if not isinstance(input[0], CollectionProtocol):
         _check_no_collection(input)
-        return torch.stack(input, dim, out=out)
+        return cast("Any", torch.stack)(input, dim, out=out)
     return stack_collections(input, dim, out)
 
 
@@ -277,7 +276,7 @@ def cat(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
     """
     if not isinstance(input[0], CollectionProtocol):
         _check_no_collection(input)
-        return torch.cat(input, dim, out=out)
+        return cast("Any", torch.cat)(input, dim, out=out)
     return cat_collections(input, dim, out)
 
 

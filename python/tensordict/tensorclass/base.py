@@ -34,6 +34,7 @@ from tensordict.tensorclass.fields import OPTIONS, prepare
 from tensordict.tensorclass.files import load_class, plan_class
 
 if TYPE_CHECKING:
+    from abc import ABCMeta
     from collections.abc import Callable, Iterator, Sequence
 
     from tensordict.protocol import BatchIndex
@@ -94,13 +95,15 @@ if TYPE_CHECKING:
         def __get__(self, tc: object, owner: Any = None) -> list[str | None]: ...
         def __set__(self, tc: object, names: Sequence[str | None] | None) -> None: ...
 
-    @dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
-    class _DataclassLike(TensorCollection): ...
+    # A metaclass and not a base class: of that a class is neither frozen nor not, so
+    # that its subclasses may be either.
+    @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
+    class _DataclassLike(ABCMeta): ...
 else:
-    _DataclassLike = TensorCollection
+    _DataclassLike = type(TensorCollection)
 
 
-class TensorClass(_DataclassLike):
+class TensorClass(TensorCollection, metaclass=_DataclassLike):
     """A collection with typed fields: subclasses declare them as a dataclass does.
 
     A subclass gets an ``__init__`` with an argument per field, and ``batch_size``,
@@ -184,8 +187,7 @@ class TensorClass(_DataclassLike):
         flags = item if isinstance(item, tuple) else (item,)
         if not all(flag in OPTIONS for flag in flags):
             raise TypeError(MSG_OPTIONS.format(OPTIONS, flags))
-        # Checkers take the hash of instances for that of the class.
-        return _with_flags(cls, flags)  # type: ignore[arg-type]
+        return _with_flags(cls, flags)
 
     if not TYPE_CHECKING:
 
@@ -315,8 +317,7 @@ class TensorClass(_DataclassLike):
         if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
             if cls._frozen:
                 made._thaw()
-            # Checkers take the hash of instances for that of the class.
-            defaults = _init_var_defaults(cls)  # type: ignore[arg-type]
+            defaults = _init_var_defaults(cls)
             made.__post_init__(*defaults)
             if cls._frozen:
                 object.__setattr__(made, "_is_initialized", True)
