@@ -396,4 +396,19 @@ CASES = [
         on="flat nested locked",
         message=False,
     ),
+    *cases(
+        "view in place",
+        """
+        v = td._get_sub_tensordict(slice(0, 1)); v.update_({'a': T(v['a'].shape, start=3)[None, None]})
+        v = td._get_sub_tensordict(0); v.update_({'n': {'nope': T([3])}})
+        v = td._get_sub_tensordict(0); v.update_({'n': {'nope': T([3])}, 'a': T([7, 7, 7])})
+        v = td._get_sub_tensordict(0); v.update_({'n': {'b': T(v['n', 'b'].shape, 'int64', start=5)}})
+        v = td._get_sub_tensordict(0); v.update_({('n', 'b'): T(v['n', 'b'].shape, 'int64', start=5)})
+        v = td._get_sub_tensordict(0); v.update_({'a': T([3]), 'n': {'b': T(v['n', 'b'].shape, 'int64')}}, keys_to_update=['n'])
+        v = td._get_sub_tensordict(0); v.view(size=[-1])
+        v = td._get_sub_tensordict(0); v.view(size=v.shape)
+    """,
+        on="nested",
+        message=False,
+    ),
 ]

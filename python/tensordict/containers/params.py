@@ -641,6 +641,8 @@ def _convert(td: Any, as_buffers: bool, seen: dict[int, Any] | None = None) -> N
     """Replace the leaves of a container, locked or not, by parameters and buffers."""
     from tensordict.containers.lazy import LazyStackedTensorDict
 
+    if td._is_non_tensor:
+        return
     if isinstance(td, LazyStackedTensorDict):
         raise RuntimeError(MSG_LAZY)
     if seen is None:

@@ -419,7 +419,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):
             if wanted and self._source._get_entry(name, NO_DEFAULT) is NO_DEFAULT:
                 raise missing_key(self, name)
         plain = self._shown()
-        _rust.copy_into(plain, source, keys, non_blocking)
+        _rust.copy_into(plain, _fitted(plain, source), keys, non_blocking)
         self._store(iter(_rust.leaves(plain)))
 
     def update(  # type: ignore[override]
@@ -529,7 +529,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):
     def view(self, *shape: Any, **kwargs: Any) -> Self:
         """Refused, but for the shape that it has: use :meth:`reshape`."""
         given = shape[0] if shape and isinstance(shape[0], (list, tuple)) else shape
-        if -1 in given:
+        if -1 in (*given, *kwargs.get("size", ())):
             raise RuntimeError(MSG_SHAPE.format("view", "`reshape` or "))
         return super().view(*shape, **kwargs)
 
@@ -693,6 +693,32 @@ class _SubTensorDict(PlainWalks, TensorDictBase):
         """Refused: detach the collection it belongs to."""
         msg = "Detaching a sub-tensordict in-place cannot be done."
         raise RuntimeError(msg)
+
+
+def _fitted(part: Any, source: Any) -> dict[Any, Any]:
+    """The entries of ``source``, without leading dims of one that those of ``part`` lack.
+
+    Raises:
+        KeyError: a nested collection of ``part`` lacks an entry.
+    """
+    fitted = {}
+    for key, value in list(source.items()):
+        entry = _rust.get(part, key, None)
+        if isinstance(entry, torch.Tensor) and isinstance(value, torch.Tensor):
+            spare = value.dim() - entry.dim()
+            if spare > 0 and set(value.shape[:spare]) == {1}:
+                value = value.reshape(value.shape[spare:])
+        elif _is_branch(entry) and (_is_branch(value) or isinstance(value, dict)):
+            for name in value.keys():  # noqa: SIM118 (its own `keys`)
+                if not _rust.contains(entry, name):
+                    raise missing_key(entry, name)
+            value = _fitted(entry, value)
+        fitted[key] = value
+    return fitted
+
+
+def _is_branch(value: Any) -> bool:
+    return isinstance(value, CollectionProtocol) and not value._is_non_tensor
 
 
 _SubTensorDict.__module__ = "tensordict._td"
