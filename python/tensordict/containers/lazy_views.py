@@ -305,6 +305,11 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):
             if self._source._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
                 self._set_entry(key, entry)
 
+    def del_(self, key: Any) -> Self:
+        """Remove an entry of the container that is viewed."""
+        self._source.del_(key)
+        return self
+
     def rename_key_(self, old_key: Any, new_key: Any, safe: bool = False) -> Self:
         """Rename an entry of the container that is viewed."""
         self._source.rename_key_(old_key, new_key, safe=safe)
@@ -372,7 +377,8 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
         """The same view of the container with its entries nested."""
-        return self._of_source(self._source.unflatten_keys(separator, inplace))
+        nested = self._source.unflatten_keys(separator, inplace)
+        return self if inplace else self._of_source(nested)
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
         """Drop the entries at ``keys``, in an ordinary container."""

@@ -413,6 +413,12 @@ class _SubTensorDict(PlainWalks, TensorDictBase):
         self._set_entry(key, value)
 
     def _copy_into(self, source: Any, keys: Any, non_blocking: bool) -> None:
+        whole = self._source
+        is_stack = not whole._is_dense and whole._member_operands(()) is not None
+        if is_stack and keys is None and isinstance(source, CollectionProtocol):
+            # The members that are touched may have entries that the stack does not show.
+            whole.update_at_(source, self.idx)
+            return
         for key in source.keys():  # noqa: SIM118 (its own `keys`)
             name = key if isinstance(key, str) else _rust.unravel_key_to_tuple(key)[0]
             wanted = keys is None or any(path[0] == name for path in keys)

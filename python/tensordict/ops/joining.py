@@ -93,7 +93,10 @@ class JoiningOps(CollectionProtocol):
             >>> td.to_lazystack(0).tensordicts[0]["a"].shape
             torch.Size([4])
         """
-        dim = dim + len(self.batch_size) if dim < 0 else dim
+        ndim = len(self.batch_size)
+        if not -ndim <= dim < ndim:
+            raise IndexError(MSG_LAZY_DIM.format(dim, ndim))
+        dim = dim + ndim if dim < 0 else dim
         names = self.names if self._has_names() else None
         members = list(self.unbind(dim))
         name = None if names is None else names[dim]
@@ -223,6 +226,9 @@ class JoiningOps(CollectionProtocol):
             torch.Size([6])
         """
         return torch.cat(_leaves_in_order(self, sorted), dim, out=out)
+
+
+MSG_LAZY_DIM = "Incompatible dim {} for tensordict with batch dims {}."
 
 
 def stack(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:

@@ -221,8 +221,8 @@ class CombiningOps(CollectionProtocol):
         """Write into part of an entry, whose members may differ in shape."""
         path = _rust.unravel_key_to_tuple(key)
         if path and not _rust.contains(self, path):
+            self._check_have(self._parts_at(index, None), [path])
             parts = self._parts_at(index, value)
-            self._check_have(parts, [path])
             for target, at, part in parts:
                 target.set_at_(path, part, at)
             return self
@@ -242,7 +242,7 @@ class CombiningOps(CollectionProtocol):
             dim: int | None = self.stack_dim
         else:
             picks, dim = plan.picks, plan.dim
-            if dim is not None and len(plan.shape) > 1:
+            if dim is not None and len(plan.shape) > 1 and value is not None:
                 value = value.flatten(dim, dim + len(plan.shape) - 1)
         parts = [value] * len(picks)
         if dim is not None and isinstance(value, (torch.Tensor, CollectionProtocol)):
@@ -269,11 +269,14 @@ class CombiningOps(CollectionProtocol):
         if "keys_to_update" not in kw:
             is_collection = isinstance(source, CollectionProtocol)
             keys = list(source.keys(True, True) if is_collection else source)
-            if not all(_rust.contains(self, key) for key in keys):
+            if (is_collection and source._has_exclusive_keys) or not all(
+                _rust.contains(self, key) for key in keys
+            ):
                 if not is_collection:
                     source = self._from_dict_at(idx, source)
                 parts = self._parts_at(idx, source)
-                self._check_have(parts, keys)
+                for part in parts:
+                    self._check_have([part], part[-1].keys(True, True))
                 for target, at, part in parts:
                     target.update_at_(part, at)
                 return self

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from tensordict import _rust
 from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
 from tensordict.metatensor import MetaTensor
@@ -148,10 +150,18 @@ class StackKeysOps(CollectionProtocol):
     def empty(self, recurse: bool = False, **kwargs: Any) -> Any:
         """A stack of as many members without entries. See ``TensorDict.empty``."""
         changes = {key for key, value in kwargs.items() if value is not None}
-        if changes - {"device"} or not self.tensordicts:
+        members = self.tensordicts
+        size, dim = kwargs.get("batch_size"), self.stack_dim
+        if size is not None:
+            size = torch.Size(size)
+            if len(size) <= dim or size[dim] != len(members):
+                members = []
+        if changes - {"device", "batch_size"} or not members:
             return super().empty(recurse, **kwargs)
-        device = {key: kwargs[key] for key in kwargs if key == "device"}
-        return self._like([each.empty(recurse, **device) for each in self.tensordicts])
+        inner = {key: kwargs[key] for key in kwargs if key == "device"}
+        if size is not None:
+            inner["batch_size"] = [*size[:dim], *size[dim + 1 :]]
+        return self._like([each.empty(recurse, **inner) for each in members])
 
     def filter_non_tensor_data(self) -> Self:
         """A stack of the tensors alone."""
@@ -229,15 +239,13 @@ class StackKeysOps(CollectionProtocol):
             )
         if any(each.is_locked for each in _rust.containers(self)):
             raise RuntimeError(MSG_LOCKED)
-        held = dict.fromkeys(
-            _rust.unravel_key_to_tuple(key) for key in keys if _rust.contains(self, key)
-        )
+        held = dict.fromkeys(map(_rust.unravel_key_to_tuple, keys))
         for key in keys if strict else ():
             if not _rust.contains(self, key):
                 _rust.getitem(self, key)
         return self._like(
             [
-                each.separates(*held, filter_empty=filter_empty)
+                each.separates(*held, strict=False, filter_empty=filter_empty)
                 for each in self.tensordicts
             ]
         )
@@ -291,6 +299,8 @@ class StackKeysOps(CollectionProtocol):
         Raises:
             KeyError: a member does not have it.
         """
+        if any(each.is_locked for each in self.tensordicts):
+            raise RuntimeError(MSG_LOCKED)
         for each in self.tensordicts:
             each.copy().unlock_().rename_key_(old_key, new_key, safe=safe)
         for each in self.tensordicts:

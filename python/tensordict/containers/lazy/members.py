@@ -127,7 +127,10 @@ class MembersOps(CollectionProtocol):
             if expanded is not None:
                 return expanded
         dense = self._as_dense()
-        return _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)
+        result = _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)
+        if op == "softmax":
+            return self._like(list(result.unbind(dim)))
+        return result
 
     def _expanded_members(self, prefix: torch.Size, names: Any, k: int) -> Any:
         """The members expanded where they cannot be stacked; None where they can."""

@@ -461,7 +461,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def to_lazystack(self, dim: int = 0) -> Any:
         """A stack along ``dim``: this one where it is that."""
         ndim = len(self._batch_size)
-        at = dim + ndim if dim < 0 else dim
+        at = dim + ndim if -ndim <= dim < 0 else dim
         return self if at == self.stack_dim else super().to_lazystack(dim)
 
     def _stack_members(self) -> Any:
