@@ -243,6 +243,25 @@ impl Disk<'_> {
         Ok(())
     }
 
+    /// Fills `bytes` from `offset` as far as the file goes; how many there are.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn read_at_most(self, file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            let read = self.call(Call::Read, |most| {
+                let most = (bytes.len() - filled).min(most);
+                file.read_at(&mut bytes[filled..filled + most], offset + filled as u64)
+            })?;
+            if read == 0 {
+                break;
+            }
+            filled += read;
+        }
+        Ok(filled)
+    }
+
     /// Renames, with the flags of `renameat2`: replace nothing, or exchange.
     ///
     /// # Errors

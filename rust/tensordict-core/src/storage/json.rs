@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use indexmap::IndexMap;
+use super::Named;
 
 /// How deep arrays and objects may be nested: deep enough for any save, and far from the
 /// end of the stack.
@@ -27,7 +27,7 @@ pub enum Value {
     /// An array.
     Array(Vec<Value>),
     /// An object, in the order written. Of a repeated key the last value counts.
-    Object(IndexMap<String, Value>),
+    Object(Named<Value>),
 }
 
 /// Text that is not JSON.
@@ -295,7 +295,7 @@ impl Parser<'_> {
     fn object(&mut self, depth: usize) -> Result<Value, SyntaxError> {
         const PROPERTY: &str = "Expecting property name enclosed in double quotes";
         self.at += 1;
-        let mut fields = IndexMap::new();
+        let mut fields = Named::default();
         self.skip_space();
         if self.peek() == Some(b'}') {
             self.at += 1;

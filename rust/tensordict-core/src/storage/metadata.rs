@@ -14,11 +14,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use indexmap::IndexMap;
-
 use super::json::{self, Value};
 use super::sparse::replace_file;
-use super::{FORMAT_VERSION, METADATA_FILE, StorageError, StorageResult};
+use super::{FORMAT_VERSION, METADATA_FILE, Named, StorageError, StorageResult};
 
 /// Fields of a level that an entry of the same name would overwrite for good.
 const LOST_UNDER_FIELDS: [&str; 3] = ["shape", "device", "_type"];
@@ -67,13 +65,13 @@ pub fn is_reserved(key: &str) -> bool {
 
 /// The text of a level's metadata file.
 #[must_use]
-pub fn level_text(entries: &IndexMap<String, Entry>, fields: &LevelFields) -> String {
+pub fn level_text(entries: &Named<Entry>, fields: &LevelFields) -> String {
     let mut text = String::with_capacity(96 * entries.len() + 256);
     text.push('{');
     for (key, entry) in entries {
         json::write_string(key, &mut text);
         text.push_str(": ");
-        entry_value(entry).write(&mut text);
+        write_entry(entry, &mut text);
         text.push_str(", ");
     }
     // An entry named like one of the last three fields stays, in place of the field.
@@ -107,24 +105,33 @@ pub fn level_text(entries: &IndexMap<String, Entry>, fields: &LevelFields) -> St
     text
 }
 
+/// Appends an entry as JSON.
+fn write_entry(entry: &Entry, text: &mut String) {
+    match entry {
+        Entry::Child(name) => {
+            text.push_str("{\"type\": ");
+            json::write_string(name, text);
+        }
+        Entry::Leaf(leaf) => {
+            text.push_str("{\"device\": ");
+            json::write_string(&leaf.device, text);
+            text.push_str(", \"shape\": ");
+            Value::from_ints(&leaf.shape).write(text);
+            text.push_str(", \"dtype\": ");
+            json::write_string(&leaf.dtype, text);
+            text.push_str(", \"is_nested\": ");
+            text.push_str(if leaf.is_nested { "true" } else { "false" });
+        }
+    }
+    text.push('}');
+}
+
 /// An entry as JSON.
 #[must_use]
 pub fn entry_value(entry: &Entry) -> Value {
-    let fields = match entry {
-        Entry::Child(name) => vec![("type", Value::String(name.clone()))],
-        Entry::Leaf(leaf) => vec![
-            ("device", Value::String(leaf.device.clone())),
-            ("shape", Value::from_ints(&leaf.shape)),
-            ("dtype", Value::String(leaf.dtype.clone())),
-            ("is_nested", Value::Bool(leaf.is_nested)),
-        ],
-    };
-    Value::Object(
-        fields
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect(),
-    )
+    let mut text = String::new();
+    write_entry(entry, &mut text);
+    json::parse(&text).expect("what was written as JSON")
 }
 
 /// A level as its metadata file has it.
@@ -307,7 +314,7 @@ mod tests {
                 is_nested: false,
             })
         };
-        let entries = IndexMap::from([
+        let entries = Named::from_iter([
             ("obs".to_owned(), leaf(&[3, 2], "torch.float32")),
             ("done".to_owned(), leaf(&[3], "torch.bool")),
             ("nested".to_owned(), Entry::Child("TensorDict".into())),

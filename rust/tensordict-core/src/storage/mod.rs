@@ -40,6 +40,9 @@ pub mod write;
 pub use error::{StorageError, StorageResult};
 pub use threads::thread_count;
 
+/// Things by name, in their order. The hash is seeded once a process.
+pub type Named<V> = indexmap::IndexMap<String, V, foldhash::quality::RandomState>;
+
 /// The name of the metadata file of a level.
 pub const METADATA_FILE: &str = "meta.json";
 

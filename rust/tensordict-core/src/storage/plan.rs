@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::path::{Path, PathBuf};
 
-use indexmap::IndexMap;
+use foldhash::quality::RandomState;
 use rustix::io::Errno;
 
 use super::map::FileIdentity;
@@ -18,7 +18,7 @@ use super::names::{self, display_key};
 use super::region::Region;
 use super::source::Source;
 use super::sums::SUMS_FILE;
-use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult};
+use super::{MAX_LEVELS, METADATA_FILE, Named, StorageError, StorageResult};
 
 /// The longest file name that the usual file systems take, in bytes.
 const MAX_NAME_BYTES: usize = 255;
@@ -73,9 +73,9 @@ pub(crate) struct PlannedLevel {
     keys: Vec<String>,
     /// The directory, relative to the root.
     pub(crate) path: PathBuf,
-    entries: IndexMap<String, Entry>,
+    entries: Named<Entry>,
     /// The key that uses each name in the directory.
-    used: HashMap<String, String>,
+    used: HashMap<String, String, RandomState>,
     is_closed: bool,
 }
 
@@ -107,7 +107,7 @@ impl Plan {
     }
 
     fn push_level(&mut self, keys: Vec<String>, path: PathBuf) -> usize {
-        let mut used = HashMap::from([(METADATA_FILE.to_owned(), String::new())]);
+        let mut used = HashMap::from_iter([(METADATA_FILE.to_owned(), String::new())]);
         if self.levels.is_empty() {
             used.insert(SUMS_FILE.to_owned(), String::new());
         }

@@ -25,8 +25,7 @@ use std::time::SystemTime;
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::{checksum, checksum_combine};
-use indexmap::IndexMap;
-
+use super::Named;
 use super::json::{self, Value};
 use super::map::Root;
 use super::read::Files;
@@ -146,7 +145,7 @@ pub struct Sums {
     /// A text that no other save has.
     pub generation: String,
     /// By file, relative to the root of the save, with `/` between the parts.
-    pub files: IndexMap<String, FileSum>,
+    pub files: Named<FileSum>,
 }
 
 impl Sums {
@@ -158,7 +157,7 @@ impl Sums {
         let process = std::process::id();
         Self {
             generation: format!("{:x}-{process:x}-{count:x}", now_ns()),
-            files: IndexMap::new(),
+            files: Named::default(),
         }
     }
 
@@ -222,7 +221,7 @@ impl Sums {
         let Some(Value::Object(entries)) = value.get("files") else {
             return Err("the sums name no files".to_owned());
         };
-        let mut files = IndexMap::with_capacity(entries.len());
+        let mut files = Named::with_capacity_and_hasher(entries.len(), Default::default());
         for (name, entry) in entries {
             let file = parse_entry(entry).ok_or_else(|| format!("the sum of '{name}' is none"))?;
             files.insert(name.clone(), file);

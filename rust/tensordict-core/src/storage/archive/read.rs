@@ -5,15 +5,13 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use indexmap::IndexMap;
-
 use super::super::io::Disk;
 use super::super::map::{FileIdentity, Mapping};
 use super::super::read::{Files, Leaf};
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Sums};
 use super::super::verify::{Expected, Finding, Outcome, Report, check, judge};
 use super::super::{
-    METADATA_FILE, StorageError, StorageResult, dtype, file, thread_count, threads,
+    METADATA_FILE, Named, StorageError, StorageResult, dtype, file, thread_count, threads,
 };
 use super::{
     CENTRAL_BYTES, CENTRAL_SIGNATURE, ENCRYPTED_FLAG, END_BYTES, END_SIGNATURE, END64_BYTES,
@@ -22,7 +20,10 @@ use super::{
 };
 
 /// Leaves that a thread looks up before it asks for more.
-const LOCATE_BATCH: usize = 64;
+const LOCATE_BATCH: usize = 256;
+
+/// Bytes of an archive that are read at once where headers are looked at.
+const WINDOW_BYTES: usize = 32 << 10;
 
 /// An entry, as the central directory has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub struct Archive {
     /// The name that paths of entries begin with.
     root: PathBuf,
     file: File,
-    entries: IndexMap<String, Entry>,
+    entries: Named<Entry>,
     /// Where the central directory begins: entries end before.
     directory: u64,
 }
@@ -127,7 +128,7 @@ impl Archive {
 
     /// The entries, in the order of the directory.
     #[must_use]
-    pub fn entries(&self) -> &IndexMap<String, Entry> {
+    pub fn entries(&self) -> &Named<Entry> {
         &self.entries
     }
 
@@ -143,25 +144,26 @@ impl Archive {
     /// # Errors
     /// Its local header is damaged, speaks of another entry, or reaches beyond the end.
     pub fn offset(&self, name: &str, entry: &Entry) -> StorageResult<u64> {
+        self.offset_in(&mut Window::default(), name, entry)
+    }
+
+    /// [`Archive::offset`], by what is read of the archive so far, or further.
+    fn offset_in(&self, window: &mut Window, name: &str, entry: &Entry) -> StorageResult<u64> {
         let damaged = |reason: &str| self.damaged(name, reason);
         if entry.flags & ENCRYPTED_FLAG != 0 {
             return Err(damaged("it is encrypted"));
         }
-        let mut header = vec![0; LOCAL_BYTES + name.len()];
-        if Disk::REAL
-            .read_exact_at(&self.file, &mut header, entry.header)
-            .is_err()
-        {
+        let Some(header) = window.read(&self.file, entry.header, LOCAL_BYTES + name.len()) else {
             return Err(damaged("its header is not there"));
-        }
-        if u32_at(&header, 0) != LOCAL_SIGNATURE {
+        };
+        if u32_at(header, 0) != LOCAL_SIGNATURE {
             return Err(damaged("its header is none"));
         }
-        if usize::from(u16_at(&header, 26)) != name.len() || &header[30..] != name.as_bytes() {
+        if usize::from(u16_at(header, 26)) != name.len() || &header[30..] != name.as_bytes() {
             return Err(damaged("its header names another entry"));
         }
         let offset =
-            entry.header + (LOCAL_BYTES + name.len()) as u64 + u64::from(u16_at(&header, 28));
+            entry.header + (LOCAL_BYTES + name.len()) as u64 + u64::from(u16_at(header, 28));
         let end = offset.checked_add(entry.packed);
         if end.is_none_or(|end| end > self.directory) {
             return Err(damaged("it ends beyond the archive"));
@@ -251,6 +253,32 @@ impl Archive {
     }
 }
 
+/// A piece of an archive in memory: the headers of small leaves lie near each other.
+#[derive(Default)]
+struct Window {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window {
+    /// The `length` bytes at `offset`; None where the file ends before.
+    fn read(&mut self, file: &File, offset: u64, length: usize) -> Option<&[u8]> {
+        let end = self.start + self.bytes.len() as u64;
+        let is_there = offset >= self.start && offset.checked_add(length as u64)? <= end;
+        if !is_there {
+            self.start = offset;
+            self.bytes.resize(length.max(WINDOW_BYTES), 0);
+            let read = Disk::REAL.read_at_most(file, &mut self.bytes, offset).ok()?;
+            self.bytes.truncate(read);
+            if read < length {
+                return None;
+            }
+        }
+        let at = usize::try_from(offset - self.start).ok()?;
+        self.bytes.get(at..at + length)
+    }
+}
+
 /// Where the bytes of a leaf of an archive are.
 #[derive(Debug)]
 pub enum LeafBytes {
@@ -278,16 +306,22 @@ impl Archive {
         threads::for_each(batches, thread_count(threads), |batch| {
             let start = batch * LOCATE_BATCH;
             let end = (start + LOCATE_BATCH).min(leaves.len());
+            let mut window = Window::default();
             for (leaf, slot) in leaves[start..end].iter().zip(&found[start..end]) {
                 // Each leaf is in one batch.
-                let _ = slot.set(self.locate_leaf(leaf, is_writable)?);
+                let _ = slot.set(self.locate_leaf(&mut window, leaf, is_writable)?);
             }
             Ok::<_, StorageError>(())
         })?;
         Ok(found.into_iter().filter_map(OnceLock::into_inner).collect())
     }
 
-    fn locate_leaf(&self, leaf: &Leaf, is_writable: bool) -> StorageResult<LeafBytes> {
+    fn locate_leaf(
+        &self,
+        window: &mut Window,
+        leaf: &Leaf,
+        is_writable: bool,
+    ) -> StorageResult<LeafBytes> {
         if leaf.meta.is_nested && is_writable {
             return Err(self.not_writable(format!(
                 "the entry {} is a nested tensor, which is copied when it is loaded",
@@ -308,7 +342,7 @@ impl Archive {
         }
         let item_size = dtype::item_size(&leaf.meta.dtype).unwrap_or(1);
         if entry.method == 0 {
-            let offset = self.offset(&name, entry)?;
+            let offset = self.offset_in(window, &name, entry)?;
             if entry.packed < leaf.length {
                 return Err(self.damaged(&name, "it is shorter than the directory says"));
             }
@@ -496,7 +530,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The entries of a zip file, and where its directory begins.
-fn read_directory(file: &File) -> io::Result<(IndexMap<String, Entry>, u64)> {
+fn read_directory(file: &File) -> io::Result<(Named<Entry>, u64)> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(invalid("it is no regular file"));
@@ -539,7 +573,8 @@ fn read_directory(file: &File) -> io::Result<(IndexMap<String, Entry>, u64)> {
     }
     let mut bytes = vec![0; usize::try_from(size).map_err(|_| invalid("it is too large"))?];
     Disk::REAL.read_exact_at(file, &mut bytes, start)?;
-    let mut entries = IndexMap::new();
+    let room = usize::try_from(count).unwrap_or(0).min(bytes.len() / CENTRAL_BYTES);
+    let mut entries = Named::with_capacity_and_hasher(room, Default::default());
     let mut at = 0;
     for _ in 0..count {
         let (name, mut entry, next) = read_record(&bytes, at)?;

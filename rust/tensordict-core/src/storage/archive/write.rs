@@ -145,13 +145,14 @@ fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
             }
         })
         .collect();
-    entries.sort_by(|left, right| order(&left.name).cmp(&order(&right.name)));
+    entries.sort_by_cached_key(|entry| order(&entry.name));
     entries
 }
 
 /// Of each level the metadata, then the other files by name, then the levels below by name.
-fn order(name: &str) -> Vec<(u8, &str)> {
-    let mut parts: Vec<(u8, &str)> = name.split('/').map(|part| (2, part)).collect();
+fn order(name: &str) -> Vec<(u8, String)> {
+    let mut parts: Vec<(u8, String)> =
+        name.split('/').map(|part| (2, part.to_owned())).collect();
     if let Some(last) = parts.last_mut() {
         last.0 = u8::from(last.1 != METADATA_FILE);
     }
