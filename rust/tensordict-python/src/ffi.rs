@@ -446,3 +446,30 @@ impl Drop for RecursionGuard<'_> {
         unsafe { ffi::Py_LeaveRecursiveCall() }
     }
 }
+
+/// Python's cyclic garbage collector, paused until this is dropped: while many objects are made that
+/// all live on, it would look at them again and again, and find nothing.
+pub(crate) struct PausedCollector<'py> {
+    was_enabled: bool,
+    _py: Python<'py>,
+}
+
+impl<'py> PausedCollector<'py> {
+    pub(crate) fn new(py: Python<'py>) -> Self {
+        // SAFETY: the interpreter is attached, as `py` shows.
+        let was_enabled = unsafe { ffi::PyGC_Disable() } == 1;
+        Self {
+            was_enabled,
+            _py: py,
+        }
+    }
+}
+
+impl Drop for PausedCollector<'_> {
+    fn drop(&mut self) {
+        if self.was_enabled {
+            // SAFETY: the interpreter is attached, as `_py` shows.
+            unsafe { ffi::PyGC_Enable() };
+        }
+    }
+}

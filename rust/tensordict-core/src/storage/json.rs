@@ -314,10 +314,10 @@ impl Parser<'_> {
             self.at += 1;
             self.skip_space();
             let value = self.value(depth + 1)?;
-            if fields.contains_key(&key) && self.repeated.is_none() {
-                self.repeated = Some(key.clone());
+            let (place, earlier) = fields.insert_full(key, value);
+            if earlier.is_some() && self.repeated.is_none() {
+                self.repeated = fields.get_index(place).map(|(key, _)| key.clone());
             }
-            fields.insert(key, value);
             self.skip_space();
             match self.peek() {
                 Some(b',') => self.at += 1,

@@ -240,6 +240,10 @@ impl Root {
 
     /// Opens a file by its path, which begins with that of the directory.
     pub(crate) fn open(&self, path: &Path, is_writable: bool) -> io::Result<File> {
+        self.open_as(path, is_writable, OFlags::empty())
+    }
+
+    fn open_as(&self, path: &Path, is_writable: bool, further: OFlags) -> io::Result<File> {
         let access = if is_writable {
             OFlags::RDWR
         } else {
@@ -248,7 +252,7 @@ impl Root {
         let file = openat(
             &self.directory,
             self.name_of(path),
-            access | OFlags::CLOEXEC,
+            access | further | OFlags::CLOEXEC,
             RawMode::empty(),
         )?;
         Ok(File::from(file))
@@ -350,19 +354,20 @@ fn open_file(
         _ => StorageError::io_of(key(), path, source),
     };
     let mut is_shared = mode != Mode::Private;
-    if let Some(root) = root
-        && root.is_link_out(path)
-    {
-        return Err(StorageError::LeadsOut {
-            path: path.to_path_buf(),
-            key: key(),
-        });
-    }
     let open = |is_writable: bool| match root {
-        Some(root) => root.open(path, is_writable),
+        Some(root) => root.open_as(path, is_writable, OFlags::NOFOLLOW),
         None => OpenOptions::new().read(true).write(is_writable).open(path),
     };
     let file = match open(is_shared) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
+            let Some(root) = root.filter(|root| !root.is_link_out(path)) else {
+                return Err(StorageError::LeadsOut {
+                    path: path.to_path_buf(),
+                    key: key(),
+                });
+            };
+            root.open(path, is_shared).map_err(failed)?
+        }
         Err(error) if mode == Mode::SharedIfWritable && is_read_only(&error) => {
             is_shared = false;
             open(false).map_err(failed)?

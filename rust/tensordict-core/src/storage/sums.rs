@@ -23,12 +23,14 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use crc_fast::CrcAlgorithm::Crc32Iscsi;
-use crc_fast::{checksum, checksum_combine};
+use foldhash::quality::RandomState;
+
 use super::Named;
 use super::json::{self, Value};
 use super::map::Root;
 use super::read::Files;
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use crc_fast::{checksum, checksum_combine};
 
 /// The file of the sums, in the root of a tree.
 pub const SUMS_FILE: &str = ".tensordict-sums.json";
@@ -221,7 +223,7 @@ impl Sums {
         let Some(Value::Object(entries)) = value.get("files") else {
             return Err("the sums name no files".to_owned());
         };
-        let mut files = Named::with_capacity_and_hasher(entries.len(), Default::default());
+        let mut files = Named::with_capacity_and_hasher(entries.len(), RandomState::default());
         for (name, entry) in entries {
             let file = parse_entry(entry).ok_or_else(|| format!("the sum of '{name}' is none"))?;
             files.insert(name.clone(), file);

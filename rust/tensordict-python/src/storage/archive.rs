@@ -22,6 +22,7 @@ use super::exception;
 use super::load::{Backing, LoadedLevel, Maker, parse_mode};
 use super::mapped::{empty, short, tensor_at};
 use super::save::SaveProgress;
+use crate::ffi::PausedCollector;
 
 /// An open archive, and its mapping once a leaf is asked for.
 #[pyclass(module = "tensordict._rust", name = "Archive", frozen)]
@@ -122,6 +123,7 @@ impl OpenArchive {
             },
             is_mapped,
         };
+        let _paused = PausedCollector::new(py);
         maker.level(py, tree.root)
     }
 }
@@ -144,23 +146,11 @@ impl OpenArchive {
         dtype_name: &str,
         shape: &[i64],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let length = dtype::item_size(dtype_name)
-            .and_then(|item| dtype::tensor_bytes(shape, item))
-            .and_then(|length| usize::try_from(length).ok())
-            .ok_or_else(|| PyValueError::new_err("the tensor is larger than the memory"))?;
+        let length = memory_bytes(dtype_name, shape)?;
         match bytes {
             LeafBytes::Nothing => empty(py, dtype_name, shape),
             LeafBytes::At(offset) => {
-                let mapping = self.mapping(py)?;
-                let offset = usize::try_from(offset)?;
-                let end = offset.checked_add(length);
-                if end.is_none_or(|end| end > mapping.len()) {
-                    return Err(PyValueError::new_err("the archive was cut"));
-                }
-                let pointer = mapping.as_mut_ptr().wrapping_add(offset);
-                // SAFETY: the bytes are within the mapping, as just compared, aligned for the items
-                // (the core has compared the offset), writable, and live as long as the mapping.
-                unsafe { tensor_at(py, pointer, length, short(dtype_name), shape, mapping) }
+                tensor_in(py, &self.mapping(py)?, offset, dtype_name, shape, length)
             }
             LeafBytes::Copy(memory) => copy_tensor(py, memory, dtype_name, shape, length),
         }
@@ -236,6 +226,62 @@ impl OpenArchive {
         let mapping = Arc::new(mapped.map_err(|error| exception(py, &error))?);
         Ok(self.mapping.get_or_init(|| mapping).clone())
     }
+}
+
+fn memory_bytes(dtype_name: &str, shape: &[i64]) -> PyResult<usize> {
+    dtype::item_size(dtype_name)
+        .and_then(|item| dtype::tensor_bytes(shape, item))
+        .and_then(|length| usize::try_from(length).ok())
+        .ok_or_else(|| PyValueError::new_err("the tensor is larger than the memory"))
+}
+
+/// A plain tensor over `length` bytes of a mapped archive, whose offset is one that the core gave.
+fn tensor_in<'py>(
+    py: Python<'py>,
+    mapping: &Arc<Mapping>,
+    offset: u64,
+    dtype_name: &str,
+    shape: &[i64],
+    length: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let offset = usize::try_from(offset)?;
+    let end = offset.checked_add(length);
+    if end.is_none_or(|end| end > mapping.len()) {
+        return Err(PyValueError::new_err("the archive was cut"));
+    }
+    let pointer = mapping.as_mut_ptr().wrapping_add(offset);
+    // SAFETY: the bytes are within the mapping, as just compared, aligned for the items (the core
+    // has compared the offset), writable, and live as long as the mapping.
+    unsafe {
+        tensor_at(
+            py,
+            pointer,
+            length,
+            short(dtype_name),
+            shape,
+            mapping.clone(),
+        )
+    }
+}
+
+/// Tensors of these dtypes and shapes over an archive that was just written, by leaf.
+pub(super) fn written_tensors<'py, 'l>(
+    py: Python<'py>,
+    mapping: Mapping,
+    offsets: &[u64],
+    leaves: impl Iterator<Item = (&'l str, &'l [i64])>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let mapping = Arc::new(mapping);
+    leaves
+        .zip(offsets)
+        .map(|((dtype_name, shape), &offset)| {
+            let length = memory_bytes(dtype_name, shape)?;
+            if length == 0 {
+                return empty(py, dtype_name, shape);
+            }
+            tensor_in(py, &mapping, offset, dtype_name, shape, length)
+        })
+        .collect()
 }
 
 /// A tensor over memory of our own.

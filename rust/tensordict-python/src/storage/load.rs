@@ -22,6 +22,7 @@ use super::archive::OpenArchive;
 use super::dlpack::memory_of;
 use super::exception;
 use super::mapped::{mapped_tensor, torch_dtype};
+use crate::ffi::PausedCollector;
 
 /// A level that was read, for Python to make a container of.
 ///
@@ -141,6 +142,7 @@ impl OpenDirectory {
             },
             is_mapped,
         };
+        let _paused = PausedCollector::new(py);
         maker.level(py, tree.root)
     }
 

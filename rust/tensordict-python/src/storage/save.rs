@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::{PyOnceLock, critical_section::with_critical_section};
 use pyo3::types::{PyDict, PyList, PyString, PyType};
 use pyo3::{PyTraverseError, PyVisit};
+use tensordict_core::storage::archive::Written;
 use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::map::{FileIdentity, Mapping};
@@ -21,11 +22,12 @@ use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::{Signs, Source};
 use tensordict_core::storage::{archive, commit, metadata, names, sparse, write};
 
-use super::archive::OpenArchive;
+use super::archive::{OpenArchive, written_tensors};
 use super::dlpack::{self, Memory};
 use super::exception;
 use super::load::num_bytes;
 use super::mapped::{file_at, mapped_class, mapped_tensor, whole_file_at};
+use crate::ffi::PausedCollector;
 
 /// How many entries of a level are taken in at once.
 type Pairs<'py> = Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>;
@@ -244,10 +246,20 @@ impl SavePlan {
                 archive::save(&job, &state.plan, &self.target, method)
             }
         });
-        let archive = written.map_err(|error| exception(py, &error))?;
-        let opened = OpenArchive::of(archive, self.is_sparse);
+        let written = written.map_err(|error| exception(py, &error))?;
+        let _paused = PausedCollector::new(py);
         // Taken out for the while, since Python runs: the plan is done with.
         let leaves = std::mem::take(&mut self.state.lock().leaves);
+        let archive = match written {
+            Written::Mapped { mapping, offsets } => {
+                let kinds = leaves
+                    .iter()
+                    .map(|leaf| (leaf.dtype.as_str(), leaf.shape.as_slice()));
+                return written_tensors(py, mapping, &offsets, kinds);
+            }
+            Written::Packed(archive) => archive,
+        };
+        let opened = OpenArchive::of(archive, self.is_sparse);
         let paths: Vec<PathBuf> = {
             let state = self.state.lock();
             (0..leaves.len())
@@ -396,17 +408,17 @@ impl SavePlan {
                 .as_ref()
                 .map_or(0, |(_, memory)| memory.pointer.addr()),
         };
-        let (number, path) = {
+        let number = {
             let mut state = self.state.lock();
             let number = state
                 .plan
                 .add_leaf(level, key, meta, num_bytes, Content::Absent, table)
                 .map_err(|error| exception(py, &error))?;
             state.leaves.push(saved);
-            (number, self.target.join(state.plan.leaf_path(number)))
+            number
         };
         if let Some((_, memory)) = &source {
-            content = self.content(value, memory, path)?;
+            content = self.content(value, memory, number)?;
         }
         self.state.lock().plan.set_content(number, content);
         Ok(())
@@ -480,12 +492,7 @@ impl SavePlan {
     }
 
     /// Whether a leaf that is a file already is linked, copied, or refused.
-    fn content(
-        &self,
-        value: &Bound<'_, PyAny>,
-        memory: &Memory,
-        path: PathBuf,
-    ) -> PyResult<Content> {
+    fn content(&self, value: &Bound<'_, PyAny>, memory: &Memory, leaf: usize) -> PyResult<Content> {
         let py = value.py();
         // SAFETY: the state holds the tensor of this memory as long as the plan.
         let source = unsafe { source_of(memory) }?;
@@ -496,6 +503,7 @@ impl SavePlan {
         let Some(filename) = filename else {
             return Ok(Content::Data(source));
         };
+        let path = self.target.join(self.state.lock().plan.leaf_path(leaf));
         if is_same_path(&filename, &path) {
             if let Source::Memory(region) = source
                 && let Some(file) = whole_file_at(memory.pointer, memory.num_bytes, &path)
@@ -522,6 +530,7 @@ impl SavePlan {
         py: Python<'py>,
         mappings: Vec<Option<Mapping>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let _paused = PausedCollector::new(py);
         // Taken out for the while, since Python runs: the plan is done with.
         let leaves = std::mem::take(&mut self.state.lock().leaves);
         let mut tensors = Vec::with_capacity(leaves.len());

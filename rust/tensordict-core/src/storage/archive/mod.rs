@@ -15,7 +15,7 @@ mod write;
 
 pub use compress::Method;
 pub use read::{Archive, Entry, LeafBytes, verify};
-pub use write::{create, pack, refresh, save, unpack};
+pub use write::{Written, create, pack, refresh, save, unpack};
 
 const LOCAL_SIGNATURE: u32 = 0x0403_4B50;
 const CENTRAL_SIGNATURE: u32 = 0x0201_4B50;

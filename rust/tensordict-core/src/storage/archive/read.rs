@@ -5,6 +5,8 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use foldhash::quality::RandomState;
+
 use super::super::io::Disk;
 use super::super::map::{FileIdentity, Mapping};
 use super::super::read::{Files, Leaf};
@@ -268,7 +270,9 @@ impl Window {
         if !is_there {
             self.start = offset;
             self.bytes.resize(length.max(WINDOW_BYTES), 0);
-            let read = Disk::REAL.read_at_most(file, &mut self.bytes, offset).ok()?;
+            let read = Disk::REAL
+                .read_at_most(file, &mut self.bytes, offset)
+                .ok()?;
             self.bytes.truncate(read);
             if read < length {
                 return None;
@@ -573,8 +577,10 @@ fn read_directory(file: &File) -> io::Result<(Named<Entry>, u64)> {
     }
     let mut bytes = vec![0; usize::try_from(size).map_err(|_| invalid("it is too large"))?];
     Disk::REAL.read_exact_at(file, &mut bytes, start)?;
-    let room = usize::try_from(count).unwrap_or(0).min(bytes.len() / CENTRAL_BYTES);
-    let mut entries = Named::with_capacity_and_hasher(room, Default::default());
+    let room = usize::try_from(count)
+        .unwrap_or(0)
+        .min(bytes.len() / CENTRAL_BYTES);
+    let mut entries = Named::with_capacity_and_hasher(room, RandomState::default());
     let mut at = 0;
     for _ in 0..count {
         let (name, mut entry, next) = read_record(&bytes, at)?;

@@ -39,6 +39,8 @@ const WINDOW_BYTES: u64 = 256 << 20;
 struct NewEntry {
     name: String,
     key: String,
+    /// The leaf of the plan, where it is one.
+    leaf: Option<usize>,
     content: NewContent,
 }
 
@@ -59,6 +61,20 @@ impl NewContent {
     }
 }
 
+/// An archive that was just written: of the very file, also where another has its name by now.
+#[derive(Debug)]
+pub enum Written {
+    /// Its leaves are stored as they are.
+    Mapped {
+        /// All of it.
+        mapping: Mapping,
+        /// Where the bytes of each leaf of the plan begin; 0 for a leaf of none.
+        offsets: Vec<u64>,
+    },
+    /// Its leaves are compressed.
+    Packed(Archive),
+}
+
 /// An entry that is written.
 struct Record {
     name: String,
@@ -69,6 +85,14 @@ struct Record {
     length: u64,
     pad: u16,
     sum: Sum,
+    leaf: Option<usize>,
+}
+
+impl Record {
+    /// The bytes of its local header.
+    fn header_bytes(&self) -> usize {
+        LOCAL_BYTES + self.name.len() + usize::from(self.pad) + SIZES_BYTES
+    }
 }
 
 /// Saves `plan` as the archive `target`; the archive, whatever takes its place later.
@@ -76,23 +100,54 @@ struct Record {
 /// # Errors
 /// The operating system refuses, the job was cancelled, the target is a directory. What was there is
 /// then as it was.
-pub fn save(job: &Job<'_>, plan: &Plan, target: &Path, method: Method) -> StorageResult<Archive> {
+pub fn save(job: &Job<'_>, plan: &Plan, target: &Path, method: Method) -> StorageResult<Written> {
     refuse_directory(target)?;
-    write_archive(job, target, planned(plan, false), method)
+    let entries = planned(plan, false);
+    write_archive(job, target, entries, method, |file, records| {
+        if method == Method::Stored {
+            return map_written(plan, target, file, records, false);
+        }
+        let file = file.try_clone();
+        let file = file.map_err(|source| StorageError::io(target, source))?;
+        Archive::of_file(target, file).map(Written::Packed)
+    })
+}
+
+fn map_written(
+    plan: &Plan,
+    target: &Path,
+    file: &File,
+    records: &[Record],
+    is_shared: bool,
+) -> StorageResult<Written> {
+    let refused = |source| StorageError::io(target, source);
+    let mut offsets = vec![0; plan.leaves.len()];
+    for record in records {
+        if let Some(leaf) = record.leaf {
+            offsets[leaf] = record.header + record.header_bytes() as u64;
+        }
+    }
+    let metadata = file.metadata().map_err(refused)?;
+    let length = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
+    let mapping = Mapping::new(file, &metadata, length, is_shared).map_err(refused)?;
+    Ok(Written::Mapped { mapping, offsets })
 }
 
 /// Makes an archive of zeros for `plan`, which takes no space until it is stored to; the archive.
 ///
 /// # Errors
 /// As [`save`].
-pub fn create(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Archive> {
+pub fn create(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Written> {
     refuse_directory(target)?;
     // What is to be filled has no sums until it is sealed.
     let job = Job {
         has_sums: false,
         ..*job
     };
-    write_archive(&job, target, planned(plan, true), Method::Stored)
+    let entries = planned(plan, true);
+    write_archive(&job, target, entries, Method::Stored, |file, records| {
+        map_written(plan, target, file, records, true)
+    })
 }
 
 /// Makes an archive of the directory `source`, of all files but those of this package.
@@ -103,7 +158,7 @@ pub fn pack(job: &Job<'_>, source: &Path, target: &Path, method: Method) -> Stor
     refuse_directory(target)?;
     let mut entries = Vec::new();
     collect(source, "", &mut entries)?;
-    write_archive(job, target, entries, method).map(drop)
+    write_archive(job, target, entries, method, |_, _| Ok(()))
 }
 
 fn refuse_directory(target: &Path) -> StorageResult<()> {
@@ -122,6 +177,7 @@ fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
         .iter()
         .map(|file| {
             let mut key = String::new();
+            let mut leaf_number = None;
             let content = match &file.content {
                 FileContent::Bytes(bytes) => {
                     // The plan holds the bytes while it is written.
@@ -129,6 +185,7 @@ fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
                 }
                 FileContent::Leaf(number) => {
                     let leaf = &plan.leaves[*number];
+                    leaf_number = Some(*number);
                     key = plan.display_leaf(leaf);
                     match &leaf.content {
                         _ if is_sparse => NewContent::Zeros(leaf.length),
@@ -141,6 +198,7 @@ fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
             NewEntry {
                 name: plan.file_path(file).to_string_lossy().into_owned(),
                 key,
+                leaf: leaf_number,
                 content,
             }
         })
@@ -151,8 +209,7 @@ fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
 
 /// Of each level the metadata, then the other files by name, then the levels below by name.
 fn order(name: &str) -> Vec<(u8, String)> {
-    let mut parts: Vec<(u8, String)> =
-        name.split('/').map(|part| (2, part.to_owned())).collect();
+    let mut parts: Vec<(u8, String)> = name.split('/').map(|part| (2, part.to_owned())).collect();
     if let Some(last) = parts.last_mut() {
         last.0 = u8::from(last.1 != METADATA_FILE);
     }
@@ -182,6 +239,7 @@ fn collect(directory: &Path, prefix: &str, entries: &mut Vec<NewEntry>) -> Stora
             entries.push(NewEntry {
                 name: full,
                 key: String::new(),
+                leaf: None,
                 content: NewContent::File(path, metadata.len()),
             });
         }
@@ -189,12 +247,14 @@ fn collect(directory: &Path, prefix: &str, entries: &mut Vec<NewEntry>) -> Stora
     Ok(())
 }
 
-fn write_archive(
+/// Writes an archive; what `finish` makes of the file and its records.
+fn write_archive<T>(
     job: &Job<'_>,
     target: &Path,
     entries: Vec<NewEntry>,
     method: Method,
-) -> StorageResult<Archive> {
+    finish: impl FnOnce(&File, &[Record]) -> StorageResult<T>,
+) -> StorageResult<T> {
     job.progress
         .expect(entries.iter().map(|entry| entry.content.len()).sum());
     save_file(job, target, |writer| {
@@ -225,11 +285,8 @@ fn write_archive(
             out.sums()?;
         }
         out.directory()?;
-        let file = writer.file().try_clone();
-        Archive::of_file(
-            target,
-            file.map_err(|source| StorageError::io(target, source))?,
-        )
+        let records = out.records;
+        finish(writer.file(), &records)
     })
 }
 
@@ -313,6 +370,7 @@ impl Out<'_, '_> {
             length: packed.sum.length,
             pad: 0,
             sum: packed.sum,
+            leaf: None,
             name,
         };
         let header = local_header(&record, self.date);
@@ -352,9 +410,10 @@ impl Out<'_, '_> {
             length,
             pad,
             sum: Sum::default(),
+            leaf: entry.leaf,
             name: entry.name,
         };
-        let header_bytes = LOCAL_BYTES + record.name.len() + usize::from(pad) + SIZES_BYTES;
+        let header_bytes = record.header_bytes();
         let source = match entry.content {
             NewContent::Data(source) => source,
             NewContent::Zeros(length) => {
@@ -415,6 +474,7 @@ impl Out<'_, '_> {
         self.add_stored(NewEntry {
             name: SUMS_FILE.to_owned(),
             key: String::new(),
+            leaf: None,
             content: NewContent::Data(Source::Bytes(sums.to_text().into_bytes())),
         })
     }
