@@ -196,3 +196,31 @@ def test_values_on_the_meta_device(tmp_path):
     for made in (td.to("meta"), TensorDict.load_memmap(tmp_path, device="meta")):
         assert made.get("s").device == made.get("one").device == torch.device("meta")
         assert (list(made["s"]), made["one"]) == (["a", "b"], "x")
+
+
+# Rows that are one value ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [NonTensorData, MetaData])
+def test_a_row_of_a_stack_of_values_is_one_value(kind):
+    stack = torch.stack([kind(text, batch_size=[3]) for text in "ab"])
+    row = stack[1]
+    assert (type(row), row.data, row.batch_size) == (kind, "b", torch.Size([3]))
+    assert [type(each) for each in stack.unbind(0)] == [kind, kind]
+    assert [each.data for each in stack[:].clone().tensordicts] == ["a", "b"]
+    assert stack[:, 0].tolist() == ["a", "b"]
+    turned = stack.permute(1, 0)
+    assert turned[0].tolist() == ["a", "b"]
+    assert turned.unbind(1)[1].data == "b"
+
+
+def test_a_row_writes_to_its_stack_until_its_elements_differ():
+    stack = torch.stack([NonTensorData(text, batch_size=[3]) for text in "ab"])
+    stack[0].update_(NonTensorData("x"))
+    assert stack.tolist() == [["x"] * 3, ["b"] * 3]
+    stack[1, 2] = "y"
+    assert type(stack[0]) is NonTensorData
+    assert type(stack[1]) is NonTensorStack
+    assert stack[1].tolist() == ["b", "b", "y"]
+    # Elements that are equal, and were given one by one, stay elements.
+    assert type(NonTensorStack.from_list([["a", "a"], ["b", "b"]])[0]) is NonTensorStack

@@ -235,7 +235,9 @@ class NonTensorOps(CollectionProtocol):
                 continue
             result._named(_spliced_names(self._td_dim_names, names, k, size))
             if isinstance(names, tuple):
-                result._follow(self, (*names, *range(k, len(own))))
+                dims = (*names, *range(k, len(own)))
+                result._follow(self, dims)
+                result = self._as_row(result, dims)
             else:
                 result._follow(self, None)
             if lock and self._is_locked:
@@ -388,7 +390,12 @@ class NonTensorOps(CollectionProtocol):
         result = self._moved(lambda positions: positions[at], size)
         old = self._td_dim_names
         result._follow(self, dims)
-        return result._named(_spliced_names(old, dims, len(self._batch_size), size))
+        result._named(_spliced_names(old, dims, len(self._batch_size), size))
+        return self._as_row(result, dims)
+
+    def _as_row(self, result: Any, dims: tuple[int, ...]) -> Any:
+        """``result``, of whose dims those in ``dims`` are of this, or as one value."""
+        return result
 
     def _get_index(self, index: Any) -> Any:
         return self._index(index)

@@ -106,6 +106,8 @@ def stacked(members: Sequence[Any], dim: int) -> Any:
     if -1 in size or any(member.batch_size != size for member in members):
         return RaggedStack._of_rows(members, dim)
     stack = _joined(members, lambda places: torch.stack(places, dim), dim)
+    if size and all(isinstance(member, NonTensorDataBase) for member in members):
+        stack._has_one_a_row = True
     return stack._named(_names_with(members[0], dim))
 
 

@@ -92,6 +92,9 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     _places: torch.Tensor | None
     """The position in the cells of each element ``[*B]``; None where they are in order."""
 
+    _has_one_a_row: bool = False
+    """Whether each row along ``stack_dim`` was one value for all of its elements."""
+
     stack_dim: int = 0
     _batch_size = torch.Size([0])
     _device: torch.device | None = None
@@ -304,6 +307,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         made = self._sized(self._batch_size, list(self._flat()))
         if self.stack_dim:
             made.stack_dim = self.stack_dim
+        if self._has_one_a_row:
+            made._has_one_a_row = True
         names = self._td_dim_names
         return made._named(None if names is None else list(names))
 
@@ -382,17 +387,38 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         )
 
     def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
-        dim = source.stack_dim if isinstance(source, NonTensorStack) else 0
+        is_stack = isinstance(source, NonTensorStack)
+        dim = source.stack_dim if is_stack else 0
         if dims is None:
-            if len(self._batch_size) == len(source.batch_size):
-                self.stack_dim = dim
+            if len(self._batch_size) != len(source.batch_size):
+                return
+            self.stack_dim = dim
         elif dim in dims:
             self.stack_dim = dims.index(dim)
+        else:
+            return
+        if is_stack and source._has_one_a_row:
+            self._has_one_a_row = True
+
+    def _as_row(self, result: Any, dims: tuple[int, ...]) -> Any:
+        if not self._has_one_a_row or self.stack_dim in dims or -1 in dims:
+            return result
+        flat = result._flat() if isinstance(result, NonTensorStack) else ()
+        if not flat or any(value is not flat[0] for value in flat):
+            return result
+        places = result._index_tensor().flatten().tolist()
+        cells: Any = RowCells(flat[0], result, places)
+        row = self._member_class._of(cells, 0, result._batch_size, self._device)
+        if self._is_locked:
+            row._lock_tree()
+        names = result._td_dim_names
+        return row._named(None if names is None else list(names))
 
     def _settle(self, name: str, size: torch.Size) -> None:
         own = self._batch_size
         if name in RESTACKING and len(own) == len(size):
             self.stack_dim = 0
+            self._has_one_a_row = False
         elif name in ("unflatten", "view") and len(own) > len(size):
             # A stack of the parts of the first dim that is cut in two.
             pairs = zip(own, size, strict=False)
@@ -504,6 +530,24 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if state.get("_memmap_prefix") is not None:
             self._is_memmap = True
             self._memmap_prefix = state["_memmap_prefix"]
+
+
+class RowCells(list[Any]):
+    """The one cell of a row of a stack, whose elements take what is written to it."""
+
+    def __init__(self, value: Any, row: NonTensorStack, places: list[int]) -> None:
+        super().__init__([value])
+        self._row = row
+        self._row_places = places
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        """Set the value here and in the stack that the row is of."""
+        self._row._put_cells(self._row_places, [value] * len(self._row_places))
+        super().__setitem__(at, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a plain list: what is copied belongs to no stack."""
+        return list, (list(self),)
 
 
 def _taken(cells: list[Any], places: torch.Tensor) -> list[Any]:
