@@ -128,6 +128,10 @@ class NonTensorOps(CollectionProtocol):
             values.rewrite(self, places, new)
             return
         cells = self._cells
+        put = getattr(cells, "put", None)
+        if put is not None:
+            put(places, new)
+            return
         for place, value in zip(places, new, strict=True):
             cells[place] = value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,11 @@ from tensordict.containers.nontensor.stack import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+MSG_PART_OF_MEMBER = (
+    "A member of this lazy stack has one value for all of its elements, and some of them "
+    "were given another one. Write to the lazy stack at an index: stack[i] = ..."
+)
 
 __all__ = ["cat_values", "stack_values", "stacked"]
 
@@ -60,22 +66,34 @@ def _same_metadata(first: Any, second: Any) -> bool:
     return not isinstance(first, torch.Tensor) and same_value(first, second)
 
 
+@on_real_tensors
 def shown_together(members: Sequence[Any], dim: int) -> Any:
-    """The entries of the members of a lazy stack as one stack, which writes to them.
-
-    One value for many elements of a member is copied: it cannot take a value for each.
-    """
+    """The entries of the members of a lazy stack as one stack, which writes to them."""
     stack = stack_values(members, dim)
-    if isinstance(stack, NonTensorStack) and not isinstance(stack, RaggedStack):
-        if all(member.batch_size.numel() == 1 for member in members):
-            homes = [member._home(0) for member in members]
-        elif not dim and all(isinstance(each, NonTensorStack) for each in members):
-            counts = [member.batch_size.numel() for member in members]
-            pairs = zip(members, counts, strict=True)
-            homes = [each._home(at) for each, count in pairs for at in range(count)]
-        else:
-            return stack
-        stack._cells = LinkedCells(stack._cells, homes)
+    if not isinstance(stack, NonTensorStack) or isinstance(stack, RaggedStack):
+        return stack
+    starts = [0]
+    for member in members:
+        starts.append(starts[-1] + member.batch_size.numel())
+    numbers = [
+        torch.arange(start, stop).view(member.batch_size)
+        for member, start, stop in zip(members, starts, starts[1:], strict=False)
+    ]
+    order = torch.stack(numbers, dim).flatten().tolist()
+    if all(
+        member.batch_size.numel() == 1 or isinstance(member, NonTensorStack)
+        for member in members
+    ):
+        pairs = zip(members, starts, starts[1:], strict=False)
+        flat = [
+            member._home(at)
+            for member, start, stop in pairs
+            for at in range(stop - start)
+        ]
+        stack._cells = LinkedCells(stack._cells, [flat[number] for number in order])
+    else:
+        owners = [bisect_right(starts, number) - 1 for number in order]
+        stack._cells = LinkedRows(stack._cells, members, owners)
     return stack
 
 
@@ -95,6 +113,55 @@ class LinkedCells(list[Any]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a plain list: what is copied is linked to nothing."""
         return list, (list(self),)
+
+
+class LinkedRows(list[Any]):
+    """Cells of which several are one value of a member, which can be written as one."""
+
+    def __init__(
+        self, values: list[Any], members: Sequence[Any], owners: list[int]
+    ) -> None:
+        super().__init__(values)
+        self._members = members
+        # Which member has the value of each cell.
+        self._owners = owners
+
+    def put(self, places: Sequence[int], new: Sequence[Any]) -> None:
+        """Write one value to all cells of some members.
+
+        Raises:
+            ValueError: a member would have several values.
+        """
+        given: dict[int, dict[int, Any]] = {}
+        for place, value in zip(places, new, strict=True):
+            given.setdefault(self._owners[place], {})[place] = value
+        for owner, values in given.items():
+            first = next(iter(values.values()))
+            is_all = len(values) == self._owners.count(owner)
+            if not is_all or any(value is not first for value in values.values()):
+                raise ValueError(MSG_PART_OF_MEMBER)
+        for owner, values in given.items():
+            value = next(iter(values.values()))
+            member = self._members[owner]
+            if isinstance(member, NonTensorStack):
+                member._put_cells(*_all_places(member, value))
+            else:
+                member._put(value)
+        for place, value in zip(places, new, strict=True):
+            super().__setitem__(place, value)
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        """Set the value of a member that has one element."""
+        self.put([place], [value])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a plain list: what is copied is linked to nothing."""
+        return list, (list(self),)
+
+
+def _all_places(stack: NonTensorStack, value: Any) -> tuple[list[int], list[Any]]:
+    places = stack._index_tensor().flatten().tolist()
+    return places, [value] * len(places)
 
 
 def stacked(members: Sequence[Any], dim: int) -> Any:
