@@ -104,6 +104,9 @@ class CollectionProtocol:
     _is_non_tensor: ClassVar[bool] = False
     """Whether this container is one value that is no tensor: walks do not enter it."""
 
+    _is_of_members: bool = False
+    """Whether this is what a lazy stack shows of members that have one value each."""
+
     _nests_alike: ClassVar[bool] = False
     """Whether what is nested is of this class, too, and so not named in the text."""
 

@@ -194,12 +194,15 @@ class MergingOps(CollectionProtocol):
                 return self
             if isinstance(value, (bool, int, float)):
                 value = tensor_of(value)
+            holder = self if len(path) == 1 else _rust.get(self, path[:-1])
+            if target._is_of_members:
+                _write_to_members(holder, path[-1], index, value)
+                return self
             written = target._written_at(index, value)
             is_shared = written._is_memmap or written._is_shared
             if not is_shared and not isinstance(value, torch.Tensor):
                 written = written.maybe_to_stack()
             if written is not target:
-                holder = self if len(path) == 1 else _rust.get(self, path[:-1])
                 holder._set_entry(path[-1], written)
             return self
         if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
@@ -262,6 +265,9 @@ class MergingOps(CollectionProtocol):
         _collect_writes(self, source, idx, writes)
         for parent, name, target, at, value in writes:
             if isinstance(target, CollectionProtocol):
+                if target._is_of_members:
+                    _write_to_members(parent, name, at, value)
+                    continue
                 written = target._written_at(at, value)
                 if written is not target:
                     parent._set_entry(name, written)
@@ -473,3 +479,9 @@ def _checked_write(target: torch.Tensor, value: Any, index: Any, key: Any) -> An
             value.expand(shape)
         value = value.to(target.dtype)
     return value
+
+
+def _write_to_members(holder: Any, name: str, index: Any, value: Any) -> None:
+    """Write a value that is no tensor at an index of a lazy stack, into its members."""
+    size = _rust.index_shape(holder.batch_size, index)
+    holder[index] = holder._plain_type({name: value}, size)

@@ -349,6 +349,12 @@ class NonTensorOps(CollectionProtocol):
         self._check_reduces(op)
         return self._plain_type({}, size, device=self._device)
 
+    def _resized(self, op: Any, size: torch.Size) -> Any:
+        return self._twin() if size == self._batch_size else self._reduced(op, size)
+
+    def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Any:
+        return data._twin() if isinstance(data, NonTensorOps) else self._twin()
+
     def _check_reduces(self, op: Any) -> None:
         """Raise where an operation computes one value of the values of the elements."""
         name = _name_of(op)

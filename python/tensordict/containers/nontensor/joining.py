@@ -94,6 +94,7 @@ def shown_together(members: Sequence[Any], dim: int) -> Any:
     else:
         owners = [bisect_right(starts, number) - 1 for number in order]
         stack._cells = LinkedRows(stack._cells, members, owners)
+        stack._is_of_members = True
     return stack
 
 

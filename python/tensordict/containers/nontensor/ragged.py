@@ -102,7 +102,8 @@ class RaggedStack(NonTensorStack):
     def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
     ) -> Any:
-        if prefix is not None or moves_elements(op):
+        pads_nothing = getattr(op, "__name__", "") == "_pad_leaf" and not any(args[0])
+        if (prefix is not None and not pads_nothing) or moves_elements(op):
             raise self._refused(op if isinstance(op, str) else "a shape operation")
         result = self._twin()
         if lock and self._is_locked:
