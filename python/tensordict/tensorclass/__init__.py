@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensordict.checks import is_non_tensor
+from tensordict.checks import is_non_tensor as _is_non_tensor
 from tensordict.tensorclass.attributes import TensorAttrs
 from tensordict.tensorclass.base import TensorClass
 from tensordict.tensorclass.dataclass import from_dataclass
@@ -43,6 +43,11 @@ __all__ = [
     "is_non_tensor",
     "tensorclass",
 ]
+
+
+def is_non_tensor(obj: Any) -> bool:
+    """As :func:`tensordict.is_non_tensor`."""
+    return _is_non_tensor(obj)
 
 
 def __getattr__(name: str) -> Any:

@@ -329,7 +329,10 @@ class TensorClass(TensorCollection, metaclass=_DataclassLike):
         tensordict: Any,
         non_tensordict: dict[str, Any] | None = None,
         safe: bool | None = True,
+        *,
+        rebuild: bool = True,
     ) -> Self:
+        # `rebuild` is accepted for compatibility, as `safe` is.
         cls._check_keys(tensordict)
         made = cls._wrap(tensordict)
         for name, value in (non_tensordict or {}).items():

@@ -262,36 +262,45 @@ def _generated_init(cls: Any) -> Any:
     # In the order of the fields, which is the order of the entries made of them.
     optional = tuple(name for name in names if name in defaults or name in factories)
     required = frozenset(arguments) - frozenset(optional)
+    # What is given if nothing is left to do.
+    complete = arguments if arguments.issuperset(optional) else None
     has_post_init = hasattr(cls, "__post_init__")
     is_frozen = cls._frozen
     num_positional = len(positional)
 
-    def __init__(self: Any, /, *args: Any, **values: Any) -> None:  # noqa: N807 - it is one
-        given = {name: values.pop(name) for name in own if name in values}
+    def fill(
+        self: Any,
+        args: tuple[Any, ...],
+        values: dict[str, Any],
+        batch_size: Any,
+        device: Any,
+        dim_names: Any,
+        lock: Any,
+    ) -> None:
         if args:
             if len(args) > num_positional:
                 msg = MSG_TOO_MANY.format(
                     cls.__qualname__, num_positional + 1, len(args) + 1
                 )
                 raise TypeError(msg)
-            for name, value in zip(positional, args, strict=False):
-                if name in values:
-                    raise ValueError(MSG_TWICE.format(name))
-                values[name] = value
+            if values:
+                for name, value in zip(positional, args, strict=False):
+                    if name in values:
+                        raise ValueError(MSG_TWICE.format(name))
+                    values[name] = value
+            else:
+                values = dict(zip(positional, args, strict=False))
         further = None
-        if not arguments.issuperset(values) or not required.issubset(values):
-            further = _split_further(cls, values, names, arguments, required)
-        for name in optional:
-            if name not in values:
-                values[name] = defaults[name] if name in defaults else factories[name]()
-        passed = [values.pop(name) for name in init_vars]
-        _rust.fill_fields(
-            self,
-            values,
-            given.get("batch_size"),
-            given.get("device"),
-            given.get("names"),
-        )
+        if values.keys() != complete:
+            if not arguments.issuperset(values) or not required.issubset(values):
+                further = _split_further(cls, values, names, arguments, required)
+            for name in optional:
+                if name not in values:
+                    values[name] = (
+                        defaults[name] if name in defaults else factories[name]()
+                    )
+        passed = [values.pop(name) for name in init_vars] if init_vars else ()
+        _rust.fill_fields(self, values, batch_size, device, dim_names)
         if further:
             _set_further(self, further)
         if is_frozen:
@@ -300,8 +309,30 @@ def _generated_init(cls: Any) -> Any:
             self.__post_init__(*passed)
         if is_frozen:
             self._freeze()
-        if given.get("lock"):
+        if lock:
             self._tensordict.lock_()
+
+    if own == _OWN_ARGUMENTS:
+
+        def __init__(  # noqa: N807 - it is one
+            self: Any,
+            /,
+            *args: Any,
+            batch_size: Any = None,
+            device: Any = None,
+            names: Any = None,
+            lock: Any = None,
+            **values: Any,
+        ) -> None:
+            fill(self, args, values, batch_size, device, names, lock)
+
+    else:
+
+        def __init__(  # noqa: N807 - it is one
+            self: Any, /, *args: Any, **values: Any
+        ) -> None:
+            given = {name: values.pop(name, None) for name in own}
+            fill(self, args, values, *map(given.get, _OWN_ARGUMENTS))
 
     __init__.__qualname__ = f"{cls.__qualname__}.__init__"
     __init__.__module__ = cls.__module__

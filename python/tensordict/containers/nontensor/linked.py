@@ -36,6 +36,10 @@ class LinkedList(list[Any]):
             self._td[index] = value
         super().__setitem__(index, value)
 
+    def extend(self, object: Any) -> None:
+        """Add values here; the stack keeps its size."""
+        super().extend(object)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({super().__repr__()})"
 
