@@ -1,6 +1,6 @@
 """Twins of the primitives that move, add, remove and reduce batch dims.
 
-See :mod:`tensordict.interop.twins`. All but the last two take the method's arguments and, as ``call``,
+See :mod:`tensordict.interop.twins`. All but the last three take the method's arguments and, as ``call``,
 ``(name, args, kwargs)``: what a ``with`` statement on the result undoes.
 """
 
@@ -216,6 +216,18 @@ def extrema(td: Any, op: str, dim: int) -> list[Any]:
     """The two containers that the method ``op`` of every leaf gives for the dim. Unlocked."""
     at, size, order = _without(td, dim)
     return split_leaves(td, op, (at,), [size, size], order, False, -1)
+
+
+def unbind(td: Any, dim: int) -> list[Any]:
+    """The containers along a batch dim, without that dim. Unlocked."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    at = dim + ndim if dim < 0 else dim
+    if at < 0 or at >= ndim:
+        raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
+    at, size, order = _without(td, at)
+    prefixes = [size] * batch_size[at]
+    return split_leaves(td, "unbind", (at,), prefixes, order, False, -1)
 
 
 def _without(td: Any, dim: int) -> tuple[int, torch.Size, tuple[int, ...]]:

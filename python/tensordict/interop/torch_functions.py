@@ -204,14 +204,8 @@ def _full_like(td: Any, fill_value: Any, **kwargs: Any) -> Any:
 # Several collections -----------------------------------------------------------------
 
 
-@_handles(torch.stack)
-def _stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    return stack_collections(tensors, dim, out)
-
-
-@_handles(torch.cat)
-def _cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    return cat_collections(tensors, dim, out)
+TD_HANDLED_FUNCTIONS[torch.stack] = stack_collections
+TD_HANDLED_FUNCTIONS[torch.cat] = cat_collections
 
 
 @_handles(torch.gather)

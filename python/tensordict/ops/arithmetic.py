@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any, NoReturn, Self
 
@@ -366,15 +367,10 @@ class ArithmeticOps(CollectionProtocol):
             >>> td.lerp(td + 1, 0.25)["a"]
             tensor([0.2500, 0.2500])
         """
-        if (
-            isinstance(weight, NUMBERS)
-            and isinstance(end, CollectionProtocol)
-            and self.batch_size == end.batch_size
-        ):
-            ends = _rust.align(self, end)
-            if ends:
-                values = torch._foreach_lerp(_rust.leaves(self), ends, weight)
-                return _rust.rebuild(self, values, True, True)
+        if isinstance(weight, NUMBERS) and not isinstance(end, NUMBERS):
+            result = _rust.foreach(self, torch._foreach_lerp, (end, weight))
+            if result is not None:
+                return result
         return combine(_interpolate, self, end, weight)
 
     def lerp_(self, end: Any, weight: Any) -> Self:
@@ -390,18 +386,9 @@ class ArithmeticOps(CollectionProtocol):
             value: a factor of the product.
         """
 
-        def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
-            return torch._foreach_addcmul(values, one, two, value=value)
-
-        if isinstance(other1, CollectionProtocol) and isinstance(
-            other2, CollectionProtocol
-        ):
-            size = self.batch_size
-            if size == other1.batch_size and size == other2.batch_size:
-                ones, twos = _rust.align(self, other1), _rust.align(self, other2)
-                if ones and twos:
-                    values = op(_rust.leaves(self), ones, twos)
-                    return _rust.rebuild(self, values, True, True)
+        op: Any = torch._foreach_addcmul
+        if value != 1:
+            op = functools.partial(op, value=value)
         return combine(op, self, other1, other2)
 
     def addcmul_(self, other1: Any, other2: Any, *, value: Any = 1) -> Self:
@@ -424,18 +411,9 @@ class ArithmeticOps(CollectionProtocol):
             RuntimeError: all three are integers.
         """
 
-        def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
-            return torch._foreach_addcdiv(values, one, two, value=value)
-
-        if isinstance(other1, CollectionProtocol) and isinstance(
-            other2, CollectionProtocol
-        ):
-            size = self.batch_size
-            if size == other1.batch_size and size == other2.batch_size:
-                ones, twos = _rust.align(self, other1), _rust.align(self, other2)
-                if ones and twos:
-                    values = op(_rust.leaves(self), ones, twos)
-                    return _rust.rebuild(self, values, True, True)
+        op: Any = torch._foreach_addcdiv
+        if value != 1:
+            op = functools.partial(op, value=value)
         return combine(op, self, other1, other2)
 
     def addcdiv_(self, other1: Any, other2: Any, *, value: Any = 1) -> Self:

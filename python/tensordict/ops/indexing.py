@@ -110,8 +110,9 @@ class IndexingOps(CollectionProtocol):
             [0, 2]
         """
         mask.ndimension()
-        # Without dims a mask of any is the error of torch, not that of reading.
-        _rust.index_plan(self.batch_size, mask)
+        if not self.batch_size:
+            # A mask of any dims is the error of torch, not that of reading.
+            _rust.index_plan(self.batch_size, mask)
         result = _rust.index(self, mask)
         if inplace:
             return self._replace_content(result)

@@ -331,43 +331,43 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     return stack_collections(td_list, dim, None)
 
 
-def stack_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
-    """See :func:`stack`; ``tds`` holds collections and is not empty."""
+def stack_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
+    """See :func:`stack`; ``tensors`` holds collections and is not empty."""
     try:
-        ndim = len(tds[0].batch_size)
+        ndim = len(tensors[0].batch_size)
         at = dim + ndim + 1 if dim < 0 else dim
-        if not tds[0]._is_dense:
-            _check_members(tds)
+        if not tensors[0]._is_dense:
+            _check_members(tensors)
         if _options._lazy_legacy and out is None:
-            return tds[0].lazy_stack(tds, dim)
+            return tensors[0].lazy_stack(tensors, dim)
         if not 0 <= at <= ndim:
             # What cannot be stacked along any dim is the first error.
-            _rust.stack(tds, 0)
+            _rust.stack(tensors, 0)
             raise IndexError(MSG_RANGE.format(ndim + 1, ndim, dim))
         if out is None:
-            return _rust.stack(tds, at)
+            return _rust.stack(tensors, at)
     except (AttributeError, TypeError):
-        _check_members(tds)
+        _check_members(tensors)
         raise
-    return _write_join(tds, at, out, _rust.stack, torch.stack, "stacked")
+    return _write_join(tensors, at, out, _rust.stack, torch.stack, "stacked")
 
 
-def cat_collections(tds: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
-    """See :func:`cat`; ``tds`` holds collections and is not empty."""
+def cat_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
+    """See :func:`cat`; ``tensors`` holds collections and is not empty."""
     try:
-        batch_size = tds[0].batch_size
+        batch_size = tensors[0].batch_size
         ndim = len(batch_size)
         at = dim + ndim if dim < 0 else dim
-        if not tds[0]._is_dense:
-            _check_members(tds)
+        if not tensors[0]._is_dense:
+            _check_members(tensors)
         if not 0 <= at < ndim:
             raise RuntimeError(MSG_CAT_DIM.format(dim, list(batch_size)))
         if out is None:
-            return _rust.cat(tds, at)
+            return _rust.cat(tensors, at)
     except (AttributeError, TypeError):
-        _check_members(tds)
+        _check_members(tensors)
         raise
-    return _write_join(tds, at, out, _rust.cat, torch.cat, "cat")
+    return _write_join(tensors, at, out, _rust.cat, torch.cat, "cat")
 
 
 def _check_no_collection(tensors: Sequence[Any]) -> None:

@@ -442,7 +442,7 @@ class ReductionsOps(CollectionProtocol):
         values: Any = torch._foreach_norm(leaves, 2, dtype) if leaves else leaves
         values = [
             leaf._with_batch_size(NO_DIMS)
-            if isinstance(leaf, UnbatchedTensor)
+            if type(leaf) is not torch.Tensor and isinstance(leaf, UnbatchedTensor)
             else value
             for leaf, value in zip(leaves, values, strict=True)
         ]

@@ -173,14 +173,7 @@ class SplittingOps(CollectionProtocol):
             >>> [piece["a"].item() for piece in td.unbind(0)]
             [0, 1, 2]
         """
-        batch_size = self.batch_size
-        at = _batch_dim(dim, batch_size)
-        size = torch.Size([*batch_size[:at], *batch_size[at + 1 :]])
-        names = (*range(at), *range(at + 1, len(batch_size)))
-        prefixes = [size] * batch_size[at]
-        return self._parts(
-            _rust.split_leaves(self, "unbind", (at,), prefixes, names, False, -1)
-        )
+        return self._parts(_rust.unbind(self, dim))
 
     def narrow(self, dim: int, start: int, length: int) -> Self:
         """The part of ``length`` that begins at ``start`` of a batch dim.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict import _rust
 from tensordict.interop.torch_functions import (
     TD_HANDLED_FUNCTIONS,
     reflected_operator,
@@ -25,6 +26,7 @@ class TorchDispatchOps(CollectionProtocol):
     """The torch functions that collections take part in."""
 
     @classmethod
+    @_rust.call_natively
     def __torch_function__(
         cls,
         func: Callable[..., Any],

@@ -18,7 +18,8 @@ use std::sync::OnceLock;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFunction, PyString};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyDict, PyFunction, PyString, PyTuple};
 
 use crate::access;
 use crate::container;
@@ -41,6 +42,7 @@ fn call_natively<'py>(function: &Bound<'py, PyFunction>) -> PyResult<Bound<'py, 
         "__len__" => length,
         "__contains__" => contains,
         "__setitem__" => set_item,
+        "__torch_function__" => torch_function,
         other => {
             let message = format!("there is no native form of {other}");
             return Err(PyTypeError::new_err(message));
@@ -130,6 +132,54 @@ native!(set_item, |imports, td, key, value| {
         && storing::set_plainly(imports, &td, &key, &value)?;
     Ok(is_done.then(|| td.py().None().into_bound(td.py())))
 });
+
+native!(torch_function, |_imports,
+                         class,
+                         function,
+                         types,
+                         args,
+                         kwargs| {
+    answer(&class, &function, &types, &args, &kwargs)
+});
+
+/// The table of the torch functions that containers take part in.
+static TABLE: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+
+/// What the table's entry for a torch function gives; None where there is none, or where
+/// other types take part.
+fn answer<'py>(
+    class: &Bound<'py, PyAny>,
+    function: &Bound<'py, PyAny>,
+    types: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyAny>,
+    kwargs: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = class.py();
+    let (Ok(types), Ok(args)) = (types.cast::<PyTuple>(), args.cast::<PyTuple>()) else {
+        return Ok(None);
+    };
+    if !types.iter_borrowed().all(|other| other.is(class)) {
+        return Ok(None);
+    }
+    let table = match TABLE.get(py) {
+        Some(table) => table,
+        None => {
+            let module = py.import("tensordict.interop.torch_functions")?;
+            let table = module
+                .getattr("TD_HANDLED_FUNCTIONS")?
+                .cast_into::<PyDict>()?;
+            TABLE.get_or_init(py, || table.unbind())
+        }
+    };
+    let Some(handler) = table.bind(py).get_item(function)? else {
+        return Ok(None);
+    };
+    let kwargs = kwargs
+        .cast::<PyDict>()
+        .ok()
+        .filter(|given| !given.is_empty());
+    handler.call(args, kwargs).map(Some)
+}
 
 /// The batch size of a plain container; None where a class may have another one.
 fn own_batch_size<'py>(

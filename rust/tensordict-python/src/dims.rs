@@ -368,6 +368,27 @@ fn extrema<'py>(
     from_twin(td.py(), TWINS, "extrema", (td, op, dim))
 }
 
+/// The containers along the batch dim `dim`, without that dim.
+#[pyfunction]
+fn unbind<'py>(td: &Bound<'py, PyAny>, dim: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(source) = Source::of(td)?
+        && let Some(at) = source.dim(dim)
+        && let length = source.size.get_item(usize::try_from(at)?)?
+        && length.is_exact_instance_of::<PyInt>()
+    {
+        let py = td.py();
+        let mut order = source.in_place();
+        order.remove(usize::try_from(at)?);
+        let sizes = source.sizes(&order)?;
+        let prefix = ffi::new_size(source.imports.size.bind(py), &sizes)?;
+        let prefixes = PyList::new(py, vec![prefix; length.extract()?])?;
+        let (args, names) = (PyTuple::new(py, [at])?, Names::Moved(order));
+        let op = source.imports.names.unbind.bind(py);
+        return mapping::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
+    }
+    from_twin(td.py(), TWINS, "unbind", (td, dim))
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(unsqueeze, module)?)?;
     module.add_function(wrap_pyfunction!(squeeze, module)?)?;
@@ -378,5 +399,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(at_least, module)?)?;
     module.add_function(wrap_pyfunction!(reduce_dim, module)?)?;
     module.add_function(wrap_pyfunction!(extrema, module)?)?;
+    module.add_function(wrap_pyfunction!(unbind, module)?)?;
     Ok(())
 }

@@ -78,6 +78,38 @@ pub(crate) fn paired_values<'py>(
     (pairs.len() == first.len()).then_some(pairs)
 }
 
+/// Whether two dicts have the same key objects in the same order.
+pub(crate) fn have_same_keys<'py>(first: &Bound<'py, PyDict>, second: &Bound<'py, PyDict>) -> bool {
+    if first.len() != second.len() {
+        return false;
+    }
+    let (mut place, mut other_place, mut seen) = (0, 0, 0);
+    let (mut key, mut other_key) = (std::ptr::null_mut(), std::ptr::null_mut());
+    with_critical_section2(first, second, || {
+        // SAFETY: both are dicts that the caller keeps alive and, on free-threaded builds,
+        // locked. No Python code runs here, and nothing that they lend is kept.
+        unsafe {
+            while ffi::PyDict_Next(
+                first.as_ptr(),
+                &raw mut place,
+                &raw mut key,
+                std::ptr::null_mut(),
+            ) != 0
+                && ffi::PyDict_Next(
+                    second.as_ptr(),
+                    &raw mut other_place,
+                    &raw mut other_key,
+                    std::ptr::null_mut(),
+                ) != 0
+                && key == other_key
+            {
+                seen += 1;
+            }
+        }
+    });
+    seen == first.len()
+}
+
 /// Calls `visit` with each entry. `visit` must not run Python code: it may own and store
 /// what it is given, nothing else, and the callers above keep to that.
 fn next_entries<'py>(

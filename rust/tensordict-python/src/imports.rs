@@ -96,6 +96,7 @@ names! {
     permute = "permute",
     flatten = "flatten",
     reshape = "reshape",
+    unbind = "unbind",
     method_with_batch_size = "_with_batch_size",
 }
 

@@ -10,6 +10,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyString, PyTuple};
+use smallvec::SmallVec;
 
 use crate::container::{self, Kind, Names, Splice, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
@@ -440,7 +441,7 @@ impl<'py> SplitLeaves<'_, 'py> {
         let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
         let num_parts = self.prefixes.len();
         let old_size = container::batch_size(imports, td)?;
-        let mut columns = Vec::with_capacity(entries.len());
+        let mut columns = SmallVec::<[_; 16]>::with_capacity(entries.len());
         for (key, value) in ffi::dict_pairs(&entries) {
             let parts = match kind(imports, &value)? {
                 Kind::Leaf if container::is_unbatched(imports, &value) => {
@@ -481,7 +482,12 @@ impl<'py> SplitLeaves<'_, 'py> {
         let dim_names = container::dim_names(imports, td)?;
         let mut results = Vec::with_capacity(num_parts);
         for position in 0..num_parts {
-            let part = ffi::copy_dict(&entries)?;
+            // Nobody knows the copy yet: the last part can have it.
+            let part = if position + 1 == num_parts {
+                entries.clone()
+            } else {
+                ffi::copy_dict(&entries)?
+            };
             for (key, parts) in &columns {
                 part.set_item(key, parts.get(position)?)?;
             }

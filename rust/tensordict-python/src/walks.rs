@@ -81,25 +81,29 @@ pub(crate) fn leaves<'py>(
 
 /// The leaves of a result, taken one by one as a walk comes to their places.
 pub(crate) struct NewLeaves<'py> {
-    list: Option<Bound<'py, PyList>>,
+    given: Given<'py>,
     place: usize,
     // What is left, once somebody needs it as an iterator.
     rest: Option<Bound<'py, PyIterator>>,
 }
 
+enum Given<'py> {
+    List(Bound<'py, PyList>),
+    Tuple(Bound<'py, PyTuple>),
+    Iterator,
+}
+
 impl<'py> NewLeaves<'py> {
     pub(crate) fn new(values: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let list = if let Ok(tuple) = values.cast_exact::<PyTuple>() {
-            Some(tuple.to_list())
+        let (given, rest) = if let Ok(tuple) = values.cast_exact::<PyTuple>() {
+            (Given::Tuple(tuple.clone()), None)
+        } else if let Ok(list) = values.cast_exact::<PyList>() {
+            (Given::List(list.clone()), None)
         } else {
-            values.cast_exact::<PyList>().ok().cloned()
-        };
-        let rest = match &list {
-            Some(_) => None,
-            None => Some(values.try_iter()?),
+            (Given::Iterator, Some(values.try_iter()?))
         };
         Ok(Self {
-            list,
+            given,
             place: 0,
             rest,
         })
@@ -110,10 +114,15 @@ impl<'py> NewLeaves<'py> {
     /// # Errors
     /// `StopIteration` where there is none.
     pub(crate) fn take(&mut self) -> PyResult<Bound<'py, PyAny>> {
-        let leaf = match (&self.list, &mut self.rest) {
+        let leaf = match (&self.given, &mut self.rest) {
             (_, Some(rest)) => rest.next().transpose()?,
-            (Some(list), None) => list.get_item(self.place).ok(),
-            (None, None) => None,
+            (Given::List(list), None) if self.place < list.len() => {
+                Some(list.get_item(self.place)?)
+            }
+            (Given::Tuple(tuple), None) if self.place < tuple.len() => {
+                Some(tuple.get_item(self.place)?)
+            }
+            _ => None,
         };
         self.place += 1;
         leaf.ok_or_else(|| PyStopIteration::new_err(()))
@@ -121,9 +130,12 @@ impl<'py> NewLeaves<'py> {
 
     /// What is left, for a container that takes its own part of it.
     pub(crate) fn rest(&mut self) -> PyResult<Bound<'py, PyIterator>> {
-        if let (None, Some(list)) = (&self.rest, &self.list) {
-            let rest = list.get_slice(self.place, list.len());
-            self.rest = Some(rest.try_iter()?);
+        if self.rest.is_none() {
+            self.rest = match &self.given {
+                Given::List(list) => Some(list.get_slice(self.place, list.len()).try_iter()?),
+                Given::Tuple(tuple) => Some(tuple.get_slice(self.place, tuple.len()).try_iter()?),
+                Given::Iterator => None,
+            };
         }
         let rest = self.rest.clone();
         rest.ok_or_else(|| PyStopIteration::new_err(()))
