@@ -137,6 +137,7 @@ def test_moved_dims(td, dims, data):
     both("at_least", td, abs(first), call)
     both("reduce_dim", td, "sum", first)
     both("extrema", td, "max", first)
+    both("unbind", td, first)
     order = data.draw(st.permutations(range(len(td.batch_size))))
     both("permute", td, data.draw(st.sampled_from([tuple(order), order, dims])), call)
 

@@ -7,7 +7,7 @@ differentiate (``torch.autograd.grad``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 

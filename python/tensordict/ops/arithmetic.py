@@ -385,7 +385,6 @@ class ArithmeticOps(CollectionProtocol):
             other2: a collection or a tensor of shape ``[*B]``.
             value: a factor of the product.
         """
-
         op: Any = torch._foreach_addcmul
         if value != 1:
             op = functools.partial(op, value=value)
@@ -410,7 +409,6 @@ class ArithmeticOps(CollectionProtocol):
         Raises:
             RuntimeError: all three are integers.
         """
-
         op: Any = torch._foreach_addcdiv
         if value != 1:
             op = functools.partial(op, value=value)
