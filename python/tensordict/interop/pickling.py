@@ -66,7 +66,8 @@ def restore(td: Any, state: dict[str, Any]) -> None:
     names = state.setdefault("_td_dim_names", None)
     if names is not None and all(name is None for name in names):
         state["_td_dim_names"] = None
-    td.__dict__.update(state)
+    for name, value in state.items():
+        object.__setattr__(td, name, value)
     if locked:
         td.lock_()
 

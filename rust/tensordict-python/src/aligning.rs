@@ -91,8 +91,8 @@ fn add_aligned<'py>(
     collect_aligned(imports, value, &found, is_complete, out)
 }
 
-/// The values of `other` where both are dense, hold nothing but leaves and have the same
-/// key objects in the same order: the commonest case of all.
+/// The values of `other` where both are dense, hold nothing but tensors and have the same
+/// keys in the same order: the commonest case of all.
 fn flat_aligned<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -106,13 +106,10 @@ fn flat_aligned<'py>(
     if !ffi::have_same_keys(&mine, &theirs) {
         return Ok(None);
     }
-    let (mine, theirs) = (mine.values(), theirs.values());
-    for (value, found) in mine.iter().zip(theirs.iter()) {
-        if kind(imports, &value)? != Kind::Leaf || kind(imports, &found)? != Kind::Leaf {
-            return Ok(None);
-        }
-    }
-    Ok(Some(theirs))
+    let are_leaves = [&mine, &theirs].into_iter().all(|entries| {
+        ffi::all_entries(entries, |_, value| container::is_plain_leaf(imports, value))
+    });
+    Ok(are_leaves.then(|| theirs.values()))
 }
 
 /// The leaves of `other` in the order in which `leaves` gives those of `td`.

@@ -50,16 +50,21 @@ fn remember_dense(class: &Bound<'_, PyType>) {
     }
 }
 
+/// Whether `value` is a tensor or a parameter, of no class derived from them.
+#[inline]
+pub(crate) fn is_plain_leaf(imports: &Imports, value: &Bound<'_, PyAny>) -> bool {
+    let class = value.get_type_ptr();
+    std::ptr::addr_eq(class, imports.tensor.as_ptr())
+        || std::ptr::addr_eq(class, imports.parameter.as_ptr())
+}
+
 /// What `value` is. For types that are not known yet this may run Python code.
 #[inline]
 pub(crate) fn kind(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<Kind> {
-    let class = value.get_type_ptr();
-    if std::ptr::addr_eq(class, imports.tensor.as_ptr())
-        || std::ptr::addr_eq(class, imports.parameter.as_ptr())
-    {
+    if is_plain_leaf(imports, value) {
         return Ok(Kind::Leaf);
     }
-    if is_known_dense(class) {
+    if is_known_dense(value.get_type_ptr()) {
         return Ok(Kind::Dense);
     }
     kind_of_other(imports, value)

@@ -40,8 +40,8 @@ pub(crate) fn dict_pairs<'py>(dict: &Bound<'py, PyDict>) -> Pairs<'py> {
     pairs
 }
 
-/// The values of two dicts side by side; None where the two do not have the same key
-/// objects in the same order, which those of similar containers mostly do.
+/// The values of two dicts side by side; None where the two do not have the same keys
+/// in the same order, which those of similar containers mostly do.
 pub(crate) fn paired_values<'py>(
     first: &Bound<'py, PyDict>,
     second: &Bound<'py, PyDict>,
@@ -66,7 +66,7 @@ pub(crate) fn paired_values<'py>(
                     &raw mut other_key,
                     &raw mut other_value,
                 ) != 0
-                && key == other_key
+                && is_same_key(key, other_key)
             {
                 pairs.push((
                     Bound::from_borrowed_ptr(py, value),
@@ -78,7 +78,21 @@ pub(crate) fn paired_values<'py>(
     (pairs.len() == first.len()).then_some(pairs)
 }
 
-/// Whether two dicts have the same key objects in the same order.
+/// Whether two keys are one object, or equal strings. Runs no Python code.
+///
+/// # Safety
+/// Both are objects that are alive.
+unsafe fn is_same_key(key: *mut ffi::PyObject, other: *mut ffi::PyObject) -> bool {
+    // SAFETY: as the caller says. Two strings can be compared without an error.
+    key == other
+        || unsafe {
+            ffi::PyUnicode_CheckExact(key) != 0
+                && ffi::PyUnicode_CheckExact(other) != 0
+                && ffi::PyUnicode_Compare(key, other) == 0
+        }
+}
+
+/// Whether two dicts have the same keys in the same order.
 pub(crate) fn have_same_keys<'py>(first: &Bound<'py, PyDict>, second: &Bound<'py, PyDict>) -> bool {
     if first.len() != second.len() {
         return false;
@@ -101,7 +115,7 @@ pub(crate) fn have_same_keys<'py>(first: &Bound<'py, PyDict>, second: &Bound<'py
                     &raw mut other_key,
                     std::ptr::null_mut(),
                 ) != 0
-                && key == other_key
+                && is_same_key(key, other_key)
             {
                 seen += 1;
             }

@@ -22,6 +22,19 @@ fn is_number(value: &Bound<'_, PyAny>) -> bool {
         || value.is_instance_of::<PyComplex>()
 }
 
+/// Whether two sizes are known to be equal: small numbers are one object each.
+fn is_same_size(size: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> bool {
+    let (Ok(first), Ok(second)) = (size.cast::<PyTuple>(), other.cast::<PyTuple>()) else {
+        return false;
+    };
+    size.is(other)
+        || (first.len() == second.len()
+            && first
+                .iter_borrowed()
+                .zip(second.iter_borrowed())
+                .all(|(length, other)| length.is(&*other)))
+}
+
 /// The leaves of `operand` in line with those of `td`, or the number that it is; None
 /// where it is neither, or does not fit.
 fn in_line<'py>(
@@ -39,7 +52,7 @@ fn in_line<'py>(
     }
     let size = batch_size_of(imports, td, kind(imports, td)?)?;
     let other_size = batch_size_of(imports, operand, operand_kind)?;
-    if !size.is(&other_size) && size.ne(other_size)? {
+    if !is_same_size(&size, &other_size) && size.ne(other_size)? {
         return Ok(None);
     }
     Ok(align(td, operand, is_complete)?.map(Bound::into_any))
