@@ -11,6 +11,7 @@ from tensordict.nn import (
     NormalParamExtractor,
     OneHotCategorical,
     TensorDictModule,
+    TensorDictSequential,
     TruncatedNormal,
     interaction_type,
     set_composite_lp_aggregate,
@@ -162,3 +163,15 @@ def test_actor_compiles_in_one_graph(kind):
     assert list(result.keys()) == ["obs", "loc", "scale", "x", "x_log_prob"]
     for key in expected.keys():
         torch.testing.assert_close(result[key], expected[key])
+
+
+def test_modules_and_settings_are_made_inside_a_compiled_function():
+    module = TensorDictModule(torch.abs, in_keys=["a"], out_keys=["b"])
+
+    def made_inside(td):
+        with set_interaction_type(InteractionType.MEAN):
+            return TensorDictSequential(module, module)(td)
+
+    td = TensorDict(a=-torch.ones(2))
+    compiled = torch.compile(made_inside, fullgraph=True, backend="eager")
+    assert (compiled(td)["b"] == 1).all()

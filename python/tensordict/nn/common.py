@@ -116,13 +116,14 @@ class TensorDictModuleBase(nn.Module):
     _out_keys: list[NestedKey]
     _out_keys_apparent: list[NestedKey]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG004
-        """An instance; keys that the class names become those of its instances."""
+    @classmethod
+    def _adopt_keys(cls) -> None:
+        """Move keys that a class names to where the property looks."""
         for owner in cls.__mro__:
             if owner is TensorDictModuleBase:
                 break
             # Where a class names its keys by a plain attribute, that would hide the
-            # property: it moves to where the property looks.
+            # property.
             for name in ("in_keys", "out_keys"):
                 keys = owner.__dict__.get(name)
                 if keys is None or hasattr(keys, "__get__"):
@@ -132,6 +133,13 @@ class TensorDictModuleBase(nn.Module):
                 if name == "out_keys":
                     owner._out_keys_apparent = keys  # type: ignore[attr-defined]
                 delattr(owner, name)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG004
+        """An instance; keys that the class names become those of its instances."""
+        # The compiler cannot look into the dictionaries of classes. It meets few classes
+        # of which there was no instance before.
+        if not torch.compiler.is_compiling():
+            cls._adopt_keys()
         return super().__new__(cls)
 
     @staticmethod

@@ -695,7 +695,12 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         if interaction_type() is not None or kind is None:
             kind = interaction_type()
         with set_interaction_type(kind):
-            return TensorDictSequential(*modules)(tensordict, tensordict_out, **kwargs)
+            if tensordict_out is not None or kwargs or SKIP.get():
+                sequence = TensorDictSequential(*modules)
+                return sequence(tensordict, tensordict_out, **kwargs)
+            for module in modules:
+                tensordict = module(tensordict)
+            return tensordict
 
     def build_dist_from_params(self, tensordict: Any) -> D.Distribution:
         """The distribution of the last module, for parameters that are there."""

@@ -165,7 +165,8 @@ class set_interaction_type(_Mode):  # noqa: N801 - a public name
         *,
         thread_local: bool = False,
     ) -> None:
-        if type is not None:
+        # The compiler cannot call a member's methods, which it has as a string.
+        if type is not None and not isinstance(type, InteractionType):
             type = InteractionType(type.lower() if isinstance(type, str) else type)
         super().__init__(type, thread_local=thread_local)
 
