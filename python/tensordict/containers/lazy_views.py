@@ -53,7 +53,7 @@ REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
 SHAPE_TAIL = 1
 
 
-class _CustomOpTensorDict(PlainWalks, TensorDictBase):
+class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     """A container seen through an operation on its batch dims.
 
     Args:
@@ -532,7 +532,10 @@ def _undoes(view: _CustomOpTensorDict, op: str, kwargs: dict[str, Any]) -> bool:
     return view.inv_op_kwargs == kwargs
 
 
-VIEW_TYPES = (_CustomOpTensorDict, *(kind for kind, _ in _VIEWS.values()))
+VIEW_TYPES: tuple[type[_CustomOpTensorDict], ...] = (
+    _CustomOpTensorDict,
+    *(kind for kind, _ in _VIEWS.values()),
+)
 """All classes of views."""
 
 for _class in VIEW_TYPES:

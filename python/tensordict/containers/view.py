@@ -55,7 +55,7 @@ MSG_SET = (
 )
 
 
-class _SubTensorDict(PlainWalks, TensorDictBase):
+class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     """The part of ``source`` at ``idx``. Nothing is copied until an entry is read.
 
     Reading gives ``source[key][idx]``, writing does ``source[key][idx] = value``: entries

@@ -324,9 +324,9 @@ class DeviceOps(CollectionProtocol):
         return _rust.map_leaves(self, _as_tensor, (), None, True, 0, True)
 
 
-def _num_bytes(leaf: torch.Tensor) -> int:
+def _num_bytes(leaf: Any) -> int:
     """The bytes of all elements, of a jagged tensor with what tells its rows apart."""
-    own = leaf.numel() * leaf.element_size()
+    own: int = leaf.numel() * leaf.element_size()
     if not is_jagged(leaf):
         return own
     parts = leaf.offsets(), leaf.lengths()

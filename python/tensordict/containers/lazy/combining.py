@@ -245,10 +245,13 @@ class CombiningOps(CollectionProtocol):
             if dim is not None and len(plan.shape) > 1 and value is not None:
                 value = value.flatten(dim, dim + len(plan.shape) - 1)
         parts = [value] * len(picks)
-        if dim is not None and isinstance(value, (torch.Tensor, CollectionProtocol)):
-            ndim = value.dim()
-            if dim < ndim:
-                parts = list(value.unbind(dim))
+        is_split = isinstance(value, (torch.Tensor, CollectionProtocol))
+        if dim is not None and is_split and dim < value.dim():
+            parts = list(value.unbind(dim))
+            if plan is not None and plan.to_front is not None:
+                start, block = plan.to_front
+                moved = tuple(range(start, start + block))
+                parts = [part.movedim(tuple(range(block)), moved) for part in parts]
         return [
             (self.tensordicts[member], ... if at is None else at, part)
             for (member, at), part in zip(picks, parts, strict=True)
@@ -275,15 +278,15 @@ class CombiningOps(CollectionProtocol):
                 if not is_collection:
                     source = self._from_dict_at(idx, source)
                 parts = self._parts_at(idx, source)
-                for part in parts:
-                    self._check_have([part], part[-1].keys(True, True))
+                for each in parts:
+                    self._check_have([each], each[-1].keys(True, True))
                 for target, at, part in parts:
                     target.update_at_(part, at)
                 return self
-        keys = kw.get("keys_to_update")
-        if keys is not None and isinstance(source, CombiningOps):
+        chosen = kw.get("keys_to_update")
+        if chosen is not None and isinstance(source, CombiningOps):
             kw = {key: value for key, value in kw.items() if key != "keys_to_update"}
-            source = _chosen(source, keys)
+            source = _chosen(source, chosen)
         if args or kw or not any(map(self._is_ragged, self._sample_entries())):
             return super().update_at_(source, idx, *args, **kw)  # type: ignore[misc]
         if isinstance(source, CollectionProtocol):

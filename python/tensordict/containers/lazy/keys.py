@@ -9,11 +9,11 @@ import torch
 from tensordict import _rust
 from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
 from tensordict.metatensor import MetaTensor
-from tensordict.ops.keys import _sorting_key
+from tensordict.ops.keys import _sorting_key, _TensorDictKeysView
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tensordict.protocol import NestedKeyLike
 
@@ -23,40 +23,16 @@ MSG_EXCLUSIVE = "the method {} cannot complete when there are exclusive keys."
 MSG_DELETE = "Key {} not found in any of the stacked tensordicts."
 
 
-class _LazyStackedTensorDictKeysView:
+class _LazyStackedTensorDictKeysView(_TensorDictKeysView):
     """The keys that all members of a stack have: a live view."""
 
-    def __init__(
-        self,
-        tensordict: Any,
-        include_nested: bool,
-        leaves_only: bool,
-        is_leaf: Callable[[type], bool] | None,
-        sort: bool = False,
-    ) -> None:
-        self.tensordict = tensordict
-        self.include_nested = include_nested
-        self.leaves_only = leaves_only
-        self.is_leaf = is_leaf
-        self.sort = sort
+    tensordict: Any
 
     def _list(self) -> list[NestedKeyLike]:
-        if not self.include_nested and not self.leaves_only:
-            keys: list[Any] = self.tensordict._common_keys()
-        else:
-            keys = _rust.walk(
-                self.tensordict,
-                0,
-                bool(self.include_nested),
-                bool(self.leaves_only),
-                self.is_leaf,
-            )
-        if self.sort:
-            keys.sort(key=_sorting_key)
-        return keys
-
-    def __iter__(self) -> Iterator[NestedKeyLike]:
-        return iter(self._list())
+        if self.include_nested or self.leaves_only:
+            return super()._list()
+        keys: list[Any] = self.tensordict._common_keys()
+        return sorted(keys, key=_sorting_key) if self.sort else keys
 
     def __len__(self) -> int:
         return len(self._list())
@@ -82,9 +58,11 @@ class StackKeysOps(CollectionProtocol):
     """The keys of a stack, and what is done with them."""
 
     tensordicts: list[Any]
+    stack_dim: int
 
     if TYPE_CHECKING:
 
+        def _common_keys(self) -> list[str]: ...
         def _like(self, members: list[Any]) -> Self: ...
         def _meta(self, key: NestedKeyLike) -> Any: ...
 
@@ -318,7 +296,7 @@ class StackKeysOps(CollectionProtocol):
         """
         keys = self._common_keys()
         if self.is_locked or not keys:
-            return super().popitem()  # type: ignore[misc,no-any-return]
+            return super().popitem()  # type: ignore[misc]
         return keys[-1], self.pop(keys[-1])
 
     def del_(self, key: NestedKeyLike) -> Self:
