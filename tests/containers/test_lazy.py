@@ -218,3 +218,14 @@ def test_index_tensors_along_two_dims_give_copies():
     stack = lazy_stack([TensorDict(a=torch.ones(2), batch_size=[2]) for _ in range(2)])
     stack[torch.tensor([0, 1]), torch.tensor([1, 0])].zero_()
     assert stack["a"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def test_members_with_other_names_can_be_worked_with():
+    named = lazy_stack(
+        [TensorDict(a=torch.ones(3), batch_size=[3])] * 2, stack_dim_name="t"
+    )
+    stack = lazy_stack([named, TensorDict(a=torch.ones(2, 3), batch_size=[2, 3])])
+    with pytest.raises(ValueError, match="Not all dim names match"):
+        _ = stack.names
+    assert stack.contiguous().names == [None, None, None]
+    assert stack.gather(0, torch.tensor([1])).batch_size == (1, 2, 3)

@@ -26,6 +26,7 @@ from tensordict.containers.lazy.making import (
 )
 from tensordict.containers.lazy.members import MembersOps
 from tensordict.containers.lazy.reading import ReadingOps
+from tensordict.ops.batch import BatchOps
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage.stacks import (
     load_stack,
@@ -302,11 +303,31 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         named = [member for member in self.tensordicts if member._has_names()]
         if not named and own is None:
             return None
-        first = self.tensordicts[0].names
+        # Of what members call differently no name is known: `names` says so.
+        first = list(self.tensordicts[0].names)
         for member in self.tensordicts:
             if member.names != first:
-                raise ValueError(MSG_NAMES.format(first, member.names))
+                pairs = zip(first, member.names, strict=True)
+                first = [name if name == other else None for name, other in pairs]
         return [*first[: self.stack_dim], own, *first[self.stack_dim :]]
+
+    @property
+    def names(self) -> list[str | None]:
+        """A name or None per batch dim. See ``TensorDict.names``.
+
+        Raises:
+            ValueError: members have different names.
+        """
+        if self.tensordicts:
+            first = self.tensordicts[0].names
+            for member in self.tensordicts:
+                if member.names != first:
+                    raise ValueError(MSG_NAMES.format(first, member.names))
+        return super().names
+
+    @names.setter
+    def names(self, value: Sequence[str | None] | None) -> None:
+        BatchOps.names.fset(self, value)  # type: ignore[attr-defined]
 
     @_td_dim_names.setter
     def _td_dim_names(self, value: list[str | None] | None) -> None:
