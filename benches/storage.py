@@ -1,5 +1,8 @@
 """``python benches/storage.py --peer DIR``: saving and loading beside the limits.
 
+``--list`` names the workloads, and ``--only "save 240 x 5 MB, 4 shards"`` runs one of
+them, or those whose names hold the text; ``--rounds 1`` is a quick look.
+
 Each workload is timed in turns: a bare loop of system calls (the limit), this package,
 and the published release in a process of its own, at its best number of threads. Before
 a timing a scratch file of the same size is written and removed, so that none pays for
@@ -36,6 +39,8 @@ WORKLOADS: dict[str, tuple[int, int]] = {
     # name: (leaves, bytes of each)
     "save 12 x 100 MB": (12, 100_000_000),
     "save 240 x 5 MB": (240, 5_000_000),
+    "save 240 x 5 MB, 4 shards": (240, 5_000_000),
+    "save 12 x 100 MB, 4 shards": (12, 100_000_000),
     "save 10000 x 1 KiB": (10_000, 1024),
     "save 10000 x 1 KiB, archive": (10_000, 1024),
     "save 12 x 100 MB, archive": (12, 100_000_000),
@@ -48,6 +53,8 @@ WORKLOADS: dict[str, tuple[int, int]] = {
 
 PEER_THREADS = (0, 2, 4, 8)
 
+SHARDS = 4
+
 
 def main() -> None:
     """Run the workloads and print the table."""
@@ -56,10 +63,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", default=None, help="where to write")
     parser.add_argument("--only", default="", help="workloads whose name holds this")
+    parser.add_argument("--list", action="store_true", help="name the workloads")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         serve()
+        return
+    if arguments.list:
+        print(*WORKLOADS, sep="\n")
         return
     ours = Worker({})
     sides: dict[str, Callable[[dict[str, Any]], Times]] = {
@@ -97,6 +108,7 @@ def time_workload(
         "threads": 0,
         "archive": name.endswith("archive"),
         "durable": name.endswith("durable"),
+        "shards": SHARDS if name.endswith("shards") else 0,
         "checks": True,
     }
     if job["kind"] == "save":
@@ -106,6 +118,10 @@ def time_workload(
     if job["durable"]:
         # The release has no such thing.
         sides = {side: run for side, run in sides.items() if "peer" not in side}
+    if job["shards"]:
+        # What the release writes as safetensors is one file, by that package.
+        sides = {side: run for side, run in sides.items() if "peer" not in side}
+        sides["safetensors package"] = lambda job: run_ours({**job, "package": True})
     suffix = ".tdz" if job["archive"] else ""
     times = {side: [] for side in sides}
     try:
@@ -164,6 +180,10 @@ def run_limit(job: dict[str, Any]) -> Times:
     if job["archive"] or job["kind"] == "full":
         return run_limit_of_one(job)
     names = [str(path / f"k{i}.memmap") for i in range(job["leaves"])]
+    if job["shards"]:
+        # As many bytes in as many files.
+        names = [str(path / f"shard-{i}") for i in range(job["shards"])]
+        job = {**job, "size": job["leaves"] * job["size"] // job["shards"]}
     is_save = job["kind"] == "save"
     work = write_plain if is_save else map_plain
     content = memoryview(bytearray(os.urandom(1 << 10)) * (job["size"] // 1024 + 1))
@@ -301,7 +321,17 @@ def serve() -> None:
             own = {"checks": job["checks"], "durable": job["durable"]}
         td = made[shape]
         start, used = time.perf_counter(), time.process_time()
-        if job["kind"] == "save":
+        if job.get("package"):
+            result = save_by_package(td, Path(job["path"]), job["shards"])
+        elif job["shards"]:
+            Path(job["path"]).mkdir()
+            result = tensordict.to_safetensors(
+                td,
+                f"{job['path']}/model.safetensors",
+                shards=job["shards"],
+                checks=job["checks"],
+            )
+        elif job["kind"] == "save":
             result = td.memmap(job["path"], num_threads=job["threads"], **own)
         elif job["kind"] == "full" and own:
             result = TensorDict.load_memmap(job["path"], out=td)
@@ -312,6 +342,17 @@ def serve() -> None:
         times = time.perf_counter() - start, time.process_time() - used
         del result
         print(json.dumps(times), flush=True)
+
+
+def save_by_package(td: Any, path: Path, shards: int) -> None:
+    """Files of the safetensors package, one after the other, as its users write them."""
+    from safetensors.torch import save_file
+
+    path.mkdir()
+    names = list(td.keys())
+    for number in range(shards):
+        part = {name: td[name] for name in names[number::shards]}
+        save_file(part, path / f"model-{number:05}.safetensors")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Archives: one zip file that Python's zipfile and the published release read."""
 
 import os
+import resource
 import shutil
+import signal
 import warnings
 import zipfile
 from pathlib import Path
@@ -460,3 +462,41 @@ def test_what_a_killed_save_left_is_swept(tmp_path):
     (left / "new").write_text("half")
     make().save(tmp_path / "x.tdz")
     assert [path.name for path in tmp_path.iterdir()] == ["x.tdz"]
+
+
+def test_unpack_sweeps_what_a_killed_one_left(tmp_path):
+    archive = tmp_path / "x.tdz"
+    TensorDict({"a": torch.arange(3), "n": {"b": torch.ones(2)}}).save(archive)
+    target = tmp_path / "x"
+    child = os.fork()
+    if child == 0:
+        # Killed in the middle: the work directory stays.
+        left = target / ".tdtmp"
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        assert not left.exists()
+        unpack_memmap(archive, target)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.listdir(target / ".tdtmp")
+    assert not (target / "meta.json").exists()
+    unpack_memmap(archive, target)
+    assert not (target / ".tdtmp").exists()
+    loaded = TensorDict.load(target)
+    assert loaded["a"].tolist() == [0, 1, 2]
+    assert loaded["n", "b"].tolist() == [1, 1]
+
+
+def test_a_damaged_archive_is_not_unpacked_in_part(tmp_path):
+    archive = tmp_path / "x.tdz"
+    TensorDict({"a": torch.arange(3), "b": torch.arange(4)}).save(archive)
+    target = tmp_path / "x"
+    TensorDict({"a": torch.zeros(1)}).save(target)
+    content = archive.read_bytes()
+    place = content.index(torch.arange(4).numpy().tobytes())
+    archive.write_bytes(content[:place] + b"\1" + content[place + 1 :])
+    with pytest.raises(RuntimeError, match="b.memmap"):
+        unpack_memmap(archive, target)
+    assert TensorDict.load(target)["a"].tolist() == [0.0]

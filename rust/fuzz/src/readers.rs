@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tensordict_core::storage::archive::{self, Archive};
 use tensordict_core::storage::job::{Job, Progress};
-use tensordict_core::storage::map::Mode;
-use tensordict_core::storage::read::{ReadOptions, load_tree, read_tree_of};
+use tensordict_core::storage::map::{Mode, Root};
+use tensordict_core::storage::read::{ReadOptions, map_leaves, read_tree_of};
 use tensordict_core::storage::sums::{SUMS_FILE, Sums};
 use tensordict_core::storage::verify::verify;
 use tensordict_core::storage::{
@@ -149,7 +149,11 @@ pub fn tree(bytes: &[u8]) {
         escapes_keys: true,
         known_classes: &known_classes,
     };
-    let loaded = load_tree(place.path(), options, Some(Mode::Private), 1);
+    let root = Root::open_path(place.path()).expect("the folder was made");
+    let loaded = read_tree_of(&root, place.path(), options).and_then(|tree| {
+        let mappings = map_leaves(&root, &tree.leaves, Mode::Private, 1)?;
+        Ok((tree, mappings))
+    });
     if let Some((tree, mappings)) = checked(loaded, place.path()) {
         for (leaf, mapping) in tree.leaves.iter().zip(mappings) {
             assert!(leaf.path.starts_with(place.path()));

@@ -198,17 +198,11 @@ impl SavePlan {
         py: Python<'py>,
         exist_ok: bool,
         in_place: bool,
-        how: (usize, bool, bool),
+        how: How,
         progress: &SaveProgress,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let (threads, is_durable, has_sums) = how;
         let mappings = py.detach(|| {
-            let job = Job {
-                threads,
-                is_durable,
-                has_sums,
-                ..Job::new(&progress.progress)
-            };
+            let job = progress.job(how);
             let options = SaveOptions { exist_ok, in_place };
             if in_place {
                 self.copy_what_is_overwritten();
@@ -227,19 +221,14 @@ impl SavePlan {
         &self,
         py: Python<'py>,
         compression: u16,
-        how: (usize, bool, bool),
+        how: How,
         progress: &SaveProgress,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let method = super::archive::method(compression, None)?;
-        let (threads, is_durable, has_sums) = how;
+        let threads = how.0;
         let written = py.detach(|| {
             let state = self.state.lock();
-            let job = Job {
-                threads,
-                is_durable,
-                has_sums,
-                ..Job::new(&progress.progress)
-            };
+            let job = progress.job(how);
             if self.is_sparse {
                 archive::create(&job, &state.plan, &self.target)
             } else {
@@ -326,6 +315,9 @@ impl SavePlan {
     }
 }
 
+/// The most threads, whether the save is durable, whether sums are taken.
+type How = (usize, bool, bool);
+
 /// How far a save is; shared with whoever watches it or stops it.
 #[pyclass(module = "tensordict._rust", frozen)]
 #[derive(Default)]
@@ -348,6 +340,17 @@ impl SaveProgress {
     /// Asks the save to stop.
     fn cancel(&self) {
         self.progress.cancel();
+    }
+}
+
+impl SaveProgress {
+    fn job(&self, (threads, is_durable, has_sums): How) -> Job<'_> {
+        Job {
+            threads,
+            is_durable,
+            has_sums,
+            ..Job::new(&self.progress)
+        }
     }
 }
 

@@ -9,6 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use rustix::fs::RenameFlags;
+
 use super::super::file::{FileWriter, Segment, combine_crc32, next_crc32, save_file};
 use super::super::job::Job;
 use super::super::map::{MapRequest, Mapping, Mode, open as open_mapping};
@@ -16,6 +18,7 @@ use super::super::plan::{Content, FileContent, Plan};
 use super::super::region::Region;
 use super::super::source::{Source, UNIT_BYTES};
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer, Sums};
+use super::super::work::WorkArea;
 use super::super::{METADATA_FILE, StorageError, StorageResult, thread_count, threads};
 use super::read::{Archive, is_directory, sum_of};
 use super::{
@@ -755,15 +758,24 @@ pub fn unpack(job: &Job<'_>, path: &Path, target: &Path) -> StorageResult<()> {
     for directory in &directories {
         fs::create_dir_all(directory).map_err(|source| StorageError::io(directory, source))?;
     }
+    // What a process leaves here that is killed, the next one sweeps.
+    let work = WorkArea::inside(job.disk, target)?;
     let found: Vec<OnceLock<Sum>> = names.iter().map(|_| OnceLock::new()).collect();
     threads::for_each(names.len(), thread_count(job.threads), |number| {
-        let name = names[number];
-        let place = target.join(name);
-        let sum = unpack_entry(job, &archive, name, &place)?;
+        let sum = unpack_entry(job, &archive, names[number], &work.numbered_path(number))?;
         // Each number is given out once.
         let _ = found[number].set(sum);
         Ok::<_, StorageError>(())
     })?;
+    // The root's metadata comes last: without it there is no save.
+    let (last, others): (Vec<usize>, Vec<usize>) =
+        (0..names.len()).partition(|&number| names[number] == METADATA_FILE);
+    for number in others.into_iter().chain(last) {
+        let place = target.join(names[number]);
+        job.disk
+            .rename(&work.numbered_path(number), &place, RenameFlags::empty())
+            .map_err(|source| StorageError::io(&place, source))?;
+    }
     let mut sums = Sums::new();
     for (name, sum) in names.into_iter().zip(found) {
         let modified_ns = job.stamp_ns;
@@ -778,41 +790,32 @@ pub fn unpack(job: &Job<'_>, path: &Path, target: &Path) -> StorageResult<()> {
     Ok(())
 }
 
-/// Writes one file beside its place and renames it there; its sum.
-fn unpack_entry(job: &Job<'_>, archive: &Archive, name: &str, place: &Path) -> StorageResult<Sum> {
+/// Writes an entry to the file `path`; its sum.
+fn unpack_entry(job: &Job<'_>, archive: &Archive, name: &str, path: &Path) -> StorageResult<Sum> {
     let entry = &archive.entries()[name];
-    let temporary = super::super::write::temporary_path(place);
-    let refused = |source: io::Error| StorageError::io(place, source);
-    let unpacked = (|| {
-        let file = File::create(&temporary).map_err(refused)?;
-        let (mut at, mut failure) = (0, None);
-        let mut summer = Summer::default();
-        let crc32 = archive.stream(name, entry, |piece| {
-            summer.update(piece);
-            if failure.is_none()
-                && let Err(error) = job.disk.write_all_at(&file, piece, at)
-            {
-                failure = Some(error);
-            }
-            at += piece.len() as u64;
-        })?;
-        if let Some(error) = failure {
-            return Err(refused(error));
+    let refused = |source: io::Error| StorageError::io(path, source);
+    let file = File::create(path).map_err(refused)?;
+    let (mut at, mut failure) = (0, None);
+    let mut summer = Summer::default();
+    let crc32 = archive.stream(name, entry, |piece| {
+        summer.update(piece);
+        if failure.is_none()
+            && let Err(error) = job.disk.write_all_at(&file, piece, at)
+        {
+            failure = Some(error);
         }
-        if crc32 != entry.crc32 {
-            return Err(archive.damaged(name, "its bytes are not those of its checksum"));
-        }
-        job.disk
-            .set_modified(&file, job.stamp_ns)
-            .and_then(|()| fs::rename(&temporary, place))
-            .map_err(refused)?;
-        Ok(summer.finish())
-    })();
-    if unpacked.is_err() {
-        // The error that matters is the first one.
-        let _ = fs::remove_file(&temporary);
+        at += piece.len() as u64;
+    })?;
+    if let Some(error) = failure {
+        return Err(refused(error));
     }
-    unpacked
+    if crc32 != entry.crc32 {
+        return Err(archive.damaged(name, "its bytes are not those of its checksum"));
+    }
+    job.disk
+        .set_modified(&file, job.stamp_ns)
+        .map_err(refused)?;
+    Ok(summer.finish())
 }
 
 /// Takes the checksums of an archive anew, in place, after it was stored to through a mapping; of
