@@ -411,4 +411,11 @@ CASES = [
         on="nested",
         message=False,
     ),
+    *cases(
+        "masked_fill_ refused",
+        "x = td.clone(); x.masked_fill_(torch.tensor([True, False]), math.nan)",
+        on="flat",
+        reason="the leaves before the one of integers are written",
+        ours="isinstance(error, RuntimeError) and not any(v.isnan().any() for v in x.values())",
+    ),
 ]

@@ -372,7 +372,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         ):
             # What contains this is refused where it is stored.
             return value
-        return value.copy()
+        return value.clone(False)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:

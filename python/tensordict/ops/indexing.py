@@ -135,6 +135,10 @@ class IndexingOps(CollectionProtocol):
         """
         leaves = _rust.leaves(self)
         _check_mask(mask, self.batch_size, leaves)
+        nothing = torch.empty(0, dtype=torch.bool)
+        for dtype in {leaf.dtype for leaf in leaves}:
+            # A number that a dtype cannot hold is refused before any leaf is written.
+            torch.empty(0, dtype=dtype).masked_fill_(nothing, value)
         for leaf, view in zip(leaves, spread(self, leaves, mask), strict=True):
             leaf.masked_fill_(view, value)
         if not self._is_dense:
