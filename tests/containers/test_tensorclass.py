@@ -268,3 +268,104 @@ def test_user_members():
     data = Data(torch.ones(3), batch_size=[3])
     assert data.doubled().sum() == 6
     assert data.total == 3
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        (int, True, 1),
+        (int, "3", 3),
+        (int, {"k": 1}, {"k": 1}),
+        (float, 3, 3.0),
+        (str, 3, "3"),
+        (list, (1, 2), [1, 2]),
+    ],
+)
+def test_autocast_gives_the_type_of_the_annotation(annotation, value, expected):
+    namespace = {"__annotations__": {"x": annotation}}
+    cast = tensorclass(autocast=True)(type("Cast", (), namespace))
+    found = cast(value, batch_size=[2]).x
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+def test_autocast_of_a_nested_class_takes_its_fields():
+    namespace = {"__annotations__": {"n": Decorated}}
+    cast = tensorclass(autocast=True)(type("Cast", (), namespace))
+    for value in ({"a": torch.ones(2)}, TensorDict(a=torch.ones(2), batch_size=[2])):
+        found = cast(value, batch_size=[2]).n
+        assert type(found) is Decorated
+        assert (found.a == 1).all()
+        assert found.b is None
+
+
+def test_numbers_of_an_optional_field_stay_in_a_batch():
+    namespace = {"__annotations__": {"k": int | None}}
+    made = tensorclass(type("Made", (), namespace))
+    assert made(3, batch_size=[2])[0].k == 3
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        made(1.5, batch_size=[2])
+
+
+def test_entries_come_in_the_order_of_the_arguments():
+    class Three(TensorClass):
+        a: torch.Tensor
+        b: torch.Tensor | None = None
+        c: str = "text"
+
+    x = torch.zeros(2)
+    assert list(Three(x, c="c", b=x, batch_size=[2]).keys()) == ["c", "b", "a"]
+    assert list(Three(b=x, a=x, batch_size=[2]).keys()) == ["b", "a", "c"]
+    with pytest.raises(ValueError, match="The key a is already set in kwargs"):
+        Three(x, a=x)
+    assert Three(x, lock=True).is_locked
+
+
+def test_methods_do_not_meet_names_of_fields():
+    @tensorclass(shadow=True)
+    class Odd:
+        items: torch.Tensor
+        shape: torch.Tensor | None = None
+        update: torch.Tensor | None = None
+
+    x = torch.zeros(2, 3)
+    odd = Odd(x, x, x, batch_size=[2])
+    assert odd.new_tensor(1).items.shape == ()
+    assert (odd.apply(lambda leaf: leaf + 1).update == 1).all()
+    assert torch.stack([odd, odd.clone()]).items.shape == (2, 2, 3)
+    assert odd.update_at_({"items": torch.ones(3)}, 0).items[0].sum() == 3
+
+
+def test_no_method_makes_an_entry_that_is_no_field(data):
+    before = list(data.keys())
+    for change in (
+        lambda: data.set_non_tensor("z", "x"),
+        lambda: data.create_nested("z"),
+        lambda: data.setdefault("z", torch.zeros(3)),
+        lambda: data.rename_key_("a", "z"),
+        lambda: data.rename_keys({"a": "z"}),
+        lambda: data.stack_tensors("a", "a", out_key="z"),
+    ):
+        with pytest.raises(AttributeError, match="field"):
+            change()
+    assert list(data.keys()) == before
+
+
+def test_a_dataclass_below_or_above_does_not_take_over():
+    @dataclasses.dataclass
+    class Base:
+        a: torch.Tensor
+
+    @tensorclass
+    class Child(Base):
+        b: torch.Tensor = None
+
+    @dataclasses.dataclass
+    @tensorclass
+    class Above:
+        a: torch.Tensor
+
+    for cls in (Child, Above):
+        made = cls(torch.zeros(3), batch_size=[3])
+        assert "batch_size=torch.Size([3])" in repr(made)
+        assert bool((made == made).a.all())

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensordict.checks import is_tensorclass
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["cast_field"]
+
+_EXACT = frozenset({bool, int, float, complex, str})
+"""Annotations whose subclasses are cast, too: True is no int, np.float64 no float."""
 
 MSG_CAST = "Failed to cast the value {} to the type annotation {}."
 
@@ -19,8 +23,8 @@ def cast_field(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
     """The value of a field in the type of its annotation, and whether that settles it.
 
     It does where the annotation is a class: then the value is stored as it is, without
-    making a tensor of it. Values of that class, and those that ``cast_filter`` refuses,
-    stay what they are.
+    making a tensor of it. Values of that class, those that ``cast_filter`` refuses, and
+    dictionaries where no collection is asked for, stay what they are.
     """
     cls = type(tc)
     hint = cls._type_hints.get(name, Any)
@@ -28,17 +32,25 @@ def cast_field(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
         return value, False
     if cls._cast_filter is not None and not cls._cast_filter(name):
         return value, False
-    if isinstance(value, hint):
+    is_fitting = type(value) is hint if hint in _EXACT else isinstance(value, hint)
+    if is_fitting:
         return value, True
     inner = tc._tensordict
     make: Any = hint
+    if isinstance(value, dict) and not issubclass(hint, CollectionProtocol):
+        return value, True
     if issubclass(hint, torch.Tensor):
         try:
             return torch.as_tensor(value, device=inner.device), True
         except TypeError as error:
             raise TypeError(MSG_CAST.format(name, hint)) from error
     if issubclass(hint, CollectionProtocol):
-        made = make(value)
+        if is_tensorclass(hint) and isinstance(value, CollectionProtocol):
+            made = make.from_tensordict(value.clone(False))
+        elif is_tensorclass(hint) and isinstance(value, dict):
+            made = make.from_dict(value)
+        else:
+            made = make(value)
         made.batch_size = inner.batch_size
         return made, True
     if hint is np.ndarray:

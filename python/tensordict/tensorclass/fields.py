@@ -45,7 +45,7 @@ _SCALARS: dict[Any, tuple[type, ...]] = {
     int: (int,),
     float: (float, int),
     bool: (bool,),
-    complex: (complex, float, int),
+    complex: (complex,),
 }
 """Annotations of scalar fields, and the values that stay what they are in a batch."""
 
@@ -91,7 +91,9 @@ def prepare(
     cls.__expected_keys__ = set(fields)
     cls._type_hints = hints
     cls._scalar_fields = {
-        name: _SCALARS[hints[name]] for name in fields if _is_scalar(hints[name])
+        name: scalars
+        for name in fields
+        if not cls._autocast and (scalars := _scalars_of(hints[name]))
     }
     cls._tensorclass_fields = {
         name: nested
@@ -185,15 +187,23 @@ def resolved_annotation(annotation: Any, cls: Any) -> Any:
         return Any
 
 
-def _is_scalar(hint: Any) -> bool:
-    return isinstance(hint, type) and hint in _SCALARS
+def _scalars_of(hint: Any) -> tuple[type, ...]:
+    """The types of the numbers that a field keeps as they are; none where it does not."""
+    hint = _without_none(hint)
+    return _SCALARS.get(hint, ()) if isinstance(hint, type) else ()
+
+
+def _without_none(hint: Any) -> Any:
+    """The one type of an optional annotation; any other as it is."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        named = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        return named[0] if len(named) == 1 else hint
+    return hint
 
 
 def _tensorclass_of(hint: Any) -> Any:
     """The tensorclass that an annotation names, perhaps as optional; else None."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        named = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        return _tensorclass_of(named[0]) if len(named) == 1 else None
+    hint = _without_none(hint)
     is_one = isinstance(hint, type) and getattr(hint, "_is_tensorclass", False)
     return hint if is_one and not hint._is_non_tensor else None
 
