@@ -228,4 +228,6 @@ def test_members_with_other_names_can_be_worked_with():
     with pytest.raises(ValueError, match="Not all dim names match"):
         _ = stack.names
     assert stack.contiguous().names == [None, None, None]
-    assert stack.gather(0, torch.tensor([1])).batch_size == (1, 2, 3)
+    index = torch.ones(1, 2, 3, dtype=torch.long)
+    assert stack.gather(0, index).batch_size == (1, 2, 3)
+    assert stack.empty(batch_size=[2]).batch_size == (2,)

@@ -641,7 +641,7 @@ def cat(tds: Any, dim: int) -> Any:
     special = (CollectionProtocol, UnbatchedTensor)
     joined = {}
     for key in list(mine):
-        group = []
+        group: list[Any] = []
         is_plain = True
         for entries in all_entries:
             if key not in entries:

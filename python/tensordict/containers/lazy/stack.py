@@ -311,6 +311,19 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
                 first = [name if name == other else None for name, other in pairs]
         return [*first[: self.stack_dim], own, *first[self.stack_dim :]]
 
+    @_td_dim_names.setter
+    def _td_dim_names(self, value: list[str | None] | None) -> None:
+        if value is None:
+            self._td_dim_name = None
+            for member in self.tensordicts:
+                member._td_dim_names = None
+            return
+        rest = list(value)
+        self._td_dim_name = rest.pop(self.stack_dim)
+        kept = rest if any(name is not None for name in rest) else None
+        for member in self.tensordicts:
+            member._td_dim_names = None if kept is None else list(kept)
+
     @property
     def names(self) -> list[str | None]:
         """A name or None per batch dim. See ``TensorDict.names``.
@@ -328,19 +341,6 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     @names.setter
     def names(self, value: Sequence[str | None] | None) -> None:
         BatchOps.names.fset(self, value)  # type: ignore[attr-defined]
-
-    @_td_dim_names.setter
-    def _td_dim_names(self, value: list[str | None] | None) -> None:
-        if value is None:
-            self._td_dim_name = None
-            for member in self.tensordicts:
-                member._td_dim_names = None
-            return
-        rest = list(value)
-        self._td_dim_name = rest.pop(self.stack_dim)
-        kept = rest if any(name is not None for name in rest) else None
-        for member in self.tensordicts:
-            member._td_dim_names = None if kept is None else list(kept)
 
     def _has_names(self) -> bool:
         return self._td_dim_name is not None or any(
