@@ -75,11 +75,13 @@ def shown_together(members: Sequence[Any], dim: int) -> Any:
     starts = [0]
     for member in members:
         starts.append(starts[-1] + member.batch_size.numel())
-    numbers = [
-        torch.arange(start, stop).view(member.batch_size)
-        for member, start, stop in zip(members, starts, starts[1:], strict=False)
-    ]
-    order = torch.stack(numbers, dim).flatten().tolist()
+    order: Sequence[int] = range(starts[-1])
+    if dim:
+        numbers = [
+            torch.arange(start, stop).view(member.batch_size)
+            for member, start, stop in zip(members, starts, starts[1:], strict=False)
+        ]
+        order = torch.stack(numbers, dim).flatten().tolist()
     if all(
         member.batch_size.numel() == 1 or isinstance(member, NonTensorStack)
         for member in members
