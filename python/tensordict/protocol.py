@@ -242,6 +242,10 @@ class CollectionProtocol:
         """What :func:`tensordict.dense_stack_tds` gives for this one."""
         return self.contiguous()
 
+    def _shown_together(self, members: list[Any], dim: int, name: str | None) -> Any:
+        """What a lazy stack shows of the entries that its members have at a key."""
+        return self._stack_lazily(members, dim, name)
+
     def _children(self) -> list[Any]:
         """The containers that this one directly holds."""
         return [

@@ -11,6 +11,7 @@ from tensordict import (
     NonTensorData,
     NonTensorStack,
     TensorDict,
+    lazy_stack,
     pad_sequence,
     unpad_sequence,
 )
@@ -224,3 +225,25 @@ def test_a_row_writes_to_its_stack_until_its_elements_differ():
     assert stack[1].tolist() == ["b", "b", "y"]
     # Elements that are equal, and were given one by one, stay elements.
     assert type(NonTensorStack.from_list([["a", "a"], ["b", "b"]])[0]) is NonTensorStack
+
+
+def test_what_a_lazy_stack_shows_writes_to_its_members():
+    members = [TensorDict(s=text, batch_size=[3]) for text in "pq"]
+    td = lazy_stack(members)
+    td.get("s")[0] = "w"
+    assert members[0]["s"] == "w"
+    with pytest.raises(ValueError, match="at an index"):
+        td.get("s")[0, 1] = "x"
+    td.set_at_("s", "x", (0, 1))
+    td.update_at_(TensorDict(s="y"), (1, 2))
+    assert td.get("s").tolist() == [["w", "x", "w"], ["q", "q", "y"]]
+    # A stack of values alone takes a value for each element.
+    alone = lazy_stack([NonTensorData(text, batch_size=[3]) for text in "pq"])
+    alone[0, 1] = "x"
+    assert alone.tolist() == [["p", "x", "p"], ["q"] * 3]
+
+
+def test_a_column_with_more_dims_is_written_with_its_collection():
+    td = TensorDict(n=TensorDict(s=NonTensorStack("p", "q"), batch_size=[2]))
+    td[...] = td.clone()
+    assert list(td["n", "s"]) == ["p", "q"]

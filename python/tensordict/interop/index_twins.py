@@ -409,7 +409,8 @@ def _plan_index(
             fresh.append((td, key, _preallocated(td, at, size, k, item)))
         elif isinstance(entry, CollectionProtocol):
             if entry._is_non_tensor:
-                entry._check_item(size, item)
+                own = torch.Size([*size, *entry.batch_size[k:]])
+                entry._check_item(own, item)
                 writes.append((td, key, entry, item))
             elif isinstance(item, CollectionProtocol) and item._is_non_tensor:
                 raise not_a_value(key, entry, item)

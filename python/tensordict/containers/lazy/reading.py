@@ -65,7 +65,7 @@ class ReadingOps(CollectionProtocol):
         first = values[0]
         if isinstance(first, CollectionProtocol):
             check_members(values)
-            value = first._stack_lazily(values, self.stack_dim, self._td_dim_name)
+            value = first._shown_together(values, self.stack_dim, self._td_dim_name)
         else:
             value = stack_leaves(key, values, self.stack_dim)
         hook = self._hook_out

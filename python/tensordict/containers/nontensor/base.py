@@ -187,7 +187,9 @@ class NonTensorOps(CollectionProtocol):
             return result
         result._named(_spliced_names(self._td_dim_names, names, k, size))
         if isinstance(names, tuple):
-            result._follow(self, (*names, *range(k, len(own))))
+            dims = (*names, *range(k, len(own)))
+            result._follow(self, dims)
+            result = self._as_row(result, dims)
         else:
             result._follow(self, None)
         result._settle(_name_of(op), own)
@@ -513,12 +515,21 @@ class NonTensorOps(CollectionProtocol):
         return stack_values(tds, dim)
 
     def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
+        """One stack of values, which writes to the members that have one value."""
+        return self._shown(members, dim, name, False)
+
+    def _shown_together(self, members: list[Any], dim: int, name: str | None) -> Any:
         """What a lazy stack shows of the entries of its members: one stack of values."""
+        return self._shown(members, dim, name, True)
+
+    def _shown(
+        self, members: list[Any], dim: int, name: str | None, of_rows: bool
+    ) -> Any:
         if any(not member._is_non_tensor for member in members):
             return super()._stack_lazily(members, dim, name)
         from tensordict.containers.nontensor.joining import shown_together
 
-        return shown_together(members, dim)
+        return shown_together(members, dim, of_rows)
 
     def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
         from tensordict.containers.nontensor.joining import cat_values

@@ -529,6 +529,8 @@ class NonTensorData(NonTensorDataBase):
             return result
         stack = result.maybe_to_stack()
         stack._named(result._td_dim_names)
+        if len(stack.batch_size) > 1:
+            stack._has_one_a_row = True
         if op == "unsqueeze":
             stack.stack_dim = args[0] % len(stack.batch_size)
         if result._is_locked:

@@ -67,8 +67,12 @@ def _same_metadata(first: Any, second: Any) -> bool:
 
 
 @on_real_tensors
-def shown_together(members: Sequence[Any], dim: int) -> Any:
-    """The entries of the members of a lazy stack as one stack, which writes to them."""
+def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
+    """Values as one stack, which writes to them.
+
+    A value for many elements cannot take one for each: with ``of_rows`` such a write is
+    refused, else it stays in the stack.
+    """
     stack = stack_values(members, dim)
     if not isinstance(stack, NonTensorStack) or isinstance(stack, RaggedStack):
         return stack
@@ -93,7 +97,7 @@ def shown_together(members: Sequence[Any], dim: int) -> Any:
             for at in range(stop - start)
         ]
         stack._cells = LinkedCells(stack._cells, [flat[number] for number in order])
-    else:
+    elif of_rows:
         owners = [bisect_right(starts, number) - 1 for number in order]
         stack._cells = LinkedRows(stack._cells, members, owners)
         stack._is_of_members = True
