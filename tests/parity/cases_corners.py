@@ -418,4 +418,9 @@ CASES = [
         reason="the leaves before the one of integers are written",
         ours="isinstance(error, RuntimeError) and not any(v.isnan().any() for v in x.values())",
     ),
+    *cases(
+        "view pickled",
+        "v = td._get_sub_tensordict(slice(0, 1)); w = pickle.loads(pickle.dumps(v)); (type(w).__name__, w.batch_size, w['a'])",
+        on="flat named",
+    ),
 ]

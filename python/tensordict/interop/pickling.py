@@ -63,7 +63,9 @@ def restore(td: Any, state: dict[str, Any]) -> None:
     """Fill an instance from the state of a pickle, ours or the release's."""
     state = {k: v for k, v in state.items() if k not in _OF_THIS_PROCESS}
     locked = state.pop("_is_locked", False)
-    names = state.setdefault("_td_dim_names", None)
+    if td._is_dense:
+        state.setdefault("_td_dim_names", None)
+    names = state.get("_td_dim_names")
     if names is not None and all(name is None for name in names):
         state["_td_dim_names"] = None
     for name, value in state.items():
