@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
     from tensordict._rust import SaveProgress
 
 __all__ = ["TensorDictFuture", "in_background", "with_bar"]
+
+
+MSG_CHILD = (
+    "The save runs in the process that this one was forked from: ask for its result "
+    "there."
+)
 
 
 class TensorDictFuture:
@@ -29,14 +36,18 @@ class TensorDictFuture:
         self.futures = futures
         self.resulting_td = resulting_td
         self._progress: SaveProgress | None = None
+        self._process = os.getpid()
 
     def result(self) -> Any:
         """Wait for the end of the work and return the collection.
 
         Raises:
             OSError: the files could not be written.
-            RuntimeError: the save was cancelled.
+            RuntimeError: the save was cancelled; or this is a child of the process that
+                saves, where nobody would ever say that it is done.
         """
+        if os.getpid() != self._process and not self.done():
+            raise RuntimeError(MSG_CHILD)
         results = [future.result() for future in self.futures]
         if self.resulting_td is None and results:
             self.resulting_td = results[-1]
