@@ -177,17 +177,19 @@ def write_safetensors(
     files: Sequence[
         tuple[
             str,
+            str | None,
             Sequence[tuple[str, torch.Tensor, str, Sequence[int], int]],
             Sequence[tuple[str, str]],
         ]
     ],
-    index: tuple[str, str] | None,
+    index: tuple[str, str, str] | None,
     stale: str | None,
     num_threads: int,
     durable: bool,
     checks: bool,
     progress: SaveProgress,
-) -> None: ...
+    maps: bool,
+) -> list[tuple[list[tuple[str, str]], dict[str, torch.Tensor]]]: ...
 def read_safetensors(
     path: str | PathLike[str], mode: str | None
 ) -> tuple[list[tuple[str, str]], dict[str, torch.Tensor]]: ...

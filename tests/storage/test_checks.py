@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 from tensordict import TensorDict
 from tensordict.storage import seal, verify
+from tensordict.storage.future import TensorDictFuture
 
 SUMS = ".tensordict-sums.json"
 
@@ -271,6 +274,23 @@ def test_a_future_can_be_cancelled(tmp_path):
     assert list(tmp_path.iterdir()) == []
     assert future.done()
     assert not future.cancel()
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_forked_child_does_not_wait_for_the_save_of_its_parent():
+    saving = Future()
+    future = TensorDictFuture([saving])
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            future.result()
+        except RuntimeError as error:
+            os._exit(0 if "forked" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    saving.set_result(3)
+    assert future.result() == 3
 
 
 def test_a_future_tells_how_far_it_is(tmp_path):

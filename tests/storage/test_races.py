@@ -1,7 +1,9 @@
 """Saves of several processes meet: nobody fails, and each reader sees one save."""
 
 import os
+import random
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -150,3 +152,40 @@ def test_a_leaf_is_linked_only_to_the_file_that_is_mapped(tmp_path):
         lambda: for_a_while(lambda number: save(number, target)),
         lambda: for_a_while(read),
     )
+
+
+def test_what_save_returns_is_what_was_saved(tmp_path):
+    target = tmp_path / "x.safetensors"
+
+    def save_and_look(value: int) -> None:
+        torch.set_num_threads(1)
+        for _ in range(40):
+            assert values_of(make(value).save(target)) == {value}
+
+    in_processes(lambda: save_and_look(1), lambda: save_and_look(2))
+
+
+def test_a_kill_among_first_saves_of_shards_leaves_a_save_that_loads(tmp_path):
+    chance = random.Random(5)
+    for number in range(30):
+        target = tmp_path / str(number) / f"x{INDEX}"
+        target.parent.mkdir()
+        children = []
+        for value in (1, 2, 3):
+            child = os.fork()
+            if child == 0:
+                try:
+                    torch.set_num_threads(1)
+                    save(value, target)
+                finally:
+                    os._exit(0)
+            children.append(child)
+        time.sleep(chance.random() * 0.02)
+        os.kill(children[number % 3], signal.SIGKILL)
+        for child in children:
+            os.waitpid(child, 0)
+        assert len(values_of(TensorDict.load(target))) == 1
+        assert not verify(target).is_damaged
+        save(4, target)
+        assert names_in(target.parent) == [target.name]
+        assert values_of(TensorDict.load(target)) == {4}

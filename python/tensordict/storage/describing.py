@@ -31,6 +31,15 @@ __all__ = [
 
 RESERVED = frozenset({"cls", "non_tensors", "leaves", "cls_metadata"})
 
+MAX_LEVELS = 250
+"""How deep collections may be nested: making them from their description takes three
+calls each, and Python has room for a thousand."""
+
+MSG_LEVELS = (
+    f"Collections are nested more than {MAX_LEVELS} times in one another, which cannot "
+    "be consolidated in a file. A directory takes them."
+)
+
 MSG_JSON = (
     "Failed to convert the metadata to json: the entry {key} holds a value of type "
     "{type} that JSON cannot hold. Remove it, or save to a directory."
@@ -165,7 +174,13 @@ def keyed_rows(level: dict[str, Any], path: tuple[str, ...]) -> list[tuple[str, 
 def as_plain(
     td: Any, level: dict[str, Any], path: tuple[str, ...], notes: remarks.Remarks
 ) -> dict[str, Any]:
-    """A level of a description as JSON holds it; what it cannot hold goes to ``notes``."""
+    """A level of a description as JSON holds it; what it cannot hold goes to ``notes``.
+
+    Raises:
+        RuntimeError: collections are nested deeper than they could be loaded.
+    """
+    if len(path) > MAX_LEVELS:
+        raise RuntimeError(MSG_LEVELS)
     non_tensors = {}
     for name, (value, *rest) in level["non_tensors"].items():
         inner = (*path, name)

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Remarks", "as_plain", "tagged", "untagged"]
 
+MAX_DEPTH = 450
+"""How deep lists and dicts may be nested in a value: Python reads JSON recursively, and
+gives up at its limit of 1000."""
+
+MAX_TAGGED_DEPTH = 200
+"""The same for values that JSON changes, whose form with tags is twice as deep."""
+
+MSG_DEPTH = (
+    "Cannot save a non-tensor value in which lists, tuples and dicts are nested more than "
+    "{} times in one another."
+)
+
 PLAIN_TYPES = (str, int, float, bool, type(None))
 
 
@@ -119,18 +131,30 @@ class Remarks:
         return json.dumps(self.fields) if self.fields else ""
 
 
-def as_plain(value: Any) -> tuple[Any, bool]:
+def check_depth(depth: int, limit: int = MAX_DEPTH) -> None:
+    """Refuse what is nested deeper than it could be loaded."""
+    if depth >= limit:
+        raise RuntimeError(MSG_DEPTH.format(limit))
+
+
+def as_plain(value: Any, depth: int = 0) -> tuple[Any, bool]:
     """The value as JSON holds it, and whether JSON gives it back as it is.
 
     Raises:
         TypeError: JSON cannot hold it.
+        RuntimeError: lists and dicts are nested too deep in it.
     """
     if isinstance(value, PLAIN_TYPES):
         return value, True
+    check_depth(depth)
     if isinstance(value, (list, tuple)):
-        items = [as_plain(item) for item in value]
-        is_same = type(value) is list and all(same for _, same in items)
-        return [item for item, _ in items], is_same
+        is_same = type(value) is list
+        items = []
+        for item in value:
+            plain, is_item_same = as_plain(item, depth + 1)
+            items.append(plain)
+            is_same &= is_item_same
+        return items, is_same
     if type(value) is not dict or not all(
         isinstance(key, PLAIN_TYPES) for key in value
     ):
@@ -138,18 +162,25 @@ def as_plain(value: Any) -> tuple[Any, bool]:
     fields = {}
     is_same = True
     for key, item in value.items():
-        fields[key], is_item_same = as_plain(item)
+        fields[key], is_item_same = as_plain(item, depth + 1)
         is_same &= is_item_same and type(key) is str
     return fields, is_same
 
 
-def tagged(value: Any) -> Any:
-    """A value in JSON that says which type each part is of."""
+def tagged(value: Any, depth: int = 0) -> Any:
+    """A value in JSON that says which type each part is of.
+
+    Raises:
+        RuntimeError: lists and dicts are nested too deep in it.
+    """
     if isinstance(value, (list, tuple)):
+        check_depth(depth, MAX_TAGGED_DEPTH)
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [tagged(item) for item in value]}
+        return {kind: [tagged(item, depth + 1) for item in value]}
     if isinstance(value, dict):
-        return {"dict": [[tagged(key), tagged(item)] for key, item in value.items()]}
+        check_depth(depth, MAX_TAGGED_DEPTH)
+        pairs = value.items()
+        return {"dict": [[tagged(key), tagged(item, depth + 1)] for key, item in pairs]}
     return value
 
 

@@ -47,6 +47,7 @@ __all__ = [
     "from_safetensors",
     "index_of",
     "load",
+    "save_mapped",
     "to_safetensors",
 ]
 
@@ -65,6 +66,14 @@ MSG_DENSE = (
     "got layout {layout}."
 )
 MSG_COLLISION = "Two keys of the tensordict have the safetensors name {!r}."
+MAX_LEVELS = 180
+"""How deep collections may be nested: the description has three levels of JSON for each,
+and making them from it takes four calls."""
+
+MSG_LEVELS = (
+    f"Collections are nested more than {MAX_LEVELS} times in one another, which cannot "
+    "be saved as safetensors. A directory takes them."
+)
 MSG_ALONE = (
     "Cannot save a non-tensor value as safetensors: put it in a tensordict first."
 )
@@ -127,10 +136,42 @@ def to_safetensors(
         >>> from_safetensors(path)["layer", "weight"].sum()
         tensor(6.)
     """
+    _write(
+        data,
+        path,
+        (max_shard_size, shards),
+        (num_threads, durable, checks),
+        pbar,
+        maps=False,
+    )
+
+
+def save_mapped(
+    data: Any, path: str | Path, how: tuple[int, bool, bool], pbar: bool
+) -> Any:
+    """Save to one file: a container over what was written.
+
+    By its name the file could be that of another save already.
+    """
+    ((texts, tensors),) = _write(data, path, (None, None), how, pbar, maps=True)
+    return _described(dict(texts)[ENTRY], tensors, path, None)
+
+
+def _write(
+    data: Any,
+    path: str | Path,
+    limits: tuple[int | str | None, int | None],
+    how: tuple[int, bool, bool],
+    pbar: bool,
+    *,
+    maps: bool,
+) -> list[tuple[list[tuple[str, str]], dict[str, torch.Tensor]]]:
+    """Save in one file or several; where ``maps``, texts and tensors of each."""
     if not isinstance(data, CollectionProtocol) and not hasattr(data, "batch_size"):
         raise AttributeError(
             f"{type(data).__name__!r} object has no attribute 'batch_size'"
         )
+    max_shard_size, shards = limits
     writer = Writer()
     level = data._to_level(writer, ())
     text = json.dumps({"version": VERSION, "root": level})
@@ -140,26 +181,31 @@ def to_safetensors(
     index_path = path + INDEX_SUFFIX
     is_single = max_shard_size is None and shards is None
     if is_single:
-        files = [(path, _planned(writer.tensors), [(ENTRY, text)])]
+        files: list[Any] = [(path, None, _planned(writer.tensors), [(ENTRY, text)])]
         index = None
     else:
         generation = os.urandom(8).hex()
-        names = _shard_names(path, len(parts), generation)
+        usual, own = _shard_names(path, len(parts), generation)
         metadata = [("format", "pt"), (GENERATION, generation)]
         files = [
-            (name, _planned(part), metadata)
-            for name, part in zip(names, parts, strict=True)
+            (name, other, _planned(part), metadata)
+            for name, other, part in zip(usual, own, parts, strict=True)
         ]
-        index = index_path, _index_text(names, parts, text, generation)
+        index = (
+            index_path,
+            _index_text(usual, parts, text, generation),
+            _index_text(own, parts, text, generation),
+        )
     stale = index_path if os.path.exists(index_path) else None
-    how = num_threads, durable, checks, progress
-    if pbar:
-        with_bar(lambda: _rust.write_safetensors(files, index, stale, *how), progress)
-    else:
-        _rust.write_safetensors(files, index, stale, *how)
+
+    def work() -> Any:
+        return _rust.write_safetensors(files, index, stale, *how, progress, maps)
+
+    written = with_bar(work, progress) if pbar else work()
     if not is_single and os.path.isfile(path):
         # An older save in one file, which would be loaded before the index.
         os.unlink(path)
+    return written
 
 
 def _planned(
@@ -171,19 +217,17 @@ def _planned(
     ]
 
 
-def _shard_names(path: str, count: int, generation: str) -> list[str]:
-    """The files of the shards.
+def _shard_names(path: str, count: int, generation: str) -> tuple[list[str], list[str]]:
+    """The files of the shards: those with the usual names, and with names of their own.
 
     The index names its shards, so replacing it is the one step from the old save to the
-    new. Shards that the old index names are therefore not written over: where one of the
-    usual names is taken, the new ones have the text of the save in theirs.
+    new. Shards that are there are therefore not written over: where one of the usual
+    names is taken, the new ones have the text of the save in theirs.
     """
     stem = path.removesuffix(SUFFIX)
     numbers = [f"{number + 1:05}-of-{count:05}{SUFFIX}" for number in range(count)]
     usual = [f"{stem}-{number}" for number in numbers]
-    if any(os.path.lexists(name) for name in usual):
-        return [f"{stem}-{generation}-{number}" for number in numbers]
-    return usual
+    return usual, [f"{stem}-{generation}-{number}" for number in numbers]
 
 
 def _index_text(
@@ -314,7 +358,13 @@ class Writer:
         return entry
 
     def entries(self, values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        """The entries of a level."""
+        """The entries of a level.
+
+        Raises:
+            RuntimeError: it is nested too deep.
+        """
+        if len(path) > MAX_LEVELS:
+            raise RuntimeError(MSG_LEVELS)
         found = {}
         for key, value in values.items():
             inner = (*path, key)

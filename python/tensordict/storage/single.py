@@ -35,15 +35,8 @@ def save(td: Any, path: str | Path, options: Any) -> Any:
         os.path.exists(path) or safetensors.index_of(path) is not None
     ):
         raise RuntimeError(f"The file {path} already exists.")
-    safetensors.to_safetensors(
-        td,
-        path,
-        num_threads=max(0, options.num_threads),
-        durable=options.durable,
-        checks=options.checks,
-        pbar=options.pbar,
-    )
-    return safetensors.load(path).lock_()
+    how = max(0, options.num_threads), options.durable, options.checks
+    return safetensors.save_mapped(td, path, how, options.pbar).lock_()
 
 
 def layout_of(path: str | Path) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import io
+import itertools
 import json
 import operator
 import os
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.storage import registry
+from tensordict.storage import registry, remarks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -179,18 +180,28 @@ def _type_name(value: Any) -> str | None:
     return next((name for name, cls in PYTREE_TYPES.items() if cls is value), None)
 
 
-def is_jsonable(value: Any) -> bool:
-    """Whether JSON says all of a value, but for the difference of tuples and lists."""
+def is_jsonable(value: Any, depth: int = 0) -> bool:
+    """Whether JSON says all of a value, but for the difference of tuples and lists.
+
+    Raises:
+        RuntimeError: lists and dicts are nested too deep in it.
+    """
     if value is None or type(value) in (str, int, float, bool):
         return True
     if isinstance(value, enum.Enum):
         return False
+    # No generators, which take as much of the interpreter's stack again.
     if isinstance(value, (list, tuple)):
-        return not hasattr(value, "_fields") and all(map(is_jsonable, value))
+        remarks.check_depth(depth)
+        if hasattr(value, "_fields"):
+            return False
+        return all(map(is_jsonable, value, itertools.repeat(depth + 1)))
     if isinstance(value, dict):
-        return all(
-            isinstance(key, str) and is_jsonable(item) for key, item in value.items()
-        )
+        remarks.check_depth(depth)
+        for key, item in value.items():
+            if not isinstance(key, str) or not is_jsonable(item, depth + 1):
+                return False
+        return True
     return isinstance(value, (str, int, float))
 
 

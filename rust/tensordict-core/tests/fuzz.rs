@@ -120,7 +120,8 @@ fn files() -> Vec<(Vec<u8>, Reader)> {
         item_bytes: 2,
     };
     let new = NewFile {
-        path: at("x.safetensors"),
+        path: at("x.safeother_path: None,
+        tensors"),
         tensors: vec![
             NewTensor {
                 name: "c".to_owned(),
@@ -130,7 +131,7 @@ fn files() -> Vec<(Vec<u8>, Reader)> {
         ],
         metadata: vec![("who".to_owned(), "me".to_owned())],
     };
-    safetensors::save(&job, &[new], None, None).unwrap();
+    safetensors::save(&job, &[new], None, None, false).unwrap();
     files.push((read(&at("x.safetensors")), readers::safetensors));
     let index =
         r#"{"metadata": {"total_size": 24}, "weight_map": {"a.b": "x.safetensors", "c": "y"}}"#;

@@ -360,6 +360,15 @@ impl<'w> FileSet<'w> {
         }
     }
 
+    /// Gives a file another target, in the same folder.
+    ///
+    /// # Errors
+    /// It is a directory.
+    pub fn redirect(&mut self, number: usize, target: &Path) -> StorageResult<()> {
+        self.made[number].1 = resolve_file(target)?;
+        Ok(())
+    }
+
     /// Puts the files in their places, in the order in which they were named.
     ///
     /// # Errors

@@ -7,11 +7,11 @@
 
 use std::fmt::Write as _;
 
-use super::Named;
+use super::{MAX_LEVELS, Named};
 
-/// How deep arrays and objects may be nested: deep enough for any save, and far from the
-/// end of the stack.
-const MAX_DEPTH: usize = 256;
+/// How deep arrays and objects may be nested: a value as deep as can be saved, in a collection as deep
+/// as can be saved, and what the formats put around them.
+const MAX_DEPTH: usize = 2 * MAX_LEVELS + 16;
 
 /// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
@@ -171,7 +171,7 @@ pub fn parse_with_repeats(text: &str) -> Result<(Value, Option<String>), SyntaxE
         repeated: None,
     };
     parser.skip_space();
-    let value = parser.value(0)?;
+    let value = parser.value()?;
     parser.skip_space();
     if parser.at < text.len() {
         return Err(parser.error("Extra data"));
@@ -184,6 +184,29 @@ struct Parser<'t> {
     at: usize,
     /// The first key that an object has twice.
     repeated: Option<String>,
+}
+
+/// An array or object that is being read.
+enum Open {
+    Array(Vec<Value>),
+    /// With the key of the next value.
+    Object(Named<Value>, String),
+}
+
+impl Open {
+    fn end(&self) -> u8 {
+        match self {
+            Self::Array(_) => b']',
+            Self::Object(..) => b'}',
+        }
+    }
+
+    fn close(self) -> Value {
+        match self {
+            Self::Array(items) => Value::Array(items),
+            Self::Object(fields, _) => Value::Object(fields),
+        }
+    }
 }
 
 impl Parser<'_> {
@@ -206,15 +229,98 @@ impl Parser<'_> {
         }
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value, SyntaxError> {
-        if depth > MAX_DEPTH {
-            return Err(self.error("Too deeply nested"));
+    /// Reads a value. What is open is kept in a list, so that depth costs no stack.
+    fn value(&mut self) -> Result<Value, SyntaxError> {
+        let mut open: Vec<Open> = Vec::new();
+        loop {
+            let mut value = match self.peek() {
+                Some(b'"') => Value::String(self.string()?),
+                Some(b'{' | b'[') if open.len() == MAX_DEPTH => {
+                    return Err(self.error("Too deeply nested"));
+                }
+                Some(b'{') => {
+                    let mut object = Open::Object(Named::default(), String::new());
+                    if self.begins(b'}') {
+                        object.close()
+                    } else {
+                        self.key(&mut object)?;
+                        open.push(object);
+                        continue;
+                    }
+                }
+                Some(b'[') => {
+                    let array = Open::Array(Vec::new());
+                    if self.begins(b']') {
+                        array.close()
+                    } else {
+                        open.push(array);
+                        continue;
+                    }
+                }
+                _ => self.word()?,
+            };
+            // The value is the last of what is open, or ends it.
+            loop {
+                let Some(mut holder) = open.pop() else {
+                    return Ok(value);
+                };
+                self.add(&mut holder, value);
+                self.skip_space();
+                match (self.peek(), holder.end()) {
+                    (Some(b','), _) => {
+                        self.at += 1;
+                        self.skip_space();
+                        self.key(&mut holder)?;
+                        open.push(holder);
+                        break;
+                    }
+                    (Some(found), end) if found == end => {
+                        self.at += 1;
+                        value = holder.close();
+                    }
+                    _ => return Err(self.error("Expecting ',' delimiter")),
+                }
+            }
         }
-        match self.peek() {
-            Some(b'"') => self.string().map(Value::String),
-            Some(b'{') => self.object(depth),
-            Some(b'[') => self.array(depth),
-            _ => self.word(),
+    }
+
+    /// Passes the first character of an array or object, and the last one too where it is empty.
+    fn begins(&mut self, end: u8) -> bool {
+        self.at += 1;
+        self.skip_space();
+        let is_empty = self.peek() == Some(end);
+        self.at += usize::from(is_empty);
+        is_empty
+    }
+
+    /// Reads the key of the next value; arrays have none.
+    fn key(&mut self, holder: &mut Open) -> Result<(), SyntaxError> {
+        const PROPERTY: &str = "Expecting property name enclosed in double quotes";
+        let Open::Object(_, key) = holder else {
+            return Ok(());
+        };
+        if self.peek() != Some(b'"') {
+            return Err(self.error(PROPERTY));
+        }
+        *key = self.string()?;
+        self.skip_space();
+        if self.peek() != Some(b':') {
+            return Err(self.error("Expecting ':' delimiter"));
+        }
+        self.at += 1;
+        self.skip_space();
+        Ok(())
+    }
+
+    fn add(&mut self, holder: &mut Open, value: Value) {
+        match holder {
+            Open::Array(items) => items.push(value),
+            Open::Object(fields, key) => {
+                let (place, earlier) = fields.insert_full(std::mem::take(key), value);
+                if earlier.is_some() && self.repeated.is_none() {
+                    self.repeated = fields.get_index(place).map(|(key, _)| key.clone());
+                }
+            }
         }
     }
 
@@ -267,67 +373,6 @@ impl Parser<'_> {
         }
         self.at = at;
         Ok(Value::Number(self.text[start..at].to_owned()))
-    }
-
-    fn array(&mut self, depth: usize) -> Result<Value, SyntaxError> {
-        self.at += 1;
-        let mut items = Vec::new();
-        self.skip_space();
-        if self.peek() == Some(b']') {
-            self.at += 1;
-            return Ok(Value::Array(items));
-        }
-        loop {
-            self.skip_space();
-            items.push(self.value(depth + 1)?);
-            self.skip_space();
-            match self.peek() {
-                Some(b',') => self.at += 1,
-                Some(b']') => {
-                    self.at += 1;
-                    return Ok(Value::Array(items));
-                }
-                _ => return Err(self.error("Expecting ',' delimiter")),
-            }
-        }
-    }
-
-    fn object(&mut self, depth: usize) -> Result<Value, SyntaxError> {
-        const PROPERTY: &str = "Expecting property name enclosed in double quotes";
-        self.at += 1;
-        let mut fields = Named::default();
-        self.skip_space();
-        if self.peek() == Some(b'}') {
-            self.at += 1;
-            return Ok(Value::Object(fields));
-        }
-        loop {
-            self.skip_space();
-            if self.peek() != Some(b'"') {
-                return Err(self.error(PROPERTY));
-            }
-            let key = self.string()?;
-            self.skip_space();
-            if self.peek() != Some(b':') {
-                return Err(self.error("Expecting ':' delimiter"));
-            }
-            self.at += 1;
-            self.skip_space();
-            let value = self.value(depth + 1)?;
-            let (place, earlier) = fields.insert_full(key, value);
-            if earlier.is_some() && self.repeated.is_none() {
-                self.repeated = fields.get_index(place).map(|(key, _)| key.clone());
-            }
-            self.skip_space();
-            match self.peek() {
-                Some(b',') => self.at += 1,
-                Some(b'}') => {
-                    self.at += 1;
-                    return Ok(Value::Object(fields));
-                }
-                _ => return Err(self.error("Expecting ',' delimiter")),
-            }
-        }
     }
 
     fn string(&mut self) -> Result<String, SyntaxError> {

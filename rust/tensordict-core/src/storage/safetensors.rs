@@ -111,15 +111,32 @@ pub struct NewTensor {
 pub struct NewFile {
     /// Where to.
     pub path: PathBuf,
+    /// Where to if one of the files of the save is there already. An index names its files, so replacing
+    /// it is the one step from an older save to this one: what it names is not written over.
+    pub other_path: Option<PathBuf>,
     /// What is in it.
     pub tensors: Vec<NewTensor>,
     /// The texts of `__metadata__`, without the sums.
     pub metadata: Vec<(String, String)>,
 }
 
-/// Writes files side by side, one thread in each, and then `index` (a path and its text), and
-/// commits them: the index last. What the index `stale` names and this save does not write is deleted
-/// then, as are shards that a killed save left.
+/// An index to be written.
+#[derive(Debug, Clone)]
+pub struct NewIndex {
+    /// Where to.
+    pub path: PathBuf,
+    /// Its text.
+    pub text: String,
+    /// Its text where the files are at their other paths.
+    pub other_text: String,
+}
+
+/// What was written, mapped.
+pub type Written = Vec<(Header, Mapping)>;
+
+/// Writes files side by side, one thread in each, and then `index`, and commits them: the index
+/// last. What the index `stale` names and this save does not write is deleted then, as are shards
+/// that a killed save left. Where `maps`, what was written is mapped, whatever takes its place since.
 ///
 /// # Errors
 /// The operating system refuses; the save was cancelled. Until the files are renamed into place
@@ -127,14 +144,15 @@ pub struct NewFile {
 pub fn save(
     job: &Job<'_>,
     files: &[NewFile],
-    index: Option<&(PathBuf, String)>,
+    index: Option<&NewIndex>,
     stale: Option<&Path>,
-) -> StorageResult<()> {
+    maps: bool,
+) -> StorageResult<Written> {
     let bytes = |file: &NewFile| -> u64 { file.tensors.iter().map(|one| one.source.len()).sum() };
     job.progress.expect(files.iter().map(bytes).sum());
     let mut targets: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
-    targets.extend(index.map(|(path, _)| path.clone()));
-    let set = FileSet::new(*job, &targets)?;
+    targets.extend(index.map(|index| index.path.clone()));
+    let mut set = FileSet::new(*job, &targets)?;
     threads::for_each(files.len(), thread_count(job.threads), |number| {
         let layout = Layout::new(job, &files[number]);
         let writer = set.writer(number);
@@ -149,29 +167,56 @@ pub fn save(
         debug_assert_eq!(header.len() as u64, layout.data_start);
         writer.write_at(0, &header)
     })?;
-    if let Some((_, text)) = index {
+    let written = (0..if maps { files.len() } else { 0 })
+        .map(|number| map_file(set.writer(number).file(), &targets[number], false))
+        .collect::<StorageResult<_>>()?;
+    let named = index.map(|index| index.path.as_path()).or(stale);
+    // One save at a time: another begins with what this one left, and does not take shards that no
+    // index names yet for left over.
+    let _lock = named.and_then(FolderLock::of);
+    let mut old = stale.map_or_else(Vec::new, files_of);
+    if let Some(index) = index {
+        let is_taken = files
+            .iter()
+            .any(|file| file.other_path.is_some() && file.path.symlink_metadata().is_ok());
+        let mut text = &index.text;
+        if is_taken {
+            text = &index.other_text;
+            for (number, file) in files.iter().enumerate() {
+                if let Some(other) = &file.other_path {
+                    targets[number].clone_from(other);
+                    set.redirect(number, other)?;
+                }
+            }
+        }
         set.writer(files.len()).write_at(0, text.as_bytes())?;
     }
-    let Some(named) = index.map(|(path, _)| path.as_path()).or(stale) else {
-        return set.commit();
-    };
-    // One save at a time: the shards of another that is not named by its index yet are not left over.
-    let _lock = lock_folder(named);
-    let mut old = stale.map_or_else(Vec::new, files_of);
     set.commit()?;
-    old.extend(left_shards(named));
+    old.extend(named.map_or_else(Vec::new, left_shards));
     for file in old.iter().filter(|file| !targets.contains(*file)) {
         // A stale file that cannot be deleted is not part of the save.
-        let _ = std::fs::remove_file(file);
+        let _ = job.disk.remove_file(file);
     }
-    Ok(())
+    Ok(written)
 }
 
-/// The locked folder of a file, until it is dropped; None on a file system without locks.
-fn lock_folder(path: &Path) -> Option<File> {
-    let folder = File::open(path.parent().filter(|folder| *folder != Path::new(""))?).ok()?;
-    rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).ok()?;
-    Some(folder)
+/// The lock on the folder of a file.
+struct FolderLock(File);
+
+impl FolderLock {
+    /// None on a file system without locks.
+    fn of(path: &Path) -> Option<Self> {
+        let folder = File::open(path.parent().filter(|folder| *folder != Path::new(""))?).ok()?;
+        rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).ok()?;
+        Some(Self(folder))
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // Closing alone does not unlock it where a process was forked meanwhile.
+        let _ = rustix::fs::flock(&self.0, rustix::fs::FlockOperation::Unlock);
+    }
 }
 
 /// The shards of this package that lie beside an index and have names like those of its own.
@@ -371,10 +416,15 @@ pub fn read_header(path: &Path) -> StorageResult<Header> {
 pub fn map(path: &Path, mode: Mode) -> StorageResult<(Header, Mapping)> {
     let refused = |source: io::Error| StorageError::io(path, source);
     let (file, is_shared) = map::open_whole(path, mode).map_err(refused)?;
-    let header = header_of(&file, path)?;
+    map_file(&file, path, is_shared)
+}
+
+fn map_file(file: &File, path: &Path, is_shared: bool) -> StorageResult<(Header, Mapping)> {
+    let refused = |source: io::Error| StorageError::io(path, source);
+    let header = header_of(file, path)?;
     let length = usize::try_from(header.file_bytes).unwrap_or(usize::MAX);
     let metadata = file.metadata().map_err(refused)?;
-    let mapping = Mapping::new(&file, &metadata, length, is_shared).map_err(refused)?;
+    let mapping = Mapping::new(file, &metadata, length, is_shared).map_err(refused)?;
     Ok((header, mapping))
 }
 
@@ -654,6 +704,7 @@ mod tests {
         let path = folder.join("file.safetensors");
         let file = NewFile {
             path: path.clone(),
+            other_path: None,
             tensors: vec![
                 tensor("flag", "BOOL", 1, vec![1, 0, 1]),
                 tensor("x", "F64", 8, vec![7; 3 << 20]),
@@ -666,7 +717,7 @@ mod tests {
             has_sums,
             ..Job::new(&progress)
         };
-        save(&job, &[file], None, None).unwrap();
+        save(&job, &[file], None, None, false).unwrap();
         path
     }
 

@@ -281,7 +281,7 @@ fn verify_tree(root: &Path, threads: usize) -> StorageResult<Report> {
         root,
         files: Vec::new(),
     };
-    walk.level(Path::new(""), &mut Vec::new())?;
+    walk.all()?;
     let known: HashSet<&str> = walk.files.iter().map(|file| file.name.as_str()).collect();
     let mut rest: Vec<NamedFile> = Vec::new();
     for (name, _) in &sums.files {
@@ -361,13 +361,31 @@ struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    fn level(&mut self, level: &Path, keys: &mut Vec<String>) -> StorageResult<()> {
+    /// A level and all below it. Those that wait are kept in a list, so that depth costs no stack.
+    fn all(&mut self) -> StorageResult<()> {
+        let mut waiting = vec![(Vec::new(), PathBuf::new())];
+        while let Some((mut keys, level)) = waiting.pop() {
+            let mut children = self.level(&level, &mut keys)?;
+            while let Some((key, path)) = children.pop() {
+                let below = keys.iter().cloned().chain([key]).collect();
+                waiting.push((below, path));
+            }
+        }
+        Ok(())
+    }
+
+    /// The files of a level; the keys and the directories of its children.
+    fn level(
+        &mut self,
+        level: &Path,
+        keys: &mut Vec<String>,
+    ) -> StorageResult<Vec<(String, PathBuf)>> {
         let directory = self.root.join(level);
         if keys.len() > MAX_LEVELS {
             return Err(StorageError::TooDeep { path: directory });
         }
         let Value::Object(fields) = metadata::read_json(&directory.join(METADATA_FILE))? else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         self.file(level, METADATA_FILE, String::new(), 0);
         let mut children: Vec<(String, PathBuf)> = Vec::new();
@@ -411,12 +429,7 @@ impl Walk<'_> {
                 children.push((name.clone(), level.join(name)));
             }
         }
-        for (key, path) in children {
-            keys.push(key);
-            self.level(&path, keys)?;
-            keys.pop();
-        }
-        Ok(())
+        Ok(children)
     }
 
     /// The name of a key's file: escaped, or as it is where only that is there.
@@ -450,7 +463,7 @@ pub fn seal(root: &Path, threads: usize) -> StorageResult<Sums> {
         root,
         files: Vec::new(),
     };
-    walk.level(Path::new(""), &mut Vec::new())?;
+    walk.all()?;
     let found: Vec<OnceLock<FileSum>> = walk.files.iter().map(|_| OnceLock::new()).collect();
     threads::for_each(walk.files.len(), thread_count(threads), |number| {
         let named = &walk.files[number];

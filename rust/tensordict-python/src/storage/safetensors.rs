@@ -5,13 +5,14 @@
     reason = "arguments from Python are converted to values"
 )]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensordict_core::storage::job::Job;
-use tensordict_core::storage::safetensors::{self, NewFile, NewTensor};
+use tensordict_core::storage::map::Mapping;
+use tensordict_core::storage::safetensors::{self, Header, NewFile, NewIndex, NewTensor};
 
 use super::exception;
 use super::load::parse_mode;
@@ -21,28 +22,35 @@ use super::save::{SaveProgress, source_of, values_of};
 /// `(name, tensor, dtype, shape, bytes of an item)`.
 type Tensor<'py> = (String, Bound<'py, PyAny>, String, Vec<i64>, u64);
 
-/// `(path, tensors, texts of __metadata__)`.
-type Shard<'py> = (PathBuf, Vec<Tensor<'py>>, Vec<(String, String)>);
+/// `(path, other path, tensors, texts of __metadata__)`.
+type Shard<'py> = (
+    PathBuf,
+    Option<PathBuf>,
+    Vec<Tensor<'py>>,
+    Vec<(String, String)>,
+);
 
-/// Writes files, and after them the index (a path and its text), and puts them in place. What the
-/// index `stale` names and this save does not write is deleted then.
+/// Writes files, and after them the index (a path, its text, and that where the files are at their
+/// other paths), and puts them in place. What the index `stale` names and this save does not write is
+/// deleted then. Where `maps`: what [`read_safetensors`] returns, of each file that was written.
 #[pyfunction]
-#[pyo3(signature = (files, index, stale, num_threads, durable, checks, progress))]
+#[pyo3(signature = (files, index, stale, num_threads, durable, checks, progress, maps))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-fn write_safetensors(
-    py: Python<'_>,
-    files: Vec<Shard<'_>>,
-    index: Option<(PathBuf, String)>,
+fn write_safetensors<'py>(
+    py: Python<'py>,
+    files: Vec<Shard<'py>>,
+    index: Option<(PathBuf, String, String)>,
     stale: Option<PathBuf>,
     num_threads: usize,
     durable: bool,
     checks: bool,
     progress: &SaveProgress,
-) -> PyResult<()> {
+    maps: bool,
+) -> PyResult<Vec<(Texts, Bound<'py, PyDict>)>> {
     // What the regions point into, held until all is written.
     let held = PyList::empty(py);
     let mut planned = Vec::with_capacity(files.len());
-    for (path, tensors, metadata) in files {
+    for (path, other_path, tensors, metadata) in files {
         let tensors = tensors
             .into_iter()
             .map(|(name, tensor, torch_dtype, shape, item_bytes)| {
@@ -67,10 +75,16 @@ fn write_safetensors(
             .collect::<PyResult<_>>()?;
         planned.push(NewFile {
             path,
+            other_path,
             tensors,
             metadata,
         });
     }
+    let index = index.map(|(path, text, other_text)| NewIndex {
+        path,
+        text,
+        other_text,
+    });
     let saved = py.detach(|| {
         let job = Job {
             threads: num_threads,
@@ -78,9 +92,15 @@ fn write_safetensors(
             has_sums: checks,
             ..Job::new(&progress.progress)
         };
-        safetensors::save(&job, &planned, index.as_ref(), stale.as_deref())
+        safetensors::save(&job, &planned, index.as_ref(), stale.as_deref(), maps)
     });
-    saved.map_err(|error| exception(py, &error))
+    let written = saved.map_err(|error| exception(py, &error))?;
+    let paths = planned.iter().map(|file| file.path.as_path());
+    written
+        .into_iter()
+        .zip(paths)
+        .map(|((header, mapping), path)| over_mapping(py, header, mapping, path))
+        .collect()
 }
 
 /// Texts by name.
@@ -97,7 +117,16 @@ fn read_safetensors<'py>(
     let map_mode = parse_mode(mode)?;
     let read = py.detach(|| safetensors::map(&path, map_mode));
     let (header, mapping) = read.map_err(|error| exception(py, &error))?;
-    let shared = Shared::new(mapping, &path);
+    over_mapping(py, header, mapping, &path)
+}
+
+fn over_mapping<'py>(
+    py: Python<'py>,
+    header: Header,
+    mapping: Mapping,
+    path: &Path,
+) -> PyResult<(Texts, Bound<'py, PyDict>)> {
+    let shared = Shared::new(mapping, path);
     let tensors = PyDict::new(py);
     for (name, tensor) in header.tensors {
         let value = shared.tensor(
