@@ -120,8 +120,8 @@ fn files() -> Vec<(Vec<u8>, Reader)> {
         item_bytes: 2,
     };
     let new = NewFile {
-        path: at("x.safeother_path: None,
-        tensors"),
+        path: at("x.safetensors"),
+        other_path: None,
         tensors: vec![
             NewTensor {
                 name: "c".to_owned(),
