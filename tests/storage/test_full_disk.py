@@ -1,0 +1,114 @@
+"""A disk without room: an exception, and what was there stays as it was."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tensordict import (
+    TensorDict,
+    pack_memmap,
+    to_safetensors,
+    unpack_memmap,
+)
+from tensordict.storage import verify
+
+LAYOUTS = ["x", "mixed", "x.tdz", "x.safetensors", "shards", "x.cons"]
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A file system of four megabytes."""
+    place = Path(tempfile.mkdtemp())
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("only root may mount")
+    done = subprocess.run(mount, capture_output=True, check=False, timeout=30)
+    if done.returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=30)
+        place.rmdir()
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def make(value: int, size: int) -> TensorDict:
+    leaves = {f"k{i}": torch.full((size,), value) for i in range(4)}
+    return TensorDict({**leaves, "n": {"last": torch.full((10,), value)}})
+
+
+def save(layout: str, td: TensorDict, folder: Path) -> Path:
+    """Save; what to load."""
+    if layout == "x.cons":
+        td.consolidate(folder / layout)
+    elif layout == "shards":
+        to_safetensors(td, folder / "x.safetensors", shards=2)
+        return folder / "x.safetensors.index.json"
+    else:
+        td.save(folder / (layout if "." in layout else "x"))
+    return folder / (layout if "." in layout else "x")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+# More than the disk has, and more than the old save leaves of it.
+@pytest.mark.parametrize("size", [1 << 18, 90_000])
+def test_a_full_disk_is_an_exception_and_the_old_save_stays(size, layout, disk):
+    path = save(layout, make(1, 45_000), disk)
+    if layout == "mixed":
+        (path / "notes.txt").write_text("mine")
+    before = digest(disk)
+    with pytest.raises(OSError, match="No space left on device"):
+        save(layout, make(2, size), disk)
+    assert digest(disk) == before
+    assert not verify(path).is_damaged
+    # There is room for what is small, still.
+    save(layout, make(3, 10), disk)
+    leaves = TensorDict.load(path).values(True, True)
+    assert all(leaf.eq(3).all() for leaf in leaves)
+
+
+@pytest.mark.parametrize("size", [1 << 18, 90_000])
+def test_archives_of_directories_on_a_full_disk(size, disk, tmp_path):
+    make(1, 45_000).save(tmp_path / "old")
+    make(2, size).save(tmp_path / "new")
+    pack_memmap(tmp_path / "old", disk / "x.tdz")
+    before = digest(disk)
+    with pytest.raises(OSError, match="No space left on device"):
+        pack_memmap(tmp_path / "new", disk / "x.tdz")
+    assert digest(disk) == before
+    assert not verify(disk / "x.tdz").is_damaged
+
+
+def test_unpacking_on_a_full_disk(disk, tmp_path):
+    make(2, 1 << 18).save(tmp_path / "new.tdz")
+    with pytest.raises(OSError, match=r"No space left on device"):
+        unpack_memmap(tmp_path / "new.tdz", disk / "x")
+    # Whole files stay, and no others.
+    assert all("tmp" not in name for name in digest(disk))
+    make(3, 10).save(tmp_path / "small.tdz")
+    shutil.rmtree(disk / "x")
+    unpack_memmap(tmp_path / "small.tdz", disk / "x")
+    assert not verify(disk / "x").is_damaged
+
+
+def test_space_that_is_set_aside_on_a_full_disk(disk):
+    make(1, 45_000).save(disk / "x")
+    before = digest(disk)
+    with pytest.raises(OSError, match="No space left on device"):
+        make(2, 1 << 18).memmap_like(disk / "y", preallocate=True)
+    assert {name: sum for name, sum in digest(disk).items() if name in before} == before
