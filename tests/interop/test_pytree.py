@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict, tensorclass
 from tensordict._pytree import PYTREE_REGISTERED_TDS
 from tensordict.nn.functional_modules import _exclude_td_from_pytree
 
@@ -93,3 +94,93 @@ def test_environment_variable_keeps_collections_out():
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], env=environment, check=True
     )
+
+
+# Values that are no tensors ----------------------------------------------------------
+
+
+@tensorclass
+class Labelled:
+    x: torch.Tensor
+    label: str = "none"
+
+
+def test_a_value_is_part_of_the_structure_and_no_leaf():
+    td = TensorDict(a=torch.ones(3), n={"s": "deep"}, s="text", batch_size=[3])
+    assert [type(leaf) for leaf in pytree.tree_leaves(td)] == [torch.Tensor]
+    mapped = pytree.tree_map(lambda x: x + 1, td)
+    assert list(mapped.keys(True)) == list(td.keys(True))
+    assert (mapped["s"], mapped["n", "s"]) == ("text", "deep")
+    paths, _ = pytree.tree_flatten_with_path(td)
+    assert [pytree.keystr(path) for path, _ in paths] == ["['a']"]
+
+
+def test_a_value_has_the_batch_size_of_what_is_rebuilt():
+    td = TensorDict(a=torch.ones(3, 2), s="text", batch_size=[3])
+    mapped = pytree.tree_map(lambda x: x[0], td)
+    assert mapped.get("s").batch_size == mapped.batch_size == torch.Size([2])
+    grown = pytree.tree_map(lambda x: x.expand(4, *x.shape), td)
+    assert grown.get("s").batch_size == grown.batch_size == torch.Size([4, 3])
+
+
+@pytest.mark.parametrize(
+    ("value", "same"), [("text", True), ("other", False), (None, False)]
+)
+def test_structures_differ_by_values(value, same):
+    td = TensorDict(a=torch.ones(3), s="text")
+    other = TensorDict(a=torch.zeros(3), s=value)
+    assert (pytree.tree_structure(td) == pytree.tree_structure(other)) is same
+
+
+def test_values_that_cannot_be_compared_differ_unless_they_are_one():
+    array = np.ones(3)
+    first, second = NonTensorData(array), NonTensorData(np.ones(3))
+    assert pytree.tree_structure(first) != pytree.tree_structure(second)
+    assert pytree.tree_structure(first) == pytree.tree_structure(NonTensorData(array))
+
+
+def test_gradients_beside_values():
+    data = Labelled(torch.ones(3), "name", batch_size=[3])
+    found = torch.func.grad(lambda data: (data.x**2).sum())(data)
+    assert found.label == "name"
+    assert found.x.tolist() == [2.0, 2.0, 2.0]
+    td = TensorDict(a=torch.ones(2), s="text")
+    found = torch.func.jacrev(lambda td: td["a"] * 2)(td)
+    assert found["s"] == "text"
+    assert found["a"].tolist() == [[2.0, 0.0], [0.0, 2.0]]
+
+
+def run(code: str) -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+# optree -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "first", ["import optree, tensordict", "import tensordict, optree"]
+)
+def test_optree_knows_containers_in_the_namespace_of_torch(first):
+    pytest.importorskip("optree")
+    code = (
+        f"{first}; import torch\n"
+        "from tensordict import LazyStackedTensorDict, TensorDict, tensorclass\n"
+        "@tensorclass\n"
+        "class Data:\n"
+        "    x: torch.Tensor\n"
+        "    s: str = 'text'\n"
+        "td = TensorDict(a=torch.ones(3), n={'b': torch.ones(3), 's': 'x'})\n"
+        "stack = LazyStackedTensorDict(td, td.clone(), stack_dim=0)\n"
+        "data = Data(x=td['a'])\n"
+        "for value, count in ((td, 2), (stack, 4), (data, 1), (TensorDict(n=td), 2)):\n"
+        "    assert len(optree.tree_leaves(value, namespace='torch')) == count\n"
+        "    made = optree.tree_map(lambda x: x + 1, value, namespace='torch')\n"
+        "    assert type(made) is type(value)\n"
+        "    assert (made == value + 1).all()\n"
+        "assert optree.tree_leaves(td) == [td]\n"
+    )
+    run(code)
+
+
+def test_importing_the_package_leaves_optree_out():
+    run("import sys, tensordict; assert 'optree' not in sys.modules")

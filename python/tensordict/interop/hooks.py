@@ -28,6 +28,7 @@ def install() -> None:
     pytree.register_collection(TensorDict)
     pytree.register_collection(_SubTensorDict, rebuilt_as=TensorDict)
     pytree.register_stack(LazyStackedTensorDict)
+    pytree.install()
     collate.install()
     vmap.install()
     compile.install()

@@ -541,7 +541,7 @@ def stack(tds: Any, dim: int) -> Any:
     special = (CollectionProtocol, UnbatchedTensor)
     joined = {}
     for key in list(mine):
-        group = []
+        group: list[Any] = []
         is_plain = True
         for entries in all_entries:
             if key not in entries:

@@ -2,7 +2,13 @@
 
 A dense container is a node whose children are its direct entries, so that ``tree_map``
 reaches every leaf and ``tree_flatten_with_path`` names them by their keys. What it
-rebuilds has the batch size that the new leaves allow: see :func:`_new_batch_size`.
+rebuilds has the batch size that the new leaves allow: see :func:`_new_batch_size`. A value
+that is no tensor is a node without children: functions of leaves do not meet it, and
+:mod:`torch.func` differentiates beside it.
+
+``torch.utils._pytree`` passes its nodes on to ``optree``, in the namespace ``"torch"``, when
+somebody imports ``torch.utils._cxx_pytree``. Here that happens as soon as ``optree`` itself
+is imported by somebody, so that ``optree.tree_map(..., namespace="torch")`` knows them.
 
 With the environment variable ``EXCLUDE_TD_FROM_PYTREE`` set to 1 when the package is
 imported, collections are leaves instead.
@@ -10,6 +16,8 @@ imported, collections are leaves instead.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from typing import Any
 
 import torch
@@ -17,9 +25,16 @@ from torch.utils import _pytree
 
 from tensordict import _rust
 from tensordict._deprecation import environment_flag
+from tensordict.interop.after_import import after_import
 from tensordict.protocol import CollectionProtocol
 
-__all__ = ["exclude_from_pytree", "register_collection", "register_tensorclass"]
+__all__ = [
+    "exclude_from_pytree",
+    "install",
+    "register_collection",
+    "register_tensorclass",
+    "register_value",
+]
 
 _EXCLUDED_FROM_THE_START = environment_flag("EXCLUDE_TD_FROM_PYTREE", deprecated=True)
 
@@ -48,6 +63,17 @@ class _BatchSize(tuple[int, ...]):  # noqa: SLOT001 - a handful of instances
         return hash((_BatchSize, len(self)))
 
 
+def install() -> None:
+    """Have ``optree`` know what is registered here, once somebody imports it."""
+    after_import("optree", _pass_on_to_optree)
+
+
+def _pass_on_to_optree() -> None:
+    # Torch refuses a version of optree that is too old for it, and then has no nodes there.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch.utils._cxx_pytree")
+
+
 def register_collection(cls: type, rebuilt_as: type | None = None) -> None:
     """Make the instances of exactly ``cls`` nodes of a pytree."""
     is_known = cls in _registered
@@ -68,7 +94,10 @@ def register_tensorclass(cls: type) -> None:
 
 
 def exclude_from_pytree(excluded: bool) -> None:
-    """Take all collections out of the pytree registry, or put them back."""
+    """Take all collections out of the pytree registry, or put them back.
+
+    What ``optree`` knows stays as it is.
+    """
     for cls in _registered:
         if not excluded:
             if cls in _set_aside:
@@ -99,16 +128,27 @@ def register_value(cls: type) -> None:
 
 
 class _Value:
-    """A value in a tree spec. The structure of a tree does not depend on values."""
+    """A value that is no tensor, as part of a tree's structure."""
 
     def __init__(self, held: Any) -> None:
         self.held = held
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Value) and type(self.held) is type(other.held)
+        if not isinstance(other, _Value) or type(self.held) is not type(other.held):
+            return False
+        mine, theirs = self.held._value(), other.held._value()
+        if mine is theirs:
+            return True
+        try:
+            return bool(mine == theirs)
+        except Exception:  # noqa: BLE001 - arrays and their like do not say
+            return False
 
     def __hash__(self) -> int:
         return hash(type(self.held))
+
+    def __repr__(self) -> str:
+        return repr(self.held._value())
 
 
 def _flatten_value(held: Any) -> tuple[list[Any], _Value]:

@@ -153,7 +153,9 @@ def map_leaves(
                 whole = lead + value.shape[k:]
             elif tail != NO_TAIL and value.ndim != ndim:
                 ndim = value.ndim
-                rest = range(k, ndim) if tail == DIMS_TAIL else [1] * (ndim - k)
+                rest: Any = range(k, ndim)
+                if tail != DIMS_TAIL:
+                    rest = [1] * (ndim - k)
                 whole = (*lead, *rest)
             if tail == NO_TAIL:
                 entries[key] = op(value, *args)
