@@ -135,7 +135,7 @@ def map_leaves(
     # The dims behind the batch dims are named once for all leaves that have as many.
     whole: tuple[int, ...] = ()
     ndim = -1
-    lead: tuple[int, ...] | None = None
+    lead: Any = None
     entries = {}
     for key, value in list(td._tensordict.items()):
         if isinstance(value, special):
