@@ -6,12 +6,11 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from tensordict import NonTensorData, TensorDict, tensorclass
+from tensordict import TensorDict, tensorclass
 from tensordict._pytree import PYTREE_REGISTERED_TDS
 from tensordict.nn.functional_modules import _exclude_td_from_pytree
 
@@ -121,22 +120,6 @@ def test_a_value_has_the_batch_size_of_what_is_rebuilt():
     assert mapped.get("s").batch_size == mapped.batch_size == torch.Size([2])
     grown = pytree.tree_map(lambda x: x.expand(4, *x.shape), td)
     assert grown.get("s").batch_size == grown.batch_size == torch.Size([4, 3])
-
-
-@pytest.mark.parametrize(
-    ("value", "same"), [("text", True), ("other", False), (None, False)]
-)
-def test_structures_differ_by_values(value, same):
-    td = TensorDict(a=torch.ones(3), s="text")
-    other = TensorDict(a=torch.zeros(3), s=value)
-    assert (pytree.tree_structure(td) == pytree.tree_structure(other)) is same
-
-
-def test_values_that_cannot_be_compared_differ_unless_they_are_one():
-    array = np.ones(3)
-    first, second = NonTensorData(array), NonTensorData(np.ones(3))
-    assert pytree.tree_structure(first) != pytree.tree_structure(second)
-    assert pytree.tree_structure(first) == pytree.tree_structure(NonTensorData(array))
 
 
 def test_gradients_beside_values():
