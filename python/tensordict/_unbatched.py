@@ -79,8 +79,7 @@ class UnbatchedTensor(torch.Tensor):
     @property
     def _data(self) -> torch.Tensor:
         """The data as a plain tensor, shared."""
-        with _BARE():
-            return self.as_subclass(torch.Tensor)
+        return _bare(self)
 
     def _with_batch_size(self, size: torch.Size) -> Self:
         """The same data in a container of batch size ``size``."""
@@ -177,6 +176,12 @@ def _wrap(data: torch.Tensor, size: torch.Size) -> Any:
         made = data.as_subclass(UnbatchedTensor)
     made._batch_size = size
     return made
+
+
+def _bare(data: torch.Tensor) -> torch.Tensor:
+    """A plain alias of an unbatched tensor."""
+    with _BARE():
+        return data.as_subclass(torch.Tensor)
 
 
 def _batch_size_of(arguments: Any) -> torch.Size:

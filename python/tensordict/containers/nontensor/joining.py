@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
@@ -179,10 +180,16 @@ def stacked(members: Sequence[Any], dim: int) -> Any:
             raise RuntimeError(MSG_DIFFERENT_SIZES.format(size, member.batch_size))
     if -1 in size or any(member.batch_size != size for member in members):
         return RaggedStack._of_rows(members, dim)
-    stack = _joined(members, lambda places: torch.stack(places, dim), dim)
+    stack = _joined(members, _with_dim(size, dim, len(members)), dim, dim)
     if size and all(isinstance(member, NonTensorDataBase) for member in members):
         stack._has_one_a_row = True
     return stack._named(_names_with(members[0], dim))
+
+
+MSG_CAT_SIZES = (
+    "Sizes of tensors must match except in dimension {}. Expected size {} but got size {} "
+    "for tensor number {} in the list."
+)
 
 
 def cat_values(members: Sequence[Any], dim: int) -> Any:
@@ -196,28 +203,38 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
         made = first._sized(torch.Size([*size[:dim], length, *size[dim + 1 :]]))
         names = first._td_dim_names
         return made._named(None if names is None else list(names))
-    return _joined(members, lambda places: torch.cat(places, dim), 0)
+    before, after = first.batch_size[:dim], first.batch_size[dim + 1 :]
+    length = 0
+    for position, member in enumerate(members):
+        own = member.batch_size
+        if own[:dim] != before or own[dim + 1 :] != after:
+            raise RuntimeError(
+                MSG_CAT_SIZES.format(dim, first.batch_size, own, position)
+            )
+        length += own[dim]
+    return _joined(members, torch.Size([*before, length, *after]), dim, 0)
 
 
 @on_real_tensors
-def _joined(members: Sequence[Any], join: Any, stack_dim: int) -> NonTensorStack:
-    cells: list[Any] = []
-    places = []
+def _joined(
+    members: Sequence[Any], size: torch.Size, dim: int, stack_dim: int
+) -> NonTensorStack:
+    """The values of members, part by part along ``dim``, in a column of ``size``."""
+    outer = math.prod(size[:dim])
+    rows = []
     for member in members:
-        size = member.batch_size
-        start = len(cells)
         if isinstance(member, NonTensorDataBase):
-            cells.append(member.data)
-            places.append(torch.full(size, start))
+            cells = [member.data] * math.prod(member.batch_size)
         else:
-            cells += member._flat()
-            stop = len(cells)
-            places.append(torch.arange(start, stop).view(size))
-    at = join(places)
-    flat = list(map(cells.__getitem__, at.flatten().tolist()))
+            cells = member._flat()
+        rows.append((cells, len(cells) // outer if outer else 0))
+    flat: list[Any] = []
+    for part in range(outer):
+        for cells, count in rows:
+            flat += cells[part * count : (part + 1) * count]
     devices = {member.device for member in members}
     device = devices.pop() if len(devices) == 1 else None
-    stack = NonTensorStack._of_cells(flat, at.shape, device)
+    stack = NonTensorStack._of_cells(flat, size, device)
     if stack_dim:
         stack.stack_dim = stack_dim
     classes = {_member_class(member) for member in members}
