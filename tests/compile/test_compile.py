@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictModule, set_interaction_type
 
 FUNCTIONS = {
     "index": lambda td: td[0],
@@ -177,3 +178,36 @@ def test_parameters_are_swapped_in_compiled_code():
         other = params.apply(lambda leaf: leaf * 3)
         torch.testing.assert_close(compiled(other, x), function(other, x))
     assert linear.weight is own
+
+
+@pytest.mark.parametrize("kind", ["mean", "mode", "deterministic"])
+def test_the_interaction_type_can_be_set_in_a_compiled_function(kind):
+    module = ProbabilisticTensorDictModule(
+        in_keys=["loc", "scale"],
+        out_keys=["sample"],
+        distribution_class=torch.distributions.Normal,
+        default_interaction_type="random",
+    )
+
+    def drawn(td):
+        with set_interaction_type(kind):
+            return module(td)["sample"]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(drawn, backend="eager", fullgraph=True)
+    td = TensorDict(loc=torch.rand(3), scale=torch.ones(3), batch_size=[3])
+    assert torch.equal(compiled(td.copy()), td["loc"])
+
+
+def test_few_classes_are_guarded():
+    # A method is found in one class, in front of which there are two or three.
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    def function(td):
+        return td[0].view(-1)
+
+    torch._dynamo.reset()
+    td = TensorDict(a=torch.ones(4, 3), batch_size=[4, 3])
+    torch.compile(function, backend="eager", fullgraph=True)(td)
+    (entry,) = _debug_get_cache_entry_list(function.__code__)
+    assert str(entry.guard_manager).count("__mro__[") < 40

@@ -50,10 +50,10 @@ def pairs() -> list[tuple[Any, Any]]:
         module_twins,
         shape_twins,
         twins,
-        unbatched_twins,
+        value_twins,
     )
 
-    found: list[tuple[Any, Any]] = [*module_twins.TRACED, *unbatched_twins.TRACED]
+    found: list[tuple[Any, Any]] = [*module_twins.TRACED, *value_twins.TRACED]
     for module in (
         twins,
         access_twins,

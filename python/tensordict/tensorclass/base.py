@@ -145,6 +145,7 @@ class TensorClass(TensorCollection, metaclass=_DataclassLike):
     _cast_filter: ClassVar[Any] = None
 
     __expected_keys__: ClassVar[set[str]] = set()
+    _ordered_fields: ClassVar[tuple[str, ...]] = ()
     _type_hints: ClassVar[dict[str, Any]] = {}
     _scalar_fields: ClassVar[dict[str, tuple[type, ...]]] = {}
     _tensorclass_fields: ClassVar[dict[str, Any]] = {}
@@ -224,7 +225,7 @@ class TensorClass(TensorCollection, metaclass=_DataclassLike):
 
     @classmethod
     def _field_names(cls) -> list[str]:
-        return [field.name for field in dataclasses.fields(cls)]
+        return list(cls._ordered_fields)
 
     def _no_such_field(self, name: str) -> AttributeError:
         fields = sorted(self._field_names())

@@ -22,9 +22,14 @@ def on_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not torch._C._len_torch_dispatch_stack():
+        if not _has_modes():
             return function(*args, **kwargs)
         with _disable_current_modes():
             return function(*args, **kwargs)
 
     return wrapper
+
+
+def _has_modes() -> bool:
+    """Whether a dispatch mode is on."""
+    return bool(torch._C._len_torch_dispatch_stack())

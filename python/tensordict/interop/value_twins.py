@@ -1,7 +1,8 @@
-"""What Dynamo traces in the place of two functions of unbatched tensors.
+"""What Dynamo traces in the place of functions of unbatched tensors and of values.
 
 Dynamo cannot look at a tensor as one of another class once it is of a class of its own: an
-alias of the data, which is the same to autograd and to memory, it can.
+alias of the data, which is the same to autograd and to memory, it can. Of the modes of
+its own tracing the traced program knows nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict._unbatched import _BARE, UnbatchedTensor, _bare, _wrap
+from tensordict.containers.nontensor.positions import _has_modes
 
 if TYPE_CHECKING:
     import torch
@@ -26,5 +28,9 @@ def _bare_alias(data: torch.Tensor) -> torch.Tensor:
         return data.view_as(data)
 
 
-TRACED = ((_wrap, _wrap_alias), (_bare, _bare_alias))
+def _has_no_modes() -> bool:
+    return False
+
+
+TRACED = ((_wrap, _wrap_alias), (_bare, _bare_alias), (_has_modes, _has_no_modes))
 """What :mod:`tensordict.interop.compile` registers, each with its form for Dynamo."""

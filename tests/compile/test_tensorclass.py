@@ -1,0 +1,147 @@
+"""Tensorclasses, values and unbatched entries in compiled functions, as they are in eager.
+
+Each program is compiled whole and once: called with other values it is not compiled again.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict import TensorDict, UnbatchedTensor, lazy_stack, tensorclass
+
+
+@tensorclass
+class Sample:
+    x: torch.Tensor
+    y: torch.Tensor | None = None
+    label: str = "none"
+
+    def doubled(self) -> torch.Tensor:
+        return self.x * 2
+
+    @property
+    def total(self) -> torch.Tensor:
+        return self.x.sum()
+
+
+@tensorclass
+class Pair:
+    inner: Sample
+    weight: torch.Tensor
+
+
+def make_sample():
+    return Sample(x=torch.rand(4, 3), y=torch.rand(4), label="name", batch_size=[4])
+
+
+def make_pair():
+    return Pair(inner=make_sample(), weight=torch.rand(4), batch_size=[4])
+
+
+def make_shared():
+    entries = {"a": torch.rand(4, 3), "u": UnbatchedTensor(torch.rand(7))}
+    return TensorDict(entries, batch_size=[4])
+
+
+def make_text():
+    return TensorDict(a=torch.rand(4, 3), text="name", batch_size=[4])
+
+
+def fields_set(sample):
+    sample = sample.clone()
+    sample.x = sample.x + 1
+    sample.label = "other"
+    sample.y = None
+    return sample
+
+
+PROGRAMS = {
+    make_sample: {
+        "attribute": lambda t: t.x + t.y[:, None],
+        "value": lambda t: t.x * len(t.label),
+        "method": lambda t: t.doubled(),
+        "property": lambda t: t.total,
+        "construct": lambda t: Sample(x=t.x + 1, label="new", batch_size=[4]),
+        "set": fields_set,
+        "get": lambda t: t.get("x"),
+        "replace": lambda t: t.replace(x=t.x * 3),
+        "update": lambda t: t.clone().update({"x": t.x * 2}),
+        "index": lambda t: t[1],
+        "reshape": lambda t: t.reshape(2, 2),
+        "stack": lambda t: torch.stack([t, t]),
+        "cat": lambda t: torch.cat([t, t + 1]),
+        "arithmetic": lambda t: t * 2 + t,
+        "apply": lambda t: t.apply(lambda x: x + 1),
+        "clone": lambda t: t.clone(),
+        "cast": lambda t: t.to(torch.float64),
+        "reduce": lambda t: t.sum(0),
+        "compare": lambda t: (t == t).x.all(),
+        "plain": lambda t: t.to_tensordict(),
+        "from_plain": lambda t: Sample.from_tensordict(t.to_tensordict()),
+        "dict": lambda t: t.to_dict(),
+        "lazy": lambda t: lazy_stack([t, t], 0).x,
+        "vmap": lambda t: torch.vmap(lambda row: row * 2)(t),
+        "grad": lambda t: torch.func.grad(lambda t: (t.x**2).sum() + t.y.sum())(t),
+    },
+    make_pair: {
+        "nested_attribute": lambda t: t.inner.x + t.weight[:, None],
+        "nested_method": lambda t: (t + 1).inner.doubled(),
+        "nested_index": lambda t: t[2],
+        "nested_unbind": lambda t: t.unbind(0),
+        "nested_split": lambda t: t.split(2),
+    },
+    make_text: {
+        "text_read": lambda t: t["a"] * len(t["text"]),
+        "text_index": lambda t: t[0],
+        "text_stack": lambda t: torch.stack([t, t.copy().set("text", "other")]),
+        "text_view": lambda t: t.view(2, 2),
+        "text_set": lambda t: t.copy().set_non_tensor("text", "other"),
+    },
+    make_shared: {
+        "shared_read": lambda t: t["u"] * 2,
+        "shared_index": lambda t: t[0],
+        "shared_view": lambda t: t.view(2, 2),
+        "shared_stack": lambda t: torch.stack([t, t]),
+        "shared_cat": lambda t: torch.cat([t, t]),
+        "shared_unbind": lambda t: t.unbind(0),
+        "shared_stored": lambda t: TensorDict(
+            a=t["a"], u=UnbatchedTensor(t["a"]), batch_size=[4]
+        )[0],
+        "shared_grad": lambda t: torch.func.grad(
+            lambda t: (t["a"] ** 2).sum() + t["u"].sum()
+        )(t),
+    },
+}
+
+
+def described(value):
+    """What two results must have in common."""
+    if isinstance(value, torch.Tensor):
+        return type(value), value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [described(item) for item in value]
+    if isinstance(value, dict):
+        return {key: described(item) for key, item in value.items()}
+    if hasattr(value, "keys"):
+        entries = {key: described(value.get(key)) for key in value.keys()}  # noqa: SIM118
+        return type(value), value.batch_size, entries
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+@pytest.mark.parametrize(
+    ("make", "program"),
+    [
+        pytest.param(make, program, id=name)
+        for make, programs in PROGRAMS.items()
+        for name, program in programs.items()
+    ],
+)
+def test_compiled_as_eager(make, program):
+    torch._dynamo.reset()
+    argument = make()
+    compiled = torch.compile(program, backend="eager", fullgraph=True)
+    assert described(compiled(argument)) == described(program(argument))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        other = make()
+        assert described(compiled(other)) == described(program(other))
