@@ -2,7 +2,7 @@
 
 from tensordict._deprecated_utils import NN_DISTRIBUTIONS
 from tensordict._deprecation import deprecated_names
-from tensordict.nn.distributions import continuous, discrete
+from tensordict.nn.distributions import continuous, deterministic, discrete
 from tensordict.nn.distributions.composite import CompositeDistribution
 from tensordict.nn.distributions.continuous import (
     AddStateIndependentNormalScale,
@@ -29,5 +29,7 @@ __all__ = [
     "rand_one_hot",
     "set_interaction_type",
 ]
+
+deterministic.register()
 
 __getattr__ = deprecated_names(__name__, NN_DISTRIBUTIONS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import Any
 
@@ -29,9 +28,12 @@ _BY_MODE = (
 )
 
 
-@functools.cache
-def register() -> dict[type, InteractionType]:
-    """What stands for the deterministic sample of each class: its mode or its mean."""
+_kinds: dict[type, InteractionType] = {}
+"""What stands for the deterministic sample of each class: its mode or its mean."""
+
+
+def register() -> None:
+    """Fill the table, once all distributions are defined."""
     from tensordict.nn.distributions.continuous import Delta
     from tensordict.nn.distributions.discrete import OneHotCategorical
     from tensordict.nn.distributions.truncated_normal import (
@@ -44,14 +46,16 @@ def register() -> dict[type, InteractionType]:
         for cls in vars(distributions).values()
         if isinstance(cls, type) and issubclass(cls, distributions.Distribution)
     }
-    return {
-        **found,
-        distributions.LogisticNormal: InteractionType.DETERMINISTIC,
-        Delta: InteractionType.DETERMINISTIC,
-        OneHotCategorical: InteractionType.MODE,
-        TruncatedNormal: InteractionType.MEAN,
-        TruncatedStandardNormal: InteractionType.MEAN,
-    }
+    _kinds.update(
+        {
+            **found,
+            distributions.LogisticNormal: InteractionType.DETERMINISTIC,
+            Delta: InteractionType.DETERMINISTIC,
+            OneHotCategorical: InteractionType.MODE,
+            TruncatedNormal: InteractionType.MEAN,
+            TruncatedStandardNormal: InteractionType.MEAN,
+        }
+    )
 
 
 def deterministic_sample(dist: Any, num_samples: int = 1000) -> Any:
@@ -66,7 +70,7 @@ def deterministic_sample(dist: Any, num_samples: int = 1000) -> Any:
     if found is not None:
         return found
     cls = type(dist)
-    kind = register().get(cls)
+    kind = _kinds.get(cls)
     if kind is None:
         warnings.warn(MSG_FALLING_BACK.format(cls=cls), stacklevel=2)
     if kind is not InteractionType.MODE:
