@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tensordict import TensorDict
+from tensordict import TensorDict, lazy_stack
 from tensordict.storage import seal, verify
 from tensordict.storage.future import TensorDictFuture
 
@@ -298,3 +298,26 @@ def test_a_future_tells_how_far_it_is(tmp_path):
     future.result()
     done, total = future.progress()
     assert done == total >= 300_000 * 8
+
+
+def test_a_lazy_stack_that_is_filled_has_sums_once_it_is_sealed(tmp_path):
+    members = [TensorDict(a=torch.zeros(3000), n={"b": torch.zeros(2)}) for _ in "ab"]
+    path = tmp_path / "x"
+    filled = lazy_stack(members).memmap_like(path)
+    assert set(outcomes(path).values()) == {"unchecked"}
+    for value, member in enumerate(filled.tensordicts):
+        member["a"].fill_(value + 1)
+        member["n", "b"].fill_(value + 1)
+    seal(path)
+    files = outcomes(path)
+    assert set(files.values()) == {"good"}
+    # Of each member two leaves and two levels; the level of the stack.
+    assert len(files) == 9
+    leaf = path / "1" / "n" / "b.memmap"
+    times = os.stat(leaf)
+    leaf.write_bytes(bytes(8))
+    os.utime(leaf, ns=(times.st_atime_ns, times.st_mtime_ns))
+    (line,) = verify(path).lines("damaged", "changed or damaged")
+    assert "'b'" in line
+    assert str(leaf) in line
+    assert TensorDict.load(path)["a"][:, 0].tolist() == [1, 2]
