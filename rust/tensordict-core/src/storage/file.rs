@@ -408,7 +408,13 @@ fn resolve_file(target: &Path) -> StorageResult<PathBuf> {
     let absolute = std::path::absolute(target).map_err(refused)?;
     match fs::symlink_metadata(&absolute) {
         Ok(_) => {
-            let path = fs::canonicalize(&absolute).map_err(refused)?;
+            let path = match fs::canonicalize(&absolute) {
+                Err(_) if fs::symlink_metadata(&absolute).is_err() => {
+                    // Another save removed it meanwhile, as a shard that is left over.
+                    return resolve_file(&absolute);
+                }
+                path => path.map_err(refused)?,
+            };
             if path.is_dir() {
                 return Err(refused(Errno::ISDIR.into()));
             }
