@@ -161,16 +161,11 @@ fn answer<'py>(
     if !types.iter_borrowed().all(|other| other.is(class)) {
         return Ok(None);
     }
-    let table = match TABLE.get(py) {
-        Some(table) => table,
-        None => {
-            let module = py.import("tensordict.interop.torch_functions")?;
-            let table = module
-                .getattr("TD_HANDLED_FUNCTIONS")?
-                .cast_into::<PyDict>()?;
-            TABLE.get_or_init(py, || table.unbind())
-        }
-    };
+    let table = TABLE.get_or_try_init(py, || {
+        let module = py.import("tensordict.interop.torch_functions")?;
+        let table = module.getattr("TD_HANDLED_FUNCTIONS")?;
+        Ok::<_, PyErr>(table.cast_into::<PyDict>()?.unbind())
+    })?;
     let Some(handler) = table.bind(py).get_item(function)? else {
         return Ok(None);
     };
