@@ -114,3 +114,26 @@ def test_hessian_of_nested_parameters():
         result["n", "b", "n", "b"], torch.diag(2 * td["a"]), atol=1e-5, rtol=1e-5
     )
     assert not result["a", "a"].any()
+
+
+SCALAR_OPERATIONS = {
+    "add": lambda td, x: td + x,
+    "radd": lambda td, x: x + td,
+    "sub": lambda td, x: td - x,
+    "mul": lambda td, x: td * x,
+    "div": lambda td, x: td / x,
+    "pow": lambda td, x: td**x,
+    "lerp": lambda td, x: td.lerp(td + 1, x),
+    "clamp": lambda td, x: td.clamp(x, x + 1),
+    "equal": lambda td, x: td == x,
+}
+
+
+@pytest.mark.parametrize("name", SCALAR_OPERATIONS)
+def test_a_mapped_number_is_an_operand(name):
+    operation = SCALAR_OPERATIONS[name]
+    td = TensorDict(a=torch.rand(3, 4), n={"b": torch.rand(3)}, batch_size=[3])
+    numbers = torch.tensor([0.5, 2.0])
+    mapped = torch.vmap(operation, in_dims=(None, 0))(td, numbers)
+    expected = torch.stack([operation(td, number) for number in numbers.unbind()])
+    assert (mapped == expected).all()

@@ -124,7 +124,7 @@ def _with(op: ForEach, td: Any, other: Any, default: Any) -> Any:
     if isinstance(other, torch.Tensor) and other.dim():
         return with_tensor(op, td, other)
     values = _rust.leaves(td)
-    values = op(values, other) if values else values
+    values = op(values, _one_for_all(other, values)) if values else values
     return _rust.rebuild(td, values, True, True)
 
 
@@ -310,6 +310,21 @@ def expand_right(values: Iterable[torch.Tensor], operand: torch.Tensor) -> Leave
             views[ndim] = view
         out.append(view)
     return out
+
+
+def _one_for_all(operand: Any, values: Leaves) -> Any:
+    """An operand that all leaves share: a number, or a tensor without dims.
+
+    ``torch.vmap`` cannot read a tensor that it maps as a number, as the foreach forms of
+    one operand do: it is a list then.
+    """
+    if (
+        isinstance(operand, torch.Tensor)
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.is_batchedtensor(operand)
+    ):
+        return [operand] * len(values)
+    return operand
 
 
 def spread(td: Any, values: Leaves, operand: torch.Tensor) -> Leaves:
@@ -506,7 +521,7 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
         elif own is not None:
             lists.append(spread(td, values, operand))
         else:
-            lists.append(operand)
+            lists.append(_one_for_all(operand, values))
     return td, values, lists
 
 
