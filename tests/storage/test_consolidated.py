@@ -319,3 +319,9 @@ def test_verify_tells_damage_from_change(tmp_path):
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     (line,) = verify(path).lines("damaged", "changed or damaged")
     assert "'obs'" in line
+
+
+def test_data_that_begins_like_a_safetensors_file(tmp_path):
+    TensorDict(a=torch.full((100,), 123)).consolidate(tmp_path / "x")
+    assert TensorDict.load(tmp_path / "x")["a"].eq(123).all()
+    assert not verify(tmp_path / "x").is_damaged

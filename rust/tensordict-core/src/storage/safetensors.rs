@@ -395,7 +395,9 @@ pub fn is_safetensors(path: &Path) -> bool {
     }
     let (length, rest) = start.split_at(8);
     let length = u64::from_le_bytes(length.try_into().unwrap_or_default());
-    rest == b"{" && length.saturating_add(8) <= size && length <= MAX_HEADER_BYTES
+    let begins = rest == b"{" && length.saturating_add(8) <= size && length <= MAX_HEADER_BYTES;
+    // The numbers at the start of a consolidated file can look so: two of 123 do.
+    begins && !(super::consolidated::is_consolidated(path) && header_of(&file, path).is_err())
 }
 
 /// Reads and checks the header of a file.
