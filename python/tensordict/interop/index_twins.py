@@ -305,6 +305,13 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         elif isinstance(entry, torch.Tensor) and entry.is_nested:
             ragged_leaves.write_rows(entry, at, item)
         else:
+            if (
+                isinstance(item, torch.Tensor)
+                and item.requires_grad
+                and not (entry.is_floating_point() or entry.is_complex())
+            ):
+                # Such an entry has no gradient, and torch would not cast the value.
+                item = item.detach().to(entry.dtype)
             entry[... if isinstance(entry, UnbatchedTensor) else at] = item
     for parent, key, item in fresh:
         parent._set_entry(key, item)

@@ -538,7 +538,10 @@ def fit_inplace(td: Any, key: Any, value: Any, present: torch.Tensor) -> torch.T
         raise _InplaceWriteError(
             MSG_INPLACE_SHAPE.format(key, td, value.shape, present.shape)
         )
-    return value
+    if value.dim() > present.dim():
+        return value
+    # An element of the entry itself can be copied into all of it only if it is expanded.
+    return value.expand(present.shape)
 
 
 def copy_into(
