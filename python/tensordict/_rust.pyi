@@ -4,9 +4,9 @@ Written by hand and checked against the built module by ``make types``. A primit
 the parameters of its twin in ``tensordict.interop``, where its docstring is.
 """
 
-from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from os import PathLike
-from typing import Any, Final, TypeAlias, TypeVar, final
+from typing import Any, Final, Self, TypeAlias, TypeVar, final
 
 import torch
 
@@ -403,7 +403,9 @@ def restore_module(
     td: Any, module: Any, source: Any, plan_only: bool = False
 ) -> Any: ...
 
+@final
 class StringKeys(KeysView[str]):
-    def __init__(self, entries: Mapping[str, Any]) -> None: ...
+    def __new__(cls, entries: Mapping[str, Any]) -> Self: ...
+    def isdisjoint(self, other: Iterable[Any]) -> bool: ...
 
 def string_keys(entries: Mapping[str, Any]) -> StringKeys: ...
