@@ -127,3 +127,30 @@ def refuse_outside(size: torch.Size, at: tuple[Any, ...]) -> None:
         used = sum(item is not None and not isinstance(item, bool) for item in at)
         one = torch.zeros((), dtype=torch.bool, device=tensors[0].device)
         one.expand(size[:used])[at]
+
+
+def fills(index: Any, value: torch.Tensor) -> bool:
+    """Whether torch writes ``value`` as a number: into tensors of any dtype.
+
+    It does so at one mask, whatever slices and numbers are beside it.
+    """
+    if value.numel() != 1 or value.device.type != "cpu":
+        return False
+    masks = 0
+    for item in index if isinstance(index, tuple) else (index,):
+        if item is None or item is ... or isinstance(item, (slice, np.integer)):
+            continue
+        if isinstance(item, int) and not isinstance(item, bool):
+            continue
+        if not _is_mask(item):
+            return False
+        masks += 1
+    return masks == 1
+
+
+def _is_mask(item: Any) -> bool:
+    if isinstance(item, (torch.Tensor, np.ndarray)):
+        return item.dtype in (torch.bool, np.bool_) and item.ndim > 0
+    while isinstance(item, list) and item:
+        item = item[0]
+    return isinstance(item, bool)

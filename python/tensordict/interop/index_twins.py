@@ -24,6 +24,7 @@ from tensordict.indices import (
     MSG_OUT_OF_BOUNDS,
     MSG_TOO_MANY,
     _is_whole,
+    fills,
     refuse_text,
     sorted_out,
 )
@@ -306,11 +307,13 @@ def set_index(td: Any, index: Any, value: Any) -> None:
             ragged_leaves.write_rows(entry, at, item)
         else:
             if (
-                isinstance(item, torch.Tensor)
+                item is value
+                and isinstance(item, torch.Tensor)
                 and item.requires_grad
                 and not (entry.is_floating_point() or entry.is_complex())
+                and fills(index, item)
             ):
-                # Such an entry has no gradient, and torch would not cast the value.
+                # It has no gradient, and takes the number as torch writes others there.
                 item = item.detach().to(entry.dtype)
             entry[... if isinstance(entry, UnbatchedTensor) else at] = item
     for parent, key, item in fresh:

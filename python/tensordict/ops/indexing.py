@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict.indices import fills
 from tensordict.ops.families import spread
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -57,7 +57,11 @@ class IndexingOps(CollectionProtocol):
         if isinstance(value, dict):
             size = _rust.index_shape(self.batch_size, index)
             value = self._from_mapping(value, size)
-        elif isinstance(value, torch.Tensor) and _fills(index, value):
+        elif (
+            isinstance(value, torch.Tensor)
+            and not value.requires_grad
+            and fills(index, value)
+        ):
             value = value.item()
         _rust.set_index(self, index, value)
 
@@ -304,33 +308,6 @@ def _stays_in_place(item: Any) -> bool:
     if isinstance(item, slice):
         return item.start is None or item.start == 0
     return item is None or item is Ellipsis or type(item) is int
-
-
-def _fills(index: Any, value: torch.Tensor) -> bool:
-    """Whether torch writes ``value`` as a number: into tensors of any dtype.
-
-    It does so at one mask, whatever slices and numbers are beside it.
-    """
-    if value.numel() != 1 or value.device.type != "cpu" or value.requires_grad:
-        return False
-    masks = 0
-    for item in index if isinstance(index, tuple) else (index,):
-        if item is None or item is ... or isinstance(item, (slice, np.integer)):
-            continue
-        if isinstance(item, int) and not isinstance(item, bool):
-            continue
-        if not _is_mask(item):
-            return False
-        masks += 1
-    return masks == 1
-
-
-def _is_mask(item: Any) -> bool:
-    if isinstance(item, (torch.Tensor, np.ndarray)):
-        return item.dtype in (torch.bool, np.bool_) and item.ndim > 0
-    while isinstance(item, list) and item:
-        item = item[0]
-    return isinstance(item, bool)
 
 
 def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -> None:
