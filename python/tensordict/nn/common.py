@@ -471,6 +471,7 @@ class TensorDictModule(TensorDictModuleBase):
             return module(*tensors, **kwargs, **self.method_kwargs)
         return module(*tensors, **kwargs)
 
+    @_rust.call_natively
     @dispatch(auto_batch_size=False)
     def forward(
         self,
@@ -518,7 +519,7 @@ class TensorDictModule(TensorDictModuleBase):
             # What None is to blame for says so.
             if missing and "None" in str(error):
                 raise _missing_inputs(self, missing, tensordict) from error
-            error.add_note(_circumstances(self, tensors))
+            _explain(self, tensors, error)
             raise
         if not isinstance(outputs, tuple):
             outputs = self._as_outputs(outputs)
@@ -598,8 +599,8 @@ def _read(td: Any, key: NestedKey, kwargs: dict[str, Any]) -> Any:
     return td[key]
 
 
-def _circumstances(module: Any, tensors: list[Any]) -> str:
-    """What a module that failed was given, and what it has."""
+def _explain(module: Any, tensors: list[Any], error: BaseException) -> None:
+    """Add to the error of a module what it was given, and what it has."""
     read = ", ".join(
         f"{key!r} {_shape_of(tensor)}"
         for key, tensor in zip(module.in_keys, tensors, strict=True)
@@ -608,10 +609,11 @@ def _circumstances(module: Any, tensors: list[Any]) -> str:
     name = getattr(called, "__name__", type(called).__name__)
     note = f"{type(module).__name__} called {name} with {read or 'no entries'}"
     if not isinstance(called, nn.Module):
-        return f"{note}."
+        error.add_note(f"{note}.")
+        return
     own = [f"{name} {_shape_of(value)}" for name, value in called.named_parameters()]
     listed = ", ".join(own[:8]) + (", ..." if len(own) > 8 else "")
-    return f"{note}; its parameters: {listed or 'none'}."
+    error.add_note(f"{note}; its parameters: {listed or 'none'}.")
 
 
 def _shape_of(value: Any) -> str:

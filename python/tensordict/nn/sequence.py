@@ -197,6 +197,7 @@ class TensorDictSequential(TensorDictModule):
                 self._run_module(module, member, **kwargs)
         return tensordict
 
+    @_rust.call_natively
     @dispatch(auto_batch_size=False)
     def forward(
         self, tensordict: Any = None, tensordict_out: Any = None, **kwargs: Any

@@ -22,6 +22,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFunction, PyString, PyTuple};
 
 use crate::access;
+use crate::calling;
 use crate::container;
 use crate::fields;
 use crate::imports::{Imports, imports};
@@ -43,6 +44,10 @@ fn call_natively<'py>(function: &Bound<'py, PyFunction>) -> PyResult<Bound<'py, 
         "__contains__" => contains,
         "__setitem__" => set_item,
         "__torch_function__" => torch_function,
+        "forward" => match function.getattr("__qualname__")?.extract::<&str>()? {
+            "TensorDictSequential.forward" => sequence_forward,
+            _ => module_forward,
+        },
         other => {
             let message = format!("there is no native form of {other}");
             return Err(PyTypeError::new_err(message));
@@ -133,6 +138,12 @@ native!(set_item, |imports, td, key, value| {
     Ok(is_done.then(|| td.py().None().into_bound(td.py())))
 });
 
+native!(module_forward, |imports, module, td| {
+    calling::forward(imports, &module, &td)
+});
+native!(sequence_forward, |imports, sequence, td| {
+    calling::forward_all(imports, &sequence, &td)
+});
 native!(torch_function, |_imports,
                          class,
                          function,

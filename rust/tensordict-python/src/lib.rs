@@ -9,6 +9,7 @@ mod accessors;
 mod aligning;
 mod applying;
 mod build;
+mod calling;
 mod container;
 mod dims;
 mod error;

@@ -13,6 +13,7 @@ use pyo3::types::{PyDict, PyType};
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
+use crate::storage::dlpack::begin_together;
 
 const TWINS: &str = "tensordict.interop.module_twins";
 
@@ -27,6 +28,7 @@ struct Modules {
     // The constructor of a parameter, without its checks of unusual tensors.
     make_subclass: Py<PyAny>,
     is_functorch_wrapped: Py<PyAny>,
+    functorch_stack: Py<PyAny>,
     is_alias_of: Py<PyAny>,
     as_kind_of: Py<PyAny>,
 }
@@ -52,6 +54,10 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
             .getattr("_functorch")?
             .getattr("is_functorch_wrapped_tensor")?
             .unbind(),
+        functorch_stack: native
+            .getattr("_functorch")?
+            .getattr("peek_interpreter_stack")?
+            .unbind(),
         is_alias_of: native.getattr("_is_alias_of")?.unbind(),
         as_kind_of: py.import(TWINS)?.getattr("_as_kind_of")?.unbind(),
     };
@@ -74,12 +80,16 @@ struct Held<'py> {
     source: Bound<'py, PyAny>,
     key: Bound<'py, PyAny>,
     current: Bound<'py, PyAny>,
+    /// What the source has under the key, if it is known already.
+    own: Option<Bound<'py, PyAny>>,
 }
 
 struct Walk<'py> {
     imports: &'static Imports,
     modules: &'static Modules,
     preserve: bool,
+    // Whether tensors may be those of a function that torch.func transforms.
+    is_transformed: bool,
     // A module that is at two places is visited once: the first place decides.
     seen: HashMap<usize, Bound<'py, PyAny>>,
     writes: Vec<Write<'py>>,
@@ -109,10 +119,13 @@ fn slots_of<'py>(
 
 impl<'py> Walk<'py> {
     fn new(py: Python<'py>, preserve: bool) -> PyResult<Self> {
+        let modules = modules(py)?;
+        let stack = &modules.functorch_stack;
         Ok(Self {
             imports: imports(py)?,
-            modules: modules(py)?,
+            modules,
             preserve,
+            is_transformed: preserve && !stack.bind(py).call0()?.is_none(),
             seen: HashMap::new(),
             writes: Vec::new(),
             held: Vec::new(),
@@ -167,6 +180,10 @@ impl<'py> Walk<'py> {
         if like.is_some() && own.is_none() {
             return Ok(None);
         }
+        let has_entries = match like {
+            Some(like) => container::is_dense(self.imports, like)?,
+            None => false,
+        };
         for (key, value) in ffi::dict_pairs(&entries) {
             let below = match &own {
                 Some(own) => match own.get_item(&key)? {
@@ -203,6 +220,7 @@ impl<'py> Walk<'py> {
                     source: like.clone(),
                     key: key.clone(),
                     current: old.clone(),
+                    own: has_entries.then(|| below.clone()),
                 });
             }
             let value = if self.preserve {
@@ -237,7 +255,9 @@ impl<'py> Walk<'py> {
             let name = self.modules.requires_grad.bind(py);
             let has_gradient = value.getattr(name.cast()?)?.is_truthy()?;
             let wrapped = &self.modules.is_functorch_wrapped;
-            if has_gradient || wrapped.bind(py).call1((&value,))?.is_truthy()? {
+            if has_gradient
+                || (self.is_transformed && wrapped.bind(py).call1((&value,))?.is_truthy()?)
+            {
                 return Ok(value);
             }
             let requires_grad = old.getattr(name.cast()?)?;
@@ -305,17 +325,21 @@ fn restore_module<'py>(
     let names = &walk.imports.names;
     for held in walk.held {
         let (key, current) = (held.key, held.current);
-        let arguments = (&key, walk.imports.no_default.bind(py));
-        let own = held
-            .source
-            .call_method1(names.method_get_entry.bind(py), arguments)?;
-        let is_same = current.is_instance(walk.imports.tensor.bind(py))?
-            && walk
-                .modules
-                .is_alias_of
-                .bind(py)
-                .call1((&current, own))?
-                .is_truthy()?;
+        let own = match held.own {
+            Some(own) => own,
+            None => held.source.call_method1(
+                names.method_get_entry.bind(py),
+                (&key, walk.imports.no_default.bind(py)),
+            )?,
+        };
+        let is_same = ffi::is_subtype(&current, &walk.imports.tensor)
+            && (begin_together(&current, &own)
+                || walk
+                    .modules
+                    .is_alias_of
+                    .bind(py)
+                    .call1((&current, own))?
+                    .is_truthy()?);
         if !is_same {
             // The lock guards the structure, which stays.
             let method = names.method_set_entry.bind(py);

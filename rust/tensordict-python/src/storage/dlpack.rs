@@ -207,6 +207,18 @@ pub(crate) fn with_layout<T>(
     (shape.len() == ndim).then(|| look(shape, filled.device.kind == CPU))
 }
 
+/// Whether two tensors are known to begin at one place of one device. They may share memory
+/// where this is false.
+pub(crate) fn begin_together(first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>) -> bool {
+    let (Ok(Some(first)), Ok(Some(second))) = (filled(first), filled(second)) else {
+        return false;
+    };
+    !first.data.is_null()
+        && first.data == second.data
+        && first.byte_offset == second.byte_offset
+        && (first.device.kind, first.device.index) == (second.device.kind, second.device.index)
+}
+
 /// The memory of a tensor on the CPU.
 pub(crate) struct Memory {
     /// Its first item.
