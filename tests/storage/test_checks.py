@@ -207,6 +207,19 @@ def test_unreadable_sums_are_an_error(tmp_path):
         verify(tmp_path / "x")
 
 
+@pytest.mark.parametrize("name", ["a.memmap", "meta.json"])
+def test_a_pipe_is_not_waited_for(name, tmp_path):
+    make().memmap(tmp_path / "x")
+    path = tmp_path / "x" / "n" / name if name == "meta.json" else tmp_path / "x" / name
+    path.unlink()
+    os.mkfifo(path)
+    if name == "meta.json":
+        with pytest.raises(json.JSONDecodeError, match=str(path)):
+            verify(tmp_path / "x")
+    else:
+        assert outcomes(tmp_path / "x")[name] == "damaged"
+
+
 def test_each_save_has_a_generation_of_its_own(tmp_path):
     make().memmap(tmp_path / "x")
     first = verify(tmp_path / "x").generation

@@ -5,6 +5,7 @@ import random
 import shutil
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def in_processes(*works: Callable[[], None]) -> None:
                 work()
                 os._exit(0)
             finally:
+                # Of a process that ends so, nobody else tells what was raised.
+                os.write(2, traceback.format_exc().encode())
                 os._exit(1)
         children.append(child)
     states = [os.waitpid(child, 0)[1] for child in children]

@@ -94,7 +94,7 @@ pub fn consolidated(bytes: &[u8]) {
         assert!(tail.data_bytes <= tail.description_offset);
         assert!(mapping.len() <= bytes.len());
     }
-    checked(consolidated_file::verify(&path, 1), &path);
+    checked(verify(&path, 1), &path);
     unchanged(&path, bytes);
 }
 
@@ -102,7 +102,7 @@ pub fn consolidated(bytes: &[u8]) {
 pub fn archive(bytes: &[u8]) {
     let place = folder();
     let path = file(&place, "x.tdz", bytes);
-    checked(archive::verify(&path, 1), &path);
+    checked(verify(&path, 1), &path);
     if let Some(opened) = checked(Archive::open(&path), &path) {
         for (name, entry) in opened.entries() {
             if let Some(read) = checked(opened.read_entry(name, entry), &path) {

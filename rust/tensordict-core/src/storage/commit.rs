@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use super::io::Disk;
 use super::job::Job;
 use super::json::Value;
-use super::map::{Mapping, Mode, Root, mapping_limit};
+use super::map::{FileIdentity, Mapping, Mode, Root, mapping_limit};
 use super::metadata::{self, LeafMeta};
 use super::names;
 use super::plan::{FileContent, Plan, PlannedLevel};
@@ -313,12 +313,15 @@ fn survey(target: &Path) -> StorageResult<State> {
 }
 
 fn try_survey(target: &Path) -> io::Result<State> {
-    let Ok(own) = fs::symlink_metadata(target) else {
-        return Ok(State::Absent);
+    let own = match fs::symlink_metadata(target) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::Absent),
+        own => own?,
     };
+    // Held open, so that no other directory gets its number meanwhile.
+    let held = fs::File::open(target)?;
     let mut named = BTreeSet::new();
     let is_whole = survey_level(target, Path::new(""), &mut named)?;
-    if fs::symlink_metadata(target)?.ino() != own.ino() {
+    if FileIdentity::of_path(target) != FileIdentity::of_open(&held) {
         // What was seen is partly of another directory.
         return Err(io::ErrorKind::NotFound.into());
     }

@@ -12,6 +12,7 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::file::{Segment, save_file};
 use super::io::Disk;
@@ -206,15 +207,21 @@ fn read_text(file: &File, at: u64, length: u64) -> io::Result<Option<String>> {
 /// Whether a file looks like one of this layout.
 #[must_use]
 pub fn is_consolidated(path: &Path) -> bool {
-    read_tail(path).is_ok_and(|tail| tail.description.starts_with('{'))
+    File::open(path).is_ok_and(|file| is_consolidated_file(&file, path))
+}
+
+/// Whether an open file is of this layout.
+pub(crate) fn is_consolidated_file(file: &File, path: &Path) -> bool {
+    tail_of(file, path).is_ok_and(|tail| tail.description.starts_with('{'))
 }
 
 /// Compares the leaves of a file, and its description, with their sums.
 ///
 /// # Errors
 /// The file cannot be read, or is no file of this layout.
-pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
-    let tail = read_tail(path)?;
+pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<Report> {
+    let tail = tail_of(&file, path)?;
+    let file = Arc::new(file);
     let wrong = |reason: &str| StorageError::BadMetadata {
         path: path.to_path_buf(),
         key: String::new(),
@@ -250,6 +257,7 @@ pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
             expected.push(Expected {
                 key,
                 path: path.to_path_buf(),
+                file: file.clone(),
                 offset,
                 sum: sum.clone(),
             });
@@ -263,6 +271,7 @@ pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
         expected.push(Expected {
             key: String::new(),
             path: path.to_path_buf(),
+            file,
             offset: tail.description_offset,
             sum: sum.clone(),
         });
@@ -341,7 +350,7 @@ mod tests {
     fn test_verify_names_the_leaf() {
         let folder = tempfile::tempdir().unwrap();
         let path = saved(folder.path(), "");
-        let report = verify(&path, 1).unwrap();
+        let report = crate::storage::verify::verify(&path, 1).unwrap();
         assert!(
             report
                 .findings
@@ -351,7 +360,7 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         bytes[2] ^= 1;
         fs::write(&path, bytes).unwrap();
-        let report = verify(&path, 1).unwrap();
+        let report = crate::storage::verify::verify(&path, 1).unwrap();
         assert_eq!(report.findings[0].key, "'a'");
         assert_eq!(report.findings[0].outcome, Outcome::Modified);
     }

@@ -136,6 +136,16 @@ pub enum StorageError {
         path: PathBuf,
     },
 
+    /// Other saves took its place while it was read, each time.
+    #[error(
+        "The save at {} is replaced faster than it can be read: read it while nobody saves.",
+        path.display()
+    )]
+    Replaced {
+        /// The save.
+        path: PathBuf,
+    },
+
     /// A file is there already and was not to be.
     #[error("The file {} already exists.", path.display())]
     FileExists {

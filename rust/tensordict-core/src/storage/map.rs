@@ -211,11 +211,21 @@ impl Root {
         if !directory.metadata()?.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        Ok(Self {
+        Ok(Self::of_open(path, directory))
+    }
+
+    /// The save in an open directory.
+    pub(crate) fn of_open(path: &Path, directory: File) -> Self {
+        Self {
             path: path.to_path_buf(),
             directory,
             has_missed: AtomicBool::new(false),
-        })
+        }
+    }
+
+    /// Whether a file was asked for that is not there.
+    pub(crate) fn has_missed(&self) -> bool {
+        self.has_missed.load(Ordering::Relaxed)
     }
 
     /// The name of the directory.
@@ -235,7 +245,7 @@ impl Root {
     /// files of a save that is replaced are deleted. `is_read` says whether reading went well.
     #[must_use]
     pub fn was_replaced(&self, is_read: bool) -> bool {
-        (!is_read || self.has_missed.load(Ordering::Relaxed)) && !self.is_current()
+        (!is_read || self.has_missed()) && !self.is_current()
     }
 
     /// Opens a file by its path, which begins with that of the directory.
@@ -252,10 +262,14 @@ impl Root {
         let file = openat(
             &self.directory,
             self.name_of(path),
-            access | further | OFlags::CLOEXEC,
+            // A pipe in the place of a file is not waited for.
+            access | further | OFlags::CLOEXEC | OFlags::NONBLOCK,
             RawMode::empty(),
-        )?;
-        Ok(File::from(file))
+        );
+        if matches!(file, Err(Errno::NOENT)) {
+            self.has_missed.store(true, Ordering::Relaxed);
+        }
+        Ok(File::from(file?))
     }
 
     /// Whether there is a file or directory of this path.

@@ -18,6 +18,9 @@ use super::json::{self, Value};
 use super::sparse::replace_file;
 use super::{FORMAT_VERSION, METADATA_FILE, Named, StorageError, StorageResult};
 
+/// The text of the class of dense collections.
+pub(crate) const DENSE_CLASS: &str = "<class 'tensordict._td.TensorDict'>";
+
 /// Fields of a level that an entry of the same name would overwrite for good.
 const LOST_UNDER_FIELDS: [&str; 3] = ["shape", "device", "_type"];
 
@@ -48,7 +51,7 @@ pub enum Entry {
 pub struct LevelFields {
     /// The batch size.
     pub batch_size: Vec<i64>,
-    /// The text of the class: `<class 'tensordict._td.TensorDict'>`.
+    /// The text of the class: [`DENSE_CLASS`].
     pub type_text: String,
     /// `module:qualname`, absent in version 0.
     pub class_text: Option<String>,

@@ -156,19 +156,22 @@ const MAX_ATTEMPTS: usize = 1000;
 /// All of it is of one save, also where others take its place meanwhile.
 ///
 /// # Errors
-/// A metadata file is missing or makes no sense; a child directory is missing.
+/// A metadata file is missing or makes no sense; a child directory is missing; the directory is
+/// replaced again and again.
 pub fn read_tree(directory: &Path, options: ReadOptions<'_>) -> StorageResult<Tree> {
-    for attempt in 0.. {
+    for _ in 0..MAX_ATTEMPTS {
         let root = Root::open_path(directory).map_err(|source| {
             // What is asked for is the metadata; so it is what is missing.
             StorageError::io(directory.join(METADATA_FILE), source)
         })?;
         let tree = read_tree_of(&root, directory, options);
-        if attempt == MAX_ATTEMPTS || !root.was_replaced(tree.is_ok()) {
+        if !root.was_replaced(tree.is_ok()) {
             return tree;
         }
     }
-    unreachable!("the last attempt returns")
+    Err(StorageError::Replaced {
+        path: directory.to_path_buf(),
+    })
 }
 
 /// Reads the metadata of a tree wherever it is.

@@ -19,6 +19,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 
@@ -383,21 +384,25 @@ pub struct Header {
 /// Whether a file begins as one of this format does.
 #[must_use]
 pub fn is_safetensors(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
-        return false;
-    };
+    File::open(path).is_ok_and(|file| is_safetensors_file(&file, path))
+}
+
+/// Whether an open file begins as one of this format does.
+pub(crate) fn is_safetensors_file(file: &File, path: &Path) -> bool {
     let Ok(size) = file.metadata().map(|metadata| metadata.len()) else {
         return false;
     };
     let mut start = [0; 9];
-    if Disk::REAL.read_exact_at(&file, &mut start, 0).is_err() {
+    if Disk::REAL.read_exact_at(file, &mut start, 0).is_err() {
         return false;
     }
     let (length, rest) = start.split_at(8);
     let length = u64::from_le_bytes(length.try_into().unwrap_or_default());
     let begins = rest == b"{" && length.saturating_add(8) <= size && length <= MAX_HEADER_BYTES;
     // The numbers at the start of a consolidated file can look so: two of 123 do.
-    begins && !(super::consolidated::is_consolidated(path) && header_of(&file, path).is_err())
+    begins
+        && !(super::consolidated::is_consolidated_file(file, path)
+            && header_of(file, path).is_err())
 }
 
 /// Reads and checks the header of a file.
@@ -617,62 +622,87 @@ pub fn read_index(path: &Path) -> StorageResult<(IndexMap<PathBuf, Vec<String>>,
     Ok((files, metadata))
 }
 
-/// Compares the tensors of a file, or of the files of an index, with their sums.
+/// Compares the tensors of an open file with their sums.
+///
+/// # Errors
+/// The file cannot be read, or is none of this format.
+pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<Report> {
+    let mut report = empty_report();
+    verify_file(&Arc::new(file), path, threads, &mut report)?;
+    Ok(report)
+}
+
+/// Compares the tensors of the files of an index with their sums; whether one was not there, too.
 ///
 /// # Errors
 /// A file cannot be read, or is none of this format.
-pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
-    let mut report = Report {
-        layout: "safetensors",
-        generation: String::new(),
-        findings: Vec::new(),
-    };
-    let files: Vec<PathBuf> = if path.to_string_lossy().ends_with(INDEX_SUFFIX) {
-        read_index(path)?.0.into_keys().collect()
-    } else {
-        vec![path.to_path_buf()]
-    };
-    for file in &files {
-        let header = match read_header(file) {
-            Err(StorageError::Io { source, .. })
-                if files.len() > 1 && source.kind() == io::ErrorKind::NotFound =>
-            {
+pub(crate) fn verify_shards(index: &Path, threads: usize) -> StorageResult<(Report, bool)> {
+    let mut report = empty_report();
+    let paths: Vec<PathBuf> = read_index(index)?.0.into_keys().collect();
+    // All are opened before any is read: those of a save that is replaced are deleted.
+    let files: Vec<io::Result<File>> = paths.iter().map(File::open).collect();
+    let mut lacks_files = false;
+    for (path, file) in paths.iter().zip(files) {
+        match file {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                lacks_files = true;
                 report.findings.push(Finding {
                     key: String::new(),
-                    path: file.clone(),
+                    path: path.clone(),
                     outcome: Outcome::Damaged,
                     detail: "the file is missing".to_owned(),
                 });
-                continue;
             }
-            header => header?,
-        };
-        let sums = match header.metadata.get(SUMS_ENTRY) {
-            None => Sums::default(),
-            Some(text) => Sums::parse(text).map_err(|reason| damaged(file, "", reason))?,
-        };
-        report.generation.clone_from(&sums.generation);
-        let mut expected = Vec::new();
-        for (name, tensor) in &header.tensors {
-            let key = super::names::display_key(&[name]);
-            match sums.files.get(name) {
-                Some(sum) if sum.sum.length == tensor.length => expected.push(Expected {
-                    key,
-                    path: file.clone(),
-                    offset: tensor.offset,
-                    sum: sum.clone(),
-                }),
-                _ => report.findings.push(Finding {
-                    key,
-                    path: file.clone(),
-                    outcome: Outcome::Unchecked,
-                    detail: String::new(),
-                }),
+            file => {
+                let file = file.map_err(|source| StorageError::io(path, source))?;
+                verify_file(&Arc::new(file), path, threads, &mut report)?;
             }
         }
-        report.findings.extend(check_all(&expected, threads));
     }
-    Ok(report)
+    Ok((report, lacks_files))
+}
+
+fn empty_report() -> Report {
+    Report {
+        layout: "safetensors",
+        generation: String::new(),
+        findings: Vec::new(),
+    }
+}
+
+fn verify_file(
+    file: &Arc<File>,
+    path: &Path,
+    threads: usize,
+    report: &mut Report,
+) -> StorageResult<()> {
+    let header = header_of(file, path)?;
+    let sums = match header.metadata.get(SUMS_ENTRY) {
+        None => Sums::default(),
+        Some(text) => Sums::parse(text).map_err(|reason| damaged(path, "", reason))?,
+    };
+    report.generation.clone_from(&sums.generation);
+    let mut expected = Vec::new();
+    for (name, tensor) in &header.tensors {
+        let key = super::names::display_key(&[name]);
+        match sums.files.get(name) {
+            Some(sum) if sum.sum.length == tensor.length => expected.push(Expected {
+                key,
+                path: path.to_path_buf(),
+                file: file.clone(),
+                offset: tensor.offset,
+                sum: sum.clone(),
+            }),
+            _ => report.findings.push(Finding {
+                key,
+                path: path.to_path_buf(),
+                outcome: Outcome::Unchecked,
+                detail: String::new(),
+            }),
+        }
+    }
+    report.findings.extend(check_all(&expected, threads));
+    Ok(())
 }
 
 /// The files of an older save: an index, and those that it names.
@@ -738,7 +768,7 @@ mod tests {
             let bytes = fs::read(&path).unwrap();
             let start = usize::try_from(flag.offset).unwrap();
             assert_eq!(bytes[start..], [1, 0, 1]);
-            let report = verify(&path, 1).unwrap();
+            let report = crate::storage::verify::verify(&path, 1).unwrap();
             let expected = if has_sums {
                 Outcome::Good
             } else {

@@ -5,16 +5,17 @@
 //! compared with [`Expected`] and have it done by [`check_all`].
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::io::Disk;
 use super::json::Value;
-use super::map::FileIdentity;
+use super::map::{FileIdentity, Root};
 use super::metadata;
 use super::names::{self, display_key};
+use super::read::Files;
 use super::sums::{self, BLOCK_BYTES, FileSum, SUMS_FILE, Sum, Summer, Sums};
 use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult, dtype, thread_count, threads};
 
@@ -122,8 +123,10 @@ impl Report {
 pub struct Expected {
     /// The entry as messages show it; empty for none.
     pub key: String,
-    /// The file.
+    /// The name of the file.
     pub path: PathBuf,
+    /// The file, which stays that of one save, whatever takes its place meanwhile.
+    pub file: Arc<File>,
     /// Where the bytes begin in it.
     pub offset: u64,
     /// The sum, with the time of the file when it was right.
@@ -152,16 +155,9 @@ pub fn check(expected: &Expected) -> Finding {
         outcome,
         detail,
     };
-    let file = match File::open(&expected.path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return finding(Outcome::Damaged, "the file is missing".to_owned());
-        }
-        Err(error) => return finding(Outcome::Damaged, error.to_string()),
-    };
-    match compare(&file, expected) {
+    match compare(expected) {
         Ok(None) => finding(Outcome::Good, String::new()),
-        Ok(Some(detail)) => finding(judge(&file, expected.sum.modified_ns), detail),
+        Ok(Some(detail)) => finding(judge(&expected.file, expected.sum.modified_ns), detail),
         Err(error) => finding(Outcome::Damaged, error.to_string()),
     }
 }
@@ -180,7 +176,8 @@ pub fn judge(file: &File, modified_ns: i64) -> Outcome {
 }
 
 /// None where the bytes are those of the sum; else where they are not.
-fn compare(file: &File, expected: &Expected) -> io::Result<Option<String>> {
+fn compare(expected: &Expected) -> io::Result<Option<String>> {
+    let file = &expected.file;
     let Sum {
         length,
         whole,
@@ -229,53 +226,78 @@ fn compare(file: &File, expected: &Expected) -> io::Result<Option<String>> {
 
 /// Compares all files of a save with their sums.
 ///
-/// A file without a sum is unchecked, but for its size; so is all of a save of the published release.
+/// All of it is of one save, also where others take its place meanwhile. A file without a sum is
+/// unchecked, but for its size; so is all of a save of the published release.
 ///
 /// # Errors
-/// There is no save at `path`, or its metadata cannot be read.
+/// There is no save at `path`, or its metadata cannot be read; it is replaced again and again.
 pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
     for _ in 0..MAX_ATTEMPTS {
-        // Open, so that no other file gets its number.
-        let held = File::open(path).ok();
-        let report = verify_once(path, threads);
-        // Where another save took its place, what was read is of both.
-        let before = held.and_then(|file| file.metadata().ok());
-        if FileIdentity::of_path(path) == before.as_ref().map(FileIdentity::of) {
-            return report;
+        let file = File::open(path).map_err(|source| StorageError::io(path, source))?;
+        // Held open, so that no other file gets its number.
+        let held = file
+            .try_clone()
+            .map_err(|source| StorageError::io(path, source))?;
+        let verified = verify_open(file, path, threads);
+        let lacks_files = match &verified {
+            Ok((_, lacks_files)) => *lacks_files,
+            Err(_) => true,
+        };
+        // The files of a save that is replaced are deleted.
+        if !lacks_files || FileIdentity::of_path(path) == FileIdentity::of_open(&held) {
+            return verified.map(|(report, _)| report);
         }
     }
-    verify_once(path, threads)
+    Err(StorageError::Replaced {
+        path: path.to_path_buf(),
+    })
 }
 
 /// How often a save that is replaced while it is read is read again.
-const MAX_ATTEMPTS: usize = 100;
+const MAX_ATTEMPTS: usize = 1000;
 
-fn verify_once(path: &Path, threads: usize) -> StorageResult<Report> {
-    if path.is_dir() {
-        return verify_tree(path, threads);
+/// Compares the files of an open save with their sums; whether one that it names was not there, too.
+fn verify_open(file: File, path: &Path, threads: usize) -> StorageResult<(Report, bool)> {
+    let is_directory = file.metadata().is_ok_and(|metadata| metadata.is_dir());
+    if is_directory {
+        let root = Root::of_open(path, file);
+        let report = verify_tree(&root, threads)?;
+        return Ok((report, root.has_missed()));
     }
-    let is_index = path
+    if path
         .to_string_lossy()
-        .ends_with(super::safetensors::INDEX_SUFFIX);
-    if is_index || super::safetensors::is_safetensors(path) {
-        return super::safetensors::verify(path, threads);
+        .ends_with(super::safetensors::INDEX_SUFFIX)
+    {
+        return super::safetensors::verify_shards(path, threads);
     }
-    if super::consolidated::is_consolidated(path) {
-        return super::consolidated::verify(path, threads);
-    }
-    super::archive::verify(path, threads)
+    let report = if super::safetensors::is_safetensors_file(&file, path) {
+        super::safetensors::verify(file, path, threads)
+    } else if super::consolidated::is_consolidated_file(&file, path) {
+        super::consolidated::verify(file, path, threads)
+    } else {
+        super::archive::verify(file, path, threads)
+    };
+    Ok((report?, false))
 }
 
-fn verify_tree(root: &Path, threads: usize) -> StorageResult<Report> {
-    let path = root.join(SUMS_FILE);
-    let sums = match fs::read_to_string(&path) {
-        Ok(text) => Sums::parse(&text).map_err(|reason| StorageError::BadMetadata {
-            path,
-            key: String::new(),
-            reason,
+/// How many files are opened before any is read, so that a small save is seen whole even where
+/// others take its place all the time. More would use up the descriptors of the process.
+const OPENED_FIRST: usize = 256;
+
+fn verify_tree(root: &Root, threads: usize) -> StorageResult<Report> {
+    let path = root.path().join(SUMS_FILE);
+    let sums = match root.read(&path) {
+        Ok(bytes) => Sums::parse(&String::from_utf8_lossy(&bytes)).map_err(|reason| {
+            StorageError::BadMetadata {
+                path,
+                key: String::new(),
+                reason,
+            }
         })?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Sums::default(),
-        Err(source) => return Err(StorageError::io(path, source)),
+        Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Sums::default()
+        }
+        Err(error) => return Err(error),
     };
     let mut walk = Walk {
         root,
@@ -294,11 +316,16 @@ fn verify_tree(root: &Path, threads: usize) -> StorageResult<Report> {
         }
     }
     let files: Vec<NamedFile> = walk.files.into_iter().chain(rest).collect();
+    let opened = files.iter().take(OPENED_FIRST).map(|file| file.open(root));
+    let opened: Vec<Mutex<Option<io::Result<File>>>> =
+        opened.map(|file| Mutex::new(Some(file))).collect();
     let found: Vec<OnceLock<Finding>> = files.iter().map(|_| OnceLock::new()).collect();
     let done = threads::for_each(files.len(), thread_count(threads), |number| {
-        let file = &files[number];
+        let named = &files[number];
+        let first = opened.get(number).and_then(|slot| slot.lock().ok()?.take());
+        let file = first.unwrap_or_else(|| named.open(root));
         // Each number is given out once.
-        let _ = found[number].set(file.check(root, sums.files.get(&file.name)));
+        let _ = found[number].set(named.check(root, file, sums.files.get(&named.name)));
         Ok::<_, std::convert::Infallible>(())
     });
     let Ok(()) = done;
@@ -319,8 +346,12 @@ struct NamedFile {
 }
 
 impl NamedFile {
-    fn check(&self, root: &Path, sum: Option<&FileSum>) -> Finding {
-        let path = root.join(&self.name);
+    fn open(&self, root: &Root) -> io::Result<File> {
+        root.open(&root.path().join(&self.name), false)
+    }
+
+    fn check(&self, root: &Root, file: io::Result<File>, sum: Option<&FileSum>) -> Finding {
+        let path = root.path().join(&self.name);
         let finding = |outcome, detail| Finding {
             key: self.key.clone(),
             path: path.clone(),
@@ -328,25 +359,26 @@ impl NamedFile {
             detail,
         };
         let damaged = |detail: String| finding(Outcome::Damaged, detail);
-        match fs::metadata(&path) {
+        let opened = file.and_then(|file| Ok((file.metadata()?.len(), file)));
+        let file = match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return damaged("the file is missing".to_owned());
             }
             Err(error) => return damaged(error.to_string()),
-            Ok(metadata) if metadata.len() < self.least => {
+            Ok((length, _)) if length < self.least => {
                 return damaged(format!(
-                    "the file has {} bytes and its shape and dtype need {}",
-                    metadata.len(),
+                    "the file has {length} bytes and its shape and dtype need {}",
                     self.least
                 ));
             }
-            Ok(_) => {}
-        }
+            Ok((_, file)) => file,
+        };
         match sum {
             None => finding(Outcome::Unchecked, String::new()),
             Some(sum) => check(&Expected {
                 key: self.key.clone(),
                 path: path.clone(),
+                file: Arc::new(file),
                 offset: 0,
                 sum: sum.clone(),
             }),
@@ -356,7 +388,7 @@ impl NamedFile {
 
 /// Goes through the metadata of levels of all classes.
 struct Walk<'w> {
-    root: &'w Path,
+    root: &'w Root,
     files: Vec<NamedFile>,
 }
 
@@ -380,11 +412,12 @@ impl Walk<'_> {
         level: &Path,
         keys: &mut Vec<String>,
     ) -> StorageResult<Vec<(String, PathBuf)>> {
-        let directory = self.root.join(level);
+        let directory = self.root.path().join(level);
         if keys.len() > MAX_LEVELS {
             return Err(StorageError::TooDeep { path: directory });
         }
-        let Value::Object(fields) = metadata::read_json(&directory.join(METADATA_FILE))? else {
+        let path = directory.join(METADATA_FILE);
+        let Value::Object(fields) = metadata::parse_json(&path, self.root.read(&path)?)? else {
             return Ok(Vec::new());
         };
         self.file(level, METADATA_FILE, String::new(), 0);
@@ -404,7 +437,7 @@ impl Walk<'_> {
                     .unwrap_or(0);
                 let name = self.present(level, key, ".memmap");
                 // A leaf without items has no file.
-                if least > 0 || directory.join(&name).exists() {
+                if least > 0 || self.root.has(&directory.join(&name)) {
                     self.file(level, &name, display_key(keys), least);
                 }
                 if is_nested {
@@ -417,15 +450,17 @@ impl Walk<'_> {
             }
             keys.pop();
         }
+        if fields.get("_type").and_then(Value::as_str) == Some(metadata::DENSE_CLASS) {
+            return Ok(children);
+        }
         // Levels of other classes have members under names of their own.
         let own = ["_tensordict", "_source"].map(str::to_owned);
+        let has = |name: &str| self.root.has(&directory.join(name).join(METADATA_FILE));
         let members = (0..)
             .map(|number| number.to_string())
-            .take_while(|name| fields.contains_key("stack_dim") && directory.join(name).is_dir());
-        for name in own.into_iter().chain(members) {
-            if directory.join(&name).join(METADATA_FILE).exists()
-                && !children.iter().any(|(key, _)| *key == name)
-            {
+            .take_while(|name| fields.contains_key("stack_dim") && has(name));
+        for name in own.into_iter().filter(|name| has(name)).chain(members) {
+            if !children.iter().any(|(key, _)| *key == name) {
                 children.push((name.clone(), level.join(name)));
             }
         }
@@ -436,11 +471,11 @@ impl Walk<'_> {
     fn present(&self, level: &Path, key: &str, suffix: &str) -> String {
         let escaped = format!("{}{suffix}", names::escape(key));
         let raw = format!("{key}{suffix}");
-        let directory = self.root.join(level);
+        let directory = self.root.path().join(level);
         if raw != escaped
             && names::is_safe_raw_name(key)
-            && !directory.join(&escaped).exists()
-            && directory.join(&raw).exists()
+            && !self.root.has(&directory.join(&escaped))
+            && self.root.has(&directory.join(&raw))
         {
             return raw;
         }
@@ -459,8 +494,9 @@ impl Walk<'_> {
 /// # Errors
 /// A file is missing or too short; the operating system refuses.
 pub fn seal(root: &Path, threads: usize) -> StorageResult<Sums> {
+    let opened = Root::open_path(root).map_err(|source| StorageError::io(root, source))?;
     let mut walk = Walk {
-        root,
+        root: &opened,
         files: Vec::new(),
     };
     walk.all()?;

@@ -14,7 +14,8 @@ mod read;
 mod write;
 
 pub use compress::Method;
-pub use read::{Archive, Entry, LeafBytes, verify};
+pub(crate) use read::verify;
+pub use read::{Archive, Entry, LeafBytes};
 pub use write::{Written, create, pack, refresh, save, unpack};
 
 const LOCAL_SIGNATURE: u32 = 0x0403_4B50;

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use foldhash::quality::RandomState;
 
@@ -51,7 +51,7 @@ pub struct Archive {
     path: PathBuf,
     /// The name that paths of entries begin with.
     root: PathBuf,
-    file: File,
+    file: Arc<File>,
     entries: Named<Entry>,
     /// Where the central directory begins: entries end before.
     directory: u64,
@@ -97,7 +97,7 @@ impl Archive {
         Ok(Self {
             path: path.to_path_buf(),
             root: PathBuf::from(root),
-            file,
+            file: Arc::new(file),
             entries,
             directory,
         })
@@ -657,8 +657,8 @@ fn read_record(bytes: &[u8], at: usize) -> io::Result<(String, Entry, usize)> {
 ///
 /// # Errors
 /// It is no archive; its sums cannot be read.
-pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
-    let archive = Archive::open(path)?;
+pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<Report> {
+    let archive = Archive::of_file(path, file)?;
     let sums = archive.sums()?;
     let entries: Vec<(&String, &Entry)> = archive
         .entries
@@ -714,6 +714,7 @@ fn check_entry(archive: &Archive, name: &str, entry: &Entry, sum: Option<&FileSu
                 let mut found = check(&Expected {
                     key: key_of(name),
                     path: archive.path.clone(),
+                    file: archive.file.clone(),
                     offset,
                     sum: sum.clone(),
                 });
