@@ -1,5 +1,7 @@
 """Groups of tensors that share their leading dimensions. The core is in Rust."""
 
+from typing import TYPE_CHECKING
+
 from tensordict import _deprecated_utils, _deprecation, _pytree, _reductions, _td
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
 from tensordict._options import (
@@ -92,17 +94,26 @@ from tensordict.tensorclass import (
 from tensordict.typedtensordict import TypedTensorDict
 from tensordict.utils import isin, parse_tensor_dict_string
 
+if TYPE_CHECKING:
+    from tensordict import nn
+    from tensordict.nn import (
+        TensorClassModuleBase,
+        TensorClassModuleWrapper,
+        as_tensordict_module,
+    )
+
 _hooks.install()
-__getattr__ = _deprecation.deprecated_names(
-    __name__,
-    _deprecated_utils.TOP,
-    later={
-        "nn": "tensordict.nn",
-        "TensorClassModuleBase": "tensordict.nn",
-        "TensorClassModuleWrapper": "tensordict.nn",
-        "as_tensordict_module": "tensordict.nn",
-    },
-)
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = _deprecation.deprecated_names(
+        __name__,
+        _deprecated_utils.TOP,
+        later={
+            "nn": "tensordict.nn",
+            "TensorClassModuleBase": "tensordict.nn",
+            "TensorClassModuleWrapper": "tensordict.nn",
+            "as_tensordict_module": "tensordict.nn",
+        },
+    )
 
 __version__ = "0.15.3+rs.0.1.0"
 

@@ -7,7 +7,7 @@ of :mod:`tensordict.ops` (what is written with it).
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, ClassVar
 
 from tensordict.ops.access import AccessOps
 from tensordict.ops.apply import ApplyOps
@@ -109,7 +109,7 @@ class TensorDictBase(  # type: ignore[misc]
 
     # Not one to annotations: `update` and its like give the container, as published.
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[Any] = None
 
 
 TensorCollection.__module__ = "tensordict._tensorcollection"

@@ -130,7 +130,7 @@ class Checks:
     """Says of each check whether it held, and remembers those that did not."""
 
     def __init__(self) -> None:
-        self.num_held = 0
+        self.num_held: int = 0
         self.failed: list[str] = []
 
     def hold(self, what: str, held: bool) -> None:

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def from_dict(
-    d: Mapping[NestedKey, Any],
+    d: Mapping[Any, Any],
     *,
     auto_batch_size: bool | None = None,
     batch_dims: int | None = None,

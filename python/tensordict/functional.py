@@ -86,7 +86,7 @@ def pad(
 def pad_sequence(
     list_of_tensordicts: Sequence[Any],
     pad_dim: int = 0,
-    padding_value: float | Mapping[NestedKey, float] = 0.0,
+    padding_value: float | Mapping[Any, float] = 0.0,
     out: Any = None,
     return_mask: bool | NestedKey = False,
     padding_side: str = "right",
@@ -394,9 +394,7 @@ def _unpad(
 
 def merge_tensordicts(
     *tensordicts: Any,
-    callback_exist: Callable[..., Any]
-    | Mapping[NestedKey, Callable[..., Any]]
-    | None = None,
+    callback_exist: Callable[..., Any] | Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Any:
     """A collection with the entries of all: of the first that has each.
 
@@ -530,7 +528,7 @@ def group_by(tensordict: Any, key: NestedKey) -> tuple[Any, tuple[Any, ...]]:
 def collate(
     batch: Any,
     *,
-    pad_keys: Mapping[NestedKey, float] | None = None,
+    pad_keys: Mapping[Any, float] | None = None,
     nested_keys: Sequence[NestedKey] | None = None,
     mask_key: NestedKey | None = None,
 ) -> Any:
@@ -647,7 +645,7 @@ def _checked_keys(
 
 
 def make_tensordict(
-    input_dict: Mapping[NestedKey, Any] | None = None,
+    input_dict: Mapping[Any, Any] | None = None,
     batch_size: Sequence[int] | None = None,
     device: torch.device | str | int | None = None,
     auto_batch_size: bool | None = None,

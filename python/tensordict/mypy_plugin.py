@@ -8,9 +8,9 @@ mypy is configured::
     [tool.mypy]
     plugins = ["tensordict.mypy_plugin"]
 
-It also says that ``torch.stack`` and ``torch.cat`` take collections. Give options to
-mypy as keywords, ``class Data(TensorClass, nocast=True)``: in ``TensorClass["nocast"]``
-it takes the option for the name of a type.
+It also says that ``torch.stack`` and ``torch.cat`` take collections, that the options in
+``TensorClass["nocast"]`` are no types, and what the declared keys of a
+:class:`TypedTensorDict` hold: ``state["position"]`` is what ``state.position`` is.
 """
 
 from __future__ import annotations
@@ -18,22 +18,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mypy.mro import MroError, calculate_mro
-from mypy.nodes import TypeInfo
+from mypy.nodes import (
+    ClassDef,
+    Import,
+    IndexExpr,
+    MemberExpr,
+    NameExpr,
+    Node,
+    StrExpr,
+    TupleExpr,
+    TypeInfo,
+    Var,
+)
 from mypy.plugin import Plugin
 from mypy.typeops import tuple_fallback
-from mypy.types import Instance, TupleType, get_proper_type
+from mypy.types import Instance, LiteralType, TupleType, get_proper_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from mypy.nodes import ClassDef, Expression
-    from mypy.plugin import ClassDefContext, FunctionSigContext
+    from mypy.nodes import Expression, ImportBase, MypyFile
+    from mypy.plugin import (
+        ClassDefContext,
+        FunctionSigContext,
+        MethodContext,
+    )
     from mypy.types import FunctionLike, Type
 
 __all__ = ["TensorDictPlugin", "plugin"]
 
 DECORATOR = "tensordict.tensorclass.decorator.tensorclass"
 BASE = "tensordict.tensorclass.base.TensorClass"
+PACKAGE = "tensordict"
+TAKE_OPTIONS = ("TensorClass", "TypedTensorDict")
+TYPED = "tensordict.containers.typed.TypedTensorDict"
 COLLECTION = "tensordict.protocol.CollectionProtocol"
 JOINING = frozenset(
     f"torch._C._VariableFunctions.{name}" for name in ("stack", "cat", "concat")
@@ -57,6 +75,17 @@ class TensorDictPlugin(Plugin):
         The base is one, too: it is what makes the fields arguments.
         """
         return _has_base if fullname == DECORATOR else None
+
+    def get_additional_deps(self, file: MypyFile) -> list[tuple[int, str, int]]:
+        """Look at a file that was just read, before its names are looked up."""
+        if any(map(_is_ours, file.imports)):
+            for cls in _classes_in(file):
+                _take_brackets(cls)
+        return []
+
+    def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
+        """Give a declared key the type of its declaration."""
+        return _declared if fullname.endswith("__getitem__") else None
 
     def get_function_signature_hook(
         self, fullname: str
@@ -100,6 +129,65 @@ def _take_options(cls: ClassDef, decorator: Expression) -> None:
 def _has_base(context: ClassDefContext) -> bool:
     """Whether the class is ready for what its base asks for."""
     return any(base.fullname == BASE for base in context.cls.info.mro)
+
+
+def _is_ours(imported: ImportBase) -> bool:
+    """Whether an import statement names this package."""
+    if isinstance(imported, Import):
+        return any(name.partition(".")[0] == PACKAGE for name, _ in imported.ids)
+    named = getattr(imported, "id", "")
+    return bool(named.partition(".")[0] == PACKAGE)
+
+
+def _classes_in(node: Node) -> Iterator[ClassDef]:
+    """All class statements below a node. Mypy's own visitors cannot be extended."""
+    if isinstance(node, ClassDef):
+        yield node
+    for name in ("defs", "body", "else_body", "finally_body", "handlers", "func"):
+        below = getattr(node, name, None)
+        for each in below if isinstance(below, list) else [below]:
+            if isinstance(each, Node):
+                yield from _classes_in(each)
+
+
+def _take_brackets(cls: ClassDef) -> None:
+    """Make keywords of the class statement of the options in brackets behind a base.
+
+    Brackets hold types for mypy, which looks for a class of the name of each option.
+    """
+    for place, base in enumerate(cls.base_type_exprs):
+        if not isinstance(base, IndexExpr):
+            continue
+        named = base.base
+        if not isinstance(named, (NameExpr, MemberExpr)):
+            continue
+        options = _texts(base.index)
+        if named.name in TAKE_OPTIONS and options:
+            cls.base_type_exprs[place] = named
+            if "frozen" in options:
+                cls.keywords["frozen"] = NameExpr("True")
+
+
+def _texts(index: Expression) -> list[str]:
+    """The texts in the brackets; none where there is anything else."""
+    items = index.items if isinstance(index, TupleExpr) else [index]
+    texts = [item.value for item in items if isinstance(item, StrExpr)]
+    return texts if len(texts) == len(items) else []
+
+
+def _declared(context: MethodContext) -> Type:
+    """The type of the key that is read, if it is declared; what annotations say if not."""
+    td = get_proper_type(context.type)
+    if not isinstance(td, Instance) or not td.type.has_base(TYPED):
+        return context.default_return_type
+    key = get_proper_type(context.arg_types[0][0])
+    if isinstance(key, Instance) and key.last_known_value is not None:
+        key = key.last_known_value
+    field = td.type.get(str(key.value)) if isinstance(key, LiteralType) else None
+    declared = field.node if field else None
+    if not isinstance(declared, Var) or declared.type is None:
+        return context.default_return_type
+    return declared.type
 
 
 def _joining(context: FunctionSigContext) -> FunctionLike:

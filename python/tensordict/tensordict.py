@@ -1,5 +1,7 @@
 """Established import path: what ``tensordict.tensordict`` has offered from the start."""
 
+from typing import TYPE_CHECKING
+
 from tensordict._deprecated_utils import TENSORDICT
 from tensordict._deprecation import deprecated_names
 from tensordict._nestedkey import NestedKey
@@ -38,4 +40,5 @@ __all__ = [
     "pad_sequence",
 ]
 
-__getattr__ = deprecated_names(__name__, TENSORDICT)
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = deprecated_names(__name__, TENSORDICT)

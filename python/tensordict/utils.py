@@ -92,7 +92,7 @@ IndexType = Union[  # noqa: UP007
 _unravel_key_to_tuple = unravel_key_to_tuple
 
 LOGGING_LEVEL = os.environ.get("TD_LOGGING_LEVEL", "INFO")
-logger = logging.getLogger("tensordict")
+logger: logging.Logger = logging.getLogger("tensordict")
 """The logger of the package; ``TD_LOGGING_LEVEL`` sets its level."""
 logger.setLevel(LOGGING_LEVEL.upper())
 logger.propagate = False
@@ -117,7 +117,8 @@ MSG_NDIM = (
     "same."
 )
 
-__getattr__ = deprecated_names(__name__, UTILS)
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = deprecated_names(__name__, UTILS)
 
 
 # Shapes ------------------------------------------------------------------------------

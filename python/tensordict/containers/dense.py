@@ -57,7 +57,7 @@ class TensorDict(TensorDictBase):
 
     # Torch asks for this by a string that is new each time, which the cache of attributes
     # does not know: here it is found in the first class of some forty.
-    __torch_function__ = TorchDispatchOps.__dict__["__torch_function__"]
+    __torch_function__: Any = TorchDispatchOps.__dict__["__torch_function__"]
 
     # Compiled code sets it on each container that it makes, and guards all the classes
     # in front of the one that has it.

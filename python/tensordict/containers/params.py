@@ -404,11 +404,11 @@ class TensorDictParams(TensorDictBase, nn.Module):
         """See :meth:`TensorDict.where`. A plain collection."""
         return self._param_td.where(*args, **kwargs)
 
-    flatten_keys = _opening(TensorDictBase.flatten_keys)
-    unflatten_keys = _opening(TensorDictBase.unflatten_keys)
-    rename_key_ = _opening(TensorDictBase.rename_key_)
-    popitem = _opening(TensorDictBase.popitem)  # type: ignore[assignment]
-    del_ = _opening(TensorDictBase.del_)
+    flatten_keys: Any = _opening(TensorDictBase.flatten_keys)
+    unflatten_keys: Any = _opening(TensorDictBase.unflatten_keys)
+    rename_key_: Any = _opening(TensorDictBase.rename_key_)
+    popitem: Any = _opening(TensorDictBase.popitem)
+    del_: Any = _opening(TensorDictBase.del_)
 
     def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Set the entries of a collection or mapping: they become parameters."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NotRequired,
+    Self,
+    cast,
+    dataclass_transform,
+)
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
@@ -14,13 +22,29 @@ from tensordict.tensorclass.fields import resolved_annotation
 from tensordict.tensorclass.reserved import RESERVED
 
 if TYPE_CHECKING:
+    import dataclasses
     from collections.abc import Mapping, Sequence
 
     import torch
 
     from tensordict.protocol import CollectionProtocol
+    from tensordict.tensorclass.annotations import (
+        BatchSizeField,
+        DeviceField,
+        NamesField,
+    )
 
 __all__ = ["TypedTensorDict"]
+
+if TYPE_CHECKING:
+    from abc import ABCMeta
+
+    @dataclass_transform(
+        kw_only_default=True, eq_default=False, field_specifiers=(dataclasses.field,)
+    )
+    class _DataclassLike(ABCMeta): ...
+else:
+    _DataclassLike = type(TensorDict)
 
 OPTIONS = ("shadow", "frozen", "autocast", "nocast", "tensor_only")
 
@@ -34,8 +58,7 @@ MSG_UNKNOWN = "{}() got unexpected field(s): {}"
 MSG_UNSET = "{!r} has field {!r} declared but not set"
 
 
-@dataclass_transform(kw_only_default=True)
-class TypedTensorDict(TensorDict):
+class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
     """A :class:`TensorDict` whose subclasses declare keys, which are attributes too.
 
     Entries are given as keywords and checked against the declaration: those with
@@ -71,6 +94,21 @@ class TypedTensorDict(TensorDict):
     _autocast: ClassVar[bool] = False
     _nocast: ClassVar[bool] = False
     _tensor_only: ClassVar[bool] = False
+
+    if TYPE_CHECKING:
+        # A mapping or collection in place of the entries, and what goes with them.
+        _source: Mapping[Any, Any] | CollectionProtocol | None = dataclasses.field(
+            kw_only=False, default=None
+        )
+        batch_size: BatchSizeField = dataclasses.field(  # type: ignore[override]
+            kw_only=True, default=cast("Any", ...)
+        )
+        device: DeviceField = dataclasses.field(kw_only=True, default=cast("Any", ...))
+        names: NamesField = dataclasses.field(  # type: ignore[override]
+            kw_only=True, default=cast("Any", ...)
+        )
+        non_blocking: dataclasses.InitVar[bool | None] = None
+        lock: dataclasses.InitVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         for name in OPTIONS:

@@ -62,7 +62,7 @@ class StreamBuffer:
         self.stream = stream
         self.capacity = capacity
         self.when_full = when_full
-        self.num_dropped = 0
+        self.num_dropped: int = 0
         self._window_now = window_now
         self._make_room = make_room
         self._column = _Column(stream, dtype)

@@ -85,12 +85,12 @@ class StreamCollector:
 
     def __init__(
         self,
-        streams: Mapping[NestedKey, Producer],
+        streams: Mapping[Any, Producer],
         window_s: float,
         *,
         capacity: int = DEFAULT_CAPACITY,
         when_full: WhenFull = "block",
-        dtypes: Mapping[NestedKey, torch.dtype] | None = None,
+        dtypes: Mapping[Any, torch.dtype] | None = None,
     ) -> None:
         if not (isinstance(window_s, int | float) and 0 < window_s < math.inf):
             raise ValueError(MSG_WINDOW.format(window_s=window_s))

@@ -7,7 +7,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import indent
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -399,7 +399,7 @@ class TensorDictModule(TensorDictModuleBase):
         self.module = module
         self.inplace = inplace
         self.method = method
-        self.method_kwargs = dict(method_kwargs or {})
+        self.method_kwargs: dict[str, Any] = dict(method_kwargs or {})
         self._get_kwargs = dict(get_kwargs or {})
 
     @property
@@ -769,4 +769,5 @@ def inspect_parameters(func: Callable[..., Any]) -> Iterable[str]:
 for _public in (as_tensordict_module, WrapModule):
     _public.__module__ = "tensordict.nn.common"
 
-__getattr__ = deprecated_names(__name__, NN_COMMON)
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = deprecated_names(__name__, NN_COMMON)

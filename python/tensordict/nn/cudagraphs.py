@@ -16,6 +16,8 @@ from tensordict.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensordict._nestedkey import NestedKey
+
 __all__ = ["CudaGraphModule"]
 
 MSG_NO_CUDA = (
@@ -80,6 +82,8 @@ class CudaGraphModule:
             in_keys = getattr(module, "in_keys", None)
         if out_keys is None:
             out_keys = getattr(module, "out_keys", None)
+        self.in_keys: list[NestedKey] | None
+        self.out_keys: list[NestedKey] | None
         self.in_keys = None if in_keys is None else _rust.unravel_key_list(in_keys)
         self.out_keys = None if out_keys is None else _rust.unravel_key_list(out_keys)
         self._device = device
@@ -88,7 +92,7 @@ class CudaGraphModule:
         self._inputs: list[Any] = []
         self._spec: Any = None
         self._outputs: Any = None
-        self.__wrapped__ = (
+        self.__wrapped__: Callable[..., Any] = (
             self._call_with_collection
             if self.in_keys is not None and self.out_keys is not None
             else self._call

@@ -54,7 +54,7 @@ class EnsembleModule(TensorDictModuleBase):
         params = TensorDict.from_modules(*copies, lock=False)
         self.module = module
         # Parameters and buffers stay what they are: a running mean is no parameter.
-        self.params_td = TensorDictParams(params, no_convert=True)
+        self.params_td: TensorDictParams = TensorDictParams(params, no_convert=True)
         self.expand_input = expand_input
 
     def _func_module_call(self, tensordict: Any, params: Any) -> Any:

@@ -1,9 +1,12 @@
 """Established import path, named by pickles: parameters as a collection."""
 
+from typing import TYPE_CHECKING
+
 from tensordict._deprecated_utils import NN_PARAMS
 from tensordict._deprecation import deprecated_names
 from tensordict.containers.params import TensorDictParams
 
 __all__ = ["TensorDictParams"]
 
-__getattr__ = deprecated_names(__name__, NN_PARAMS)
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = deprecated_names(__name__, NN_PARAMS)

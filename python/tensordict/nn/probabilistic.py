@@ -133,14 +133,18 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     ) -> None:
         super().__init__()
         self.distribution_class = distribution_class
-        self.distribution_kwargs = dict(distribution_kwargs or {})
+        self.distribution_kwargs: dict[str, Any] = dict(distribution_kwargs or {})
         self._set_keys(in_keys, out_keys)
-        self.default_interaction_type = InteractionType(default_interaction_type)
+        self.default_interaction_type: InteractionType = InteractionType(
+            default_interaction_type
+        )
         self.return_log_prob = return_log_prob
         self.n_empirical_estimate = n_empirical_estimate
         if isinstance(num_samples, int):
             num_samples = torch.Size([num_samples])
-        self.num_samples = None if num_samples is None else torch.Size(num_samples)
+        self.num_samples: torch.Size | None = (
+            None if num_samples is None else torch.Size(num_samples)
+        )
         if cache_dist:
             warn_deprecated("ProbabilisticTensorDictModule(cache_dist=True)")
         self.cache_dist = False
@@ -149,6 +153,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         self._generator, self._generator_key = _as_generator(generator)
 
     def _set_keys(self, in_keys: Any, out_keys: Any) -> None:
+        self.dist_keys: list[Any]
         if isinstance(in_keys, dict):
             self.dist_keys = list(in_keys)
             self.in_keys = list(in_keys.values())
@@ -819,4 +824,5 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return super().forward(tensordict, tensordict_out, **kwargs)
 
 
-__getattr__ = deprecated_names(__name__, NN_PROBABILISTIC)
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = deprecated_names(__name__, NN_PROBABILISTIC)

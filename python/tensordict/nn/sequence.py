@@ -62,7 +62,7 @@ class TensorDictSequential(TensorDictModule):
     module: Any
     # What a class in between may ask for before its modules are here.
     _select_before_return = False
-    partial_tolerant = False
+    partial_tolerant: bool = False
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ class biased_softplus(nn.Module):  # noqa: N801 - a public name
 
     def __init__(self, bias: float, min_val: float = 0.01) -> None:
         super().__init__()
-        self.bias = inv_softplus(bias - min_val)
+        self.bias: float | torch.Tensor = inv_softplus(bias - min_val)
         self.min_val = min_val
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -142,4 +142,5 @@ def add_custom_mapping(
     _MAPPINGS[name] = mapping
 
 
-__getattr__ = deprecated_names(__name__, NN_UTILS)
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = deprecated_names(__name__, NN_UTILS)

@@ -79,7 +79,7 @@ class AccessOps(CollectionProtocol):
         batch_size = self.batch_size
         return batch_size[0] if batch_size else 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Self]:
         """The containers along the first batch dim.
 
         Raises:

@@ -2,11 +2,12 @@
 
 # The bodies are filled by decorators; see families.py.
 # mypy: disable-error-code="empty-body,override"
+# pyright: reportReturnType=false
 
 from __future__ import annotations
 
 import operator
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 
@@ -43,7 +44,7 @@ class ComparisonOps(CollectionProtocol):
         False
     """
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[Any] = None
 
     @comparing(torch.eq, operator.eq, otherwise=False)
     def __eq__(self, other: object) -> Any:

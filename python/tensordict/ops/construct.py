@@ -54,7 +54,7 @@ class ConstructOps(CopyingOps):
     @classmethod
     def from_dict(
         cls,
-        input_dict: Mapping[NestedKeyLike, Any],
+        input_dict: Mapping[Any, Any],
         *,
         auto_batch_size: bool | None = None,
         batch_size: Sequence[int] | None = None,
@@ -130,7 +130,7 @@ class ConstructOps(CopyingOps):
 
     def from_dict_instance(
         self,
-        input_dict: Mapping[NestedKeyLike, Any],
+        input_dict: Mapping[Any, Any],
         *,
         auto_batch_size: bool | None = None,
         batch_size: Sequence[int] | None = None,
@@ -512,7 +512,7 @@ class ConstructOps(CopyingOps):
     @classmethod
     def from_schema(
         cls,
-        schema: Mapping[NestedKeyLike, tuple[Sequence[int], torch.dtype]],
+        schema: Mapping[Any, tuple[Sequence[int], torch.dtype]],
         *,
         batch_size: Sequence[int] | None = None,
         storage: str | None = None,

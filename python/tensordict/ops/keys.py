@@ -566,7 +566,7 @@ class KeysOps(CollectionProtocol):
         return self
 
     def rename_keys(
-        self, mapping: Mapping[NestedKeyLike, NestedKeyLike], *, strict: bool = True
+        self, mapping: Mapping[Any, NestedKeyLike], *, strict: bool = True
     ) -> Self:
         """A container with entries moved to other nested keys, all at once.
 

@@ -2,6 +2,7 @@
 
 # The bodies are filled by decorators; see families.py.
 # mypy: disable-error-code="empty-body"
+# pyright: reportReturnType=false
 
 from __future__ import annotations
 

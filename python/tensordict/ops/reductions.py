@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import torch
 
@@ -76,6 +76,26 @@ class ReductionsOps(CollectionProtocol):
 
     # Sums and moments --------------------------------------------------------------
 
+    @overload
+    def sum(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[False] | None = ...,
+        key_transform: Callable[[Any], Any] | None = ...,
+    ) -> Self: ...
+    @overload
+    def sum(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[True],
+        key_transform: Callable[[Any], Any] | None = ...,
+    ) -> torch.Tensor: ...
     def sum(
         self,
         dim: Dims = NO_DEFAULT,
@@ -103,6 +123,26 @@ class ReductionsOps(CollectionProtocol):
             self, torch.sum, options, dim, keepdim, reduce, key_transform
         )
 
+    @overload
+    def mean(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[False] | None = ...,
+        key_transform: Callable[[Any], Any] | None = ...,
+    ) -> Self: ...
+    @overload
+    def mean(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[True],
+        key_transform: Callable[[Any], Any] | None = ...,
+    ) -> torch.Tensor: ...
     def mean(
         self,
         dim: Dims = NO_DEFAULT,
@@ -126,6 +166,24 @@ class ReductionsOps(CollectionProtocol):
             self, torch.mean, options, dim, keepdim, reduce, key_transform
         )
 
+    @overload
+    def nansum(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[False] | None = ...,
+    ) -> Self: ...
+    @overload
+    def nansum(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[True],
+    ) -> torch.Tensor: ...
     def nansum(
         self,
         dim: Dims = NO_DEFAULT,
@@ -145,6 +203,24 @@ class ReductionsOps(CollectionProtocol):
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(self, torch.nansum, options, dim, keepdim, reduce)
 
+    @overload
+    def nanmean(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[False] | None = ...,
+    ) -> Self: ...
+    @overload
+    def nanmean(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[True],
+    ) -> torch.Tensor: ...
     def nanmean(
         self,
         dim: Dims = NO_DEFAULT,
@@ -164,6 +240,24 @@ class ReductionsOps(CollectionProtocol):
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(self, torch.nanmean, options, dim, keepdim, reduce)
 
+    @overload
+    def prod(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[False] | None = ...,
+    ) -> Self: ...
+    @overload
+    def prod(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[True],
+    ) -> torch.Tensor: ...
     def prod(
         self,
         dim: Dims = NO_DEFAULT,
@@ -183,6 +277,26 @@ class ReductionsOps(CollectionProtocol):
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(self, prod, options, dim, keepdim, reduce, name="prod")
 
+    @overload
+    def std(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        correction: int = ...,
+        reduce: Literal[False] | None = ...,
+        key_transform: Callable[[Any], Any] | None = ...,
+    ) -> Self: ...
+    @overload
+    def std(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        correction: int = ...,
+        reduce: Literal[True],
+        key_transform: Callable[[Any], Any] | None = ...,
+    ) -> torch.Tensor: ...
     def std(
         self,
         dim: Dims = NO_DEFAULT,
@@ -206,6 +320,26 @@ class ReductionsOps(CollectionProtocol):
             self, torch.std, options, dim, keepdim, reduce, key_transform
         )
 
+    @overload
+    def var(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        correction: int = ...,
+        reduce: Literal[False] | None = ...,
+        key_transform: Callable[[Any], Any] | None = ...,
+    ) -> Self: ...
+    @overload
+    def var(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        correction: int = ...,
+        reduce: Literal[True],
+        key_transform: Callable[[Any], Any] | None = ...,
+    ) -> torch.Tensor: ...
     def var(
         self,
         dim: Dims = NO_DEFAULT,
@@ -229,6 +363,28 @@ class ReductionsOps(CollectionProtocol):
             self, torch.var, options, dim, keepdim, reduce, key_transform
         )
 
+    @overload
+    def quantile(
+        self,
+        q: float | torch.Tensor,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        interpolation: str = ...,
+        reduce: Literal[False] | None = ...,
+        key_transform: Callable[[Any], Any] | None = ...,
+    ) -> Self: ...
+    @overload
+    def quantile(
+        self,
+        q: float | torch.Tensor,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        interpolation: str = ...,
+        reduce: Literal[True],
+        key_transform: Callable[[Any], Any] | None = ...,
+    ) -> torch.Tensor: ...
     def quantile(
         self,
         q: float | torch.Tensor,
@@ -314,6 +470,22 @@ class ReductionsOps(CollectionProtocol):
         """
         return extremum(self, "min", dim, keepdim, reduce, return_indices)
 
+    @overload
+    def amax(
+        self,
+        dim: Any = ...,
+        keepdim: bool = ...,
+        *,
+        reduce: Literal[False] | None = ...,
+    ) -> Self: ...
+    @overload
+    def amax(
+        self,
+        dim: Any = ...,
+        keepdim: bool = ...,
+        *,
+        reduce: Literal[True],
+    ) -> torch.Tensor: ...
     def amax(
         self,
         dim: Any = NO_DEFAULT,
@@ -332,6 +504,22 @@ class ReductionsOps(CollectionProtocol):
             raise RuntimeError(MSG_FEATURE.format("amax"))
         return reduce_leaves(self, torch.amax, {}, dim, keepdim, reduce)
 
+    @overload
+    def amin(
+        self,
+        dim: Any = ...,
+        keepdim: bool = ...,
+        *,
+        reduce: Literal[False] | None = ...,
+    ) -> Self: ...
+    @overload
+    def amin(
+        self,
+        dim: Any = ...,
+        keepdim: bool = ...,
+        *,
+        reduce: Literal[True],
+    ) -> torch.Tensor: ...
     def amin(
         self,
         dim: Any = NO_DEFAULT,

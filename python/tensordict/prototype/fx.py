@@ -32,8 +32,8 @@ class TDGraphModule(nn.Module):
         in_keys: list[NestedKey] | None = None,
     ) -> None:
         super().__init__()
-        self.out_keys = _rust.unravel_key_list(list(out_keys))
-        self.in_keys = _rust.unravel_key_list(list(in_keys or ()))
+        self.out_keys: list[NestedKey] = _rust.unravel_key_list(list(out_keys))
+        self.in_keys: list[NestedKey] = _rust.unravel_key_list(list(in_keys or ()))
         self._gm = graph_module
 
     @dispatch(auto_batch_size=False)

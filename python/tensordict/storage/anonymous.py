@@ -25,9 +25,9 @@ class FileHandler:
 
     def __init__(self, size: int, reserve: bool = False) -> None:
         self.size = size
-        self.fd = _open_nameless(size, reserve)
+        self.fd: int = _open_nameless(size, reserve)
         try:
-            self.buffer = mmap.mmap(self.fd, size)
+            self.buffer: mmap.mmap = mmap.mmap(self.fd, size)
         except BaseException:
             os.close(self.fd)
             raise

@@ -34,7 +34,7 @@ class TensorDictFuture:
 
     def __init__(self, futures: list[Future[Any]], resulting_td: Any = None) -> None:
         self.futures = futures
-        self.resulting_td = resulting_td
+        self.resulting_td: Any = resulting_td
         self._progress: SaveProgress | None = None
         self._process = os.getpid()
 

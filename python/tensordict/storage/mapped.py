@@ -93,7 +93,7 @@ class MemoryMappedTensor(torch.Tensor):
     """How a view was made: ``()`` or ``(chain of its source, index)``."""
     _parent_shape: Any = _ParentShape()
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     def __new__(  # noqa: D102 (the class says it)
         cls,

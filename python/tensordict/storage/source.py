@@ -41,7 +41,7 @@ class Source:
         requested: type | None = None,
     ) -> None:
         self.storage = storage
-        self.notes = notes or remarks.Remarks()
+        self.notes: remarks.Remarks = notes or remarks.Remarks()
         self.filename = filename
         self.requested = requested
         self._is_aligned = storage.storage_offset() % 16 == 0

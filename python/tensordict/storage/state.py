@@ -20,7 +20,7 @@ VALUES = "_non_tensor"
 """Under this name the metadata of a state has what a non-tensor entry holds."""
 
 DATA = "data"
-ONE = {"_metadata": None, "_is_non_tensor": True}
+ONE: dict[str, Any] = {"_metadata": None, "_is_non_tensor": True}
 
 
 def state_dict(

@@ -45,7 +45,12 @@ TYPES = "json_types.json"
 COLUMN = "pickle.pkl"
 NOTES = ".nontensor.json"
 
-PYTREE_TYPES = {"dict": dict, "OrderedDict": OrderedDict, "list": list, "tuple": tuple}
+PYTREE_TYPES: dict[str, type[Any]] = {
+    "dict": dict,
+    "OrderedDict": OrderedDict,
+    "list": list,
+    "tuple": tuple,
+}
 """The classes that :meth:`from_pytree` notes, by the names that files have for them."""
 
 MSG_PICKLE = (

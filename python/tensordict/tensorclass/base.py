@@ -35,7 +35,7 @@ from tensordict.tensorclass.files import load_class, plan_class
 
 if TYPE_CHECKING:
     from abc import ABCMeta
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from tensordict.protocol import BatchIndex
     from tensordict.storage.paths import SavedPath
@@ -78,22 +78,11 @@ MSG_OPTIONS = (
 
 
 if TYPE_CHECKING:
-    # For checkers a subclass is a dataclass with three more fields, which are only given
-    # by name. What is given for one is of more types than what is read.
-
-    class _BatchSize:
-        def __get__(self, tc: object, owner: Any = None) -> torch.Size: ...
-        def __set__(self, tc: object, size: Sequence[int] | int | None) -> None: ...
-
-    class _Device:
-        def __get__(self, tc: object, owner: Any = None) -> torch.device | None: ...
-        def __set__(
-            self, tc: object, device: torch.device | str | int | None
-        ) -> None: ...
-
-    class _Names:
-        def __get__(self, tc: object, owner: Any = None) -> list[str | None]: ...
-        def __set__(self, tc: object, names: Sequence[str | None] | None) -> None: ...
+    from tensordict.tensorclass.annotations import (
+        BatchSizeField,
+        DeviceField,
+        NamesField,
+    )
 
     # A metaclass and not a base class: of that a class is neither frozen nor not, so
     # that its subclasses may be either.
@@ -162,11 +151,11 @@ class TensorClass(TensorCollection, metaclass=_DataclassLike):
 
         # What these descriptors take, checkers do not compare with the setters of the
         # properties.
-        batch_size: _BatchSize = dataclasses.field(  # type: ignore[override]
+        batch_size: BatchSizeField = dataclasses.field(  # type: ignore[override]
             kw_only=True, default=cast("Any", ...)
         )
-        device: _Device = dataclasses.field(kw_only=True, default=cast("Any", ...))
-        names: _Names = dataclasses.field(  # type: ignore[override]
+        device: DeviceField = dataclasses.field(kw_only=True, default=cast("Any", ...))
+        names: NamesField = dataclasses.field(  # type: ignore[override]
             kw_only=True, default=cast("Any", ...)
         )
 

@@ -81,7 +81,7 @@ class NonTensorDataBase(DataWriting, _Named):
 
     _metadata: Any = None
 
-    __expected_keys__ = {"_is_non_tensor", "_metadata", "data"}  # noqa: RUF012
+    __expected_keys__: ClassVar[set[str]] = {"_is_non_tensor", "_metadata", "data"}
 
     # The state is kept here, and not by an inner container as in other tensorclasses.
     _batch_size = torch.Size([])
@@ -203,7 +203,7 @@ class NonTensorDataBase(DataWriting, _Named):
         """Refused, as for any collection."""
         raise RuntimeError(MSG_BOOL)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[Any] = None
 
     def __repr__(self) -> str:
         """Its class, value, batch size and device.

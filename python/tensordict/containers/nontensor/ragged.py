@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
@@ -147,7 +147,7 @@ class RaggedStack(NonTensorStack):
         """Refused: there is no tensor of the answers."""
         return self._compare(other, False)
 
-    __hash__ = None
+    __hash__: ClassVar[Any] = None
 
 
 def _stack_rows(rows: list[Any]) -> Any:

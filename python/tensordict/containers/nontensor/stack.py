@@ -435,7 +435,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """Whether the values differ, for each element: a bool tensor ``[*B]``."""
         return _compared(self, other, False)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[Any] = None
 
     # Files and pickles ---------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Distributions, and modules that make their parameters."""
 
+from typing import TYPE_CHECKING
+
 from tensordict._deprecated_utils import NN_DISTRIBUTIONS
 from tensordict._deprecation import deprecated_names
 from tensordict.nn.distributions import continuous, deterministic, discrete
@@ -32,4 +34,5 @@ __all__ = [
 
 deterministic.register()
 
-__getattr__ = deprecated_names(__name__, NN_DISTRIBUTIONS)
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = deprecated_names(__name__, NN_DISTRIBUTIONS)

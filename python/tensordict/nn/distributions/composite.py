@@ -155,7 +155,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         return len(self.dists)
 
     __hash__ = Distribution.__hash__
-    __eq__ = object.__eq__
+    __eq__: Any = object.__eq__
 
     # The sums ------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from tensordict.nn.utils import mappings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["AddStateIndependentNormalScale", "Delta", "NormalParamExtractor"]
 
@@ -34,7 +34,9 @@ class NormalParamExtractor(nn.Module):
         self, scale_mapping: str = "biased_softplus_1.0", scale_lb: float = 1e-4
     ) -> None:
         super().__init__()
-        self.scale_mapping = mappings(scale_mapping)
+        self.scale_mapping: Callable[[torch.Tensor], torch.Tensor] = mappings(
+            scale_mapping
+        )
         self.scale_lb = scale_lb
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -82,7 +84,9 @@ class AddStateIndependentNormalScale(nn.Module):
         self.state_independent_scale: torch.Tensor = (
             nn.Parameter(value) if make_param else nn.Buffer(value)
         )
-        self.scale_mapping = mappings(scale_mapping)
+        self.scale_mapping: Callable[[torch.Tensor], torch.Tensor] = mappings(
+            scale_mapping
+        )
 
     def forward(
         self, loc: torch.Tensor, *others: torch.Tensor

@@ -56,7 +56,7 @@ class TruncatedStandardNormal(Distribution):
         "b": constraints.real,
     }
     has_rsample = True
-    eps = 1e-6
+    eps: float = 1e-6
 
     def __init__(
         self,
@@ -64,6 +64,8 @@ class TruncatedStandardNormal(Distribution):
         b: float | torch.Tensor,
         validate_args: bool | None = None,
     ) -> None:
+        self.a: torch.Tensor
+        self.b: torch.Tensor
         self.a, self.b = broadcast_all(a, b)
         shape = self.a.shape
         super().__init__(shape, validate_args=validate_args)
@@ -181,6 +183,8 @@ class TruncatedNormal(TruncatedStandardNormal):
         if all(isinstance(x, torch.Tensor) for x in tensors) and a.dtype != b.dtype:  # type: ignore[union-attr]
             msg = f"Truncation bounds types are different: {a.dtype}, {b.dtype}."  # type: ignore[union-attr]
             raise ValueError(msg)
+        self.loc: torch.Tensor
+        self.scale: torch.Tensor
         self.loc, self.scale, self._low, self._high = broadcast_all(loc, scale, a, b)
         # Rounding must not put a sample outside of the bounds given.
         super().__init__(
@@ -236,4 +240,5 @@ class TruncatedNormal(TruncatedStandardNormal):
         )
 
 
-__getattr__ = deprecated_names(__name__, NN_TRUNCATED_NORMAL)
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = deprecated_names(__name__, NN_TRUNCATED_NORMAL)
