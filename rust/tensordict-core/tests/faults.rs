@@ -54,9 +54,9 @@ fn plan(value: u8, length: usize) -> Plan {
         (Plan::ROOT, "large", 1 << 20),
     ] {
         let meta = LeafMeta {
-            device: "cpu".to_owned(),
-            shape: vec![i64::try_from(length).unwrap()],
-            dtype: "torch.uint8".to_owned(),
+            device: "cpu".into(),
+            shape: vec![i64::try_from(length).unwrap()].into(),
+            dtype: "torch.uint8".into(),
             is_nested: false,
         };
         let content = Content::Data(Source::Bytes(vec![value; length]));

@@ -66,9 +66,9 @@ fn plan() -> Plan {
     let child = plan.add_child(Plan::ROOT, "n", "TensorDict").unwrap();
     for (level, key, length) in [(Plan::ROOT, "a", 64), (child, "b c", 300)] {
         let meta = LeafMeta {
-            device: "cpu".to_owned(),
-            shape: vec![length],
-            dtype: "torch.uint8".to_owned(),
+            device: "cpu".into(),
+            shape: vec![length].into(),
+            dtype: "torch.uint8".into(),
             is_nested: false,
         };
         let length = length.unsigned_abs();
@@ -240,9 +240,9 @@ fn nested(levels: usize, shape: i64) -> Plan {
         made.push(level);
     }
     let meta = LeafMeta {
-        device: "cpu".to_owned(),
-        shape: vec![shape],
-        dtype: "torch.uint8".to_owned(),
+        device: "cpu".into(),
+        shape: vec![shape].into(),
+        dtype: "torch.uint8".into(),
         is_nested: false,
     };
     let content = Content::Data(Source::Bytes(vec![7; 64]));

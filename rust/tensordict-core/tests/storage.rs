@@ -46,9 +46,9 @@ fn plan(leaves: &Leaves) -> Plan {
             .entry(parent.to_owned())
             .or_insert_with(|| plan.add_child(Plan::ROOT, parent, "TensorDict").unwrap());
         let meta = LeafMeta {
-            device: "cpu".to_owned(),
-            shape: vec![i64::try_from(bytes.len()).unwrap()],
-            dtype: "torch.uint8".to_owned(),
+            device: "cpu".into(),
+            shape: vec![i64::try_from(bytes.len()).unwrap()].into(),
+            dtype: "torch.uint8".into(),
             is_nested: false,
         };
         // SAFETY: the caller's map holds the bytes until it is done with the plan.
@@ -110,7 +110,7 @@ fn load(target: &Path) -> StorageResult<Leaves> {
             // SAFETY: nothing writes to the files of this test while they are mapped.
             unsafe { std::slice::from_raw_parts(mapping.as_mut_ptr(), mapping.len()) }.to_vec()
         });
-        (leaf.keys.join("/"), bytes)
+        (leaf.keys().join("/"), bytes)
     });
     Ok(bytes.collect())
 }
@@ -316,14 +316,13 @@ fn test_levels_of_other_classes_are_left_to_their_readers() {
         .replace(CLASS, "other:Class");
     fs::write(&path, text).unwrap();
     let tree = read(&target).unwrap();
-    let nested = tree
-        .root
+    let nested = tree.levels[0]
         .nodes
-        .into_iter()
+        .iter()
         .find(|(key, _)| key == "n")
-        .unwrap()
-        .1;
-    assert!(matches!(nested, Node::Foreign(directory) if directory == target.join("n")));
+        .unwrap();
+    let nested = &nested.1;
+    assert!(matches!(nested, Node::Foreign(directory) if *directory == target.join("n")));
     assert_eq!(tree.leaves.len(), 1);
 }
 

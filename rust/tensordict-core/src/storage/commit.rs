@@ -152,12 +152,16 @@ fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec
 fn read_back(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec<Option<Mapping>>> {
     let leaves: Vec<Leaf> = (0..plan.leaves.len())
         .map(|number| Leaf {
-            keys: vec![plan.leaves[number].key.clone()],
+            parents: plan.levels[plan.leaves[number].level]
+                .keys
+                .as_slice()
+                .into(),
+            key: plan.leaves[number].key.clone(),
             path: target.join(plan.leaf_path(number)),
             meta: LeafMeta {
-                device: String::new(),
-                shape: Vec::new(),
-                dtype: String::new(),
+                device: "".into(),
+                shape: metadata::Shape::new(),
+                dtype: "".into(),
                 is_nested: false,
             },
             length: plan.leaves[number].length,

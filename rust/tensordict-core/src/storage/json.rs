@@ -5,7 +5,10 @@
 //! rounds the ints and keeps no raw text; a reader that does neither is as short as the work
 //! around it. Numbers stay text: who needs one parses it.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
+
+use smallvec::SmallVec;
 
 use super::{MAX_LEVELS, Named};
 
@@ -128,6 +131,16 @@ impl Value {
     }
 }
 
+/// Appends a list of ints.
+pub fn write_ints(ints: &[i64], text: &mut String) {
+    text.push('[');
+    for (position, int) in ints.iter().enumerate() {
+        let between = if position > 0 { ", " } else { "" };
+        write!(text, "{between}{int}").expect("a String takes all that is written");
+    }
+    text.push(']');
+}
+
 /// Appends a JSON string in ASCII, escaped as Python does.
 pub fn write_string(string: &str, text: &mut String) {
     text.push('"');
@@ -165,21 +178,16 @@ pub fn parse(text: &str) -> Result<Value, SyntaxError> {
 /// # Errors
 /// The text is not JSON.
 pub fn parse_with_repeats(text: &str) -> Result<(Value, Option<String>), SyntaxError> {
-    let mut parser = Parser {
-        text,
-        at: 0,
-        repeated: None,
-    };
-    parser.skip_space();
-    let value = parser.value()?;
-    parser.skip_space();
-    if parser.at < text.len() {
-        return Err(parser.error("Extra data"));
-    }
-    Ok((value, parser.repeated))
+    let mut reader = Reader::new(text);
+    let value = reader.value()?;
+    let repeated = reader.repeated.take();
+    reader.end()?;
+    Ok((value, repeated))
 }
 
-struct Parser<'t> {
+/// Reads a text piece by piece, for those who know what to expect: a text with many thousand entries
+/// is read without a value for each word of it.
+pub struct Reader<'t> {
     text: &'t str,
     at: usize,
     /// The first key that an object has twice.
@@ -209,7 +217,118 @@ impl Open {
     }
 }
 
-impl Parser<'_> {
+impl<'t> Reader<'t> {
+    /// A reader of a text that holds one value.
+    #[must_use]
+    pub fn new(text: &'t str) -> Self {
+        let mut reader = Self {
+            text,
+            at: 0,
+            repeated: None,
+        };
+        reader.skip_space();
+        reader
+    }
+
+    /// Whether an object comes next.
+    #[must_use]
+    pub fn is_object(&self) -> bool {
+        self.peek() == Some(b'{')
+    }
+
+    /// Whether a string comes next.
+    #[must_use]
+    pub fn is_string(&self) -> bool {
+        self.peek() == Some(b'"')
+    }
+
+    /// Reads an object: `each` gets every key, repeated ones too, and reads the value.
+    ///
+    /// # Errors
+    /// The text is no JSON.
+    pub fn object(
+        &mut self,
+        mut each: impl FnMut(&mut Self, Cow<'t, str>) -> Result<(), SyntaxError>,
+    ) -> Result<(), SyntaxError> {
+        if self.begins(b'}') {
+            return Ok(());
+        }
+        loop {
+            let key = self.key()?;
+            each(self, key)?;
+            self.skip_space();
+            match self.peek() {
+                Some(b',') => {
+                    self.at += 1;
+                    self.skip_space();
+                }
+                Some(b'}') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Err(self.error("Expecting ',' delimiter")),
+            }
+        }
+    }
+
+    /// Reads a value: its ints if it is a list of 64-bit ints.
+    ///
+    /// # Errors
+    /// The text is no JSON.
+    pub fn ints(&mut self) -> Result<Option<SmallVec<[i64; 4]>>, SyntaxError> {
+        let start = self.at;
+        let plain = self.plain_ints();
+        if plain.is_some() {
+            return Ok(plain);
+        }
+        self.at = start;
+        Ok(self.value()?.as_ints().map(SmallVec::from_vec))
+    }
+
+    /// A list of ints of few digits; None for anything else, of which some is read.
+    fn plain_ints(&mut self) -> Option<SmallVec<[i64; 4]>> {
+        let mut ints = SmallVec::new();
+        if self.peek() != Some(b'[') {
+            return None;
+        }
+        if self.begins(b']') {
+            return Some(ints);
+        }
+        loop {
+            let start = self.at;
+            let mut int = 0_i64;
+            while let Some(digit @ b'0'..=b'9') = self.peek() {
+                int = int.checked_mul(10)?.checked_add(i64::from(digit - b'0'))?;
+                self.at += 1;
+            }
+            let has_zero = self.at > start + 1 && self.text.as_bytes()[start] == b'0';
+            if self.at == start || has_zero {
+                return None;
+            }
+            ints.push(int);
+            self.skip_space();
+            let found = self.peek()?;
+            self.at += 1;
+            match found {
+                b',' => self.skip_space(),
+                b']' => return Some(ints),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Ends the reading.
+    ///
+    /// # Errors
+    /// There is more than one value.
+    pub fn end(mut self) -> Result<(), SyntaxError> {
+        self.skip_space();
+        if self.at < self.text.len() {
+            return Err(self.error("Extra data"));
+        }
+        Ok(())
+    }
+
     fn error(&self, message: &'static str) -> SyntaxError {
         self.error_at(message, self.at)
     }
@@ -230,11 +349,14 @@ impl Parser<'_> {
     }
 
     /// Reads a value. What is open is kept in a list, so that depth costs no stack.
-    fn value(&mut self) -> Result<Value, SyntaxError> {
+    ///
+    /// # Errors
+    /// The text is no JSON.
+    pub fn value(&mut self) -> Result<Value, SyntaxError> {
         let mut open: Vec<Open> = Vec::new();
         loop {
             let mut value = match self.peek() {
-                Some(b'"') => Value::String(self.string()?),
+                Some(b'"') => Value::String(self.string()?.into_owned()),
                 Some(b'{' | b'[') if open.len() == MAX_DEPTH => {
                     return Err(self.error("Too deeply nested"));
                 }
@@ -243,7 +365,7 @@ impl Parser<'_> {
                     if self.begins(b'}') {
                         object.close()
                     } else {
-                        self.key(&mut object)?;
+                        self.next_key(&mut object)?;
                         open.push(object);
                         continue;
                     }
@@ -270,7 +392,7 @@ impl Parser<'_> {
                     (Some(b','), _) => {
                         self.at += 1;
                         self.skip_space();
-                        self.key(&mut holder)?;
+                        self.next_key(&mut holder)?;
                         open.push(holder);
                         break;
                     }
@@ -294,22 +416,27 @@ impl Parser<'_> {
     }
 
     /// Reads the key of the next value; arrays have none.
-    fn key(&mut self, holder: &mut Open) -> Result<(), SyntaxError> {
+    fn next_key(&mut self, holder: &mut Open) -> Result<(), SyntaxError> {
+        if let Open::Object(_, key) = holder {
+            *key = self.key()?.into_owned();
+        }
+        Ok(())
+    }
+
+    /// Reads a key and what stands between it and its value.
+    fn key(&mut self) -> Result<Cow<'t, str>, SyntaxError> {
         const PROPERTY: &str = "Expecting property name enclosed in double quotes";
-        let Open::Object(_, key) = holder else {
-            return Ok(());
-        };
         if self.peek() != Some(b'"') {
             return Err(self.error(PROPERTY));
         }
-        *key = self.string()?;
+        let key = self.string()?;
         self.skip_space();
         if self.peek() != Some(b':') {
             return Err(self.error("Expecting ':' delimiter"));
         }
         self.at += 1;
         self.skip_space();
-        Ok(())
+        Ok(key)
     }
 
     fn add(&mut self, holder: &mut Open, value: Value) {
@@ -375,24 +502,37 @@ impl Parser<'_> {
         Ok(Value::Number(self.text[start..at].to_owned()))
     }
 
-    fn string(&mut self) -> Result<String, SyntaxError> {
+    /// Reads a string, which comes next. It is borrowed where nothing in it is escaped.
+    ///
+    /// # Errors
+    /// The text is no JSON.
+    pub fn string(&mut self) -> Result<Cow<'t, str>, SyntaxError> {
         let start = self.at;
         self.at += 1;
         let mut string = String::new();
         loop {
             let rest = &self.text[self.at..];
-            let plain = rest.find(|c: char| c == '"' || c == '\\' || c < ' ');
+            let plain = rest
+                .bytes()
+                .position(|c| matches!(c, b'"' | b'\\' | ..b' '));
             let Some(length) = plain else {
                 return Err(self.error_at("Unterminated string starting at", start));
             };
-            string.push_str(&rest[..length]);
+            let piece = &rest[..length];
             self.at += length;
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;
-                    return Ok(string);
+                    if string.is_empty() {
+                        return Ok(Cow::Borrowed(piece));
+                    }
+                    string.push_str(piece);
+                    return Ok(Cow::Owned(string));
                 }
-                Some(b'\\') => string.push(self.escape(start)?),
+                Some(b'\\') => {
+                    string.push_str(piece);
+                    string.push(self.escape(start)?);
+                }
                 _ => return Err(self.error("Invalid control character at")),
             }
         }
@@ -494,6 +634,63 @@ mod tests {
                 Err(SyntaxError { message, position }),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn test_ints_are_those_of_the_value() {
+        for text in [
+            "[]",
+            "[ ]",
+            "[1]",
+            "[ 1 ,2 ]",
+            "[0, 10]",
+            "[-3]",
+            "[1.0]",
+            "[[1]]",
+            "3",
+            "null",
+            "[9223372036854775807]",
+            "[9223372036854775808]",
+            "[true]",
+            "[1e3]",
+            "{\"a\": 1}",
+        ] {
+            let mut reader = Reader::new(text);
+            let ints = reader.ints().unwrap();
+            reader.end().expect(text);
+            assert_eq!(
+                ints.map(SmallVec::into_vec),
+                parse(text).unwrap().as_ints(),
+                "{text}"
+            );
+        }
+        for text in ["[01]", "[1", "[1,]", "[,]", "[1 2]", "", "[-]"] {
+            let error = Reader::new(text).ints().expect_err(text);
+            assert_eq!(error, parse(text).unwrap_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn test_an_object_is_read_key_by_key() {
+        let mut reader = Reader::new(r#" {"a": [1], "\u0062" : "x\n", "a": {} } "#);
+        let mut seen = Vec::new();
+        reader
+            .object(|reader, key| {
+                seen.push((key.into_owned(), reader.value()?.to_text()));
+                Ok(())
+            })
+            .unwrap();
+        reader.end().unwrap();
+        let expected = [("a", "[1]"), ("b", "\"x\\n\""), ("a", "{}")];
+        assert!(
+            seen.iter()
+                .map(|(key, text)| (&**key, &**text))
+                .eq(expected)
+        );
+        for text in ["{", "{1: 2}", "{\"a\"}", "{\"a\": 1 \"b\"}", "{\"a\": 1,}"] {
+            let read = Reader::new(text).object(|reader, _| reader.value().map(drop));
+            assert_eq!(read, parse(text).map(drop), "{text}");
         }
     }
 

@@ -1,8 +1,10 @@
 //! Mapped files: memory whose pages are those of a file.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -293,11 +295,27 @@ impl Root {
     }
 
     fn name_of<'p>(&self, path: &'p Path) -> &'p Path {
-        match path.strip_prefix(&self.path) {
-            Ok(name) if !name.as_os_str().is_empty() => name,
-            Ok(_) => Path::new("."),
-            Err(_) => path,
-        }
+        relative(path, &self.path).unwrap_or(path)
+    }
+}
+
+/// A path relative to a directory that it begins with, as [`Path::strip_prefix`] gives it; `.` for the
+/// directory itself.
+pub(crate) fn relative<'p>(path: &'p Path, directory: &Path) -> Option<&'p Path> {
+    // Nearly all paths were made by joining: then it is enough to compare bytes.
+    let rest = path
+        .as_os_str()
+        .as_bytes()
+        .strip_prefix(directory.as_os_str().as_bytes());
+    if let Some([b'/', name @ ..]) = rest
+        && !matches!(name, [] | [b'/', ..])
+    {
+        return Some(Path::new(OsStr::from_bytes(name)));
+    }
+    match path.strip_prefix(directory) {
+        Ok(name) if !name.as_os_str().is_empty() => Some(name),
+        Ok(_) => Some(Path::new(".")),
+        Err(_) => None,
     }
 }
 

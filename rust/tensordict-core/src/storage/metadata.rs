@@ -10,13 +10,16 @@
 //! An entry that is an object with `type` is a child directory, one with `dtype` and
 //! `shape` a leaf. Everything else that is an object is ignored, so that other versions may add to it.
 
+use std::borrow::Cow;
 use std::fs;
-use std::io;
 use std::path::Path;
 
-use super::json::{self, Value};
+use foldhash::quality::RandomState;
+use smallvec::SmallVec;
+
+use super::json::{self, Reader, SyntaxError, Value};
 use super::sparse::replace_file;
-use super::{FORMAT_VERSION, METADATA_FILE, Named, StorageError, StorageResult};
+use super::{FORMAT_VERSION, METADATA_FILE, Named, StorageError, StorageResult, dtype};
 
 /// The text of the class of dense collections.
 pub(crate) const DENSE_CLASS: &str = "<class 'tensordict._td.TensorDict'>";
@@ -24,15 +27,18 @@ pub(crate) const DENSE_CLASS: &str = "<class 'tensordict._td.TensorDict'>";
 /// Fields of a level that an entry of the same name would overwrite for good.
 const LOST_UNDER_FIELDS: [&str; 3] = ["shape", "device", "_type"];
 
+/// The sizes of a tensor.
+pub type Shape = SmallVec<[i64; 4]>;
+
 /// What the metadata says about a leaf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeafMeta {
     /// Where the tensor was. For people: loading ignores it.
-    pub device: String,
+    pub device: Cow<'static, str>,
     /// The tensor's shape; for a nested tensor that of its table of sizes.
-    pub shape: Vec<i64>,
+    pub shape: Shape,
     /// `torch.<name>`.
-    pub dtype: String,
+    pub dtype: Cow<'static, str>,
     /// Whether it is a nested tensor of the strided layout.
     pub is_nested: bool,
 }
@@ -119,7 +125,7 @@ fn write_entry(entry: &Entry, text: &mut String) {
             text.push_str("{\"device\": ");
             json::write_string(&leaf.device, text);
             text.push_str(", \"shape\": ");
-            Value::from_ints(&leaf.shape).write(text);
+            json::write_ints(&leaf.shape, text);
             text.push_str(", \"dtype\": ");
             json::write_string(&leaf.dtype, text);
             text.push_str(", \"is_nested\": ");
@@ -168,38 +174,150 @@ pub fn read_json(path: &Path) -> StorageResult<Value> {
 /// # Errors
 /// They are not UTF-8, or not JSON.
 pub fn parse_json(path: &Path, bytes: Vec<u8>) -> StorageResult<Value> {
-    let text = String::from_utf8(bytes).map_err(|error| {
-        StorageError::io(
-            path,
-            io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()),
-        )
-    });
-    let text = text.map_err(|_| damaged(path, "", "it is not UTF-8 text"))?;
-    json::parse(&text).map_err(|error| StorageError::BadJson {
+    let text = text_of(path, bytes)?;
+    json::parse(&text).map_err(|error| bad_json(path, &error, text))
+}
+
+fn text_of(path: &Path, bytes: Vec<u8>) -> StorageResult<String> {
+    String::from_utf8(bytes).map_err(|_| damaged(path, "", "it is not UTF-8 text"))
+}
+
+fn bad_json(path: &Path, error: &SyntaxError, text: String) -> StorageError {
+    StorageError::BadJson {
         path: path.to_path_buf(),
         message: error.message.to_owned(),
         position: error.position,
         text,
+    }
+}
+
+/// Reads the metadata of a level from the bytes of its file. `path` is for messages.
+///
+/// # Errors
+/// They are not UTF-8, or no JSON object; a newer format version; an entry that makes no sense.
+pub fn read_level(path: &Path, bytes: Vec<u8>) -> StorageResult<LevelMeta> {
+    let text = text_of(path, bytes)?;
+    match read_fields(&text) {
+        Ok(Some(fields)) => level_of(path, fields),
+        Ok(None) => Err(damaged(path, "", "it holds no JSON object")),
+        Err(error) => Err(bad_json(path, &error, text)),
+    }
+}
+
+/// A field of a level, in the order of the file. Of a repeated one the last value counts.
+type Fields = indexmap::IndexMap<String, Field, RandomState>;
+
+enum Field {
+    /// An object, as far as it is an entry; or what is wrong with it.
+    Entry(Result<Option<Entry>, &'static str>),
+    /// Anything else.
+    Value(Value),
+}
+
+/// The least bytes of a leaf in a metadata file.
+const LEAF_BYTES: usize = 64;
+
+/// The fields of a level; None where the text is no object.
+fn read_fields(text: &str) -> Result<Option<Fields>, SyntaxError> {
+    let mut reader = Reader::new(text);
+    if !reader.is_object() {
+        reader.value()?;
+        reader.end()?;
+        return Ok(None);
+    }
+    let room = text.len() / LEAF_BYTES;
+    let mut fields = Fields::with_capacity_and_hasher(room, RandomState::default());
+    reader.object(|reader, key| {
+        let field = if reader.is_object() {
+            Field::Entry(read_entry(reader)?)
+        } else {
+            Field::Value(reader.value()?)
+        };
+        fields.insert(key.into_owned(), field);
+        Ok(())
+    })?;
+    reader.end()?;
+    Ok(Some(fields))
+}
+
+/// What an object says of one thing: nothing, nothing that makes sense, or what is wanted.
+#[derive(Default)]
+enum Said<T> {
+    #[default]
+    Nothing,
+    Nonsense,
+    This(T),
+}
+
+impl<T> Said<T> {
+    fn of(value: Option<T>) -> Self {
+        value.map_or(Said::Nonsense, Said::This)
+    }
+}
+
+/// Reads an object as an entry; what is wrong with it where it is meant to be one.
+fn read_entry(reader: &mut Reader<'_>) -> Result<Result<Option<Entry>, &'static str>, SyntaxError> {
+    let (mut class, mut dtype, mut shape) = (Said::Nothing, Said::Nothing, Said::Nothing);
+    let mut device = Cow::Borrowed("cpu");
+    let mut is_nested = false;
+    reader.object(|reader, key| {
+        match &*key {
+            "type" if reader.is_string() => class = Said::This(reader.string()?),
+            "type" => {
+                class = match reader.value()? {
+                    Value::Null => Said::Nothing,
+                    _ => Said::Nonsense,
+                }
+            }
+            "dtype" if reader.is_string() => dtype = Said::This(dtype::intern(&reader.string()?)),
+            "dtype" => {
+                reader.value()?;
+                dtype = Said::Nonsense;
+            }
+            "shape" => shape = Said::of(reader.ints()?.filter(|shape| are_sizes(shape))),
+            "device" if reader.is_string() => {
+                device = match reader.string()? {
+                    device if device == "cpu" => Cow::Borrowed("cpu"),
+                    device => Cow::Owned(device.into_owned()),
+                }
+            }
+            "device" => {
+                reader.value()?;
+                device = Cow::Borrowed("cpu");
+            }
+            "is_nested" => is_nested = reader.value()? == Value::Bool(true),
+            _ => {
+                reader.value()?;
+            }
+        }
+        Ok(())
+    })?;
+    let leaf = |dtype, shape| LeafMeta {
+        device,
+        shape,
+        dtype,
+        is_nested,
+    };
+    Ok(match (class, dtype, shape) {
+        (Said::This(name), ..) => Ok(Some(Entry::Child(name.into_owned()))),
+        (Said::Nonsense, ..) => Err("its 'type' is no text"),
+        (_, Said::Nothing, _) | (_, _, Said::Nothing) => Ok(None),
+        (_, Said::Nonsense, _) => Err("its 'dtype' is no text"),
+        (_, _, Said::Nonsense) => Err("its 'shape' is no list of sizes"),
+        (_, Said::This(dtype), Said::This(shape)) => Ok(Some(Entry::Leaf(leaf(dtype, shape)))),
     })
 }
 
-/// Reads the metadata of a level.
-///
-/// # Errors
-/// As [`read_json`]; a newer format version; an entry that makes no sense.
-pub fn read_level(path: &Path) -> StorageResult<LevelMeta> {
-    level_of(path, read_json(path)?)
+fn are_sizes(ints: &[i64]) -> bool {
+    ints.iter().all(|&size| size >= 0)
 }
 
-/// The metadata of a level, from its JSON. `path` is for messages.
-///
-/// # Errors
-/// A newer format version; an entry that makes no sense.
-pub fn level_of(path: &Path, value: Value) -> StorageResult<LevelMeta> {
-    let Value::Object(fields) = value else {
-        return Err(damaged(path, "", "it holds no JSON object"));
+fn level_of(path: &Path, fields: Fields) -> StorageResult<LevelMeta> {
+    let value = |name: &str| match fields.get(name) {
+        Some(Field::Value(value)) => Some(value),
+        _ => None,
     };
-    if let Some(found) = fields.get("_format_version").and_then(Value::as_i64)
+    if let Some(found) = value("_format_version").and_then(Value::as_i64)
         && found > FORMAT_VERSION
     {
         return Err(StorageError::NewerVersion {
@@ -207,15 +325,15 @@ pub fn level_of(path: &Path, value: Value) -> StorageResult<LevelMeta> {
             found,
         });
     }
-    let text = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
-    let batch_size = match fields.get("shape") {
+    let text = |name: &str| value(name).and_then(Value::as_str).map(str::to_owned);
+    let batch_size = match value("shape") {
         Some(value @ Value::Array(_)) => match value.as_ints() {
-            Some(sizes) if sizes.iter().all(|&size| size >= 0) => Some(sizes),
+            Some(sizes) if are_sizes(&sizes) => Some(sizes),
             _ => return Err(damaged(path, "", "its 'shape' is no list of sizes")),
         },
         _ => None,
     };
-    let names = match fields.get("_names") {
+    let names = match value("_names") {
         Some(Value::Array(names)) => Some(
             names
                 .iter()
@@ -225,15 +343,19 @@ pub fn level_of(path: &Path, value: Value) -> StorageResult<LevelMeta> {
         _ => None,
     };
     let mut level = LevelMeta {
-        entries: Vec::with_capacity(fields.len()),
+        entries: Vec::new(),
         type_text: text("_type"),
         class_text: text("_class"),
         batch_size,
         names,
         has_device: text("device").is_some_and(|device| device != "None"),
     };
-    for (key, value) in fields {
-        if let Some(entry) = read_entry(path, &key, &value)? {
+    level.entries.reserve_exact(fields.len());
+    for (key, field) in fields {
+        let Field::Entry(entry) = field else {
+            continue;
+        };
+        if let Some(entry) = entry.map_err(|reason| damaged(path, &key, reason))? {
             level.entries.push((key, entry));
         }
     }
@@ -260,37 +382,6 @@ pub fn add_entry(directory: &Path, key: &str, entry: &Entry) -> StorageResult<()
     replace_file(&path, value.to_text().as_bytes())
 }
 
-fn read_entry(path: &Path, key: &str, value: &Value) -> StorageResult<Option<Entry>> {
-    if !matches!(value, Value::Object(_)) {
-        return Ok(None);
-    }
-    match value.get("type") {
-        None | Some(Value::Null) => {}
-        Some(Value::String(name)) => return Ok(Some(Entry::Child(name.clone()))),
-        Some(_) => return Err(damaged(path, key, "its 'type' is no text")),
-    }
-    let (Some(dtype), Some(shape)) = (value.get("dtype"), value.get("shape")) else {
-        return Ok(None);
-    };
-    let Some(dtype) = dtype.as_str() else {
-        return Err(damaged(path, key, "its 'dtype' is no text"));
-    };
-    let shape = match shape.as_ints() {
-        Some(shape) if shape.iter().all(|&size| size >= 0) => shape,
-        _ => return Err(damaged(path, key, "its 'shape' is no list of sizes")),
-    };
-    Ok(Some(Entry::Leaf(LeafMeta {
-        device: value
-            .get("device")
-            .and_then(Value::as_str)
-            .unwrap_or("cpu")
-            .to_owned(),
-        shape,
-        dtype: dtype.to_owned(),
-        is_nested: value.get("is_nested") == Some(&Value::Bool(true)),
-    })))
-}
-
 fn damaged(path: &Path, key: &str, reason: &str) -> StorageError {
     StorageError::BadMetadata {
         path: path.to_path_buf(),
@@ -309,7 +400,7 @@ mod tests {
 
     #[test]
     fn test_level_text_is_the_published_one() {
-        let leaf = |shape: &[i64], dtype: &str| {
+        let leaf = |shape: &[i64], dtype: &'static str| {
             Entry::Leaf(LeafMeta {
                 device: "cpu".into(),
                 shape: shape.into(),

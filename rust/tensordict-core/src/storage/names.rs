@@ -34,7 +34,10 @@ pub fn escape(key: &str) -> Cow<'_, str> {
 }
 
 fn is_escaped(byte: u8) -> bool {
-    matches!(byte, 0..=0x20 | 0x7f) || br#"/<>:"|?*\%"#.contains(&byte)
+    matches!(
+        byte,
+        0..=0x20 | 0x7f | b'/' | b'<' | b'>' | b':' | b'"' | b'|' | b'?' | b'*' | b'\\' | b'%'
+    )
 }
 
 /// Whether a key may be used as a file name as it is, which is how older versions wrote.

@@ -70,7 +70,7 @@ pub(crate) struct PlannedLeaf {
 #[derive(Debug, Default)]
 pub(crate) struct PlannedLevel {
     /// The keys from the root to here.
-    keys: Vec<String>,
+    pub(crate) keys: Vec<String>,
     /// The directory, relative to the root.
     pub(crate) path: PathBuf,
     entries: Named<Entry>,
@@ -361,7 +361,7 @@ mod tests {
     ) -> StorageResult<usize> {
         let meta = LeafMeta {
             device: "cpu".into(),
-            shape: vec![1],
+            shape: vec![1].into(),
             dtype: "torch.uint8".into(),
             is_nested: table.is_some(),
         };

@@ -6,7 +6,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::map::{self, MapRequest, Mapping, Mode, Root};
 use super::metadata::{self, Entry, LeafMeta, LevelMeta};
@@ -54,8 +54,8 @@ pub struct Level {
 pub enum Node {
     /// A leaf: its number in [`Tree::leaves`].
     Leaf(usize),
-    /// A level of the same layout.
-    Level(Level),
+    /// A level of the same layout: its number in [`Tree::levels`].
+    Level(usize),
     /// A directory of another layout.
     Foreign(PathBuf),
 }
@@ -63,8 +63,10 @@ pub enum Node {
 /// A leaf as the metadata describes it.
 #[derive(Debug)]
 pub struct Leaf {
-    /// The keys from the root of the tree.
-    pub keys: Vec<String>,
+    /// The keys of the level that it is in, from the root of the tree.
+    pub parents: Arc<[String]>,
+    /// Its key in this level.
+    pub key: String,
     /// The file of its bytes.
     pub path: PathBuf,
     /// Shape, dtype, kind.
@@ -75,10 +77,16 @@ pub struct Leaf {
 }
 
 impl Leaf {
+    /// The keys from the root of the tree.
+    #[must_use]
+    pub fn keys(&self) -> Vec<&str> {
+        path_to(&self.parents, &self.key)
+    }
+
     /// The key as messages show it.
     #[must_use]
     pub fn display(&self) -> String {
-        display_key(&self.keys)
+        display_key(&self.keys())
     }
 
     /// The file of the table of sizes of a nested tensor.
@@ -94,11 +102,15 @@ impl Leaf {
     }
 }
 
+fn path_to<'k>(parents: &'k [String], key: &'k str) -> Vec<&'k str> {
+    parents.iter().map(String::as_str).chain([key]).collect()
+}
+
 /// The metadata of a tree.
 #[derive(Debug)]
 pub struct Tree {
-    /// The level that was asked for.
-    pub root: Level,
+    /// The level that was asked for, then those below it: each after the one that it is in.
+    pub levels: Vec<Level>,
     /// All leaves, in the order of the files, depth first.
     pub leaves: Vec<Leaf>,
 }
@@ -186,13 +198,13 @@ pub fn read_tree_of(
     let mut reader = Reader {
         files,
         options,
-        keys: Vec::new(),
+        levels: Vec::new(),
         leaves: Vec::new(),
     };
     let meta = reader.metadata(&directory.join(METADATA_FILE))?;
-    let root = reader.level(directory.to_path_buf(), meta)?;
+    reader.all(directory.to_path_buf(), meta)?;
     Ok(Tree {
-        root,
+        levels: reader.levels,
         leaves: reader.leaves,
     })
 }
@@ -200,59 +212,98 @@ pub fn read_tree_of(
 struct Reader<'o> {
     files: &'o dyn Files,
     options: ReadOptions<'o>,
-    keys: Vec<String>,
+    levels: Vec<Level>,
     leaves: Vec<Leaf>,
+}
+
+/// A level that is being read.
+struct Open {
+    number: usize,
+    /// The keys from the root.
+    keys: Arc<[String]>,
+    directory: PathBuf,
+    /// The entries that are left.
+    entries: std::vec::IntoIter<(String, Entry)>,
 }
 
 impl Reader<'_> {
     fn metadata(&self, path: &Path) -> StorageResult<LevelMeta> {
-        let value = metadata::parse_json(path, self.files.read(path)?)?;
-        metadata::level_of(path, value)
+        metadata::read_level(path, self.files.read(path)?)
     }
 
-    fn level(&mut self, directory: PathBuf, meta: LevelMeta) -> StorageResult<Level> {
-        let mut nodes = Vec::with_capacity(meta.entries.len());
+    /// Reads a level and those below, depth first. Levels that are not at their end are kept in a
+    /// list, so that depth costs no stack.
+    fn all(&mut self, directory: PathBuf, meta: LevelMeta) -> StorageResult<()> {
+        let mut open = vec![self.begin(directory, Arc::default(), meta)];
+        while let Some(level) = open.last_mut() {
+            let Some((key, entry)) = level.entries.next() else {
+                open.pop();
+                continue;
+            };
+            let number = level.number;
+            let node = match entry {
+                Entry::Leaf(leaf) => self.leaf(level, &key, leaf)?,
+                Entry::Child(_) => match self.child(level, &key)? {
+                    (path, Some(meta)) => {
+                        let keys = level.keys.iter().chain([&key]).cloned().collect();
+                        let child = self.begin(path, keys, meta);
+                        self.levels[number]
+                            .nodes
+                            .push((key, Node::Level(child.number)));
+                        open.push(child);
+                        continue;
+                    }
+                    (path, None) => Node::Foreign(path),
+                },
+            };
+            self.levels[number].nodes.push((key, node));
+        }
+        Ok(())
+    }
+
+    /// Adds a level without its nodes.
+    fn begin(&mut self, directory: PathBuf, keys: Arc<[String]>, meta: LevelMeta) -> Open {
         let is_known = self.is_known(&meta);
         let entries = if is_known { meta.entries } else { Vec::new() };
-        for (key, entry) in entries {
-            self.keys.push(key.clone());
-            let node = match entry {
-                Entry::Leaf(leaf) => self.leaf(&directory, &key, leaf)?,
-                Entry::Child(_) => self.child(&directory, &key)?,
-            };
-            self.keys.pop();
-            nodes.push((key, node));
-        }
-        Ok(Level {
-            directory,
+        self.levels.push(Level {
+            directory: directory.clone(),
             batch_size: meta.batch_size.unwrap_or_default(),
             type_text: meta.type_text,
             class_text: meta.class_text,
             names: meta.names,
             has_device: meta.has_device,
             is_known,
-            nodes,
-        })
+            nodes: Vec::with_capacity(entries.len()),
+        });
+        Open {
+            number: self.levels.len() - 1,
+            keys,
+            directory,
+            entries: entries.into_iter(),
+        }
     }
 
-    fn leaf(&mut self, directory: &Path, key: &str, meta: LeafMeta) -> StorageResult<Node> {
+    fn leaf(&mut self, level: &Open, key: &str, meta: LeafMeta) -> StorageResult<Node> {
+        let file = || level.directory.join(METADATA_FILE);
+        let display = || display_key(&path_to(&level.keys, key));
         let item_size =
             dtype::item_size(&meta.dtype).ok_or_else(|| StorageError::UnknownDtype {
-                path: directory.join(METADATA_FILE),
-                key: display_key(&self.keys),
-                dtype: meta.dtype.clone(),
+                path: file(),
+                key: display(),
+                dtype: meta.dtype.clone().into_owned(),
             })?;
         let length = dtype::tensor_bytes(&meta.shape, item_size).ok_or_else(|| {
             StorageError::BadMetadata {
-                path: directory.join(METADATA_FILE),
-                key: display_key(&self.keys),
+                path: file(),
+                key: display(),
                 reason: "its shape is larger than any memory".to_owned(),
             }
         })?;
-        let path = self.place(directory, key, ".memmap");
+        let path = self.place(&level.directory, key, ".memmap");
         let length = if meta.is_nested { 0 } else { length };
         self.leaves.push(Leaf {
-            keys: self.keys.clone(),
+            parents: level.keys.clone(),
+            key: key.to_owned(),
             path,
             meta,
             length,
@@ -260,15 +311,17 @@ impl Reader<'_> {
         Ok(Node::Leaf(self.leaves.len() - 1))
     }
 
-    fn child(&mut self, directory: &Path, key: &str) -> StorageResult<Node> {
-        let path = self.place(directory, key, "");
-        if self.keys.len() > MAX_LEVELS {
+    /// The directory of a child, and its metadata where the layout is the same.
+    fn child(&self, level: &Open, key: &str) -> StorageResult<(PathBuf, Option<LevelMeta>)> {
+        let display = || display_key(&path_to(&level.keys, key));
+        let path = self.place(&level.directory, key, "");
+        if level.keys.len() >= MAX_LEVELS {
             return Err(StorageError::TooDeep { path });
         }
         if self.files.leads_out(&path) {
             return Err(StorageError::LeadsOut {
                 path,
-                key: display_key(&self.keys),
+                key: display(),
             });
         }
         let file = path.join(METADATA_FILE);
@@ -276,15 +329,15 @@ impl Reader<'_> {
             Err(StorageError::Io { source, .. })
                 if source.kind() == std::io::ErrorKind::NotFound =>
             {
-                let key = display_key(&self.keys);
-                return Err(StorageError::MissingFile { path: file, key });
+                return Err(StorageError::MissingFile {
+                    path: file,
+                    key: display(),
+                });
             }
             meta => meta?,
         };
-        if !self.is_known(&meta) {
-            return Ok(Node::Foreign(path));
-        }
-        Ok(Node::Level(self.level(path, meta)?))
+        let is_known = self.is_known(&meta);
+        Ok((path, is_known.then_some(meta)))
     }
 
     /// Whether a level is of the layout that this reader knows.
@@ -299,18 +352,28 @@ impl Reader<'_> {
     /// name as it is, that of older versions, which did not escape.
     fn place(&self, directory: &Path, key: &str, suffix: &str) -> PathBuf {
         if !self.options.escapes_keys {
-            return directory.join(format!("{key}{suffix}"));
+            return joined(directory, key, suffix);
         }
         let name = names::escape(key);
-        let path = directory.join(format!("{name}{suffix}"));
+        let path = joined(directory, &name, suffix);
         if name != key && names::is_safe_raw_name(key) {
-            let raw = directory.join(format!("{key}{suffix}"));
+            let raw = joined(directory, key, suffix);
             if !self.files.exists(&path) && self.files.exists(&raw) {
                 return raw;
             }
         }
         path
     }
+}
+
+/// A path in a directory, in one piece of memory.
+fn joined(directory: &Path, name: &str, suffix: &str) -> PathBuf {
+    let room = directory.as_os_str().len() + 1 + name.len() + suffix.len();
+    let mut path = PathBuf::with_capacity(room);
+    path.push(directory);
+    path.push(name);
+    path.as_mut_os_string().push(suffix);
+    path
 }
 
 /// Maps the files of all leaves that have bytes, in order; None for those that have none.

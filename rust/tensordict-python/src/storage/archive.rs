@@ -124,7 +124,7 @@ impl OpenArchive {
             is_mapped,
         };
         let _paused = PausedCollector::new(py);
-        maker.level(py, tree.root)
+        maker.tree(py, tree.levels)
     }
 }
 
@@ -195,15 +195,16 @@ impl OpenArchive {
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let leaves: Vec<Leaf> = wanted
             .map(|(path, dtype_name, shape)| Leaf {
-                keys: Vec::new(),
+                parents: Arc::default(),
+                key: String::new(),
                 path: self.archive.root().join(path),
                 length: dtype::item_size(dtype_name)
                     .and_then(|item| dtype::tensor_bytes(shape, item))
                     .unwrap_or(0),
                 meta: LeafMeta {
-                    device: "cpu".to_owned(),
-                    shape: shape.to_vec(),
-                    dtype: dtype_name.to_owned(),
+                    device: "cpu".into(),
+                    shape: shape.into(),
+                    dtype: dtype::intern(dtype_name),
                     is_nested: false,
                 },
             })

@@ -118,24 +118,24 @@ fn table(py: Python<'_>) -> PyResult<&ExchangeApi> {
 }
 
 const DTYPES: [(&str, DataType); 17] = [
-    ("float32", of(2, 32)),
-    ("int64", of(0, 64)),
-    ("bool", of(6, 8)),
-    ("uint8", of(1, 8)),
-    ("float64", of(2, 64)),
-    ("int32", of(0, 32)),
-    ("bfloat16", of(4, 16)),
-    ("float16", of(2, 16)),
-    ("int8", of(0, 8)),
-    ("int16", of(0, 16)),
-    ("uint16", of(1, 16)),
-    ("uint32", of(1, 32)),
-    ("uint64", of(1, 64)),
-    ("complex32", of(5, 32)),
-    ("complex64", of(5, 64)),
-    ("complex128", of(5, 128)),
+    ("torch.float32", of(2, 32)),
+    ("torch.int64", of(0, 64)),
+    ("torch.bool", of(6, 8)),
+    ("torch.uint8", of(1, 8)),
+    ("torch.float64", of(2, 64)),
+    ("torch.int32", of(0, 32)),
+    ("torch.bfloat16", of(4, 16)),
+    ("torch.float16", of(2, 16)),
+    ("torch.int8", of(0, 8)),
+    ("torch.int16", of(0, 16)),
+    ("torch.uint16", of(1, 16)),
+    ("torch.uint32", of(1, 32)),
+    ("torch.uint64", of(1, 64)),
+    ("torch.complex32", of(5, 32)),
+    ("torch.complex64", of(5, 64)),
+    ("torch.complex128", of(5, 128)),
     // Listed so that a name is found; torch's own import does not take all of its kin.
-    ("float8_e4m3fn", of(10, 8)),
+    ("torch.float8_e4m3fn", of(10, 8)),
 ];
 
 const fn of(code: u8, bits: u8) -> DataType {
@@ -148,13 +148,16 @@ const fn of(code: u8, bits: u8) -> DataType {
 
 /// Whether [`tensor_over`] can make a tensor of this dtype.
 pub(crate) fn can_make(dtype: &str) -> bool {
-    find(dtype).is_some() && !dtype.starts_with("float8")
+    find(dtype).is_some()
 }
 
+/// A dtype that can be made, by its name with or without the module.
 fn find(dtype: &str) -> Option<DataType> {
+    let short = dtype.strip_prefix("torch.").unwrap_or(dtype);
     DTYPES
         .iter()
-        .find(|(name, _)| *name == dtype)
+        .find(|(name, _)| name.strip_prefix("torch.") == Some(short))
+        .filter(|_| !short.starts_with("float8"))
         .map(|(_, found)| *found)
 }
 
@@ -228,7 +231,7 @@ pub(crate) struct Memory {
     pub(crate) shape: SmallVec<[i64; 6]>,
     /// In items; None where the items lie in order without gaps.
     strides: Option<SmallVec<[i64; 6]>>,
-    /// `float32`, without the module.
+    /// `torch.float32`.
     pub(crate) dtype: &'static str,
     /// Conjugated and negated views are not noticed when this is made.
     pub(crate) signs: Signs,
@@ -237,7 +240,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Whether the values are complex numbers.
     pub(crate) fn is_complex(&self) -> bool {
-        self.dtype.starts_with("complex")
+        self.dtype.starts_with("torch.complex")
     }
 
     /// Whether the bytes are the values, in order.

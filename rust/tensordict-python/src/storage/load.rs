@@ -143,7 +143,7 @@ impl OpenDirectory {
             is_mapped,
         };
         let _paused = PausedCollector::new(py);
-        maker.level(py, tree.root)
+        maker.tree(py, tree.levels)
     }
 
     /// Reads files of the save into tensors of the CPU without gaps: `(key, file, tensor)`.
@@ -195,10 +195,26 @@ pub(super) struct Maker<'m> {
 }
 
 impl Maker<'_> {
-    pub(super) fn level<'py>(
+    /// The root of levels, of which each comes after the one that it is in.
+    pub(super) fn tree<'py>(
+        &mut self,
+        py: Python<'py>,
+        levels: Vec<Level>,
+    ) -> PyResult<Bound<'py, LoadedLevel>> {
+        let mut made: Vec<_> = levels.iter().map(|_| None).collect();
+        // Backwards, so that a level finds those that are in it made, and depth costs no stack.
+        for (number, level) in levels.into_iter().enumerate().rev() {
+            made[number] = Some(self.level(py, level, &mut made)?);
+        }
+        let root = made.into_iter().next().flatten();
+        Ok(root.expect("the level that was asked for is the first"))
+    }
+
+    fn level<'py>(
         &mut self,
         py: Python<'py>,
         level: Level,
+        made: &mut [Option<Bound<'py, LoadedLevel>>],
     ) -> PyResult<Bound<'py, LoadedLevel>> {
         let entries = PyDict::new(py);
         let nested = PyList::empty(py);
@@ -212,7 +228,7 @@ impl Maker<'_> {
                 Node::Leaf(number) => entries.set_item(&key, self.leaf(py, number)?)?,
                 Node::Level(child) => {
                     nested.append(&key)?;
-                    entries.set_item(&key, self.level(py, child)?)?;
+                    entries.set_item(&key, made[child].take())?;
                 }
                 Node::Foreign(path) => {
                     special.append(&key)?;

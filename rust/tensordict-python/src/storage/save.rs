@@ -5,6 +5,7 @@
     reason = "arguments from Python are converted to values"
 )]
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -16,7 +17,7 @@ use tensordict_core::storage::archive::Written;
 use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::map::{FileIdentity, Mapping};
-use tensordict_core::storage::metadata::{Entry, LeafMeta, LevelFields};
+use tensordict_core::storage::metadata::{Entry, LeafMeta, LevelFields, Shape};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::{Signs, Source};
@@ -72,8 +73,8 @@ struct SavedLeaf {
     original: Py<PyAny>,
     /// What holds the bytes that are written: the original, or a copy without gaps.
     source: Py<PyAny>,
-    dtype: String,
-    shape: Vec<i64>,
+    dtype: Cow<'static, str>,
+    shape: Shape,
     /// Where its bytes begin in memory, where there are any to write.
     address: usize,
 }
@@ -243,7 +244,7 @@ impl SavePlan {
             Written::Mapped { mapping, offsets } => {
                 let kinds = leaves
                     .iter()
-                    .map(|leaf| (leaf.dtype.as_str(), leaf.shape.as_slice()));
+                    .map(|leaf| (&*leaf.dtype, leaf.shape.as_slice()));
                 return written_tensors(py, mapping, &offsets, kinds);
             }
             Written::Packed(archive) => archive,
@@ -258,7 +259,7 @@ impl SavePlan {
         let wanted = leaves
             .iter()
             .zip(paths)
-            .map(|(leaf, path)| (path, leaf.dtype.as_str(), leaf.shape.as_slice()));
+            .map(|(leaf, path)| (path, &*leaf.dtype, leaf.shape.as_slice()));
         opened.tensors(py, wanted, threads)
     }
 
@@ -362,7 +363,7 @@ struct NewLeaf<'py> {
     num_bytes: u64,
     table: Option<Vec<u8>>,
     /// The shape of the tensor over its file: flat for a nested tensor.
-    mapped_shape: Vec<i64>,
+    mapped_shape: Shape,
 }
 
 impl SavePlan {
@@ -430,11 +431,11 @@ impl SavePlan {
     fn new_leaf<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<NewLeaf<'py>> {
         let py = value.py();
         if let Some(memory) = plain_memory(value)? {
-            let shape = memory.shape.to_vec();
+            let shape = Shape::from_slice(&memory.shape);
             let meta = LeafMeta {
-                device: "cpu".to_owned(),
+                device: "cpu".into(),
                 shape: shape.clone(),
-                dtype: format!("torch.{}", memory.dtype),
+                dtype: memory.dtype.into(),
                 is_nested: false,
             };
             let num_bytes = memory.num_bytes as u64;
@@ -450,18 +451,19 @@ impl SavePlan {
         if self.is_sparse {
             let described = imports(py)?.describe.bind(py).call1((value,))?;
             let (device, shape, dtype, num_items, table): Described = described.extract()?;
+            let shape = Shape::from_vec(shape);
             let is_nested = table.is_some();
             let mapped_shape = if is_nested {
-                vec![num_items]
+                Shape::from_slice(&[num_items])
             } else {
                 shape.clone()
             };
             return Ok(NewLeaf {
                 num_bytes: num_bytes(&dtype, &mapped_shape)?,
                 meta: LeafMeta {
-                    device,
+                    device: device.into(),
                     shape,
-                    dtype,
+                    dtype: dtype.into(),
                     is_nested,
                 },
                 source: None,
@@ -472,19 +474,20 @@ impl SavePlan {
         // Everything that is not plain memory: torch makes it so.
         let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
         let (bytes, device, shape, dtype, table): Prepared<'py> = prepared.extract()?;
+        let shape = Shape::from_vec(shape);
         let memory = required_memory(&bytes)?;
         let is_nested = table.is_some();
         let mapped_shape = if is_nested {
             let item_size = num_bytes(&dtype, &[])?;
-            vec![i64::try_from(memory.num_bytes as u64 / item_size)?]
+            Shape::from_slice(&[i64::try_from(memory.num_bytes as u64 / item_size)?])
         } else {
             shape.clone()
         };
         Ok(NewLeaf {
             meta: LeafMeta {
-                device,
+                device: device.into(),
                 shape,
-                dtype,
+                dtype: dtype.into(),
                 is_nested,
             },
             num_bytes: memory.num_bytes as u64,
@@ -669,15 +672,12 @@ fn add_metadata(
 ) -> PyResult<()> {
     let entry = match (class_name, dtype, shape) {
         (Some(class_name), None, None) => Entry::Child(class_name),
-        (None, Some(dtype), Some(shape)) => {
-            let device = "cpu".to_owned();
-            Entry::Leaf(LeafMeta {
-                device,
-                shape,
-                dtype,
-                is_nested: false,
-            })
-        }
+        (None, Some(dtype), Some(shape)) => Entry::Leaf(LeafMeta {
+            device: "cpu".into(),
+            shape: shape.into(),
+            dtype: dtype.into(),
+            is_nested: false,
+        }),
         _ => {
             return Err(PyValueError::new_err(
                 "a leaf has a dtype and a shape, a collection a class",

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use foldhash::quality::RandomState;
 
 use super::super::io::Disk;
-use super::super::map::{FileIdentity, Mapping};
+use super::super::map::{FileIdentity, Mapping, relative};
 use super::super::read::{Files, Leaf};
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Sums};
 use super::super::verify::{Expected, Finding, Outcome, Report, check, judge};
@@ -136,9 +136,8 @@ impl Archive {
 
     /// The name of an entry, of a path that begins with [`Archive::root`].
     #[must_use]
-    pub fn name_of(&self, path: &Path) -> Option<String> {
-        let name = path.strip_prefix(&self.root).ok()?;
-        name.to_str().map(str::to_owned)
+    pub fn name_of<'p>(&self, path: &'p Path) -> Option<&'p str> {
+        relative(path, &self.root)?.to_str()
     }
 
     /// Where the bytes of an entry begin.
@@ -346,9 +345,9 @@ impl Archive {
         }
         let item_size = dtype::item_size(&leaf.meta.dtype).unwrap_or(1);
         if entry.method == 0 {
-            let offset = self.offset_in(window, &name, entry)?;
+            let offset = self.offset_in(window, name, entry)?;
             if entry.packed < leaf.length {
-                return Err(self.damaged(&name, "it is shorter than the directory says"));
+                return Err(self.damaged(name, "it is shorter than the directory says"));
             }
             if offset % item_size == 0 {
                 return Ok(LeafBytes::At(offset));
@@ -365,7 +364,7 @@ impl Archive {
                  Re-save the archive without compression to make it writable."
             )));
         }
-        self.copy(&name, entry, leaf.length).map(LeafBytes::Copy)
+        self.copy(name, entry, leaf.length).map(LeafBytes::Copy)
     }
 
     /// The first `length` bytes of an entry, in memory.
@@ -407,8 +406,9 @@ impl Archive {
         let cells = dtype::tensor_bytes(&leaf.meta.shape, 1).ok_or_else(|| bad("its table"))?;
         let mut table = Vec::new();
         if cells > 0 {
-            let (name, entry) = self.leaf_entry(leaf, &leaf.table_path())?;
-            let bytes = self.read_entry(&name, entry)?;
+            let path = leaf.table_path();
+            let (name, entry) = self.leaf_entry(leaf, &path)?;
+            let bytes = self.read_entry(name, entry)?;
             table = bytes
                 .as_chunks::<8>()
                 .0
@@ -441,13 +441,12 @@ impl Archive {
         if entry.length < length {
             return Err(bad("it is shorter than its table of sizes says"));
         }
-        Ok((table, self.copy(&name, entry, length)?))
+        Ok((table, self.copy(name, entry, length)?))
     }
 
-    fn leaf_entry(&self, leaf: &Leaf, path: &Path) -> StorageResult<(String, &Entry)> {
+    fn leaf_entry<'p>(&self, leaf: &Leaf, path: &'p Path) -> StorageResult<(&'p str, &Entry)> {
         self.name_of(path)
-            .and_then(|name| Some((self.entries.get(&name)?, name)))
-            .map(|(entry, name)| (name, entry))
+            .and_then(|name| Some((name, self.entries.get(name)?)))
             .ok_or_else(|| StorageError::MissingFile {
                 path: path.to_path_buf(),
                 key: leaf.display(),
@@ -477,9 +476,9 @@ impl Files for Archive {
     fn read(&self, path: &Path) -> StorageResult<Vec<u8>> {
         let found = self
             .name_of(path)
-            .and_then(|name| Some((self.entries.get(&name)?, name)));
+            .and_then(|name| Some((name, self.entries.get(name)?)));
         match found {
-            Some((entry, name)) => self.read_entry(&name, entry),
+            Some((name, entry)) => self.read_entry(name, entry),
             None => Err(StorageError::io(
                 path,
                 io::Error::from(io::ErrorKind::NotFound),
@@ -491,7 +490,7 @@ impl Files for Archive {
         let Some(name) = self.name_of(path) else {
             return false;
         };
-        self.entries.contains_key(&name)
+        self.entries.contains_key(name)
             || self
                 .entries
                 .contains_key(&format!("{name}/{METADATA_FILE}"))
