@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tensordict_core::storage::commit::SaveOptions;
+use tensordict_core::storage::io::Disk;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::json::{self, Value};
 use tensordict_core::storage::map::{FileIdentity, Mapping, Mode, Root};
@@ -18,7 +19,7 @@ use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::Source;
 use tensordict_core::storage::sparse::{self, Grown};
 use tensordict_core::storage::sums::SUMS_FILE;
-use tensordict_core::storage::{StorageError, StorageResult, commit};
+use tensordict_core::storage::{MAX_LEVELS, StorageError, StorageResult, commit};
 
 const OPTIONS: SaveOptions = SaveOptions {
     exist_ok: true,
@@ -332,11 +333,51 @@ fn test_an_entry_is_added_after_all_others() {
     let target = place.path().join("td");
     save(&leaves(&[("a", b"1")]), &target).unwrap();
     let entry = metadata::Entry::Child("TensorDict".to_owned());
-    metadata::add_entry(&target, "later", &entry).unwrap();
+    metadata::add_entry(Disk::REAL, &target, "later", &entry).unwrap();
     let value = metadata::read_json(&target.join("meta.json")).unwrap();
     let Value::Object(fields) = value else {
         panic!("no object")
     };
     assert_eq!(fields.keys().last().map(String::as_str), Some("later"));
     assert_eq!(files(&target), names(&[SUMS_FILE, "a.memmap", "meta.json"]));
+}
+
+/// A chain of as many collections, each in the one before.
+fn chain(levels: usize) -> Plan {
+    let mut plan = Plan::new(true);
+    let mut open = vec![Plan::ROOT];
+    for _ in 0..levels {
+        let child = plan.add_child(open[open.len() - 1], "n", "TensorDict");
+        open.push(child.unwrap());
+    }
+    let fields = LevelFields {
+        class_text: Some(CLASS.to_owned()),
+        ..LevelFields::default()
+    };
+    for level in open.into_iter().rev() {
+        plan.close_level(level, &fields).unwrap();
+    }
+    plan
+}
+
+#[test]
+fn test_depth_costs_no_stack() {
+    let place = TempDir::new().unwrap();
+    let target = place.path().join("td");
+    save_plan(&chain(MAX_LEVELS), &target).unwrap();
+    let read = std::thread::Builder::new()
+        // What the metadata of one level needs, and far less than that of all.
+        .stack_size(96 << 10)
+        .spawn(move || {
+            let tree = read(&target).unwrap();
+            // Each level names the next one only.
+            let is_chain = tree.levels.iter().enumerate().all(|(number, level)| {
+                level
+                    .nodes
+                    .iter()
+                    .all(|(_, node)| matches!(node, Node::Level(child) if *child == number + 1))
+            });
+            (tree.levels.len(), is_chain)
+        });
+    assert_eq!(read.unwrap().join().unwrap(), (MAX_LEVELS + 1, true));
 }

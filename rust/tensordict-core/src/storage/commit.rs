@@ -21,7 +21,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::RenameFlags;
+use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::io::Disk;
@@ -32,8 +32,9 @@ use super::metadata::{self, LeafMeta};
 use super::names;
 use super::plan::{FileContent, Plan, PlannedLevel};
 use super::read::{Leaf, map_leaves};
+use super::replace::replace_file;
 use super::sums::{SUMS_FILE, Sums, modified_ns};
-use super::work::WorkArea;
+use super::work::{WorkArea, is_area, sweep_area};
 use super::write::{Place, sync, write};
 use super::{METADATA_FILE, StorageError, StorageResult, VALUE_NOTES_FILE};
 
@@ -58,14 +59,14 @@ pub fn save(
     target: &Path,
     options: SaveOptions,
 ) -> StorageResult<Vec<Option<Mapping>>> {
-    let target = resolve(target)?;
+    let target = resolve(job.disk, target)?;
     if !options.exist_ok {
         refuse_existing(plan, &target)?;
     }
     if options.in_place {
         return save_in_place(job, plan, &target);
     }
-    let state = survey(&target)?;
+    let state = survey(job.disk, &target)?;
     if let State::Mixed { .. } = state {
         check_places(plan, &target)?;
     }
@@ -119,7 +120,9 @@ pub fn save(
 
 /// Writes over the files of the target, metadata last.
 fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec<Option<Mapping>>> {
-    fs::create_dir_all(target).map_err(|source| StorageError::io(target, source))?;
+    job.disk
+        .make_directories(target)
+        .map_err(|source| StorageError::io(target, source))?;
     check_places(plan, target)?;
     ensure_directories(job.disk, plan, target)?;
     // Sums that are not right any more go first: without them nothing is said to be damaged.
@@ -134,7 +137,7 @@ fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec
     if job.has_sums {
         keep_sums(plan, kept, &mut written.sums);
         let text = written.sums.to_text();
-        super::sparse::replace_file(&old, text.as_bytes())?;
+        replace_file(job.disk, &old, text.as_bytes())?;
     }
     if job.is_durable {
         let sums: &[&str] = if job.has_sums { &[SUMS_FILE] } else { &[] };
@@ -224,7 +227,7 @@ enum State {
 
 /// The target with its symbolic links followed, so that a link to a directory stays one. Directories
 /// above it are made.
-fn resolve(target: &Path) -> StorageResult<PathBuf> {
+fn resolve(disk: Disk<'_>, target: &Path) -> StorageResult<PathBuf> {
     let refused = |source| StorageError::io(target, source);
     let absolute = std::path::absolute(target).map_err(refused)?;
     match fs::symlink_metadata(&absolute) {
@@ -239,7 +242,8 @@ fn resolve(target: &Path) -> StorageResult<PathBuf> {
             let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
                 return Err(refused(error));
             };
-            fs::create_dir_all(parent).map_err(|source| StorageError::io(parent, source))?;
+            disk.make_directories(parent)
+                .map_err(|source| StorageError::io(parent, source))?;
             let parent = fs::canonicalize(parent).map_err(refused)?;
             Ok(parent.join(name))
         }
@@ -305,18 +309,18 @@ fn check_places(plan: &Plan, target: &Path) -> StorageResult<()> {
     Ok(())
 }
 
-fn survey(target: &Path) -> StorageResult<State> {
+fn survey(disk: Disk<'_>, target: &Path) -> StorageResult<State> {
     for _ in 0..MAX_ATTEMPTS {
-        match try_survey(target) {
+        match try_survey(disk, target) {
             // It was replaced while it was looked at.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             state => return state.map_err(|source| StorageError::io(target, source)),
         }
     }
-    try_survey(target).map_err(|source| StorageError::io(target, source))
+    try_survey(disk, target).map_err(|source| StorageError::io(target, source))
 }
 
-fn try_survey(target: &Path) -> io::Result<State> {
+fn try_survey(disk: Disk<'_>, target: &Path) -> io::Result<State> {
     let own = match fs::symlink_metadata(target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::Absent),
         own => own?,
@@ -324,7 +328,7 @@ fn try_survey(target: &Path) -> io::Result<State> {
     // Held open, so that no other directory gets its number meanwhile.
     let held = fs::File::open(target)?;
     let mut named = BTreeSet::new();
-    let is_whole = survey_level(target, Path::new(""), &mut named)?;
+    let is_whole = survey_level(disk, target, Path::new(""), &mut named)?;
     if FileIdentity::of_path(target) != FileIdentity::of_open(&held) {
         // What was seen is partly of another directory.
         return Err(io::ErrorKind::NotFound.into());
@@ -341,8 +345,14 @@ fn try_survey(target: &Path) -> io::Result<State> {
     }
 }
 
-/// Adds the files that the metadata of a level names to `named`; whether there are no others.
-fn survey_level(root: &Path, level: &Path, named: &mut BTreeSet<PathBuf>) -> io::Result<bool> {
+/// Adds the files that the metadata of a level names to `named`; whether there are no others. What
+/// processes left that were killed while they replaced a file is deleted.
+fn survey_level(
+    disk: Disk<'_>,
+    root: &Path,
+    level: &Path,
+    named: &mut BTreeSet<PathBuf>,
+) -> io::Result<bool> {
     let directory = root.join(level);
     let found: BTreeMap<OsString, fs::FileType> = fs::read_dir(&directory)?
         .map(|entry| entry.and_then(|entry| Ok((entry.file_name(), entry.file_type()?))))
@@ -353,12 +363,16 @@ fn survey_level(root: &Path, level: &Path, named: &mut BTreeSet<PathBuf>) -> io:
     let mut is_whole = true;
     for (name, kind) in found {
         let Some(is_directory) = name.to_str().and_then(|name| known.get(name)) else {
-            is_whole = false;
+            let area = directory.join(&name);
+            if kind.is_dir() && name.to_str().is_some_and(is_area) {
+                sweep_area(disk, &area);
+            }
+            is_whole &= fs::symlink_metadata(&area).is_err();
             continue;
         };
         let path = level.join(&name);
         if *is_directory && kind.is_dir() {
-            is_whole &= survey_level(root, &path, named)?;
+            is_whole &= survey_level(disk, root, &path, named)?;
         } else if !*is_directory && kind.is_file() {
             named.insert(path);
         } else {
@@ -424,7 +438,7 @@ fn replace(job: &Job<'_>, plan: &Plan, work: &WorkArea<'_>, target: &Path) -> St
     let mut attempts = 0..MAX_ATTEMPTS;
     loop {
         let is_last = attempts.next().is_none();
-        let done = match survey(target)? {
+        let done = match survey(disk, target)? {
             State::Absent => publish(disk, &new, target),
             State::Whole { .. } => exchange(disk, work, target),
             State::Mixed { named } => {
@@ -490,7 +504,7 @@ fn exchange(disk: Disk<'_>, work: &WorkArea<'_>, target: &Path) -> StorageResult
             disk.rename(&new, target, RenameFlags::empty())
                 .map_err(|source| {
                     // Without the old data in place there would be none: it goes back.
-                    let _ = fs::rename(&old, target);
+                    let _ = disk.rename(&old, target, RenameFlags::empty());
                     refused(source)
                 })?;
             Ok(Replaced::Done)
@@ -498,7 +512,7 @@ fn exchange(disk: Disk<'_>, work: &WorkArea<'_>, target: &Path) -> StorageResult
         exchanged => {
             exchanged.map_err(refused)?;
             // What was there is in the work directory, and is deleted with it.
-            let is_whole = survey_level(&new, Path::new(""), &mut BTreeSet::new());
+            let is_whole = survey_level(disk, &new, Path::new(""), &mut BTreeSet::new());
             Ok(match is_whole {
                 Ok(false) => Replaced::Others,
                 _ => Replaced::Done,
@@ -517,21 +531,15 @@ fn move_files(
     mut named: BTreeSet<PathBuf>,
 ) -> StorageResult<()> {
     ensure_directories(job.disk, plan, target)?;
-    let (metadata, others): (Vec<_>, Vec<_>) = plan
-        .files
-        .iter()
-        .partition(|file| file.name == METADATA_FILE);
-    // Children come after their parents in a plan, so backwards the root is last.
-    let mut metadata = metadata;
-    metadata.sort_by_key(|file| std::cmp::Reverse(file.level));
-    let paths = |files: Vec<&super::plan::PlannedFile>| -> Vec<PathBuf> {
-        files.into_iter().map(|file| plan.file_path(file)).collect()
-    };
-    let mut order = paths(others);
+    let mut order: Vec<PathBuf> = plan
+        .files_root_last()
+        .into_iter()
+        .map(|(_, file)| plan.file_path(file))
+        .collect();
     if job.has_sums {
-        order.push(PathBuf::from(SUMS_FILE));
+        // Before all metadata, which is one file for each level.
+        order.insert(order.len() - plan.levels.len(), PathBuf::from(SUMS_FILE));
     }
-    order.extend(paths(metadata));
     for path in order {
         let place = target.join(&path);
         keep_length(job.disk, &new.join(&path), &place)
@@ -551,8 +559,8 @@ fn move_files(
 
 /// Makes a new leaf at least as long as the one that it replaces, by a hole: after a kill the
 /// old metadata may still stand beside it, and must find its bytes.
-fn keep_length(disk: Disk<'_>, new: &Path, old: &Path) -> io::Result<()> {
-    if new.extension().is_none_or(|suffix| suffix != "memmap") {
+pub(crate) fn keep_length(disk: Disk<'_>, new: &Path, old: &Path) -> io::Result<()> {
+    if old.extension().is_none_or(|suffix| suffix != "memmap") {
         return Ok(());
     }
     let (Ok(new_length), Ok(old_length)) = (
@@ -564,7 +572,7 @@ fn keep_length(disk: Disk<'_>, new: &Path, old: &Path) -> io::Result<()> {
     if old_length <= new_length {
         return Ok(());
     }
-    let file = fs::File::options().write(true).open(new)?;
+    let file = disk.open(new, OFlags::WRONLY)?;
     let modified_ns = modified_ns(&file.metadata()?);
     disk.set_length(&file, old_length)?;
     disk.set_modified(&file, modified_ns)

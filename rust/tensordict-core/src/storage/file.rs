@@ -31,6 +31,7 @@ use indexmap::IndexMap;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
+use super::io::Disk;
 use super::job::Job;
 use super::source::{Source, UNIT_BYTES};
 use super::sums::{BLOCK_BYTES, Sum, Summer};
@@ -41,7 +42,7 @@ use super::{StorageError, StorageResult};
 const SLAB_LIMIT: u64 = 1 << 20;
 
 /// Bytes that are summed, then written: half of what the nearer caches of a core hold.
-const PIECE_BYTES: usize = 512 << 10;
+pub(crate) const PIECE_BYTES: usize = 512 << 10;
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(PIECE_BYTES));
 
 /// Bytes that belong at an offset of a file.
@@ -311,7 +312,7 @@ impl<'w> FileSet<'w> {
     pub fn new(job: Job<'w>, targets: &[PathBuf]) -> StorageResult<Self> {
         let targets: Vec<PathBuf> = targets
             .iter()
-            .map(|target| resolve_file(target))
+            .map(|target| resolve_file(job.disk, target))
             .collect::<StorageResult<_>>()?;
         // One work directory for the files of a folder. It has the name of the last of them, the index,
         // by which the next save finds it: shards can have other names each time.
@@ -365,7 +366,7 @@ impl<'w> FileSet<'w> {
     /// # Errors
     /// It is a directory.
     pub fn redirect(&mut self, number: usize, target: &Path) -> StorageResult<()> {
-        self.made[number].1 = resolve_file(target)?;
+        self.made[number].1 = resolve_file(self.job.disk, target)?;
         Ok(())
     }
 
@@ -403,7 +404,7 @@ impl<'w> FileSet<'w> {
 }
 
 /// The file that a name leads to, now or once it is made. Directories above it are made.
-fn resolve_file(target: &Path) -> StorageResult<PathBuf> {
+fn resolve_file(disk: Disk<'_>, target: &Path) -> StorageResult<PathBuf> {
     let refused = |source| StorageError::io(target, source);
     let absolute = std::path::absolute(target).map_err(refused)?;
     match fs::symlink_metadata(&absolute) {
@@ -411,7 +412,7 @@ fn resolve_file(target: &Path) -> StorageResult<PathBuf> {
             let path = match fs::canonicalize(&absolute) {
                 Err(_) if fs::symlink_metadata(&absolute).is_err() => {
                     // Another save removed it meanwhile, as a shard that is left over.
-                    return resolve_file(&absolute);
+                    return resolve_file(disk, &absolute);
                 }
                 path => path.map_err(refused)?,
             };
@@ -424,7 +425,8 @@ fn resolve_file(target: &Path) -> StorageResult<PathBuf> {
             let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
                 return Err(refused(error));
             };
-            fs::create_dir_all(parent).map_err(|source| StorageError::io(parent, source))?;
+            disk.make_directories(parent)
+                .map_err(|source| StorageError::io(parent, source))?;
             Ok(fs::canonicalize(parent).map_err(refused)?.join(name))
         }
         Err(error) => Err(refused(error)),

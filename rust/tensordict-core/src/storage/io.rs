@@ -11,12 +11,12 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, futimens, linkat,
-    openat, renameat_with,
+    openat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -201,6 +201,56 @@ impl Disk<'_> {
         self.call(Call::MakeDirectory, |_| fs::create_dir(path))
     }
 
+    /// Opens a file by its path.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn open(self, path: &Path, flags: OFlags) -> io::Result<File> {
+        self.open_at(CWD, path, flags | OFlags::CLOEXEC)
+    }
+
+    /// Makes a directory and those above it, where they are missing: those that were made, the
+    /// outermost first.
+    ///
+    /// # Errors
+    /// The operating system refuses. None is made then.
+    pub fn make_directories(self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut missing = vec![path];
+        let mut made = Vec::new();
+        while let Some(&next) = missing.last() {
+            let parent = next
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            match (self.make_directory(next), parent) {
+                (Err(error), _)
+                    if error.kind() == io::ErrorKind::AlreadyExists && next.is_dir() =>
+                {
+                    missing.pop();
+                }
+                (Err(error), Some(parent)) if error.kind() == io::ErrorKind::NotFound => {
+                    missing.push(parent);
+                }
+                (Err(error), _) => {
+                    self.remove_empty(&made);
+                    return Err(error);
+                }
+                (Ok(()), _) => {
+                    made.push(next.to_path_buf());
+                    missing.pop();
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    /// Removes directories, the last first, as far as nothing is in them.
+    pub(crate) fn remove_empty(self, directories: &[PathBuf]) {
+        for directory in directories.iter().rev() {
+            // Somebody may have put something there meanwhile.
+            let _ = self.remove_directory(directory);
+        }
+    }
+
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
@@ -262,6 +312,19 @@ impl Disk<'_> {
         Ok(filled)
     }
 
+    /// The bytes of a small file.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn read(self, path: &Path) -> io::Result<Vec<u8>> {
+        let file = self.open(path, OFlags::RDONLY)?;
+        let length = usize::try_from(file.metadata()?.len()).map_err(|_| Errno::FBIG)?;
+        let mut bytes = vec![0; length];
+        let read = self.read_at_most(&file, &mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok(bytes)
+    }
+
     /// Renames, with the flags of `renameat2`: replace nothing, or exchange.
     ///
     /// # Errors
@@ -302,6 +365,24 @@ impl Disk<'_> {
     /// The operating system refuses.
     pub fn remove_file(self, path: &Path) -> io::Result<()> {
         self.call(Call::Remove, |_| fs::remove_file(path))
+    }
+
+    /// Removes a file, in an open directory.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn remove_at(self, directory: BorrowedFd<'_>, name: impl AsRef<OsStr>) -> io::Result<()> {
+        self.call(Call::Remove, |_| {
+            Ok(unlinkat(directory, name.as_ref(), AtFlags::empty())?)
+        })
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// The operating system refuses; something is in it.
+    pub fn remove_directory(self, path: &Path) -> io::Result<()> {
+        self.call(Call::Remove, |_| fs::remove_dir(path))
     }
 
     /// Removes a directory with all that it holds.

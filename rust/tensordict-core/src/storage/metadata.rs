@@ -17,8 +17,9 @@ use std::path::Path;
 use foldhash::quality::RandomState;
 use smallvec::SmallVec;
 
+use super::io::Disk;
 use super::json::{self, Reader, SyntaxError, Value};
-use super::sparse::replace_file;
+use super::replace::replace_file;
 use super::{FORMAT_VERSION, METADATA_FILE, Named, StorageError, StorageResult, dtype};
 
 /// The text of the class of dense collections.
@@ -366,7 +367,7 @@ fn level_of(path: &Path, fields: Fields) -> StorageResult<LevelMeta> {
 ///
 /// # Errors
 /// The key is reserved; the file is damaged or cannot be written.
-pub fn add_entry(directory: &Path, key: &str, entry: &Entry) -> StorageResult<()> {
+pub fn add_entry(disk: Disk<'_>, directory: &Path, key: &str, entry: &Entry) -> StorageResult<()> {
     if is_reserved(key) {
         return Err(StorageError::ReservedKey {
             key: format!("'{key}'"),
@@ -379,7 +380,7 @@ pub fn add_entry(directory: &Path, key: &str, entry: &Entry) -> StorageResult<()
         return Err(damaged(&path, "", "it holds no JSON object"));
     };
     fields.insert(key.to_owned(), entry_value(entry));
-    replace_file(&path, value.to_text().as_bytes())
+    replace_file(disk, &path, value.to_text().as_bytes())
 }
 
 fn damaged(path: &Path, key: &str, reason: &str) -> StorageError {

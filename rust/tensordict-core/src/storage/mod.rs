@@ -28,6 +28,7 @@ pub mod names;
 pub mod plan;
 pub mod read;
 pub mod region;
+pub mod replace;
 pub mod safetensors;
 pub mod source;
 pub mod sparse;

@@ -247,6 +247,18 @@ impl Plan {
         });
     }
 
+    /// All files, each with its number, in an order in which they can take their places one by one: the
+    /// metadata after what it names, and so the root's at the very end.
+    pub(crate) fn files_root_last(&self) -> Vec<(usize, &PlannedFile)> {
+        let mut files: Vec<_> = self.files.iter().enumerate().collect();
+        files.sort_by_key(|(_, file)| {
+            // A level is opened after the one that it is in, but is closed before or after.
+            let is_metadata = file.name == METADATA_FILE;
+            is_metadata.then_some(std::cmp::Reverse(file.level))
+        });
+        files
+    }
+
     /// The file of a leaf, relative to the root. A leaf of no bytes has none, and would be here.
     #[must_use]
     pub fn leaf_path(&self, leaf: usize) -> PathBuf {

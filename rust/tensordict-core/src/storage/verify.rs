@@ -10,7 +10,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use rustix::fs::OFlags;
+
 use super::io::Disk;
+use super::job::Job;
 use super::json::Value;
 use super::map::{FileIdentity, Root};
 use super::metadata;
@@ -493,7 +496,7 @@ impl Walk<'_> {
 ///
 /// # Errors
 /// A file is missing or too short; the operating system refuses.
-pub fn seal(root: &Path, threads: usize) -> StorageResult<Sums> {
+pub fn seal(job: &Job<'_>, root: &Path) -> StorageResult<Sums> {
     let opened = Root::open_path(root).map_err(|source| StorageError::io(root, source))?;
     let mut walk = Walk {
         root: &opened,
@@ -501,10 +504,10 @@ pub fn seal(root: &Path, threads: usize) -> StorageResult<Sums> {
     };
     walk.all()?;
     let found: Vec<OnceLock<FileSum>> = walk.files.iter().map(|_| OnceLock::new()).collect();
-    threads::for_each(walk.files.len(), thread_count(threads), |number| {
+    threads::for_each(walk.files.len(), thread_count(job.threads), |number| {
         let named = &walk.files[number];
         let path = root.join(&named.name);
-        let sum = seal_file(&path, named.least)
+        let sum = seal_file(job.disk, &path, named.least)
             .map_err(|source| StorageError::io_of(named.key.clone(), &path, source))?;
         // Each number is given out once.
         let _ = found[number].set(sum);
@@ -516,19 +519,23 @@ pub fn seal(root: &Path, threads: usize) -> StorageResult<Sums> {
             sums.files.insert(named.name, sum);
         }
     }
-    super::sparse::replace_file(&root.join(SUMS_FILE), sums.to_text().as_bytes())?;
+    super::replace::replace_file(job.disk, &root.join(SUMS_FILE), sums.to_text().as_bytes())?;
     Ok(sums)
 }
 
-fn seal_file(path: &Path, least: u64) -> io::Result<FileSum> {
-    let file = File::open(path)?;
+fn seal_file(disk: Disk<'_>, path: &Path, least: u64) -> io::Result<FileSum> {
+    // Nothing is waited for, should it be a pipe.
+    let file = disk.open(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
     let too_short = "the file is shorter than its shape and dtype need";
     // Bytes that were stored through a mapping are written back first: from then on the next
     // store gives the file a new time, which a store to a page that waits to be written does not.
-    Disk::REAL.sync(&file)?;
+    disk.sync(&file)?;
     let stamp = sums::stamp();
-    if let Ok(writable) = File::options().write(true).open(path) {
-        Disk::REAL.set_modified(&writable, stamp)?;
+    if let Ok(writable) = disk.open(path, OFlags::WRONLY) {
+        disk.set_modified(&writable, stamp)?;
     }
     let before = file.metadata()?;
     if before.len() < least {
@@ -540,7 +547,7 @@ fn seal_file(path: &Path, least: u64) -> io::Result<FileSum> {
     while at < before.len() {
         let left = usize::try_from(before.len() - at).unwrap_or(usize::MAX);
         let block = &mut buffer[..left.min(BLOCK_BYTES)];
-        Disk::REAL.read_exact_at(&file, block, at)?;
+        disk.read_exact_at(&file, block, at)?;
         summer.update(block);
         at += block.len() as u64;
     }

@@ -5,20 +5,45 @@
 //! at which it began. So the next save to the same target can tell whether the owner is
 //! gone, and deletes what it left. A lock on the directory says the same across namespaces; alone it
 //! would not do, since a forked child inherits it.
+//!
+//! A single small file ([`NewFile`]) is made in the same place, without a directory of its own.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, openat};
 use rustix::io::Errno;
 
 use super::io::Disk;
 use super::{StorageError, StorageResult};
 
-/// The name of a work directory inside of its target.
-pub(crate) const INSIDE: &str = ".tdtmp";
+use std::os::unix::fs::MetadataExt;
+
+/// The name of a work directory inside of its target, and the end of the names of all others.
+const INSIDE: &str = ".tdtmp";
+
+/// Whether a directory of this name is one that work directories are in.
+pub(crate) fn is_area(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(INSIDE)
+}
+
+/// Where the work directories beside a target are.
+fn area_beside(target: &Path) -> PathBuf {
+    let name = target.file_name().unwrap_or_default();
+    // A name that is as long as can be leaves no room for more.
+    let name: String = name.to_string_lossy().chars().take(50).collect();
+    target.with_file_name(format!(".{name}{INSIDE}"))
+}
+
+/// A name in an area that nothing else has, which tells who owns it.
+fn owned_path(area: &Path) -> PathBuf {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    area.join(format!("{}-{count}", Owner::this().to_name()))
+}
 
 /// A directory to write a save in. Dropped, it is deleted with what it holds.
 #[derive(Debug)]
@@ -33,10 +58,7 @@ pub(crate) struct WorkArea<'i> {
 impl<'i> WorkArea<'i> {
     /// A directory beside `target`.
     pub(crate) fn beside(disk: Disk<'i>, target: &Path) -> StorageResult<Self> {
-        let name = target.file_name().unwrap_or_default();
-        // A name that is as long as can be leaves no room for more.
-        let name: String = name.to_string_lossy().chars().take(50).collect();
-        Self::create(disk, &target.with_file_name(format!(".{name}.tdtmp")))
+        Self::create(disk, &area_beside(target))
     }
 
     /// A directory inside `target`.
@@ -52,7 +74,7 @@ impl<'i> WorkArea<'i> {
                 Ok(None) => {}
                 Err(source) => {
                     // Where nothing else is in it.
-                    let _ = fs::remove_dir(area);
+                    let _ = disk.remove_directory(area);
                     return Err(StorageError::io(area, source));
                 }
             }
@@ -61,9 +83,7 @@ impl<'i> WorkArea<'i> {
 
     /// None where another save swept the directory before it was locked.
     fn try_create(disk: Disk<'i>, area: &Path) -> io::Result<Option<Self>> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let owned = area.join(format!("{}-{count}", Owner::this().to_name()));
+        let owned = owned_path(area);
         match disk.make_directory(area) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
@@ -82,7 +102,7 @@ impl<'i> WorkArea<'i> {
         let lock = match disk.open_directory(&owned) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
-                let _ = fs::remove_dir(&owned);
+                let _ = disk.remove_directory(&owned);
                 return Err(error);
             }
             Ok(lock) => File::from(lock),
@@ -121,8 +141,103 @@ impl Drop for WorkArea<'_> {
     fn drop(&mut self) {
         // What cannot be deleted now is swept by the next save.
         let _ = self.disk.remove_tree(&self.owned);
-        let _ = fs::remove_dir(&self.area);
+        let _ = self.disk.remove_directory(&self.area);
     }
+}
+
+/// A file that is made beside its target, to take its place in one step. Dropped before that, it is
+/// deleted.
+#[derive(Debug)]
+pub(crate) struct NewFile<'i> {
+    disk: Disk<'i>,
+    area: PathBuf,
+    path: PathBuf,
+    /// Held locked, and so not closed, until it has its name.
+    file: File,
+    is_in_place: bool,
+}
+
+impl<'i> NewFile<'i> {
+    /// An empty file beside `target`.
+    pub(crate) fn beside(disk: Disk<'i>, target: &Path) -> io::Result<Self> {
+        let area = area_beside(target);
+        loop {
+            match disk.make_directory(&area) {
+                // Mostly nothing is there, and then nothing is looked for.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => sweep(disk, &area),
+                made => made?,
+            }
+            match Self::try_create(disk, &area) {
+                Ok(Some(new)) => return Ok(new),
+                Ok(None) => {}
+                Err(error) => {
+                    // Where nothing else is in it.
+                    let _ = disk.remove_directory(&area);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// None where somebody removed the area, or swept the file before it was locked.
+    fn try_create(disk: Disk<'i>, area: &Path) -> io::Result<Option<Self>> {
+        let path = owned_path(area);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let file = match disk.open(&path, flags) {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound
+                ) =>
+            {
+                return Ok(None);
+            }
+            opened => opened?,
+        };
+        let new = Self {
+            disk,
+            area: area.to_path_buf(),
+            path,
+            file,
+            is_in_place: false,
+        };
+        // Only a sweep can hold the lock. On a file system without locks the process decides.
+        let is_swept = flock(&new.file, FlockOperation::NonBlockingLockExclusive)
+            == Err(Errno::WOULDBLOCK)
+            || new.file.metadata()?.nlink() == 0;
+        Ok((!is_swept).then_some(new))
+    }
+
+    /// The open file.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives the file the name `target`, and the permissions of the file that had it.
+    pub(crate) fn put_in_place(mut self, target: &Path) -> io::Result<()> {
+        if target.exists() {
+            self.disk.copy_permissions(target, &self.path)?;
+        }
+        self.disk.rename(&self.path, target, RenameFlags::empty())?;
+        self.is_in_place = true;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        // What cannot be deleted now is swept by the next save.
+        if !self.is_in_place {
+            let _ = self.disk.remove_file(&self.path);
+        }
+        let _ = self.disk.remove_directory(&self.area);
+    }
+}
+
+/// Deletes the work directories whose owner is gone, and the area itself where nothing is left in it.
+pub(crate) fn sweep_area(disk: Disk<'_>, area: &Path) {
+    sweep(disk, area);
+    let _ = disk.remove_directory(area);
 }
 
 /// Deletes the work directories whose owner is gone.
@@ -132,7 +247,9 @@ fn sweep(disk: Disk<'_>, area: &Path) {
     };
     for entry in entries.flatten() {
         let path = entry.path();
-        let Ok(directory) = File::open(&path) else {
+        // Nothing is waited for, should it be a pipe.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(opened) = openat(CWD, &path, flags, Mode::empty()) else {
             continue;
         };
         let name = entry.file_name();
@@ -145,12 +262,15 @@ fn sweep(disk: Disk<'_>, area: &Path) {
             Some(State::Gone) => true,
             // Of another machine or namespace, or of older versions.
             Some(State::Unknown) | None => {
-                flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
+                flock(&opened, FlockOperation::NonBlockingLockExclusive).is_ok()
             }
         };
         if is_gone {
             // What cannot be deleted stays for the next sweep.
-            let _ = disk.remove_tree(&path);
+            let _ = match entry.file_type() {
+                Ok(kind) if kind.is_dir() => disk.remove_tree(&path),
+                _ => disk.remove_file(&path),
+            };
         }
     }
 }
@@ -175,9 +295,20 @@ enum State {
 }
 
 impl Owner {
+    /// This process. What was found out once is kept for the thread, and is of no use to a child that
+    /// is forked, which is another process.
     fn this() -> Self {
-        // Read anew each time: a forked child is another process.
+        thread_local! {
+            static KNOWN: RefCell<Option<Owner>> = const { RefCell::new(None) };
+        }
         let process = std::process::id();
+        KNOWN.with_borrow_mut(|known| match known {
+            Some(owner) if owner.process == process => owner.clone(),
+            _ => known.insert(Self::find(process)).clone(),
+        })
+    }
+
+    fn find(process: u32) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self {
             boot: boot
@@ -284,5 +415,49 @@ mod tests {
         assert!(first.owned.exists() && second.owned.exists());
         drop((first, second));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn test_files_of_the_dead_are_swept_and_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("x");
+        let area = folder.path().join(".x.tdtmp");
+        fs::create_dir(&area).unwrap();
+        let mut dead = Owner::this();
+        dead.began += 1;
+        let left = area.join(format!("{}-0", dead.to_name()));
+        fs::write(&left, "half of it").unwrap();
+        let first = NewFile::beside(Disk::REAL, &target).unwrap();
+        assert!(!left.exists());
+        // That of a process that runs in another namespace is locked.
+        let mut other = Owner::this();
+        other.namespace += 1;
+        let foreign = area.join(format!("{}-0", other.to_name()));
+        let held = File::create_new(&foreign).unwrap();
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        let second = NewFile::beside(Disk::REAL, &target).unwrap();
+        assert!(first.path.exists() && second.path.exists() && foreign.exists());
+        drop(held);
+        second.put_in_place(&target).unwrap();
+        drop(first);
+        drop(NewFile::beside(Disk::REAL, &target).unwrap());
+        let names: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["x"]);
+    }
+
+    #[test]
+    fn test_a_new_file_keeps_the_permissions_of_the_old() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("x");
+        fs::write(&target, "old").unwrap();
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
+        let new = NewFile::beside(Disk::REAL, &target).unwrap();
+        new.put_in_place(&target).unwrap();
+        let metadata = fs::metadata(&target).unwrap();
+        assert_eq!((metadata.len(), metadata.mode() & 0o777), (0, 0o640));
     }
 }

@@ -6,14 +6,12 @@
 //! A small file is opened relative to its directory, written, mapped and closed. Sums are taken
 //! of each block just before it is written, while it comes into the cache.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
 
@@ -22,7 +20,8 @@ use super::job::Job;
 use super::map::{FileIdentity, Mapping, no_mapping};
 use super::plan::{Content, FileContent, Plan, PlannedFile, PlannedLeaf};
 use super::region::Region;
-use super::source::{Source, UNIT_BYTES};
+use super::replace::replace_at;
+use super::source::Source;
 use super::sums::{FileSum, Sum, Summer, Sums};
 use super::{StorageError, StorageResult, thread_count, threads};
 
@@ -45,7 +44,8 @@ pub struct WrittenLeaves {
     pub sums: Sums,
 }
 
-/// Whether files are new, or may be there and are written over.
+/// Whether files are new, or may be there: then leaves are written over, and the small files beside
+/// them are replaced, metadata last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     New,
@@ -68,7 +68,7 @@ pub(crate) fn write(
     is_mapped: bool,
 ) -> StorageResult<WrittenLeaves> {
     assert!(plan.is_complete(), "a level of the plan has no metadata");
-    let (tasks, bytes) = tasks(plan);
+    let (tasks, bytes) = tasks(plan, place);
     job.progress.expect(bytes);
     let writer = Writer {
         job,
@@ -88,6 +88,9 @@ pub(crate) fn write(
     threads::for_each(tasks.len(), threads, |task| {
         writer.batch(tasks[task].clone())
     })?;
+    if place == Place::Existing {
+        writer.replace_others()?;
+    }
     let mut sums = Sums::new();
     if job.has_sums {
         sums.files.reserve(plan.files.len());
@@ -109,8 +112,8 @@ pub(crate) fn write(
     })
 }
 
-/// The files of the plan in tasks, the largest first, and the bytes of all.
-fn tasks(plan: &Plan) -> (Vec<Range<usize>>, u64) {
+/// The files of the plan in tasks, the largest first, and the bytes of all. What is replaced is in none.
+fn tasks(plan: &Plan, place: Place) -> (Vec<Range<usize>>, u64) {
     let mut large = Vec::new();
     let mut small: Vec<Range<usize>> = Vec::new();
     let mut bytes_of_all = 0;
@@ -118,6 +121,9 @@ fn tasks(plan: &Plan) -> (Vec<Range<usize>>, u64) {
     for (index, file) in plan.files.iter().enumerate() {
         let bytes = file_bytes(plan, file);
         bytes_of_all += bytes;
+        if place == Place::Existing && matches!(file.content, FileContent::Bytes(_)) {
+            continue;
+        }
         if bytes >= LARGE_BYTES {
             large.push((bytes, index..index + 1));
             continue;
@@ -238,9 +244,6 @@ impl Writer<'_> {
             }
         };
         pour(self.job, &file, 0, source, bounce, take, &failed)?;
-        if leaf.is_none() && self.place == Place::Existing {
-            disk.set_length(&file, source.len()).map_err(failed)?;
-        }
         if self.job.has_sums {
             disk.set_modified(&file, self.job.stamp_ns)
                 .map_err(failed)?;
@@ -258,6 +261,24 @@ impl Writer<'_> {
 }
 
 impl Writer<'_> {
+    /// Replaces the files that are no leaves.
+    fn replace_others(&self) -> StorageResult<()> {
+        let job = self.job;
+        for (number, file) in self.plan.files_root_last() {
+            let FileContent::Bytes(bytes) = &file.content else {
+                continue;
+            };
+            let path = self.root.join(self.plan.file_path(file));
+            replace_at(job.disk, &path, bytes, job.has_sums.then_some(job.stamp_ns))?;
+            if job.has_sums {
+                // Nobody else writes this file.
+                let _ = self.sums[number].set(Sum::of(bytes));
+            }
+            job.progress.advance(bytes.len() as u64)?;
+        }
+        Ok(())
+    }
+
     /// Gives the file `wanted` a name in `directory`; whether it has it. The file at `path` can be that
     /// of another save by now, which is not linked.
     fn link(
@@ -274,7 +295,7 @@ impl Writer<'_> {
             return true;
         }
         // Where it cannot be removed, making the file fails, and says so.
-        let _ = rustix::fs::unlinkat(directory, name, rustix::fs::AtFlags::empty());
+        let _ = self.job.disk.remove_at(directory, name);
         false
     }
 }
@@ -307,7 +328,7 @@ pub(crate) fn sync(job: &Job<'_>, plan: &Plan, root: &Path, others: &[&str]) -> 
     paths.extend(others.iter().map(|name| root.join(name)));
     threads::for_each(paths.len(), thread_count(job.threads), |number| {
         let path = &paths[number];
-        let file = File::open(path).map_err(refused(path))?;
+        let file = disk.open(path, OFlags::RDONLY).map_err(refused(path))?;
         disk.sync(&file).map_err(refused(path))
     })?;
     for level in &plan.levels {
@@ -316,53 +337,4 @@ pub(crate) fn sync(job: &Job<'_>, plan: &Plan, root: &Path, others: &[&str]) -> 
         disk.sync(&directory).map_err(refused(&path))?;
     }
     Ok(())
-}
-
-/// Writes one file in one step: to a temporary name beside `path`, then renamed. The bytes of
-/// `memory` are repeated until there are `length`.
-///
-/// # Errors
-/// The operating system refuses; `path` is then as it was.
-pub fn write_file(path: &Path, memory: Region, length: u64) -> StorageResult<Option<Mapping>> {
-    let temporary = temporary_path(path);
-    let written = (|| -> io::Result<_> {
-        if memory.is_empty() && length > 0 {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput));
-        }
-        let mut options = OpenOptions::new();
-        let file = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&temporary)?;
-        let mut offset = 0;
-        while offset < length {
-            let left = usize::try_from(length - offset).unwrap_or(usize::MAX);
-            let unit = memory.len().min(UNIT_BYTES).min(left);
-            let start = usize::try_from(offset % memory.len() as u64).unwrap_or(0);
-            let unit = unit.min(memory.len() - start);
-            file.write_all_at(&memory.bytes()[start..start + unit], offset)?;
-            offset += unit as u64;
-        }
-        let mapped = usize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let mapping = match mapped {
-            0 => None,
-            _ => Some(Mapping::new(&file, &file.metadata()?, mapped, true)?),
-        };
-        fs::rename(&temporary, path)?;
-        Ok(mapping)
-    })();
-    written.map_err(|source| {
-        // The error that matters is the first one.
-        let _ = fs::remove_file(&temporary);
-        StorageError::io(path, source)
-    })
-}
-
-/// A name beside `path` that no other call of this process uses, and that readers ignore.
-pub(crate) fn temporary_path(path: &Path) -> PathBuf {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    path.with_file_name(format!(".tdtmp-{}-{count}", std::process::id()))
 }

@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
+use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::verify;
 
 use super::exception;
@@ -39,7 +40,14 @@ fn verify_save(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<Fo
 #[pyfunction]
 #[pyo3(signature = (path, num_threads))]
 fn seal_tree(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<usize> {
-    let sums = py.detach(|| verify::seal(&path, num_threads));
+    let progress = Progress::default();
+    let sums = py.detach(|| {
+        let job = Job {
+            threads: num_threads,
+            ..Job::new(&progress)
+        };
+        verify::seal(&job, &path)
+    });
     Ok(sums.map_err(|error| exception(py, &error))?.files.len())
 }
 

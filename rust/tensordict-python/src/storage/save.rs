@@ -15,13 +15,14 @@ use pyo3::types::{PyDict, PyList, PyString, PyType};
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict_core::storage::archive::Written;
 use tensordict_core::storage::commit::SaveOptions;
+use tensordict_core::storage::io::Disk;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::map::{FileIdentity, Mapping};
 use tensordict_core::storage::metadata::{Entry, LeafMeta, LevelFields, Shape};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::{Signs, Source};
-use tensordict_core::storage::{archive, commit, metadata, names, sparse, write};
+use tensordict_core::storage::{archive, commit, metadata, names, replace, sparse};
 
 use super::archive::{OpenArchive, written_tensors};
 use super::dlpack::{self, Memory};
@@ -638,7 +639,7 @@ fn write_file<'py>(
     let memory = required_memory(source)?;
     // SAFETY: the caller's reference holds the tensor, and with it its memory, during the call.
     let region = unsafe { Region::new(memory.pointer, memory.num_bytes) };
-    let written = py.detach(|| write::write_file(&path, region, length));
+    let written = py.detach(|| replace::write_file(Disk::REAL, &path, region, length));
     let mapping = written.map_err(|error| exception(py, &error))?;
     mapped_tensor(py, mapping, &path, dtype, &shape, None)
 }
@@ -653,7 +654,7 @@ fn create_file<'py>(
     shape: Vec<i64>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let length = num_bytes(dtype, &shape)?;
-    let made = py.detach(|| sparse::create_file(&path, length));
+    let made = py.detach(|| sparse::create_file(Disk::REAL, &path, length));
     let mapping = made.map_err(|error| exception(py, &error))?;
     mapped_tensor(py, mapping, &path, dtype, &shape, None)
 }
@@ -684,7 +685,7 @@ fn add_metadata(
             ));
         }
     };
-    metadata::add_entry(&directory, &key, &entry).map_err(|error| exception(py, &error))
+    metadata::add_entry(Disk::REAL, &directory, &key, &entry).map_err(|error| exception(py, &error))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -60,12 +60,13 @@ impl Method {
         }
     }
 
-    /// Compresses what `feed` writes.
+    /// Compresses what `feed` writes; `refused` makes its error of one of the compression.
     ///
     /// # Errors
     /// Those of `feed`.
-    pub(super) fn compress<E: From<io::Error>>(
+    pub(super) fn compress<E>(
         self,
+        refused: impl Fn(io::Error) -> E,
         feed: impl FnOnce(&mut dyn Write) -> Result<(), E>,
     ) -> Result<Vec<u8>, E> {
         let mut out = Vec::new();
@@ -78,21 +79,22 @@ impl Method {
                 let level = flate2::Compression::new(level);
                 let mut encoder = flate2::write::DeflateEncoder::new(out, level);
                 feed(&mut encoder)?;
-                Ok(encoder.finish()?)
+                encoder.finish().map_err(refused)
             }
             Self::Bzip2(level) => {
                 let level = bzip2::Compression::new(level);
                 let mut encoder = bzip2::write::BzEncoder::new(out, level);
                 feed(&mut encoder)?;
-                Ok(encoder.finish()?)
+                encoder.finish().map_err(refused)
             }
             Self::Lzma => {
                 let options = LzmaOptions::with_preset(6);
                 out.extend([9, 4, 5, 0, options.get_props()]);
                 out.extend(options.dict_size.to_le_bytes());
-                let mut encoder = LzmaWriter::new_no_header(out, &options, true)?;
+                let encoder = LzmaWriter::new_no_header(out, &options, true);
+                let mut encoder = encoder.map_err(&refused)?;
                 feed(&mut encoder)?;
-                Ok(encoder.finish()?)
+                encoder.finish().map_err(refused)
             }
         }
     }
@@ -146,7 +148,8 @@ mod tests {
             Method::Lzma,
         ] {
             for bytes in [&bytes[..], &bytes[..1], &[]] {
-                let packed = method.compress(|out| out.write_all(bytes)).unwrap();
+                let packed = method.compress(|error| error, |out| out.write_all(bytes));
+                let packed = packed.unwrap();
                 let mut read = Vec::new();
                 let mut reader = method
                     .decompress(packed.as_slice(), bytes.len() as u64)

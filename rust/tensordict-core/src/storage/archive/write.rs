@@ -4,21 +4,25 @@
 //! headers, are put together in slabs and written with one call; large ones are written from the
 //! tensor's memory, and their headers, which need the checksum, after them.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::RenameFlags;
+use rustix::fs::{OFlags, RenameFlags};
 
-use super::super::file::{FileWriter, Segment, combine_crc32, next_crc32, save_file};
+use super::super::commit::{keep_length, refuse_symlink};
+use super::super::file::{FileWriter, PIECE_BYTES, Segment, combine_crc32, next_crc32, save_file};
+use super::super::io::Disk;
 use super::super::job::Job;
-use super::super::map::{MapRequest, Mapping, Mode, open as open_mapping};
+use super::super::map::Mapping;
 use super::super::plan::{Content, FileContent, Plan};
 use super::super::region::Region;
+use super::super::replace::replace_file;
 use super::super::source::{Source, UNIT_BYTES};
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer, Sums};
-use super::super::work::WorkArea;
+use super::super::work::{WorkArea, is_area};
 use super::super::{METADATA_FILE, StorageError, StorageResult, thread_count, threads};
 use super::read::{Archive, is_directory, sum_of};
 use super::{
@@ -159,9 +163,7 @@ pub fn create(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Writte
 /// As [`save`]; `source` is no saved directory, or `target` is in it.
 pub fn pack(job: &Job<'_>, source: &Path, target: &Path, method: Method) -> StorageResult<()> {
     refuse_directory(target)?;
-    let mut entries = Vec::new();
-    collect(source, "", &mut entries)?;
-    write_archive(job, target, entries, method, |_, _| Ok(()))
+    write_archive(job, target, collect(source)?, method, |_, _| Ok(()))
 }
 
 fn refuse_directory(target: &Path) -> StorageResult<()> {
@@ -219,35 +221,44 @@ fn order(name: &str) -> Vec<(u8, String)> {
     parts
 }
 
-fn collect(directory: &Path, prefix: &str, entries: &mut Vec<NewEntry>) -> StorageResult<()> {
-    let refused = |source: io::Error| StorageError::io(directory, source);
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).map_err(refused)? {
-        let entry = entry.map_err(refused)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let metadata = fs::metadata(entry.path()).map_err(refused)?;
-        found.push((name, entry.path(), metadata));
-    }
-    found.sort_by(|left, right| {
-        let place = |name: &str, is_dir| (is_dir, name != METADATA_FILE, name.to_owned());
-        place(&left.0, left.2.is_dir()).cmp(&place(&right.0, right.2.is_dir()))
-    });
-    for (name, path, metadata) in found {
-        let full = format!("{prefix}{name}");
-        if metadata.is_dir() {
-            if name != super::super::work::INSIDE {
-                collect(&path, &format!("{full}/"), entries)?;
+/// The files of a directory and of those below it, in the order of archives.
+fn collect(source: &Path) -> StorageResult<Vec<NewEntry>> {
+    let mut entries = Vec::new();
+    // Those that wait are kept in a list, so that depth costs no stack.
+    let mut waiting = vec![(source.to_path_buf(), String::new())];
+    while let Some((directory, prefix)) = waiting.pop() {
+        let refused = |source: io::Error| StorageError::io(&directory, source);
+        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        for entry in fs::read_dir(&directory).map_err(refused)? {
+            let path = entry.map_err(refused)?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let Some(name) = name.map(str::to_owned) else {
+                let text = "names in archives are UTF-8, and this one is not";
+                let error = io::Error::new(io::ErrorKind::InvalidInput, text);
+                return Err(StorageError::io(path, error));
+            };
+            let metadata = fs::metadata(&path).map_err(|source| StorageError::io(&path, source))?;
+            let full = format!("{prefix}{name}");
+            if metadata.is_dir() {
+                if !is_area(&name) {
+                    directories.push((path, format!("{full}/")));
+                }
+            } else if metadata.is_file() && full != SUMS_FILE {
+                files.push((name != METADATA_FILE, full, path, metadata.len()));
             }
-        } else if metadata.is_file() && full != SUMS_FILE {
-            entries.push(NewEntry {
-                name: full,
-                key: String::new(),
-                leaf: None,
-                content: NewContent::File(path, metadata.len()),
-            });
         }
+        files.sort();
+        entries.extend(files.into_iter().map(|(_, name, path, length)| NewEntry {
+            name,
+            key: String::new(),
+            leaf: None,
+            content: NewContent::File(path, length),
+        }));
+        // The first is taken first.
+        directories.sort_by(|left, right| right.cmp(left));
+        waiting.extend(directories);
     }
-    Ok(())
+    Ok(entries)
 }
 
 /// Writes an archive; what `finish` makes of the file and its records.
@@ -319,12 +330,14 @@ impl Out<'_, '_> {
     }
 
     fn window(&mut self, entries: Vec<NewEntry>, method: Method) -> StorageResult<()> {
-        // Mappings of files, which live until their bytes are written.
-        let mut mapped = Vec::new();
         let mut ready: Vec<(NewEntry, Method)> = Vec::with_capacity(entries.len());
         for mut entry in entries {
-            if let NewContent::File(path, length) = &entry.content {
-                entry.content = read_file(path, *length, &mut mapped)?;
+            if let NewContent::File(path, length) = &entry.content
+                && *length < SLAB_LIMIT
+            {
+                let bytes = self.job.disk.read(path);
+                let bytes = bytes.map_err(|source| StorageError::io(path, source))?;
+                entry.content = NewContent::Data(Source::Bytes(bytes));
             }
             let method = if is_leaf(&entry.name) {
                 method
@@ -340,14 +353,14 @@ impl Out<'_, '_> {
                 if *method != Method::Stored {
                     self.job.progress.check()?;
                     // Each number is given out once.
-                    let _ = packed[number].set(compress(entry, *method)?);
+                    let _ = packed[number].set(compress(self.job.disk, entry, *method)?);
                 }
                 Ok::<_, StorageError>(())
             })?;
         }
         for ((entry, method), packed) in ready.into_iter().zip(packed) {
             let length = entry.content.len();
-            let is_large = matches!(entry.content, NewContent::Data(_)) && length >= SLAB_LIMIT;
+            let is_large = !matches!(entry.content, NewContent::Zeros(_)) && length >= SLAB_LIMIT;
             match packed.into_inner() {
                 Some(packed) => self.add_packed(entry.name, method, packed)?,
                 // Large ones say themselves how far they are.
@@ -359,8 +372,6 @@ impl Out<'_, '_> {
             }
             self.job.progress.advance(length)?;
         }
-        // The slab may refer to nothing, but large entries were written from the mappings.
-        drop(mapped);
         Ok(())
     }
 
@@ -428,7 +439,13 @@ impl Out<'_, '_> {
                 self.records.push(record);
                 return Ok(());
             }
-            NewContent::File(..) => unreachable!("files are read before"),
+            NewContent::File(path, length) => {
+                self.flush()?;
+                let place = self.offset + header_bytes as u64;
+                let (crc32, sum) = self.copy_file(&path, length, place)?;
+                (record.crc32, record.sum) = (crc32, sum);
+                return self.end_large(record);
+            }
         };
         if length < SLAB_LIMIT {
             let start = self.slab.len();
@@ -457,12 +474,43 @@ impl Out<'_, '_> {
             let written = self.writer.write_large(&segment, &mut self.bounce)?;
             record.crc32 = written.crc32;
             record.sum = written.sum;
-            let header = local_header(&record, self.date);
-            self.writer.write_at(self.offset, &header)?;
-            self.offset += header_bytes as u64 + length;
+            return self.end_large(record);
         }
         self.records.push(record);
         Ok(())
+    }
+
+    /// Writes the header of an entry whose bytes are written, which is where the slab would begin.
+    fn end_large(&mut self, record: Record) -> StorageResult<()> {
+        let header = local_header(&record, self.date);
+        self.writer.write_at(self.offset, &header)?;
+        self.offset += record.header_bytes() as u64 + record.length;
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Copies the bytes of a file to an offset; their sums.
+    fn copy_file(&mut self, path: &Path, length: u64, place: u64) -> StorageResult<(u32, Sum)> {
+        let Job {
+            disk,
+            progress,
+            has_sums,
+            ..
+        } = *self.job;
+        let mut summer = Summer::default();
+        let mut crc32 = 0;
+        let mut place = place;
+        let writer = &*self.writer;
+        for_each_piece(disk, path, length, &mut self.bounce, |piece| {
+            if has_sums {
+                summer.update(piece);
+            }
+            crc32 = next_crc32(crc32, piece);
+            writer.write_at(place, piece)?;
+            place += piece.len() as u64;
+            progress.advance(piece.len() as u64)
+        })?;
+        Ok((crc32, summer.finish()))
     }
 
     /// Adds the sums of all entries so far, as an entry.
@@ -493,22 +541,26 @@ impl Out<'_, '_> {
     }
 }
 
-/// The content of a file: small ones are read, large ones mapped.
-fn read_file(path: &Path, length: u64, mapped: &mut Vec<Mapping>) -> StorageResult<NewContent> {
-    if length < SLAB_LIMIT {
-        let bytes = fs::read(path).map_err(|source| StorageError::io(path, source))?;
-        return Ok(NewContent::Data(Source::Bytes(bytes)));
+/// Shows the bytes of a file to `take`, piece by piece. A file that was cut meanwhile is an error, which
+/// it would not be through a mapping.
+fn for_each_piece(
+    disk: Disk<'_>,
+    path: &Path,
+    length: u64,
+    buffer: &mut Vec<u8>,
+    mut take: impl FnMut(&[u8]) -> StorageResult<()>,
+) -> StorageResult<()> {
+    let refused = |source: io::Error| StorageError::io(path, source);
+    let file = disk.open(path, OFlags::RDONLY).map_err(refused)?;
+    let mut at = 0;
+    while at < length {
+        let left = usize::try_from(length - at).unwrap_or(usize::MAX);
+        buffer.resize(left.min(PIECE_BYTES), 0);
+        disk.read_exact_at(&file, buffer, at).map_err(refused)?;
+        take(buffer)?;
+        at += buffer.len() as u64;
     }
-    let request = MapRequest {
-        path,
-        length,
-        root: None,
-    };
-    let mapping = open_mapping(&request, Mode::Private, &|| String::new())?;
-    // SAFETY: the caller holds the mapping until the bytes are written.
-    let region = unsafe { Region::new(mapping.as_mut_ptr(), mapping.len()) };
-    mapped.push(mapping);
-    Ok(NewContent::Data(Source::Memory(region)))
+    Ok(())
 }
 
 struct Packed {
@@ -517,27 +569,30 @@ struct Packed {
     sum: Sum,
 }
 
-fn compress(entry: &NewEntry, method: Method) -> StorageResult<Packed> {
+fn compress(disk: Disk<'_>, entry: &NewEntry, method: Method) -> StorageResult<Packed> {
     let mut summer = Summer::default();
     let mut crc32 = 0;
-    let failed = |source| StorageError::io_of(entry.key.clone(), Path::new(&entry.name), source);
-    let zeros;
-    let source = match &entry.content {
-        NewContent::Data(source) => source,
-        content => {
-            zeros = Source::Bytes(vec![0; usize::try_from(content.len()).unwrap_or(0)]);
-            &zeros
+    let refused = |source| StorageError::io_of(entry.key.clone(), Path::new(&entry.name), source);
+    let mut buffer = Vec::new();
+    let bytes = method.compress(refused, |out| {
+        let mut take = |piece: &[u8]| {
+            summer.update(piece);
+            crc32 = next_crc32(crc32, piece);
+            out.write_all(piece).map_err(refused)
+        };
+        match &entry.content {
+            NewContent::Data(source) => source.units(&mut buffer, |_, unit| take(unit)),
+            NewContent::File(path, length) => {
+                for_each_piece(disk, path, *length, &mut buffer, take)
+            }
+            NewContent::Zeros(length) => {
+                let zeros = Source::Bytes(vec![0; usize::try_from(*length).unwrap_or(0)]);
+                zeros.units(&mut buffer, |_, unit| take(unit))
+            }
         }
-    };
-    let bytes = method.compress(|out| {
-        source.units(&mut Vec::new(), |_, unit| {
-            summer.update(unit);
-            crc32 = next_crc32(crc32, unit);
-            out.write_all(unit)
-        })
-    });
+    })?;
     Ok(Packed {
-        bytes: bytes.map_err(failed)?,
+        bytes,
         crc32,
         sum: summer.finish(),
     })
@@ -732,7 +787,8 @@ fn dos_date(time_ns: i64) -> (u16, u16) {
 /// Writes the files of an archive into the directory `target`, over those that are there.
 ///
 /// # Errors
-/// The archive is damaged, or names a file outside of `target`; the operating system refuses.
+/// The archive is damaged, or names a file outside of `target`; the operating system refuses. A target
+/// that was not there is then not there.
 pub fn unpack(job: &Job<'_>, path: &Path, target: &Path) -> StorageResult<()> {
     let archive = Archive::open(path)?;
     for name in archive.entries().keys() {
@@ -743,58 +799,120 @@ pub fn unpack(job: &Job<'_>, path: &Path, target: &Path) -> StorageResult<()> {
             return Err(archive.damaged(name, "its name leads out of the directory"));
         }
     }
-    fs::create_dir_all(target).map_err(|source| StorageError::io(target, source))?;
-    let names: Vec<&String> = archive
-        .entries()
-        .keys()
-        .filter(|name| *name != SUMS_FILE)
-        .collect();
-    let mut directories: Vec<PathBuf> = names
-        .iter()
-        .filter_map(|name| target.join(name).parent().map(Path::to_path_buf))
-        .collect();
-    directories.sort();
-    directories.dedup();
-    for directory in &directories {
-        fs::create_dir_all(directory).map_err(|source| StorageError::io(directory, source))?;
+    let made = job.disk.make_directories(target);
+    let made = made.map_err(|source| StorageError::io(target, source))?;
+    let mut unpacking = Unpacking {
+        job,
+        archive: &archive,
+        target,
+        directories: made,
+        placed: Vec::new(),
+    };
+    let is_new = !unpacking.directories.is_empty();
+    let done = unpacking.run();
+    if done.is_err() && is_new {
+        for file in &unpacking.placed {
+            let _ = job.disk.remove_file(file);
+        }
     }
-    // What a process leaves here that is killed, the next one sweeps.
-    let work = WorkArea::inside(job.disk, target)?;
-    let found: Vec<OnceLock<Sum>> = names.iter().map(|_| OnceLock::new()).collect();
-    threads::for_each(names.len(), thread_count(job.threads), |number| {
-        let sum = unpack_entry(job, &archive, names[number], &work.numbered_path(number))?;
-        // Each number is given out once.
-        let _ = found[number].set(sum);
-        Ok::<_, StorageError>(())
-    })?;
-    // The root's metadata comes last: without it there is no save.
-    let (last, others): (Vec<usize>, Vec<usize>) =
-        (0..names.len()).partition(|&number| names[number] == METADATA_FILE);
-    for number in others.into_iter().chain(last) {
-        let place = target.join(names[number]);
-        job.disk
-            .rename(&work.numbered_path(number), &place, RenameFlags::empty())
+    if done.is_err() {
+        job.disk.remove_empty(&unpacking.directories);
+    }
+    done
+}
+
+struct Unpacking<'u> {
+    job: &'u Job<'u>,
+    archive: &'u Archive,
+    target: &'u Path,
+    /// Those that were made.
+    directories: Vec<PathBuf>,
+    /// The files that are in their places.
+    placed: Vec<PathBuf>,
+}
+
+impl Unpacking<'_> {
+    fn run(&mut self) -> StorageResult<()> {
+        let Self {
+            job,
+            archive,
+            target,
+            ..
+        } = *self;
+        let names: Vec<&String> = archive
+            .entries()
+            .keys()
+            .filter(|name| *name != SUMS_FILE)
+            .collect();
+        // What a process leaves here that is killed, the next one sweeps.
+        let work = WorkArea::inside(job.disk, target)?;
+        let found: Vec<OnceLock<Sum>> = names.iter().map(|_| OnceLock::new()).collect();
+        threads::for_each(names.len(), thread_count(job.threads), |number| {
+            let sum = unpack_entry(job, archive, names[number], &work.numbered_path(number))?;
+            // Each number is given out once.
+            let _ = found[number].set(sum);
+            Ok::<_, StorageError>(())
+        })?;
+        self.make_directories(&names)?;
+        // The root's metadata comes last: without it there is no save.
+        let (last, others): (Vec<usize>, Vec<usize>) =
+            (0..names.len()).partition(|&number| names[number] == METADATA_FILE);
+        for number in others {
+            self.place(&work.numbered_path(number), names[number])?;
+        }
+        let mut sums = Sums::new();
+        for (name, sum) in names.iter().zip(found) {
+            let modified_ns = job.stamp_ns;
+            let sum = sum.into_inner().unwrap_or_default();
+            sums.files
+                .insert((*name).clone(), FileSum { sum, modified_ns });
+        }
+        if job.has_sums {
+            let place = target.join(SUMS_FILE);
+            replace_file(job.disk, &place, sums.to_text().as_bytes())?;
+            self.placed.push(place);
+        }
+        for number in last {
+            self.place(&work.numbered_path(number), names[number])?;
+        }
+        Ok(())
+    }
+
+    /// Makes the directories that files go to, where they are missing.
+    fn make_directories(&mut self, names: &[&String]) -> StorageResult<()> {
+        let directories: BTreeSet<&Path> = names
+            .iter()
+            .flat_map(|name| Path::new(name.as_str()).ancestors().skip(1))
+            .filter(|directory| !directory.as_os_str().is_empty())
+            .collect();
+        // Those above come first in this order.
+        for directory in directories {
+            let path = self.target.join(directory);
+            refuse_symlink(&path)?;
+            let made = self.job.disk.make_directories(&path);
+            self.directories
+                .extend(made.map_err(|source| StorageError::io(&path, source))?);
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, from: &Path, name: &str) -> StorageResult<()> {
+        let place = self.target.join(name);
+        let disk = self.job.disk;
+        keep_length(disk, from, &place)
+            .and_then(|()| disk.rename(from, &place, RenameFlags::empty()))
             .map_err(|source| StorageError::io(&place, source))?;
+        self.placed.push(place);
+        Ok(())
     }
-    let mut sums = Sums::new();
-    for (name, sum) in names.into_iter().zip(found) {
-        let modified_ns = job.stamp_ns;
-        let sum = sum.into_inner().unwrap_or_default();
-        sums.files
-            .insert(name.clone(), FileSum { sum, modified_ns });
-    }
-    if job.has_sums {
-        let text = sums.to_text();
-        super::super::sparse::replace_file(&target.join(SUMS_FILE), text.as_bytes())?;
-    }
-    Ok(())
 }
 
 /// Writes an entry to the file `path`; its sum.
 fn unpack_entry(job: &Job<'_>, archive: &Archive, name: &str, path: &Path) -> StorageResult<Sum> {
     let entry = &archive.entries()[name];
     let refused = |source: io::Error| StorageError::io(path, source);
-    let file = File::create(path).map_err(refused)?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    let file = job.disk.open(path, flags).map_err(refused)?;
     let (mut at, mut failure) = (0, None);
     let mut summer = Summer::default();
     let crc32 = archive.stream(name, entry, |piece| {
@@ -824,9 +942,10 @@ fn unpack_entry(job: &Job<'_>, archive: &Archive, name: &str, path: &Path) -> St
 /// # Errors
 /// It is no archive; it is damaged in a way that stores do not explain; it is not writable.
 pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
-    let archive = Archive::open_writable(path)?;
-    let file = archive.file();
     let refused = |source: io::Error| StorageError::io(path, source);
+    let opened = job.disk.open(path, OFlags::RDWR).map_err(refused)?;
+    let archive = Archive::of_file(path, opened)?;
+    let file = archive.file();
     // Stores that wait in memory come first, so that a later one gives a newer time.
     job.disk.sync(file).map_err(refused)?;
     let old = archive.sums().unwrap_or_default();
@@ -857,12 +976,19 @@ pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
         generation: old.generation,
         ..Sums::default()
     };
-    for (name, found) in names.into_iter().zip(found) {
-        let (sum, crc32) = found.into_inner().unwrap_or_default();
+    let found: Vec<(Sum, u32)> = found
+        .into_iter()
+        .map(|found| found.into_inner().unwrap_or_default())
+        .collect();
+    // Nothing is written before all of it was looked at.
+    for (&name, (_, crc32)) in names.iter().zip(&found) {
+        let entry = &archive.entries()[name];
+        if *crc32 != entry.crc32 && entry.method != 0 {
+            return Err(archive.damaged(name, "its bytes are not those of its checksum"));
+        }
+    }
+    for (name, (sum, crc32)) in names.into_iter().zip(found) {
         if crc32 != archive.entries()[name].crc32 {
-            if archive.entries()[name].method != 0 {
-                return Err(archive.damaged(name, "its bytes are not those of its checksum"));
-            }
             set_crc32(name, crc32)?;
         }
         let modified_ns = job.stamp_ns;

@@ -1,0 +1,19 @@
+//! Every system call of a small save fails once, in every way: what is left is the old save
+//! or the new one, and nothing else. The same for what makes, changes or packs a save in another way.
+//!
+//! All of it is one test, in a process of its own: it counts descriptors and threads.
+
+mod others;
+mod saves;
+mod small;
+
+use small::count;
+
+#[test]
+fn test_every_call_fails_once() {
+    let (descriptors, threads) = (count("/proc/self/fd"), count("/proc/self/task"));
+    others::fail_all();
+    saves::fail_all();
+    assert_eq!(count("/proc/self/fd"), descriptors, "descriptors are left");
+    assert_eq!(count("/proc/self/task"), threads, "threads are left");
+}
