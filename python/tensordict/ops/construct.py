@@ -194,7 +194,8 @@ class ConstructOps(CopyingOps):
 
         Args:
             obj: a mapping, named tuple, tuple, dataclass or structured array. A list of
-                numbers, nested or not, becomes a tensor.
+                numbers, nested or not, becomes a tensor, any other list a
+                :class:`NonTensorStack` of its items.
             auto_batch_size: whether the batch size is the leading dims that all entries
                 share.
             batch_dims: at most this many dims of them.
@@ -216,6 +217,8 @@ class ConstructOps(CopyingOps):
             device=device,
             batch_size=batch_size,
         )
+        if isinstance(made, list):
+            return cls._non_tensor_stack_type.from_list(made)
         return cls._from_plain(made) if isinstance(made, CollectionProtocol) else made
 
     @classmethod

@@ -352,7 +352,7 @@ def with_tensor(op: ForEach, td: Any, other: torch.Tensor) -> Any:
     if other.shape != size:
         shape = torch.broadcast_shapes(size, other.shape)
         if shape != size:
-            td = td.expand(shape)
+            td = td._broadcast(shape)
         if shape != other.shape:
             other = other.expand(shape)
     values = _rust.leaves(td)
@@ -380,7 +380,7 @@ def broadcast_collections(td: Any, other: Any) -> tuple[Any, Any]:
     if other_size and size != other_size:
         shape = torch.broadcast_shapes(size, other_size)
         if shape != size:
-            td = td.expand(shape)
+            td = td._broadcast(shape)
         if shape != other_size:
             other = other.expand(shape)
     return td, other
@@ -507,7 +507,7 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
         if own is not None and own != shape:
             shape = torch.broadcast_shapes(shape, own)
     if shape != size:
-        td = td.expand(shape)
+        td = td._broadcast(shape)
     values = _rust.leaves(td)
     lists: list[Any] = []
     for operand, own in zip(operands, sizes, strict=True):

@@ -296,6 +296,8 @@ class MergingOps(CollectionProtocol):
         """
         if fast:
             idx, pairs = _plain_copy(self, tensordict, idx)
+            if not pairs:
+                return self
             if all(container._is_dense for container in _rust.containers(self)):
                 for target, value in pairs:
                     target[idx] = value
@@ -431,6 +433,12 @@ def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
     if not isinstance(source, CollectionProtocol) or any(
         isinstance(part, bool) or not _is_plain_index(part) for part in parts
     ):
+        raise RuntimeError(MSG_FAST_COPY)
+    if source._is_non_tensor or any(
+        holder._is_non_tensor and not holder._is_one
+        for holder in (*_rust.containers(td), *_rust.containers(source))
+    ):
+        # A value for all elements stays, and one for each would have to be written.
         raise RuntimeError(MSG_FAST_COPY)
     try:
         plan = _rust.index_plan(td.batch_size, index)

@@ -356,6 +356,10 @@ class ShapeOps(SplittingOps, RearrangingOps):
         op = "expand" if keep_names else "broadcast_to"
         return _rust.map_leaves(self, op, (size,), size, names, SHAPE_TAIL, True, -1)
 
+    def _broadcast(self, shape: torch.Size) -> Self:
+        """What an operation computes with where its operands ask for ``shape``."""
+        return self.expand(shape)
+
     # Joining and splitting dims --------------------------------------------------
 
     def flatten(

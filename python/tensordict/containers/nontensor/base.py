@@ -192,7 +192,7 @@ class NonTensorOps(CollectionProtocol):
             result = self._as_row(result, dims)
         else:
             result._follow(self, None)
-        result._settle(_name_of(op), own)
+        result._settle(_name_of(op), self)
         if lock and self._is_locked:
             _rust.lock_tree(result)
         return result
@@ -203,8 +203,8 @@ class NonTensorOps(CollectionProtocol):
         None where each dim stands for itself, if there are as many.
         """
 
-    def _settle(self, name: str, size: torch.Size) -> None:
-        """Note that this was made by an operation of one of batch size ``size``."""
+    def _settle(self, name: str, source: Any) -> None:
+        """Note that this was made by an operation of ``source``."""
 
     @on_real_tensors
     def _padded(self, op: Any, pads: Any, size: torch.Size) -> Any:
@@ -403,7 +403,13 @@ class NonTensorOps(CollectionProtocol):
         old = self._td_dim_names
         result._follow(self, dims)
         result._named(_spliced_names(old, dims, len(self._batch_size), size))
+        if -1 in dims and not _has_tensors(at):
+            return self._with_new_dims(result, dims)
         return self._as_row(result, dims)
+
+    def _with_new_dims(self, result: Any, dims: tuple[int, ...]) -> Any:
+        """``result`` of an index with None, of whose dims those in ``dims`` are of this."""
+        return result
 
     def _as_row(self, result: Any, dims: tuple[int, ...]) -> Any:
         """``result``, of whose dims those in ``dims`` are of this, or as one value."""
@@ -606,6 +612,11 @@ def copied(held: Sequence[Any]) -> list[Any]:
         value.clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value, memo)
         for value in held
     ]
+
+
+def _has_tensors(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, torch.Tensor) for part in parts)
 
 
 def _name_of(op: Any) -> str:

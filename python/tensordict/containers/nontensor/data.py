@@ -265,13 +265,8 @@ class NonTensorDataBase(DataWriting, _Named):
     ) -> Any:
         return self._sized(size)
 
-    def expand(self, *args: Any, **kwargs: Any) -> Any:
-        """Repeat along batch dims: see :meth:`TensorDictBase.expand`.
-
-        This itself where it has that size.
-        """
-        made = TensorCollection.expand(self, *args, **kwargs)
-        return self if made.batch_size == self._batch_size else made
+    def _broadcast(self, shape: torch.Size) -> Self:
+        return self._sized(shape)
 
     def atleast_1d(self) -> Any:
         """One with a leading batch dim where there is none; this itself else."""
@@ -518,6 +513,14 @@ class NonTensorData(NonTensorDataBase):
     """
 
     _fits_any_size: ClassVar[bool] = True
+
+    def expand(self, *args: Any, **kwargs: Any) -> Any:
+        """Repeat along batch dims: see :meth:`TensorDictBase.expand`.
+
+        This itself where it has that size.
+        """
+        made = TensorCollection.expand(self, *args, **kwargs)
+        return self if made.batch_size == self._batch_size else made
 
     def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int

@@ -194,6 +194,8 @@ MSG_CAT_SIZES = (
 
 def cat_values(members: Sequence[Any], dim: int) -> Any:
     """What concatenating non-tensor entries gives: one value where all have that."""
+    if any(not isinstance(member, NonTensorOps) for member in members):
+        raise RuntimeError(MSG_NO_NON_TENSOR)
     first = members[0]
     if all(isinstance(member, NonTensorDataBase) for member in members) and all(
         same_value(first.data, member.data) for member in members

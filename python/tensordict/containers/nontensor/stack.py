@@ -11,6 +11,8 @@ from tensordict import _rust
 from tensordict.collection import TensorDictBase
 from tensordict.common import _spliced_names
 from tensordict.containers.lazy import LazyStackedTensorDict
+from tensordict.containers.lazy.combining import MSG_TO_SIZE
+from tensordict.containers.lazy.making import MSG_NEGATIVE_DIM, checked_dim
 from tensordict.containers.nontensor.base import (
     MSG_REDUCED,
     REFUSED,
@@ -26,7 +28,7 @@ from tensordict.containers.nontensor.data import (
 )
 from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.containers.nontensor.positions import on_real_tensors
-from tensordict.containers.nontensor.stack_writing import StackWriting
+from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import describing, registry, safetensors, values
 from tensordict.storage import source as sources
@@ -43,21 +45,16 @@ MSG_NOT_UNIQUE = (
 )
 MSG_NO_NON_TENSOR = "All tensordicts must be non-tensors."
 MSG_STACK_DIM = "Stack dim {} is too big for batch size {}."
-MSG_RESIZED = (
-    "Received a new batch size {} with an existing batch_size {} in a lazy TD. "
-    "Modifying the batch size of a lazy representation of a tensordict is not "
-    "permitted. Consider instantiating the tensordict first by calling `td = "
-    "td.to_tensordict()` before resetting the batch size."
-)
 MSG_DIFFERENT_SIZES = (
     "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
     "td[0].batch_size={} and td[i].batch_size={}."
 )
 
 
-RESTACKING = frozenset(
-    {"flip", "gather", "reshape", "roll", "rot90", "_gather", "_roll_flat"}
-)
+SHOWN = 50
+"""How many characters of its values the text of a stack has."""
+
+RESTACKING = frozenset({"flip", "gather", "roll", "rot90", "_gather", "_roll_flat"})
 """The operations whose results are stacked along their first dim."""
 
 
@@ -246,6 +243,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """This stack itself: its values are one list at any time."""
         return self
 
+    def is_contiguous(self) -> bool:
+        """Whether it is no stack of several: never."""
+        return False
+
     def maybe_to_stack(self) -> Self:
         """A stack of the same elements."""
         made: Self = NonTensorOps._index(self, ...)
@@ -363,6 +364,28 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         made = TensorDictBase.permute(self, *args, **kwargs)
         return self.maybe_to_stack() if made is self else made
 
+    def gather(
+        self, dim: int, index: torch.Tensor, out: Any = None, *, inplace: bool = False
+    ) -> Any:
+        """Take elements along a batch dim: see :meth:`TensorDictBase.gather`.
+
+        An index of fewer dims stands for all of the others.
+        """
+        if isinstance(index, torch.Tensor) and index.numel():
+            rest = self._batch_size[index.dim() :]
+            index = index[(..., *[None] * len(rest))].expand(*index.shape, *rest)
+        return TensorDictBase.gather(self, dim, index, out, inplace=inplace)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Move to a device: see :meth:`TensorDictBase.to`.
+
+        Raises:
+            TypeError: ``batch_size`` is given.
+        """
+        if kwargs.get("batch_size") is not None:
+            raise TypeError(MSG_TO_SIZE)
+        return TensorDictBase.to(self, *args, **kwargs)
+
     def attrs(self, **kwargs: Any) -> Any:
         """An empty collection: there are no tensors to tell of."""
         return self._plain_type({}, (), device=self._device)
@@ -372,7 +395,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             raise RuntimeError(MSG_RESIZED.format(size, self._batch_size))
 
     def __repr__(self) -> str:
-        """Its values, batch size and device.
+        """The beginning of its values, its batch size and device.
 
         Examples:
             >>> NonTensorStack("a", "b")
@@ -381,8 +404,14 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 batch_size=torch.Size([2]),
                 device=None)
         """
+        rows = self.batch_size[0] if self.batch_size else 0
+        # More rows than characters are not shown in any case.
+        shown = self[:SHOWN] if rows > SHOWN else self
+        text = str(shown.tolist())
+        if len(text) > SHOWN:
+            text = f"{text[:SHOWN]}..."
         return (
-            f"{type(self).__name__}(\n    {self.tolist()},\n"
+            f"{type(self).__name__}(\n    {text},\n"
             f"    batch_size={self.batch_size},\n    device={self.device})"
         )
 
@@ -396,6 +425,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         elif dim in dims:
             self.stack_dim = dims.index(dim)
         else:
+            # One row of the source: it is stacked along the next of its dims.
+            kept = [each for each in dims if each >= 0]
+            if kept and self._batch_size:
+                self.stack_dim = dims.index(min(kept))
             return
         if is_stack and source._has_one_a_row:
             self._has_one_a_row = True
@@ -414,16 +447,39 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         names = result._td_dim_names
         return row._named(None if names is None else list(names))
 
-    def _settle(self, name: str, size: torch.Size) -> None:
-        own = self._batch_size
-        if name in RESTACKING and len(own) == len(size):
+    def _with_new_dims(self, result: Any, dims: tuple[int, ...]) -> Any:
+        kept = [dim for dim in dims if dim >= 0]
+        if not kept and isinstance(result, NonTensorStack) and result._flat():
+            # One element with new dims is one value for all that they count.
+            one = self._member_class(
+                result._flat()[0], batch_size=result._batch_size, device=self._device
+            )
+            names = result._td_dim_names
+            one._named(None if names is None else list(names))
+            if self._is_locked:
+                one._lock_tree()
+            return one
+        if len(kept) == 1 and len(dims) > 1:
+            result._has_one_a_row = True
+        return self._as_row(result, tuple(kept))
+
+    def _settle(self, name: str, source: Any) -> None:
+        own, size = self._batch_size, source.batch_size
+        if name == "broadcast_to" and isinstance(source, NonTensorStack):
+            self.stack_dim = source.stack_dim + len(own) - len(size)
+        elif name in RESTACKING and len(own) == len(size):
             self.stack_dim = 0
             self._has_one_a_row = False
+        elif name == "reshape":
+            self.stack_dim = _dim_of_parts(size, own) or 0
+            self._has_one_a_row = False
         elif name in ("unflatten", "view") and len(own) > len(size):
-            # A stack of the parts of the first dim that is cut in two.
-            pairs = zip(own, size, strict=False)
-            kept = next((at for at, pair in enumerate(pairs) if len({*pair}) > 1), None)
-            self.stack_dim = len(size) - 1 if kept is None else kept
+            at = _dim_of_parts(size, own)
+            self.stack_dim = self.stack_dim if at is None else at
+        elif name in ("flatten", "view") and len(own) < len(size):
+            pairs = enumerate(zip(own, size, strict=False))
+            joined = (at for at, pair in pairs if pair[0] != pair[1])
+            self.stack_dim = next(joined, len(own) - 1)
 
     # Comparing ---------------------------------------------------------------------------------
 
@@ -518,13 +574,26 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             "_hook_out": None,
             "_hook_in": None,
         }
+        names = self._td_dim_names
+        if names is not None:
+            state["_td_dim_name"] = names[self.stack_dim]
         if self._has_files():
             state["_memmap_prefix"] = self._memmap_prefix
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle, ours or the published release's."""
-        self._become(_stack_of(state["tensordicts"], state.get("stack_dim", 0)))
+        dim, size = state.get("stack_dim", 0), state.get("_batch_size")
+        if size is not None and not size.numel():
+            # Members without elements do not tell the other dims.
+            self._cells, self._places, self._batch_size = [], None, size
+            self.stack_dim = dim
+        else:
+            self._become(_stack_of(state["tensordicts"], dim))
+        name = state.get("_td_dim_name")
+        if name is not None:
+            names = self._td_dim_names or [None] * len(self._batch_size)
+            self._named([*names[:dim], name, *names[dim + 1 :]])
         if state.get("_is_locked"):
             self._lock_tree()
         if state.get("_memmap_prefix") is not None:
@@ -555,6 +624,19 @@ def _taken(cells: list[Any], places: torch.Tensor) -> list[Any]:
     return list(map(cells.__getitem__, places.flatten().tolist()))
 
 
+def _dim_of_parts(old: torch.Size, new: torch.Size) -> int | None:
+    """The stack dim where one dim of ``old`` is cut into several; None where not."""
+    extra = len(new) - len(old)
+    if extra < 1:
+        return None
+    pairs = enumerate(zip(old, new, strict=False))
+    cut = next((at for at, pair in pairs if pair[0] != pair[1]), len(old) - 1)
+    behind = cut + extra + 1
+    if new[cut:behind].numel() != old[cut] or new[behind:] != old[cut + 1 :]:
+        return None
+    return cut + extra - 1
+
+
 def _out_of_bounds(places: torch.Tensor, length: int) -> IndexError:
     at = next(at for at in places.flatten().tolist() if not -length <= at < length)
     return IndexError(f"index {at} is out of bounds for the stack dim of size {length}")
@@ -574,9 +656,10 @@ def _stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
     """The stack of values, and of collections of values, along a new dim."""
     # Few types stand for many values.
     if not any(issubclass(kind, CollectionProtocol) for kind in set(map(type, items))):
-        if dim:
-            size = torch.Size([len(items)])
-            raise RuntimeError(MSG_STACK_DIM.format(dim, size))
+        size = torch.Size([len(items)])
+        if dim not in (0, -1):
+            message = MSG_NEGATIVE_DIM.format(dim) if dim < 0 else MSG_STACK_DIM
+            raise RuntimeError(message.format(dim, size))
         return NonTensorStack._of_cells(list(items), torch.Size([len(items)]))
     members: list[Any] = []
     for item in items:
@@ -587,12 +670,12 @@ def _stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
         members.append(item)
     from tensordict.containers.nontensor.joining import stacked
 
-    return stacked(members, dim)
+    return stacked(members, checked_dim(members, dim))
 
 
 def _from_list(items: list[Any]) -> Any:
     """The stack of nested lists."""
-    if not any(isinstance(item, list) for item in items):
+    if not any(isinstance(item, (list, CollectionProtocol)) for item in items):
         return _stack_of(items, 0)
     members = [
         _from_list(item) if isinstance(item, list) else _member(item) for item in items

@@ -18,6 +18,7 @@ from tensordict.containers.nontensor.data import (
 )
 from tensordict.containers.nontensor.data_writing import MSG_COPY_OF_OTHER
 from tensordict.containers.nontensor.positions import on_real_tensors
+from tensordict.interop.convert import tensor_of_sequence
 from tensordict.ops.copying import replacements
 from tensordict.protocol import CollectionProtocol
 
@@ -34,6 +35,12 @@ MSG_NEW_SIZE = (
 MSG_COPIED_SIZE = (
     "the values have the batch size {}, and the stack that they are copied into has {}."
 )
+MSG_RESIZED = (
+    "Received a new batch size {} with an existing batch_size {} in a lazy TD. "
+    "Modifying the batch size of a lazy representation of a tensordict is not "
+    "permitted. Consider instantiating the tensordict first by calling `td = "
+    "td.to_tensordict()` before resetting the batch size."
+)
 MSG_NOT_SUPPORTED = "The data type {} is not supported within NonTensorStack.update"
 
 
@@ -43,6 +50,7 @@ class StackWriting(NonTensorOps):
     if TYPE_CHECKING:
         stack_dim: int
         _places: torch.Tensor | None
+        _has_one_a_row: bool
 
         def _flat(self) -> list[Any]: ...
         def _index_tensor(self) -> torch.Tensor: ...
@@ -98,23 +106,84 @@ class StackWriting(NonTensorOps):
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
         ):
-            self.set(index, value)
+            if index not in ("data", ("data",)):
+                raise KeyError(MSG_ONLY_DATA)
+            self._check_unlocked()
+            self._set_data(value)
             return
         self._write(index, value)
 
+    def _set_data(self, value: Any) -> None:
+        """Give all elements one value as it is, or each its item of a list."""
+        if isinstance(value, list):
+            value = self._non_tensor_stack_type._of_cells(
+                value, torch.Size([len(value)])
+            )
+        if not isinstance(value, StackWriting):
+            value = NonTensorData(value)
+        elif value._batch_size != self._batch_size:
+            raise RuntimeError(MSG_RESIZED.format(self._batch_size, value._batch_size))
+        self._write((), value)
+
     def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Self:
-        """Give all elements one value, under the key ``"data"``, or a list theirs.
+        """Give all elements one value, under the key ``"data"``, or each its own.
+
+        A list has a value for each element; a tensor, array or collection, and what
+        becomes one as an entry, has one for each in its leading dims.
 
         Raises:
             KeyError: it is another key.
-            RuntimeError: the stack is locked.
+            RuntimeError: the stack is locked, or a tensor does not have its batch size.
             ValueError: there are more or fewer values in the list than in the stack.
         """
         if key not in ("data", ("data",)):
             raise KeyError(MSG_ONLY_DATA)
         self._check_unlocked()
-        is_many = isinstance(item, (list, StackWriting))
-        self._write((), self._copied(item) if is_many else NonTensorData(item))
+        if isinstance(item, NonTensorOps):
+            self._set_data(item)
+            return self
+        item = self._entry_made_of(item)
+        if isinstance(item, (torch.Tensor, CollectionProtocol)) and not isinstance(
+            item, NonTensorOps
+        ):
+            self._put_parts(item)
+        else:
+            self._write((), item)
+        return self
+
+    def _entry_made_of(self, item: Any) -> Any:
+        """What ``item`` becomes as an entry of a collection of this batch size."""
+        if isinstance(item, list) and tensor_of_sequence(item) is None:
+            return self._copied(item)
+        holder = self._plain_type({}, self._batch_size)
+        return holder.set("data", item)._get_entry("data", None)
+
+    def _put_parts(self, whole: Any) -> None:
+        """Give each element, or each row that has one value, its part of ``whole``."""
+        size = self._batch_size
+        places = self._index_tensor()
+        if self._has_one_a_row:
+            dim = self.stack_dim
+            count = size.numel() // max(size[dim], 1)
+            values = [part for part in whole.unbind(dim) for _ in range(count)]
+            places = places.movedim(dim, 0)
+        else:
+            values = list(whole.reshape(-1, *whole.shape[len(size) :]).unbind(0))
+        self._put_cells(places.flatten().tolist(), values)
+
+    def set_at_(
+        self, key: Any, value: Any, index: Any, *, non_blocking: bool = False
+    ) -> Self:
+        """Write a value, or a list of them, at an index, under the key ``"data"``.
+
+        Raises:
+            KeyError: it is another key, or the value is a tensor.
+        """
+        if key not in ("data", ("data",)):
+            raise KeyError(MSG_ONLY_DATA)
+        if isinstance(value, torch.Tensor):
+            return super().set_at_(key, value, index)  # type: ignore[misc]
+        self._write(index, value)
         return self
 
     @on_real_tensors
