@@ -363,6 +363,10 @@ class CollectionProtocol:
         """Of a stack, each member with its parts of the operands; None of what is none."""
         return None
 
+    def _incomparable(self, name: str, other: Any, otherwise: bool) -> bool:
+        """The answer of the operator ``name`` where ``other`` is nothing to compare with."""
+        return otherwise
+
     def _compared_dict(self, other: dict[Any, Any]) -> Any:
         """The collection that a dictionary stands for in a comparison with this one."""
         return self._plain_type(other, batch_size=[])

@@ -278,7 +278,7 @@ def comparing(
                 other = self._compared_dict(other)
                 return compare_collections(op, operator, self, other)
             elif not _is_number(other):
-                return otherwise
+                return self._incomparable(stub.__name__, other, otherwise)
             values = [op(value, other) for value in _rust.leaves(self)]
             return _rust.rebuild_as(self, values, self._plain_type)
 

@@ -19,6 +19,7 @@ __all__ = ["CombiningOps"]
 MSG_OUT = (
     "out must be a LazyStackedTensorDict instance in lazy_stack.apply(..., out=out)."
 )
+MSG_INCOMPARABLE = "Incompatible value {} for op {}."
 MSG_TO_SIZE = "Cannot pass batch-size to a LazyStackedTensorDict."
 MSG_UPDATE_SHAPES = "cannot update stacked tensordicts with different shapes."
 MSG_PACK = "Cannot pack a lazy stack whose members have different keys."
@@ -338,6 +339,11 @@ class CombiningOps(CollectionProtocol):
                 member.to(*args, **kwargs)
             return self._remember(self, "to", args, kwargs)
         return super().to(*args, **kwargs)  # type: ignore[misc]
+
+    def _incomparable(self, name: str, other: Any, otherwise: bool) -> bool:
+        if name in ("__eq__", "__ne__"):
+            return otherwise
+        raise ValueError(MSG_INCOMPARABLE.format(type(other), name))
 
     def _compared_dict(self, other: dict[Any, Any]) -> Any:
         return self._plain_type(other, batch_size=self.batch_size)

@@ -192,7 +192,7 @@ class NonTensorOps(CollectionProtocol):
             result = self._as_row(result, dims)
         else:
             result._follow(self, None)
-        result._settle(_name_of(op), self)
+        result._settle(_name_of(op), self, isinstance(names, tuple))
         if lock and self._is_locked:
             _rust.lock_tree(result)
         return result
@@ -203,8 +203,11 @@ class NonTensorOps(CollectionProtocol):
         None where each dim stands for itself, if there are as many.
         """
 
-    def _settle(self, name: str, source: Any) -> None:
-        """Note that this was made by an operation of ``source``."""
+    def _settle(self, name: str, source: Any, keeps_dims: bool) -> None:
+        """Note that this was made by an operation of ``source``.
+
+        ``keeps_dims`` where the operation says which dims stand for which.
+        """
 
     @on_real_tensors
     def _padded(self, op: Any, pads: Any, size: torch.Size) -> Any:
@@ -335,6 +338,9 @@ class NonTensorOps(CollectionProtocol):
 
     def _combined(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
         if not isinstance(other, NonTensorOps):
+            kinds = (CollectionProtocol, torch.Tensor, dict, int, float)
+            if not isinstance(other, kinds):
+                self._incomparable(f"__{op.__name__.strip('_')}__", other, False)
             return self._twin()
         pairs = zip(self._flat(), other._flat(), strict=True)
         answers = [bool(op(mine, theirs)) for mine, theirs in pairs]
@@ -483,8 +489,14 @@ class NonTensorOps(CollectionProtocol):
         device: Any = NO_DEFAULT,
         names: Any = NO_DEFAULT,
     ) -> Any:
-        """A container of its own with the same values: it has no entries to leave out."""
-        return self._apply_nest(None, batch_size=batch_size, device=device, names=names)
+        """A container of its own with the same values: it has no entries to leave out.
+
+        Its batch size is the one asked for where these values can have that.
+        """
+        made = self._apply_nest(None, batch_size=batch_size, device=device, names=names)
+        if made is None:
+            made = self._apply_nest(None, device=device)
+        return made
 
     def clear(self) -> Self:
         """Do nothing: there are no entries."""

@@ -288,6 +288,11 @@ class NonTensorDataBase(DataWriting, _Named):
         names = self._td_dim_names
         return made._named(None if names is None else [*[None] * missing, *names])
 
+    def to_lazystack(self, dim: int = 0) -> Any:
+        """One with the same value: what has one for all elements is no stack of them."""
+        as_stack = TensorCollection.to_lazystack(self, dim)
+        return self._twin() if self._batch_size else as_stack
+
     def _get_sub_tensordict(self, idx: Any) -> Any:
         """The part at an index: no part of it can be written."""
         return self[idx]

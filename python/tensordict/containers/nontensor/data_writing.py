@@ -125,11 +125,11 @@ class DataWriting(NonTensorOps):
         if not isinstance(other, CollectionProtocol):
             raise AttributeError(MSG_NO_COLLECTION.format(type(self).__name__, other))
         if isinstance(other, NonTensorOps):
+            if not other._is_one:
+                raise ValueError(MSG_UPDATE_BY_STACK)
             if kwargs.get("inplace"):
                 return self.update_(other)
             self._check_unlocked()
-            if not other._is_one:
-                raise ValueError(MSG_UPDATE_BY_STACK)
             self._put(other)
         elif not other.is_empty():
             raise RuntimeError(MSG_UPDATE_TYPE.format(type(other)))

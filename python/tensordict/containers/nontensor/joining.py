@@ -214,7 +214,19 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
                 MSG_CAT_SIZES.format(dim, first.batch_size, own, position)
             )
         length += own[dim]
-    return _joined(members, torch.Size([*before, length, *after]), dim, 0)
+    dims = {member.stack_dim if _is_stack(member) else dim for member in members}
+    stack_dim = dims.pop() if len(dims) == 1 else dim
+    size = torch.Size([*before, length, *after])
+    stack = _joined(members, size, dim, stack_dim)
+    if len(size) > 1 and not any(
+        _is_stack(member) and not member._has_one_a_row for member in members
+    ):
+        stack._has_one_a_row = True
+    return stack
+
+
+def _is_stack(member: Any) -> bool:
+    return isinstance(member, NonTensorStack)
 
 
 @on_real_tensors

@@ -11,7 +11,7 @@ from tensordict import _rust
 from tensordict.collection import TensorDictBase
 from tensordict.common import _spliced_names
 from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.containers.lazy.combining import MSG_TO_SIZE
+from tensordict.containers.lazy.combining import MSG_TO_SIZE, CombiningOps
 from tensordict.containers.lazy.making import MSG_NEGATIVE_DIM, checked_dim
 from tensordict.containers.nontensor.base import (
     MSG_REDUCED,
@@ -376,6 +376,13 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             index = index[(..., *[None] * len(rest))].expand(*index.shape, *rest)
         return TensorDictBase.gather(self, dim, index, out, inplace=inplace)
 
+    def to_lazystack(self, dim: int = 0) -> Any:
+        """Stack along another batch dim; this itself where it is that one."""
+        ndim = len(self._batch_size)
+        if -ndim <= dim < ndim and dim % ndim == self.stack_dim:
+            return self
+        return TensorDictBase.to_lazystack(self, dim)
+
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Move to a device: see :meth:`TensorDictBase.to`.
 
@@ -463,14 +470,14 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             result._has_one_a_row = True
         return self._as_row(result, tuple(kept))
 
-    def _settle(self, name: str, source: Any) -> None:
+    def _settle(self, name: str, source: Any, keeps_dims: bool) -> None:
         own, size = self._batch_size, source.batch_size
         if name == "broadcast_to" and isinstance(source, NonTensorStack):
             self.stack_dim = source.stack_dim + len(own) - len(size)
         elif name in RESTACKING and len(own) == len(size):
             self.stack_dim = 0
             self._has_one_a_row = False
-        elif name == "reshape":
+        elif name == "reshape" and not keeps_dims:
             self.stack_dim = _dim_of_parts(size, own) or 0
             self._has_one_a_row = False
         elif name in ("unflatten", "view") and len(own) > len(size):
@@ -482,6 +489,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             self.stack_dim = next(joined, len(own) - 1)
 
     # Comparing ---------------------------------------------------------------------------------
+
+    _incomparable = CombiningOps._incomparable
 
     def __eq__(self, other: object) -> Any:
         """Whether the values are equal, for each element: a bool tensor ``[*B]``."""

@@ -194,10 +194,12 @@ class StackWriting(NonTensorOps):
         if plan is not None:
             places, size = places[plan[0]], plan[1]
         if isinstance(value, list):
-            value = self._non_tensor_stack_type.from_list(value)
-        self._check_item(size, value)
-        if is_nothing(value):
+            value = self._column_of(value, size)
+        elif is_nothing(value) and _spreads_to(value.batch_size, size):
             return
+        if isinstance(value, StackWriting) and -1 not in value._batch_size:
+            value = value._spread_to(size)
+        self._check_item(size, value)
         flat = places.flatten().tolist()
         if isinstance(value, StackWriting):
             self._put_cells(flat, list(value._flat()))
@@ -205,6 +207,21 @@ class StackWriting(NonTensorOps):
         if isinstance(value, NonTensorDataBase):
             value = value.data
         self._put_cells(flat, [value] * len(flat))
+
+    def _column_of(self, values: list[Any], size: torch.Size) -> Any:
+        """The values of a list: of lists in it, where they have the shape of ``size``."""
+        if len(size) > 1:
+            made = self._non_tensor_stack_type._from_nested(values, None)
+            if made._batch_size == size:
+                return made
+        return self._non_tensor_stack_type._of_cells(values, torch.Size([len(values)]))
+
+    def _spread_to(self, size: torch.Size) -> Any:
+        """These values broadcast to ``size``, as tensors are; as they are if they cannot."""
+        own = self._batch_size
+        if own == size or not _spreads_to(own, size):
+            return self
+        return self._moved(lambda at: at.expand(size), size)
 
     def _written_at(self, at: Any, value: Any) -> Any:
         self._write(at, value)
@@ -303,3 +320,9 @@ class StackWriting(NonTensorOps):
         if not is_values and not changes:
             return self
         return self._twin().update(changes)
+
+
+def _spreads_to(own: torch.Size, size: torch.Size) -> bool:
+    """Whether what has the batch size ``own`` broadcasts to ``size``."""
+    pairs = zip(reversed(own), reversed(size), strict=False)
+    return len(own) <= len(size) and all(one in (1, other) for one, other in pairs)

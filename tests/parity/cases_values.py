@@ -1,0 +1,128 @@
+"""Stacks of values by hand: what is written where, and how shapes change."""
+
+from frame import cases
+
+PREFIX = (
+    "from tensordict import MetaData, NonTensorData, NonTensorStack, lazy_stack; "
+    "import pickle; import numpy as np; "
+    "show = lambda x: (type(x).__name__, x.tolist(), list(x.batch_size), "
+    "getattr(x, 'stack_dim', None), x.names); "
+    "V = NonTensorStack('a', 'b', 'c'); "
+    "W = NonTensorStack.from_list([['a', 'b', 'c', 'd'], ['e', 'f', 'g', 'h']]); "
+    "R = lazy_stack([NonTensorData('a', batch_size=[3]), "
+    "NonTensorData('v', batch_size=[3])]); "
+    "D = NonTensorData('a', batch_size=[2]); "
+)
+
+SHAPES = """
+[show(V.reshape(*s)) for s in ((3, 1), (1, 3), (1, 1, 3), (3, 1, 1), (1, -1))]
+[show(V.view(*s)) for s in ((3, 1), (1, 3), (1, 1, 3), (3, 1, 1))]
+[show(V.atleast_1d()), show(V.atleast_2d()), show(V.atleast_3d())]
+[show(W.reshape(*s)) for s in ((8,), (4, 2), (2, 4, 1), (1, 2, 4), (2, 1, 4), (8, 1))]
+[show(W.reshape(*s)) for s in ((1, 2, 4, 1), (2, 1, 4, 1), (2, 2, 2), (2, 2, 1, 2))]
+[show(W.view(*s)) for s in ((2, 4, 1), (1, 2, 4), (2, 1, 4), (2, 4, 1, 1), (2, 2, 2))]
+[show(W.unflatten(1, s)) for s in ((2, 2), (1, 4), (4, 1), (2, 1, 2))]
+[show(W.unflatten(0, s)) for s in ((2, 1), (1, 2), (1, 1, 2))]
+[show(W.expand(2, 2, 4)), show(W.broadcast_to([3, 2, 4])), show(W.expand(-1, 4))]
+[show(W.unsqueeze(dim)) for dim in (0, 1, 2, -1, -2, -3)]
+[show(W.gather(0, T([0, 0]))), show(W.gather(1, T([0, 0])))]
+[show(W.permute(1, 0)), show(W.flip(0)), show(W.roll(1, 1)), show(W.repeat(1, 2))]
+[show(R.flatten()), show(R.unsqueeze(0)), show(R.expand(2, 2, 3))]
+[show(R.gather(0, T([0, 0]))), show(R.permute(1, 0)), show(R.flip(0)[0])]
+[show(R.reshape(*s)) for s in ((6,), (3, 2), (2, 3, 1), (1, 2, 3), (2, 1, 3), (6, 1))]
+[show(torch.cat([W, W], dim)) for dim in (0, 1)]
+[show(torch.cat([R, R], dim)[0]) for dim in (0, 1)]
+[show(torch.cat([D, NonTensorData('x', batch_size=[2])], 0)[0])]
+show(torch.cat([V, TensorDict(batch_size=[3])]))
+show(V.to_lazystack(0)), V.to_lazystack(0) is V, show(W.to_lazystack(1))
+type(D.to_lazystack(0)).__name__, D.to_lazystack(0).tolist()
+show(V.to(batch_size=[1]))
+show(V.empty(batch_size=[2])), show(W.empty(batch_size=[2]))
+show(D + TensorDict(batch_size=[3, 2])), show(D + torch.ones(3, 2))
+show(pickle.loads(pickle.dumps(lazy_stack([NonTensorData(1, batch_size=[0, 2])] * 3))))
+W.names = ['x', 'y']; show(pickle.loads(pickle.dumps(W)))
+V.contiguous().is_contiguous()
+"""
+
+INDEXED = """
+[show(V[i]) for i in ((0, None), (None, 0), (..., 0, None), (True, 0), (0, None, None))]
+[show(W[i]) for i in ((0, None), (None, 1), (0, 1, None), np.s_[:, None], np.s_[:, 0])]
+[show(W[i][0]) for i in (np.s_[:, 0, None], np.s_[0, :, None], np.s_[None, :, 0])]
+[show(R[i]) for i in ((0, None), (None, 0), (0, 0, None), np.s_[:, 0, None], None)]
+[show(R[i][0]) for i in ((0, None), np.s_[:, None], np.s_[:, 0, None], np.s_[0:1])]
+[show(R[i][0]) for i in (T([1, 0]), [1, 0], T([True, False]), np.s_[:, 0:2])]
+"""
+
+WRITES = """
+V.set('data', (1, 'a')); show(V)
+V.set('data', torch.ones(3)); show(V)
+V.set('data', torch.ones(2)); show(V)
+V.set('data', np.ones(3)); show(V)
+V.set('data', 3); show(V)
+V.set('data', [1, 2, 3]); show(V)
+V.set('data', [[1], [2], [3]]); show(V)
+V.set('data', (1, 2, 3)); show(V)
+V.set('data', {'x': 1}); show(V)
+V.set('data', NonTensorStack('x', 'y')); show(V)
+V.set('q', 'x')
+W.set('data', torch.arange(8).view(2, 4)); show(W)
+R.set('data', torch.arange(6).view(2, 3)); show(R), show(R[0])
+V['data'] = ['x', 'y', 'z']; show(V)
+V['data'] = ['x']; show(V)
+V['data'] = [['x'], ['y'], ['z']]; show(V)
+V['data'] = (1, 2); show(V)
+V['data'] = torch.ones(3); show(V)
+V['data'] = 3; show(V)
+W['data'] = ['x', 'y']; show(W)
+V.set_at_('data', 'x', 0); show(V)
+V.set_at_('data', ['x', 'y'], slice(2)); show(V)
+V.set_at_('q', 'x', 0)
+V.set_at_('data', 'x', 5)
+V[:2] = NonTensorStack('x'); show(V)
+V[:2] = ['x']; show(V)
+V[:2] = [['x'], ['y']]; show(V)
+V[:2] = TensorDict(batch_size=[1]); show(V)
+V[:2] = TensorDict(batch_size=[3]); show(V)
+V[:2] = NonTensorStack('x', 'y', 'z'); show(V)
+V[T([[0, 1], [1, 2]])] = NonTensorStack('x', 'y'); show(V)
+W[:] = NonTensorStack('x', 'y', 'z', 'w'); show(W)
+W[T([[1, 0], [1, 0]])] = W.clone(); show(W)
+W[None] = W.clone(); show(W)
+W[:, 0] = ['x', 'y']; show(W)
+D.update(NonTensorStack('x', 'x'), inplace=True)
+D.copy_at_(TensorDict(batch_size=[]), 0); show(D)
+V.copy_at_(TensorDict(batch_size=[]), 0); show(V)
+TensorDict(s=V, batch_size=[3]).copy_at_(TensorDict(s='x'), 0)
+"""
+
+MADE = """
+show(NonTensorStack(D, NonTensorData('b', batch_size=[2]), stack_dim=-1))
+show(NonTensorStack('a', 'b', stack_dim=-1))
+NonTensorStack('a', 'b', stack_dim=-2)
+NonTensorStack('a', 'b', stack_dim=1)
+show(TensorDict.from_any(['a', 'b'])), show(TensorDict.from_any([{}, 1]))
+show(TensorDict.from_any([['a'], ['b']])), show(TensorDict.from_any([(1, 2), (3, 4)]))
+TensorDict.from_any([1, 2]), TensorDict.from_any([T([1]), 'a']).tolist()[1]
+TensorDict.from_any([TensorDict(a=1)]).batch_size
+repr(NonTensorStack(*['aaaa'] * 50)), repr(NonTensorStack('a' * 46))
+repr(NonTensorStack('a' * 47)), repr(NonTensorStack(*range(30)))
+V >= 'x'
+V < None
+V | 'x'
+V == 'x', V != 'x'
+lazy_stack([TensorDict(a=1), TensorDict(a=2)]) >= 'x'
+"""
+
+
+def lines(programs: str) -> str:
+    """The programs with what they start with."""
+    found = programs.strip().splitlines()
+    return "\n".join(f"{PREFIX}{line}" for line in found)
+
+
+CASES = [
+    *cases("values.shapes", lines(SHAPES), on="flat"),
+    *cases("values.indexed", lines(INDEXED), on="flat"),
+    *cases("values.writes", lines(WRITES), on="flat"),
+    *cases("values.made", lines(MADE), on="flat"),
+]
