@@ -275,6 +275,52 @@ CASES = [
         """,
         on="none",
     ),
+    # What is nested in one is a plain container, and so is what reductions give.
+    *cases(
+        "TypedTensorDict",
+        """
+        td['n', 'z'] = T([2, 3]); type(td['n']).__name__
+        td['n'] = {'z': T([2, 3])}; type(td['n']).__name__
+        td.update({('n', 'm', 'z'): T([2, 3])}); type(td['n']['m']).__name__
+        td.create_nested(('n', 'm')); type(td['n', 'm']).__name__
+        td.setdefault(('n', 'z'), T([2, 3])); type(td['n']).__name__
+        td.rename_key_('a', ('n', 'z')); type(td).__name__, type(td['n']).__name__
+        td.rename_keys({'a': ('n', 'z')})
+        td['n.z'] = T([2, 3]); td.unflatten_keys('.')
+        td['n', 'z'] = T([2, 3]); td.select(('n', 'z'))
+        td['n', 'z'] = T([2, 3]); td.split_keys([('n', 'z')])
+        td.from_dict_instance({'n': {'z': T([2, 3])}, 'a': T([2])}, batch_size=[2])
+        td.float().sum()
+        td.float().mean(dim=0)
+        td.float().mean(dim=(0, 1), keepdim=True)
+        td.float().std(dim=1)
+        td.float().var(dim=0, keepdim=True)
+        td.prod(dim=0)
+        td.float().nansum(dim=-1)
+        td.float().nanmean()
+        td.float().quantile(0.5, dim=0)
+        td.amax(0)
+        td.amin()
+        td.max(0)
+        td.min(dim=0, keepdim=True)
+        td.cummax(0)
+        td.cummin(dim=1, return_indices=False)
+        td.cumsum(0)
+        td.float().logsumexp(0)
+        td.float().norm()
+        td.float().softmax(0)
+        td.float().sum(reduce=True)
+        td.sum(dim='feature')
+        td['q'] = Typed(a=T([2, 3]), batch_size=[2, 3]); td.sum(0)
+        """,
+        on="typed",
+    ),
+    *cases(
+        "softmax",
+        "td.float().softmax((0,))\n td.float().softmax('feature')".replace(" td", "td"),
+        on="flat",
+        message=False,
+    ),
     *cases("TypedTensorDict", "td.a; td.b", on="typed"),
     *cases("TypedTensorDict", "td.a = T([2, 3], start=1); td['a']", on="typed"),
     *cases(
@@ -309,13 +355,6 @@ CASES = [
     ),
     *cases("batch_size", "td.batch_size = [3]", on=FORMS + " typed"),
     *cases("batch_size", "td.batch_size = [3]", on="tc_in", message=False),
-    *cases("sum", "td.sum(0)", on=FORMS + " tc_in"),
+    *cases("sum", "td.sum(0)", on=FORMS + " tc_in typed"),
     *cases("sum", "td.sum()", on=FORMS + " tc_in"),
-    *cases(
-        "sum",
-        "td.sum(0)",
-        on="typed",
-        reason="a reduction over dims keeps the class, as of any subclass",
-        ours="type(result).__name__ == 'Typed'",
-    ),
 ]

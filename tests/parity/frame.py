@@ -20,7 +20,7 @@ from describe import Origins, describe, describe_error
 FOLDER = Path(__file__).parent
 
 PRELUDE = '''
-import collections, contextlib, copy, dataclasses, math, pickle, tempfile, warnings, weakref
+import collections, contextlib, copy, dataclasses, math, pickle, tempfile, typing, warnings, weakref
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -83,6 +83,27 @@ class Point:
 class Typed(TypedTensorDict):
     a: Tensor
     b: Tensor = None
+
+def held(value):
+    """A value as a text: the same for equal ones of one type."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {value.tolist()}"
+    if is_tensor_collection(value):
+        entries = {key: held(item) for key, item in value.items()}
+        return f"{type(value).__name__} {list(value.batch_size)} {entries}"
+    return f"{type(value).__name__} {value}"
+
+def in_field(annotation, values, size, **options):
+    """What a field of a tensorclass makes of each value; of an error its class."""
+    body = {"__annotations__": {"f": annotation}, "__module__": __name__}
+    cls = type(TensorClass)("F", (TensorClass,), body, **options)
+    answers = []
+    for value in values:
+        try:
+            answers.append(held(cls(f=value, batch_size=size).f))
+        except Exception as error:
+            answers.append(type(error).__name__)
+    return answers
 '''
 
 # Every fixture binds `td`; most have batch size [2, 3], so that one program suits many.

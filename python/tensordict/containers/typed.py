@@ -182,16 +182,22 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
             cls, td._tensordict, td._batch_size, td._device, td._td_dim_names
         )
 
+    def _make_child(self) -> Any:
+        # What is nested has keys of its own, which nobody declared.
+        return self._undeclared({}, self._has_names())
+
+    @classmethod
+    def _from_plain(cls, made: Any) -> Any:
+        return cls.from_tensordict(made, check=False)
+
+    def _undeclared(self, entries: dict[str, Any], is_named: bool = True) -> TensorDict:
+        """A plain container around entries, with the size and device of this one."""
+        names = list(self.names) if is_named else None
+        return _rust.new(TensorDict, entries, self._batch_size, self._device, names)
+
     def _save_plan(self, plan: Any, level: int) -> None:
         # Files know nothing of the declaration: they are those of a plain container.
-        plain = _rust.new(
-            TensorDict,
-            self._tensordict,
-            self._batch_size,
-            self._device,
-            self._td_dim_names,
-        )
-        plain._save_plan(plan, level)
+        self._undeclared(self._tensordict, self._has_names())._save_plan(plan, level)
 
 
 def _declare(cls: Any) -> None:
@@ -223,6 +229,35 @@ def _declare(cls: Any) -> None:
     register_collection(cls)
 
 
+_REDUCTIONS = (
+    *("sum", "mean", "prod", "std", "var", "nansum", "nanmean", "quantile"),
+    *("amax", "amin", "max", "min", "cummax", "cummin"),
+)
+"""What gives other values than the declaration speaks of: plain containers."""
+
+
+def _reduction(method: Any) -> Any:
+    @functools.wraps(method)
+    def reduced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _without_declaration(method(self, *args, **kwargs))
+
+    return reduced
+
+
+def _without_declaration(result: Any) -> Any:
+    """The result of a reduction with plain containers in place of typed ones."""
+    if isinstance(result, tuple):
+        return type(result)([_without_declaration(item) for item in result])
+    if not isinstance(result, TensorDict):
+        return result
+    entries = result._tensordict
+    for name, value in list(entries.items()):
+        if isinstance(value, TypedTensorDict):
+            entries[name] = _without_declaration(value)
+    is_typed = isinstance(result, TypedTensorDict)
+    return result._undeclared(entries, result._has_names()) if is_typed else result
+
+
 def _reader(name: str) -> Any:
     def read(self: Any) -> Any:
         try:
@@ -251,4 +286,6 @@ def _with_flags(cls: Any, flags: tuple[str, ...]) -> Any:
     return type(cls)(name, (cls,), {"__module__": cls.__module__}, **options)
 
 
+for _name in _REDUCTIONS:
+    setattr(TypedTensorDict, _name, _reduction(getattr(TensorDict, _name)))
 TypedTensorDict.__module__ = "tensordict.typedtensordict"

@@ -401,6 +401,7 @@ class PointwiseOps(ArithmeticOps, ComparisonOps):
 
         Raises:
             IndexError: ``dim`` is no batch dim.
+            ValueError: ``dim`` is no number.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2, 4), batch_size=[2])
@@ -408,6 +409,9 @@ class PointwiseOps(ArithmeticOps, ComparisonOps):
             tensor([0.5000, 0.5000, 0.5000, 0.5000])
         """
         ndim = len(self.batch_size)
+        if not isinstance(dim, int):
+            msg = f"Expected dim of type int, got {type(dim)}."
+            raise ValueError(msg)
         if not -ndim <= dim < ndim:
             msg = f"Incompatible dim {dim} for tensordict with shape {self.batch_size}."
             raise IndexError(msg)

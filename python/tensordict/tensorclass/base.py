@@ -259,7 +259,7 @@ class TensorClass(TensorCollection, metaclass=_DataclassLike):
                 return value, isinstance(value, (torch.Tensor, CollectionProtocol))
         if cls._tensor_only or isinstance(value, (torch.Tensor, CollectionProtocol)):
             return value, True
-        if isinstance(value, (bool, int, float, complex, np.generic)):
+        if isinstance(value, (bool, int, float, complex)):
             scalars = cls._scalar_fields.get(name)
             stays = scalars is not None and isinstance(value, scalars)
             in_batch = bool(self._tensordict.batch_size)

@@ -356,8 +356,9 @@ fn unflatten_keys<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
+    // A subclass says what a nested container of it is.
     if !inplace
-        && container::is_dense(imports, td)?
+        && container::is_plain(imports, td)
         && let Ok(text) = separator.extract::<&str>()
         && !text.is_empty()
         && let Some(result) = unflatten(imports, td, text)?

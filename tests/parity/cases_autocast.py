@@ -1,0 +1,54 @@
+"""What a field of each annotation makes of values, under each option of tensorclasses."""
+
+from frame import cases
+
+ANNOTATIONS = (
+    *(
+        "torch.Tensor",
+        "int",
+        "float",
+        "bool",
+        "complex",
+        "str",
+        "list",
+        "dict",
+        "tuple",
+    ),
+    *("np.ndarray", "TensorDict", "Inner", "typing.Any", "torch.Tensor | None"),
+    *("int | None", "list[int]", "'torch.Tensor'", "bytes", "set"),
+)
+VALUES = (
+    *("1", "1.5", "True", "2j", "'1'", "'x'", "[1, 2]", "['a', 'b']", "(1, 2)"),
+    *("{'z': T([2])}", "{'k': 1}", "np.ones(2)", "np.float32(2)", "T([2])", "None"),
+    *("b'x'", "{1}", "torch.float32", "np.float64(2)", "np.int64(2)", "np.bool_(True)"),
+)
+COLLECTIONS = ("TensorDict(z=T([2]))", "Inner(T([2]))")
+# Their texts depend on settings, those of a set of texts on chance, and a collection of
+# another class is an error by accident.
+NO_COLLECTIONS = ("str", "set", "TensorDict")
+OPTIONS = ("", "autocast=True", "nocast=True", "tensor_only=True", "frozen=True")
+
+PROGRAM = "in_field({}, [{}], {}, **dict({}))"
+
+
+def programs(options: str, size: str) -> str:
+    """A line per annotation."""
+    lines = []
+    for annotation in ANNOTATIONS:
+        values = VALUES if annotation in NO_COLLECTIONS else VALUES + COLLECTIONS
+        if annotation == "set":
+            values = tuple(value for value in values if value != "['a', 'b']")
+        lines.append(PROGRAM.format(annotation, ", ".join(values), size, options))
+    return "\n".join(lines)
+
+
+CASES = [
+    case
+    for options in OPTIONS
+    for size in ("[]", "[2]")
+    for case in cases(
+        f"field {options} {size}".replace("=True", ""),
+        programs(options, size),
+        on="none",
+    )
+]
