@@ -33,6 +33,8 @@ def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
             ``NONE_IF_MISSING``.
     """
     if isinstance(key, str):
+        if td._is_dense and key in td._tensordict:
+            return td._tensordict[key]
         path: tuple[str, ...] = (key,)
     else:
         path = unravel_key_to_tuple(key)
@@ -89,6 +91,11 @@ def getitem(td: Any, index: Any) -> Any:
     Of a non-tensor entry it is the value that the entry holds.
     """
     if isinstance(index, str):
+        if td._is_dense and index in td._tensordict:
+            entry = td._tensordict[index]
+            if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+                return entry._value()
+            return entry
         return value_of(get(td, index))
     if isinstance(index, tuple):
         path = unravel_key_to_tuple(index)
@@ -136,14 +143,16 @@ def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:
         value = td._convert_value(key, value, non_blocking)
         if isinstance(value, CollectionProtocol):
             return value
-    batch_size = td.batch_size
+    # An attribute costs less to compile than a property.
+    is_dense = td._is_dense
+    batch_size = td._batch_size if is_dense else td.batch_size
     if isinstance(value, UnbatchedTensor):
         value = value._with_batch_size(batch_size)
     elif batch_size and (
         value.is_nested or value.shape[: len(batch_size)] != batch_size
     ):
         check_batch(td, key, value)
-    device = td.device
+    device = td._device if is_dense else td.device
     if device is not None and value.device != device:
         value = value.to(device, non_blocking=non_blocking)
     return value

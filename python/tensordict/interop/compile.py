@@ -21,6 +21,7 @@ __all__ = ["install", "register_twins"]
 
 CONSTANT = frozenset(
     {
+        "_looked_up",
         "index_plan",
         "index_shape",
         "unravel_key",
@@ -29,7 +30,10 @@ CONSTANT = frozenset(
         "view_shape",
     }
 )
-"""Primitives of keys, sizes and indices alone: called, not traced, where those are known."""
+"""Twins of what takes keys, sizes, indices or functions alone.
+
+Where those are known, the primitive is called and nothing is traced.
+"""
 
 _lock = threading.Lock()
 _registered: set[int] = set()
@@ -49,11 +53,16 @@ def pairs() -> list[tuple[Any, Any]]:
         lazy_twins,
         module_twins,
         shape_twins,
+        torch_functions,
         twins,
         value_twins,
     )
 
-    found: list[tuple[Any, Any]] = [*module_twins.TRACED, *value_twins.TRACED]
+    found: list[tuple[Any, Any]] = [
+        *module_twins.TRACED,
+        *torch_functions.TRACED,
+        *value_twins.TRACED,
+    ]
     for module in (
         twins,
         access_twins,

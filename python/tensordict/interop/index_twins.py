@@ -243,10 +243,10 @@ def _index(td: Any, index: Any, size: Any, names: Any, k: int) -> Any:
     entries = {}
     for key, value in list(td._tensordict.items()):
         if not isinstance(value, special):
-            nested = value.is_nested
-            entries[key] = (
-                ragged_leaves.at_index(value, index) if nested else value[index]
-            )
+            if value.is_nested:
+                entries[key] = ragged_leaves.at_index(value, index)
+            else:
+                entries[key] = value[index]
         elif isinstance(value, CollectionProtocol):
             entries[key] = _index(value, index, size, names, k)
         else:
@@ -535,25 +535,26 @@ def stack(tds: Any, dim: int) -> Any:
     if not first._is_dense:
         return first._stack_all(tds, dim)
     batch_size, mine = first._batch_size, first._tensordict
-    all_entries = []
+    all_entries: list[Any] = []
     named = False
-    for position, td in enumerate(tds):
-        if td.batch_size != batch_size:
+    for td in tds:
+        own, entries, has_names = _joinable(td)
+        if own != batch_size:
             raise RuntimeError(
-                MSG_STACK_BATCH.format(position, td.batch_size, batch_size)
+                MSG_STACK_BATCH.format(len(all_entries), own, batch_size)
             )
-        entries = td._entries()
         if len(entries) != len(mine):
             raise RuntimeError(MSG_EXCLUSIVE)
         all_entries.append(entries)
-        named = named or td._has_names()
+        named = named or has_names
+    others = all_entries[1:]
     size = torch.Size([*batch_size[:dim], len(tds), *batch_size[dim:]])
     special = (CollectionProtocol, UnbatchedTensor)
     joined = {}
-    for key in list(mine):
-        group: list[Any] = []
-        is_plain = True
-        for entries in all_entries:
+    for key, item in list(mine.items()):
+        group = [item]
+        is_plain = not isinstance(item, special)
+        for entries in others:
             if key not in entries:
                 raise RuntimeError(MSG_EXCLUSIVE)
             item = entries[key]
@@ -575,6 +576,14 @@ def stack(tds: Any, dim: int) -> Any:
         else:
             names = None
     return new(type(first), joined, size, first._device, names)
+
+
+def _joinable(td: Any) -> tuple[torch.Size, dict[str, Any], bool]:
+    """The batch size and entries of a container, and whether a dim of it has a name."""
+    if td._is_dense:
+        # Attributes cost less to compile than properties and methods.
+        return td._batch_size, td._tensordict, td._td_dim_names is not None
+    return td.batch_size, td._entries(), td._has_names()
 
 
 def _stack_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
@@ -637,24 +646,24 @@ def cat(tds: Any, dim: int) -> Any:
     mine = first._tensordict
     all_entries: list[Any] = []
     length = 0
-    for position, td in enumerate(tds):
-        own = td.batch_size
+    for td in tds:
+        own, entries, _ = _joinable(td)
         if own != batch_size:
-            _check_cat(batch_size, own, dim, position)
+            _check_cat(batch_size, own, dim, len(all_entries))
         length += own[dim]
-        entries = td._entries()
         if len(entries) != len(mine):
-            raise _cat_keys(position, entries, mine)
+            raise _cat_keys(len(all_entries), entries, mine)
         all_entries.append(entries)
         if device is not None and td.device != device:
             device = None
+    others = all_entries[1:]
     size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
     special = (CollectionProtocol, UnbatchedTensor)
     joined = {}
-    for key in list(mine):
-        group: list[Any] = []
-        is_plain = True
-        for entries in all_entries:
+    for key, item in list(mine.items()):
+        group = [item]
+        is_plain = not (isinstance(item, special) or item.is_nested)
+        for entries in others:
             if key not in entries:
                 raise _cat_keys(len(group), entries, mine)
             item = entries[key]
@@ -665,7 +674,7 @@ def cat(tds: Any, dim: int) -> Any:
             joined[key] = torch.cat(group, dim)
         else:
             joined[key] = _cat_entry(key, group, dim, size)
-    names = first.names if first._has_names() else None
+    names = None if first._td_dim_names is None else first.names
     return new(type(first), joined, size, device, names)
 
 

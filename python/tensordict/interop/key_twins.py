@@ -97,6 +97,18 @@ def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
     Of a nested container of which only parts are asked for, a new one holds them. A key
     that goes on below another one of ``keys`` narrows what that one keeps.
     """
+    if td._is_dense and not inplace:
+        held = td._tensordict
+        entries: dict[str, Any] = {}
+        for key in keys:
+            if not isinstance(key, str):
+                break
+            if key in held:
+                entries[key] = held[key]
+            elif strict:
+                raise missing_key(td, key)
+        else:
+            return _like(td, entries)
     changes: list[Any] = []
     result = _select(td, keys, inplace, strict, changes)
     for container, entries in changes:
@@ -225,16 +237,22 @@ def _flatten(
     nested: dict[str, Any],
     inplace: bool,
 ) -> None:
+    out = nested if prefix else direct
+    joined = separator.join((*prefix, ""))
     for key, value in list(td._entries().items()):
-        path = (*prefix, key)
+        if is_leaf is None and not isinstance(value, CollectionProtocol):
+            name = joined + key
+            if name in out:
+                raise KeyError(MSG_COLLIDE.format([name]))
+            out[name] = value
+            continue
         collection = isinstance(value, CollectionProtocol)
         if is_leaf is None:
             leaf = not collection or value._is_non_tensor
         else:
             leaf = is_leaf(type(value))
         if leaf:
-            out = nested if prefix else direct
-            name = separator.join(path) if prefix else key
+            name = joined + key
             if name in out:
                 raise KeyError(MSG_COLLIDE.format([name]))
             if collection and not inplace and value.is_locked:
@@ -243,6 +261,7 @@ def _flatten(
         elif collection:
             if inplace and value.is_locked:
                 raise RuntimeError(MSG_LOCKED)
+            path = (*prefix, key)
             _flatten(value, separator, is_leaf, path, direct, nested, inplace)
 
 
@@ -356,6 +375,13 @@ def update(
     ``is_leaf`` accepts the type; any other value replaces what is there, or with
     ``inplace`` is written into it.
     """
+    if not inplace and is_leaf is None and td._is_dense and type(source) is dict:
+        if td._is_locked and not ignore_lock:
+            raise RuntimeError(MSG_LOCKED)
+        stored = _plain_entries(td, source, clone, non_blocking)
+        if stored is not None:
+            td._tensordict.update(stored)
+            return
     root = _Branch(td)
     copies: list[tuple[Any, Any]] = []
     options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
@@ -366,6 +392,22 @@ def update(
         except RuntimeError as error:
             copy_failed(td, target, error)
     _commit(root)
+
+
+def _plain_entries(
+    td: Any, source: dict[Any, Any], clone: bool, non_blocking: bool
+) -> dict[str, Any] | None:
+    """What an update of ``td`` stores where all of ``source`` is tensors by string keys.
+
+    None where something is not.
+    """
+    entries = {}
+    for key, value in list(source.items()):
+        if not isinstance(key, str) or not isinstance(value, torch.Tensor):
+            return None
+        stored = validate(td, key, value, non_blocking)
+        entries[key] = stored.clone() if clone else stored
+    return entries
 
 
 def copy_failed(td: Any, leaf: torch.Tensor, error: RuntimeError) -> None:

@@ -18,7 +18,7 @@ from tensordict import _rust
 from tensordict.ops.joining import cat_collections, stack_collections
 from tensordict.protocol import CollectionProtocol
 
-__all__ = ["TD_HANDLED_FUNCTIONS", "reflected_operator"]
+__all__ = ["TD_HANDLED_FUNCTIONS", "handler_of", "reflected_operator"]
 
 Handler = Callable[..., Any]
 
@@ -36,6 +36,23 @@ reciprocal reciprocal_ repeat_interleave reshape roll rot90 round round_ rsub si
 sigmoid_ sign sin sin_ sinh sinh_ split sqrt sqrt_ squeeze std sub sum swapaxes swapdims
 tan tan_ tanh tanh_ tensor_split tile transpose trunc trunc_ unbind unflatten unsqueeze
 var
+"""
+
+
+def handler_of(function: Callable[..., Any]) -> Handler | None:
+    """What answers a call of ``function`` that was given a collection, if anything."""
+    return _looked_up(function)
+
+
+def _looked_up(function: Callable[..., Any]) -> Handler | None:
+    handler = TD_HANDLED_FUNCTIONS.get(function)
+    return reflected_operator(function) if handler is None else handler
+
+
+TRACED = ((handler_of, _looked_up),)
+"""What :mod:`tensordict.interop.compile` registers: a known function is not traced.
+
+Dynamo reads every key of a table in which it looks something up.
 """
 
 

@@ -130,48 +130,59 @@ def map_leaves(
     else:
         special = (CollectionProtocol, UnbatchedTensor)
         size = prefix if len(size) == k else torch.Size([*prefix, *size[k:]])
+    locked = alone = False
+    if lock:
+        locked = td._is_locked
+        alone = prefix is not None and not locked
     is_method = isinstance(op, str)
-    is_plain = is_method and tail == NO_TAIL
+    is_plain = is_method and not tail
+    is_shape = (
+        not is_plain
+        and is_method
+        and tail == SHAPE_TAIL
+        and len(args) == 1
+        and len(args[0]) > 0
+    )
+    lead: Any = tuple(args[0]) if is_shape else None
     # The dims behind the batch dims are named once for all leaves that have as many.
     whole: tuple[int, ...] = ()
     ndim = -1
-    lead: Any = None
     entries = {}
     for key, value in list(td._tensordict.items()):
         if isinstance(value, special):
-            if not isinstance(value, CollectionProtocol):
-                entries[key] = value._with_batch_size(size)
-                continue
-            alone = lock and prefix is not None and not td._is_locked
-            entries[key] = map_leaves(value, op, args, prefix, names, tail, alone, k)
+            if isinstance(value, CollectionProtocol):
+                item = map_leaves(value, op, args, prefix, names, tail, alone, k)
+            else:
+                item = value._with_batch_size(size)
+            entries[key] = item
         elif is_plain:
             entries[key] = getattr(value, op)(*args)
+        elif is_shape:
+            # Torch reads numbers faster than a sequence of them.
+            entries[key] = getattr(value, op)(*lead, *value.shape[k:])
+        elif not tail:
+            entries[key] = op(value, *args)
         else:
-            if lead is None and tail != NO_TAIL:
+            if lead is None:
                 lead = tuple(args[0])
             if tail == SHAPE_TAIL:
                 whole = lead + value.shape[k:]
-            elif tail != NO_TAIL and value.ndim != ndim:
+            elif value.ndim != ndim:
                 ndim = value.ndim
-                rest: Any = range(k, ndim)
-                if tail != DIMS_TAIL:
-                    rest = [1] * (ndim - k)
+                rest = range(k, ndim) if tail == DIMS_TAIL else [1] * (ndim - k)
                 whole = (*lead, *rest)
-            if tail == NO_TAIL:
-                entries[key] = op(value, *args)
-            elif is_method and whole and len(args) == 1:
-                # Torch reads numbers faster than a sequence of them.
-                entries[key] = getattr(value, op)(*whole)
-            elif is_method:
-                entries[key] = getattr(value, op)(whole, *args[1:])
-            else:
+            if not is_method:
                 entries[key] = op(value, whole, *args[1:])
+            elif whole and len(args) == 1:
+                entries[key] = getattr(value, op)(*whole)
+            else:
+                entries[key] = getattr(value, op)(whole, *args[1:])
     if old_names is None and not isinstance(names, list):
         new_names = None
     else:
         new_names = _spliced_names(old_names, names, k, size)
     result = new(type(td), entries, size, td._device, new_names)
-    if lock and td._is_locked:
+    if locked:
         lock_tree(result)
     return result
 
@@ -199,11 +210,12 @@ def split_leaves(
         sizes = [torch.Size([*prefix, *old_size[k:]]) for prefix in prefixes]
     special = (CollectionProtocol, UnbatchedTensor)
     is_method = isinstance(op, str)
-    split: dict[str, Any] = {}
+    locked = lock and td._is_locked
+    pieces: list[dict[str, Any]] = [{} for _ in sizes]
     for key, value in list(td._tensordict.items()):
         if isinstance(value, special):
             if isinstance(value, CollectionProtocol):
-                alone = lock and not td._is_locked
+                alone = lock and not locked
                 parts = split_leaves(value, op, args, prefixes, names, alone, k)
             else:
                 parts = [value._with_batch_size(size) for size in sizes]
@@ -211,20 +223,17 @@ def split_leaves(
             parts = getattr(value, op)(*args)
         else:
             parts = op(value, *args)
-        split[key] = parts
-    if split:
-        rows = list(zip(*split.values(), strict=True))
-    else:
-        rows = [()] * len(sizes)
+        for entries, part in zip(pieces, parts, strict=True):
+            entries[key] = part
+    cls = type(td)
     results = []
-    for size, row in zip(sizes, rows, strict=True):
+    for size, entries in zip(sizes, pieces, strict=True):
         if old_names is None and not isinstance(names, list):
             new_names = None
         else:
             new_names = _spliced_names(old_names, names, k, size)
-        entries = dict(zip(split, row, strict=True))
-        results.append(new(type(td), entries, size, device, new_names))
-    if lock and td._is_locked:
+        results.append(new(cls, entries, size, device, new_names))
+    if locked:
         for result in results:
             lock_tree(result)
     return results

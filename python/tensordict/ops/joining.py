@@ -334,12 +334,16 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
 def stack_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
     """See :func:`stack`; ``tensors`` holds collections and is not empty."""
     try:
-        ndim = len(tensors[0].batch_size)
-        at = dim + ndim + 1 if dim < 0 else dim
-        if not tensors[0]._is_dense:
+        first = tensors[0]
+        if first._is_dense:
+            # An attribute costs less to compile than a property.
+            ndim = len(first._batch_size)
+        else:
+            ndim = len(first.batch_size)
             _check_members(tensors)
+        at = dim + ndim + 1 if dim < 0 else dim
         if _options._lazy_legacy and out is None:
-            return tensors[0].lazy_stack(tensors, dim)
+            return first.lazy_stack(tensors, dim)
         if not 0 <= at <= ndim:
             # What cannot be stacked along any dim is the first error.
             _rust.stack(tensors, 0)
@@ -355,11 +359,14 @@ def stack_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> 
 def cat_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
     """See :func:`cat`; ``tensors`` holds collections and is not empty."""
     try:
-        batch_size = tensors[0].batch_size
+        first = tensors[0]
+        if first._is_dense:
+            batch_size = first._batch_size
+        else:
+            batch_size = first.batch_size
+            _check_members(tensors)
         ndim = len(batch_size)
         at = dim + ndim if dim < 0 else dim
-        if not tensors[0]._is_dense:
-            _check_members(tensors)
         if not 0 <= at < ndim:
             raise RuntimeError(MSG_CAT_DIM.format(dim, list(batch_size)))
         if out is None:

@@ -79,7 +79,7 @@ class MergingOps(CollectionProtocol):
             >>> td.update({"n": {"b": torch.ones(3)}}, c=torch.ones(3))["n"].keys()
             _StringKeys(dict_keys(['a', 'b']))
         """
-        if self.is_locked and not inplace and not ignore_lock:
+        if self._is_locked and not inplace and not ignore_lock:
             raise RuntimeError(MSG_LOCKED)
         source: Any = kwargs
         if input_dict_or_td is not None:

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.interop.torch_functions import (
-    TD_HANDLED_FUNCTIONS,
-    reflected_operator,
-)
+from tensordict.interop.torch_functions import handler_of
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -40,9 +37,7 @@ class TorchDispatchOps(CollectionProtocol):
             What the function's entry in the table gives, or NotImplemented (which
             torch turns into a TypeError) where the table has none.
         """
-        handler = TD_HANDLED_FUNCTIONS.get(func)
-        if handler is None:
-            handler = reflected_operator(func)
+        handler = handler_of(func)
         if handler is None:
             return NotImplemented
         for each in types:
