@@ -6,7 +6,9 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
 
 use super::map::{self, MapRequest, Mapping, Mode, Root};
 use super::metadata::{self, Entry, LeafMeta, LevelMeta};
@@ -265,6 +267,7 @@ impl Reader<'_> {
     fn begin(&mut self, directory: PathBuf, keys: Arc<[String]>, meta: LevelMeta) -> Open {
         let is_known = self.is_known(&meta);
         let entries = if is_known { meta.entries } else { Vec::new() };
+        self.leaves.reserve(entries.len());
         self.levels.push(Level {
             directory: directory.clone(),
             batch_size: meta.batch_size.unwrap_or_default(),
@@ -387,7 +390,27 @@ pub fn map_leaves(
     mode: Mode,
     threads: usize,
 ) -> StorageResult<Vec<Option<Mapping>>> {
-    let mappings: Vec<OnceLock<Mapping>> = leaves.iter().map(|_| OnceLock::new()).collect();
+    map_ahead(root, leaves, mode, threads, |mut mapper| {
+        mapper.finish()?;
+        let mut mappings = Vec::with_capacity(leaves.len());
+        while let Some(batch) = mapper.next_batch() {
+            mappings.extend(batch);
+        }
+        Ok(mappings)
+    })?
+}
+
+/// Maps leaves with a few threads while `take` goes on with those that are mapped.
+///
+/// # Errors
+/// There are more leaves than the kernel maps files, and `mode` needs a mapping each.
+pub fn map_ahead<R>(
+    root: &Root,
+    leaves: &[Leaf],
+    mode: Mode,
+    threads: usize,
+    take: impl FnOnce(Mapper<'_>) -> R,
+) -> StorageResult<R> {
     let limit = if leaves.len() > SURE_LEAVES {
         map::mapping_limit()
     } else {
@@ -411,41 +434,158 @@ pub fn map_leaves(
     } else {
         BATCH_LEAVES
     };
-    threads::for_each(leaves.len().div_ceil(batch_leaves), threads, |batch| {
-        let start = batch * batch_leaves;
-        let end = (start + batch_leaves).min(leaves.len());
-        let mut together = Vec::new();
-        for (leaf, slot) in leaves[start..end].iter().zip(&mappings[start..end]) {
-            let request = MapRequest {
-                path: &leaf.path,
-                length: leaf.length,
-                root: Some(root),
+    let count = leaves.len().div_ceil(batch_leaves);
+    let work = MapWork {
+        root,
+        leaves,
+        mode,
+        reads_together,
+        batch_leaves,
+        mapped: (0..count).map(|_| Mutex::default()).collect(),
+        next: AtomicUsize::new(0),
+        error: Mutex::default(),
+        has_failed: AtomicBool::new(false),
+    };
+    thread::scope(|scope| {
+        let helpers = threads::start(scope, threads.min(count).saturating_sub(1), || {
+            work.run(count);
+        });
+        let left = count * helpers.len() / MAKING_SHARE;
+        Ok(take(Mapper {
+            work: &work,
+            most: count.saturating_sub(left),
+            helpers,
+            taken: 0,
+        }))
+    })
+}
+
+/// Making a tensor of a leaf takes about this part of the time that mapping it takes.
+const MAKING_SHARE: usize = 4;
+
+/// Leaves that are being mapped, to be taken in order.
+pub struct Mapper<'m> {
+    work: &'m MapWork<'m>,
+    helpers: Vec<ScopedJoinHandle<'m, ()>>,
+    /// After so many batches the rest is better left to the helpers.
+    most: usize,
+    taken: usize,
+}
+
+impl Mapper<'_> {
+    /// Takes part until what is left will be mapped by the other threads while this one makes tensors.
+    ///
+    /// # Errors
+    /// As [`map_leaves`]. There is nothing to be taken then.
+    pub fn map_most(&mut self) -> StorageResult<()> {
+        self.work.run(self.most);
+        if self.work.has_failed.load(Ordering::Acquire) {
+            return self.finish();
+        }
+        Ok(())
+    }
+
+    /// Maps what is left, and waits for the other threads.
+    ///
+    /// # Errors
+    /// As [`map_leaves`]. There is nothing to be taken then.
+    pub fn finish(&mut self) -> StorageResult<()> {
+        self.work.run(self.work.mapped.len());
+        for helper in self.helpers.drain(..) {
+            if let Err(panic) = helper.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        let mut error = self
+            .work
+            .error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        error.take().map_or(Ok(()), Err)
+    }
+
+    /// Takes the mappings of the next leaves; None where they are not mapped yet, or at the end.
+    pub fn next_batch(&mut self) -> Option<Vec<Option<Mapping>>> {
+        let batch = self.work.mapped.get(self.taken)?;
+        let mappings = batch
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()?;
+        self.taken += 1;
+        Some(mappings)
+    }
+}
+
+/// What the threads that map leaves share.
+struct MapWork<'m> {
+    root: &'m Root,
+    leaves: &'m [Leaf],
+    mode: Mode,
+    reads_together: bool,
+    batch_leaves: usize,
+    /// What is mapped, by batch.
+    mapped: Vec<Mutex<Option<Vec<Option<Mapping>>>>>,
+    next: AtomicUsize,
+    /// The first one.
+    error: Mutex<Option<StorageError>>,
+    has_failed: AtomicBool,
+}
+
+impl MapWork<'_> {
+    /// Maps batches that nobody has begun, until `most` of them are begun or something fails.
+    fn run(&self, most: usize) {
+        while !self.has_failed.load(Ordering::Relaxed) && self.next.load(Ordering::Relaxed) < most {
+            let batch = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(slot) = self.mapped.get(batch) else {
+                break;
             };
-            match leaf.length {
-                0 => {}
-                1..=TOGETHER_BYTES if reads_together => together.push((request, leaf, slot)),
-                _ => {
-                    // Each leaf is in one batch, so its slot is empty.
-                    let _ = slot.set(map::open(&request, mode, &|| leaf.display())?);
+            match self.map_batch(batch) {
+                Ok(mappings) => {
+                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(mappings);
+                }
+                Err(error) => {
+                    let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+                    first.get_or_insert(error);
+                    self.has_failed.store(true, Ordering::Release);
                 }
             }
         }
-        let names: Vec<_> = together
-            .iter()
-            .map(|(_, leaf, _)| || leaf.display())
-            .collect();
-        let requests: Vec<(MapRequest<'_>, &dyn Fn() -> String)> = together
-            .iter()
-            .zip(&names)
-            .map(|((request, ..), name)| (request.clone(), name as &dyn Fn() -> String))
-            .collect();
-        if !requests.is_empty() {
-            for (mapping, (_, _, slot)) in map::read_together(&requests)?.into_iter().zip(together)
-            {
-                let _ = slot.set(mapping);
+    }
+
+    fn map_batch(&self, batch: usize) -> StorageResult<Vec<Option<Mapping>>> {
+        let start = batch * self.batch_leaves;
+        let end = (start + self.batch_leaves).min(self.leaves.len());
+        let leaves = &self.leaves[start..end];
+        let request = |leaf| {
+            let Leaf { path, length, .. }: &Leaf = leaf;
+            MapRequest {
+                path,
+                length: *length,
+                root: Some(self.root),
             }
+        };
+        let is_small = |leaf: &Leaf| self.reads_together && leaf.length <= TOGETHER_BYTES;
+        let together: Vec<_> = leaves
+            .iter()
+            .filter(|leaf| leaf.length > 0 && is_small(leaf))
+            .map(|leaf| (request(leaf), || leaf.display()))
+            .collect();
+        let mut read = Vec::new();
+        if !together.is_empty() {
+            let requests: Vec<(MapRequest<'_>, &dyn Fn() -> String)> = together
+                .iter()
+                .map(|(request, name)| (request.clone(), name as &dyn Fn() -> String))
+                .collect();
+            read = map::read_together(&requests)?;
         }
-        Ok(())
-    })?;
-    Ok(mappings.into_iter().map(OnceLock::into_inner).collect())
+        let mut read = read.into_iter();
+        leaves
+            .iter()
+            .map(|leaf| match leaf.length {
+                0 => Ok(None),
+                _ if is_small(leaf) => Ok(read.next()),
+                _ => map::open(&request(leaf), self.mode, &|| leaf.display()).map(Some),
+            })
+            .collect()
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// No more threads than this unless asked for: a disk gains nothing from more.
 const DEFAULT_LIMIT: usize = 8;
@@ -47,14 +47,7 @@ pub(crate) fn for_each<E: Send>(
         return run();
     }
     thread::scope(|scope| {
-        let started: Vec<_> = (0..helpers)
-            .map_while(|_| {
-                thread::Builder::new()
-                    .name("tensordict-io".to_owned())
-                    .spawn_scoped(scope, run)
-                    .ok()
-            })
-            .collect();
+        let started = start(scope, helpers, run);
         let mut outcome = run();
         for helper in started {
             match helper.join() {
@@ -64,6 +57,22 @@ pub(crate) fn for_each<E: Send>(
         }
         outcome
     })
+}
+
+/// Starts threads that do the same; fewer where the system has no more.
+pub(crate) fn start<'s, R: Send + 's>(
+    scope: &'s Scope<'s, '_>,
+    count: usize,
+    run: impl Fn() -> R + Copy + Send + 's,
+) -> Vec<ScopedJoinHandle<'s, R>> {
+    (0..count)
+        .map_while(|_| {
+            thread::Builder::new()
+                .name("tensordict-io".to_owned())
+                .spawn_scoped(scope, run)
+                .ok()
+        })
+        .collect()
 }
 
 #[cfg(test)]

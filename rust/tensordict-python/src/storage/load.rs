@@ -13,8 +13,9 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use tensordict_core::storage::archive::LeafBytes;
 use tensordict_core::storage::full::{self, Request, Target};
 use tensordict_core::storage::map::{self, MapRequest, Mapping, Mode, Root};
+use tensordict_core::storage::metadata::LeafMeta;
 use tensordict_core::storage::read::{
-    Files, Leaf, Level, Node, ReadOptions, map_leaves, read_tree_of,
+    Files, Leaf, Level, Node, ReadOptions, map_ahead, read_tree_of,
 };
 use tensordict_core::storage::{METADATA_FILE, StorageError, dtype};
 
@@ -117,32 +118,31 @@ impl OpenDirectory {
         num_threads: usize,
         is_mapped: bool,
     ) -> PyResult<Bound<'py, LoadedLevel>> {
-        let loaded = py.detach(|| -> Result<_, StorageError> {
-            let options = ReadOptions {
-                escapes_keys,
-                known_classes: &known_classes,
-            };
+        let options = ReadOptions {
+            escapes_keys,
+            known_classes: &known_classes,
+        };
+        let tree = py.detach(|| {
             let directory = self.root.path().join(level);
-            let tree = read_tree_of(&self.root, &directory, options)?;
-            let mappings = if is_mapped {
-                map_leaves(&self.root, &tree.leaves, self.map_mode, num_threads)?
-            } else {
-                Vec::new()
-            };
-            Ok((tree, mappings))
+            read_tree_of(&self.root, &directory, options)
         });
-        let (tree, mappings) = loaded.map_err(|error| exception(py, &error))?;
+        let tree = tree.map_err(|error| exception(py, &error))?;
+        let _paused = PausedCollector::new(py);
+        let tensors = if is_mapped {
+            self.tensors(py, &tree.leaves, num_threads)?
+        } else {
+            Vec::new()
+        };
         let mut maker = Maker {
             leaves: tree.leaves,
             backing: Backing::Files {
                 root: &self.root,
-                mappings,
+                tensors,
                 mode: self.mode.as_deref(),
                 map_mode: self.map_mode,
             },
             is_mapped,
         };
-        let _paused = PausedCollector::new(py);
         maker.tree(py, tree.levels)
     }
 
@@ -171,12 +171,53 @@ impl OpenDirectory {
     }
 }
 
+impl OpenDirectory {
+    /// The tensors of leaves, made while other threads map what comes after; none for a nested one.
+    fn tensors<'py>(
+        &self,
+        py: Python<'py>,
+        leaves: &[Leaf],
+        num_threads: usize,
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+        let refused = |error: StorageError| exception(py, &error);
+        let mode = self.mode.as_deref();
+        map_ahead(
+            &self.root,
+            leaves,
+            self.map_mode,
+            num_threads,
+            |mut mapper| {
+                // Others may take the interpreter when it is let go: that is done twice at most.
+                py.detach(|| mapper.map_most()).map_err(refused)?;
+                let mut tensors = Vec::with_capacity(leaves.len());
+                while tensors.len() < leaves.len() {
+                    let Some(mappings) = mapper.next_batch() else {
+                        py.detach(|| mapper.finish()).map_err(refused)?;
+                        continue;
+                    };
+                    for mapping in mappings {
+                        let leaf = &leaves[tensors.len()];
+                        let LeafMeta { dtype, shape, .. } = &leaf.meta;
+                        tensors.push(if leaf.meta.is_nested {
+                            None
+                        } else {
+                            Some(mapped_tensor(py, mapping, &leaf.path, dtype, shape, mode)?)
+                        });
+                    }
+                }
+                Ok(tensors)
+            },
+        )
+        .map_err(refused)?
+    }
+}
+
 /// Where the bytes of leaves are.
-pub(super) enum Backing<'m> {
+pub(super) enum Backing<'m, 'py> {
     /// In a mapped file each.
     Files {
         root: &'m Root,
-        mappings: Vec<Option<Mapping>>,
+        tensors: Vec<Option<Bound<'py, PyAny>>>,
         mode: Option<&'m str>,
         map_mode: Mode,
     },
@@ -188,15 +229,15 @@ pub(super) enum Backing<'m> {
 }
 
 /// Makes what Python makes containers of.
-pub(super) struct Maker<'m> {
+pub(super) struct Maker<'m, 'py> {
     pub(super) leaves: Vec<Leaf>,
-    pub(super) backing: Backing<'m>,
+    pub(super) backing: Backing<'m, 'py>,
     pub(super) is_mapped: bool,
 }
 
-impl Maker<'_> {
+impl<'py> Maker<'_, 'py> {
     /// The root of levels, of which each comes after the one that it is in.
-    pub(super) fn tree<'py>(
+    pub(super) fn tree(
         &mut self,
         py: Python<'py>,
         levels: Vec<Level>,
@@ -210,7 +251,7 @@ impl Maker<'_> {
         Ok(root.expect("the level that was asked for is the first"))
     }
 
-    fn level<'py>(
+    fn level(
         &mut self,
         py: Python<'py>,
         level: Level,
@@ -251,7 +292,7 @@ impl Maker<'_> {
         Bound::new(py, loaded)
     }
 
-    fn leaf<'py>(&mut self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
+    fn leaf(&mut self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
         let leaf = &self.leaves[number];
         let (dtype, shape) = (&leaf.meta.dtype, &leaf.meta.shape);
         if !self.is_mapped {
@@ -261,9 +302,8 @@ impl Maker<'_> {
                 .into_any());
         }
         match &mut self.backing {
-            Backing::Files { mappings, mode, .. } => {
-                let mapping = mappings[number].take();
-                mapped_tensor(py, mapping, &leaf.path, dtype, shape, *mode)
+            Backing::Files { tensors, .. } => {
+                Ok(tensors[number].take().expect("each leaf is taken once"))
             }
             Backing::Archive { archive, leaves } => {
                 let bytes = std::mem::replace(&mut leaves[number], LeafBytes::Nothing);
@@ -273,7 +313,7 @@ impl Maker<'_> {
     }
 
     /// `(values, table)`: the values flat, and the table of sizes, both mapped.
-    fn nested_tensor<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
+    fn nested_tensor(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
         let leaf = &self.leaves[number];
         let (root, mode, map_mode) = match &self.backing {
             Backing::Files {

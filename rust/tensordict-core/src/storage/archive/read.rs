@@ -24,6 +24,9 @@ use super::{
 /// Leaves that a thread looks up before it asks for more.
 const LOCATE_BATCH: usize = 256;
 
+/// So much memory is taken at once for an entry that is stored as it is.
+const SURE_BYTES: usize = 64 << 20;
+
 /// Bytes of an archive that are read at once where headers are looked at.
 const WINDOW_BYTES: usize = 32 << 10;
 
@@ -177,8 +180,16 @@ impl Archive {
     /// # Errors
     /// The entry is damaged, or compressed by a method that is not known.
     pub fn read_entry(&self, name: &str, entry: &Entry) -> StorageResult<Vec<u8>> {
-        let mut bytes = Vec::new();
         let length = usize::try_from(entry.length).unwrap_or(usize::MAX);
+        if entry.method == 0 && entry.packed == entry.length && length <= SURE_BYTES {
+            let offset = self.offset(name, entry)?;
+            let mut bytes = vec![0; length];
+            Disk::REAL
+                .read_exact_at(&self.file, &mut bytes, offset)
+                .map_err(|error| self.damaged(name, &error.to_string()))?;
+            return Ok(bytes);
+        }
+        let mut bytes = Vec::new();
         if entry.method != 0 || entry.packed == entry.length {
             bytes.try_reserve_exact(length.min(1 << 20)).ok();
         }
