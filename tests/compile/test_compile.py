@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NonTensorData, TensorDict, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictModule, set_interaction_type
 
 FUNCTIONS = {
@@ -13,6 +13,16 @@ FUNCTIONS = {
     "index_dims": lambda td: td[:, 1],
     "slice": lambda td: td[1:3],
     "index_tensor": lambda td: td[torch.tensor([0, 2])],
+    "index_mask": lambda td: td[td["a"].sum(-1) > 0],
+    "index_mask_of_dim": lambda td: td[:, torch.tensor([True, False, True])],
+    "set_mask": lambda td: (c := td.clone(), c.__setitem__(c["a"][:, 0] > 0, 0))[0],
+    "masked_select": lambda td: td.masked_select(td["a"].sum(-1) > 0),
+    "where": lambda td: td.where(td["a"].sum(-1) > 0, td + 1),
+    "where_values": lambda td: (
+        td.clone()
+        .set("text", "same")
+        .where(td["a"].sum(-1) > 0, (td + 1).set("text", "same"))
+    ),
     "view": lambda td: td.view(-1),
     "reshape": lambda td: td.reshape(3, 4),
     "permute": lambda td: td.permute(1, 0),
@@ -78,6 +88,8 @@ def assert_same(found, expected):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             assert_same(one, other)
+    elif isinstance(expected, NonTensorData):
+        assert (found.data, found.batch_size) == (expected.data, expected.batch_size)
     elif isinstance(expected, dict):
         assert_same(list(found.items()), list(expected.items()))
     else:

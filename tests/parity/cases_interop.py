@@ -2,6 +2,11 @@
 
 from frame import SOME, cases
 
+SPEC = (
+    "from tensordict import NonTensorData as N, NonTensorStack, MetaData; "
+    "import torch.utils._pytree as p; S = p.tree_structure; "
+)
+
 CASES = [
     *cases(
         "pytree",
@@ -23,6 +28,36 @@ CASES = [
         on="flat nested deep empty empty_nested zero locked named half_named cpu sub",
     ),
     *cases("pytree", "torch.utils._pytree.tree_leaves(td)[0] is td", on="subclass"),
+    *cases(
+        "treespec",
+        SPEC
+        + "p.tree_map(lambda x, y: x, TensorDict(a=1, n='x'), TensorDict(a=1, n='y'))",
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "treespec",
+        f"""
+        {SPEC}S(TensorDict(a=1, n='x')) == S(TensorDict(a=1, n='y'))
+        {SPEC}S(TensorDict(a=1, n='x')) == S(TensorDict(a=1, n='x'))
+        {SPEC}S(TensorDict(a=1, n={{'m': 'x'}})) == S(TensorDict(a=1, n={{'m': 'y'}}))
+        {SPEC}S(TensorDict(a=1, n='x')) == S(TensorDict(a=1, n=torch.zeros(1)))
+        {SPEC}[S(N(v)) == S(N(w)) for v, w in [('x', 'y'), ('x', 'x'), (1, 1.0), (1, True), ([1], [1]), ({{'a': 1}}, {{'a': 2}})]]
+        {SPEC}[S(N('x', batch_size=[3])) == S(N('x', batch_size=b)) for b in ([], [4], [3, 1])]
+        {SPEC}S(N('x', device='cpu')) == S(N('x'))
+        {SPEC}S(MetaData('x')) == S(MetaData('y')), S(MetaData('x')) == S(N('x'))
+        {SPEC}S(NonTensorStack('x', 'y')) == S(NonTensorStack('x', 'z'))
+        {SPEC}S(TensorDict(a=1, b=2)) == S(TensorDict(b=2, a=1))
+        {SPEC}S(TensorDict(a=T([3]), batch_size=[3])) == S(TensorDict(a=T([4]), batch_size=[4]))
+        {SPEC}S(TensorDict(a=T([3]), batch_size=[3])) == S(TensorDict(a=T([3])))
+        {SPEC}S(TensorDict(a=T([3]), batch_size=[3], names=['x'])) == S(TensorDict(a=T([3]), batch_size=[3]))
+        {SPEC}S(TensorDict(a=T([3]), device='cpu')) == S(TensorDict(a=T([3])))
+        {SPEC}p.tree_map(lambda x, y: x + y, TensorDict(a=1, n='x'), TensorDict(a=1, n='x'))
+        {SPEC}p.tree_map(lambda x, y: x + y, TensorDict(a=1, b=2), TensorDict(b=1, a=2))
+        {SPEC}import copy; s = S(TensorDict(a=1, n='x')); copy.deepcopy(s) == s, pickle.loads(pickle.dumps(s)) == s
+        """,  # noqa: E501
+        on="none",
+    ),
     *cases(
         "pickle",
         """

@@ -175,6 +175,11 @@ def _advanced_dims(
     """
     ndim = max(len(shape) for shape, _, _ in tensors)
     block: list[tuple[int, int]] = []
+    if len(tensors) == 1 and ndim == 1:
+        # Not compared with 1: the compiler does not know how many elements a mask takes.
+        shape, dim, _ = tensors[0]
+        block = [(shape[0], dim)]
+        ndim = 0
     for back in range(ndim, 0, -1):
         length, source, claims = 1, -1, 0
         for shape, dim, is_mask in tensors:
@@ -191,8 +196,6 @@ def _advanced_dims(
                 varying = sum(1 for other in shape if other != 1)
                 source = dim if varying == 1 or is_mask else -1
         block.append((length, source if claims == 1 else -1))
-    if len(tensors) == 1 and ndim == 1:
-        block = [(block[0][0], tensors[0][1])]
     places = [at for at, d in enumerate(dims) if d is None]
     first = places[0] if places[-1] - places[0] + 1 == len(places) else 0
     rest = [d for d in dims if d is not None]

@@ -128,13 +128,15 @@ def register_value(cls: type) -> None:
 
 
 class _Value:
-    """A value in a tree spec. The structure of a tree does not depend on values."""
+    """A value in a tree spec: two trees with other values are of another structure."""
 
     def __init__(self, held: Any) -> None:
         self.held = held
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Value) and type(self.held) is type(other.held)
+        if not isinstance(other, _Value) or type(self.held) is not type(other.held):
+            return False
+        return bool(self.held._is_same_node(other.held))
 
     def __hash__(self) -> int:
         return hash(type(self.held))

@@ -311,6 +311,9 @@ class NonTensorOps(CollectionProtocol):
     def _chosen(self, condition: torch.Tensor, other: Any) -> Any:
         if not isinstance(other, NonTensorOps):
             return self._twin()
+        if self._is_one and other._is_one and same_value(self.data, other.data):
+            # Whatever the mask says: the compiler cannot look at it.
+            return self._twin()
         size = self._batch_size
         mask = condition
         while mask.dim() < len(size):
@@ -318,8 +321,6 @@ class NonTensorOps(CollectionProtocol):
         mask = mask.expand(size).flatten()
         pairs = zip(mask.tolist(), self._flat(), other._flat(), strict=True)
         flat = [mine if keep else theirs for keep, mine, theirs in pairs]
-        if self._is_one and other._is_one and same_value(self.data, other.data):
-            return self._twin()
         stack = self._non_tensor_stack_type._of_cells(flat, size, self._device)
         names = self._td_dim_names
         return stack._named(None if names is None else list(names))

@@ -121,6 +121,14 @@ class NonTensorDataBase(DataWriting, _Named):
         if names is not None:
             self.names = names
 
+    def _is_same_node(self, other: Self) -> bool:
+        """Whether two pytrees are of one structure where they have these in one place."""
+        return (
+            len(self._batch_size) == len(other._batch_size)
+            and self._device == other._device
+            and (self.data is other.data or same_value(self.data, other.data))
+        )
+
     @classmethod
     def _of(
         cls,
