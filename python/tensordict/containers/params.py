@@ -577,6 +577,10 @@ class TensorDictParams(TensorDictBase, nn.Module):
         self._param_td.share_memory_()
         return self
 
+    def is_shared(self) -> bool:
+        """Whether the parameters were put in shared memory."""
+        return self._param_td.is_shared()
+
     def __getstate__(self) -> dict[str, Any]:
         """The state, with what the published release and torch expect of a module."""
         return {

@@ -296,8 +296,9 @@ def _reset_below(module: nn.Module) -> bool:
     found = False
     for child in module.children():
         found |= _reset_below(child)
-        # Asked of the class: a wrapper gives the attributes of what it wraps, too.
-        if hasattr(type(child), "reset_parameters"):
+        # A wrapper has the attributes of what it wraps: that is drawn once more, so that
+        # a seed gives the numbers that it has always given.
+        if hasattr(child, "reset_parameters"):
             child.reset_parameters()  # type: ignore[operator]
             found = True
     return found

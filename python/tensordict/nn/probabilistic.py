@@ -71,6 +71,10 @@ MSG_ONE_KEY = (
     "log_prob_keys={keys}). When composite_lp_aggregate() returns ``False``, try to use "
     "{name}.log_prob_keys instead."
 )
+MSG_NO_MODULES = (
+    "ProbabilisticTensorDictSequential must consist of zero or more TensorDictModules "
+    "followed by a ProbabilisticTensorDictModule: it was given no module."
+)
 
 
 class ProbabilisticTensorDictModule(TensorDictModuleBase):
@@ -592,6 +596,8 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         selected_out_keys: list[NestedKey] | None = None,
         inplace: bool | str | None = None,
     ) -> None:
+        if not modules:
+            raise ValueError(MSG_NO_MODULES)
         # A class that inherits from this and another sequence may not take them all.
         options: dict[str, Any] = {}
         if selected_out_keys is not None:
@@ -601,8 +607,8 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         super().__init__(*modules, partial_tolerant=partial_tolerant, **options)
         probabilistic = self._probabilistic()
         if return_composite is None:
-            return_composite = len(probabilistic) > 1 or (
-                bool(probabilistic) and probabilistic[-1] is not self._last_module
+            return_composite = (
+                len(probabilistic) != 1 or probabilistic[0] is not self._last_module
             )
         self.return_composite = return_composite
 

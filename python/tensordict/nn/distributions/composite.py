@@ -327,24 +327,33 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         return self._collected(entries)
 
     def cdf(self, sample: Any) -> Any:
-        """The sample, with the probability of less under keys that end with ``_cdf``."""
-        result = sample.copy()
-        for key, dist in self.dists.items():
-            result.set(_add_suffix(key, "_cdf"), dist.cdf(self._value(sample, key)))
-        return result
+        """Write the probability of less under keys that end with ``_cdf``.
+
+        Returns:
+            The sample itself.
+        """
+        found = {
+            _add_suffix(key, "_cdf"): dist.cdf(self._value(sample, key))
+            for key, dist in self.dists.items()
+        }
+        return sample.update(found)
 
     def icdf(self, sample: Any) -> Any:
-        """The sample, with the values of probabilities under keys with ``_icdf``.
+        """Write the values of probabilities under keys that end with ``_icdf``.
 
-        The probabilities are read from the keys that :meth:`cdf` writes.
+        The probabilities are read from the keys that :meth:`cdf` writes. Where there are
+        none, they are those of the sample.
+
+        Returns:
+            The sample itself.
         """
-        result = sample.copy()
+        found = {}
         for key, dist in self.dists.items():
-            value = sample.get(_add_suffix(key, "_cdf"))
-            if value is None:
-                value = self._value(sample, key)
-            result.set(_add_suffix(key, "_icdf"), dist.icdf(value))
-        return result
+            probability = sample.get(_add_suffix(key, "_cdf"), None)
+            if probability is None:
+                probability = dist.cdf(self._value(sample, key))
+            found[_add_suffix(key, "_icdf")] = dist.icdf(probability)
+        return sample.update(found)
 
     def __repr__(self) -> str:
         """The distributions by name."""
