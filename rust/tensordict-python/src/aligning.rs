@@ -4,7 +4,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 
-use crate::container::{self, Kind, is_non_tensor, kind};
+use crate::container::{self, Kind, State, is_non_tensor, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::locking;
@@ -103,11 +103,8 @@ fn flat_aligned<'py>(
     }
     let mine = container::entries(imports, td)?;
     let theirs = container::entries(imports, other)?;
-    if !ffi::have_same_keys(&mine, &theirs) {
-        return Ok(None);
-    }
-    let are_leaves = [&mine, &theirs].into_iter().all(|entries| {
-        ffi::all_entries(entries, |_, value| container::is_plain_leaf(imports, value))
+    let are_leaves = ffi::visit_pairs(&mine, &theirs, |value, other| {
+        container::is_plain_leaf(imports, &value) && container::is_plain_leaf(imports, &other)
     });
     Ok(are_leaves.then(|| theirs.values()))
 }
@@ -159,7 +156,8 @@ impl<'py> RebuildAs<'_, 'py> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
-        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        let state = State::of(imports, td)?;
+        let entries = ffi::copy_dict(&state.entries)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
                 Kind::Leaf => values.take()?,
@@ -169,14 +167,14 @@ impl<'py> RebuildAs<'_, 'py> {
         })?;
         let size = match self.size {
             Some(size) => size.clone(),
-            None => container::batch_size(imports, td)?.into_any(),
+            None => state.batch_size.into_any(),
         };
         container::new(
             imports,
             self.class.unwrap_or(&td.get_type()),
             &entries,
             &size,
-            &container::device(imports, td)?,
+            &state.device,
             &py.None().into_bound(py),
         )
     }

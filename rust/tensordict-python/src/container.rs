@@ -217,6 +217,26 @@ pub(crate) fn has_storage(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<
             || td.getattr(names.shared.bind(td.py()))?.is_truthy()?))
 }
 
+/// The four attributes of a dense container, read at once.
+pub(crate) struct State<'py> {
+    pub(crate) entries: Bound<'py, PyDict>,
+    pub(crate) batch_size: Bound<'py, PyTuple>,
+    pub(crate) device: Bound<'py, PyAny>,
+    pub(crate) dim_names: Bound<'py, PyAny>,
+}
+
+impl<'py> State<'py> {
+    pub(crate) fn of(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let [entries, batch_size, device, dim_names] = state::get_all(td, state_names(imports))?;
+        Ok(Self {
+            entries: entries.cast_into()?,
+            batch_size: batch_size.cast_into()?,
+            device,
+            dim_names,
+        })
+    }
+}
+
 /// A dense container of type `class` around `entries`, made without `__init__`.
 pub(crate) fn new<'py>(
     imports: &Imports,

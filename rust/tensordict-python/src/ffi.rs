@@ -14,6 +14,8 @@ use pyo3::sync::critical_section::{with_critical_section, with_critical_section2
 use pyo3::types::{PyDict, PyInt, PySlice, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
+use crate::slots::{self, Place};
+
 /// How many entries of one container fit on the stack of a walk.
 const INLINE_ENTRIES: usize = 16;
 
@@ -46,11 +48,28 @@ pub(crate) fn paired_values<'py>(
     first: &Bound<'py, PyDict>,
     second: &Bound<'py, PyDict>,
 ) -> Option<Pairs<'py>> {
+    let mut pairs = Pairs::new();
+    visit_pairs(first, second, |value, other| {
+        pairs.push((value.to_owned(), other.to_owned()));
+        true
+    })
+    .then_some(pairs)
+}
+
+/// Calls `visit` with the values of two dicts at each key: false where the two do not have
+/// the same keys in the same order, or as soon as `visit` says so. It must not run Python code.
+pub(crate) fn visit_pairs<'py>(
+    first: &Bound<'py, PyDict>,
+    second: &Bound<'py, PyDict>,
+    mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
+) -> bool {
     if first.len() != second.len() {
-        return None;
+        return false;
     }
-    let mut pairs = Pairs::with_capacity(first.len());
-    let (mut place, mut other_place) = (0, 0);
+    if let Some(answer) = slots::visit_pairs(first, second, &mut visit) {
+        return answer;
+    }
+    let (mut place, mut other_place, mut seen) = (0, 0, 0);
     let null = std::ptr::null_mut;
     let (mut key, mut value, mut other_key, mut other_value) = (null(), null(), null(), null());
     with_critical_section2(first, second, || {
@@ -67,22 +86,23 @@ pub(crate) fn paired_values<'py>(
                     &raw mut other_value,
                 ) != 0
                 && is_same_key(key, other_key)
+                && visit(
+                    Borrowed::from_ptr(py, value),
+                    Borrowed::from_ptr(py, other_value),
+                )
             {
-                pairs.push((
-                    Bound::from_borrowed_ptr(py, value),
-                    Bound::from_borrowed_ptr(py, other_value),
-                ));
+                seen += 1;
             }
         }
     });
-    (pairs.len() == first.len()).then_some(pairs)
+    seen == first.len()
 }
 
 /// Whether two keys are one object, or equal strings. Runs no Python code.
 ///
 /// # Safety
 /// Both are objects that are alive.
-unsafe fn is_same_key(key: *mut ffi::PyObject, other: *mut ffi::PyObject) -> bool {
+pub(crate) unsafe fn is_same_key(key: *mut ffi::PyObject, other: *mut ffi::PyObject) -> bool {
     // SAFETY: as the caller says. Two strings can be compared without an error.
     key == other
         || unsafe {
@@ -92,44 +112,15 @@ unsafe fn is_same_key(key: *mut ffi::PyObject, other: *mut ffi::PyObject) -> boo
         }
 }
 
-/// Whether two dicts have the same keys in the same order.
-pub(crate) fn have_same_keys<'py>(first: &Bound<'py, PyDict>, second: &Bound<'py, PyDict>) -> bool {
-    if first.len() != second.len() {
-        return false;
-    }
-    let (mut place, mut other_place, mut seen) = (0, 0, 0);
-    let (mut key, mut other_key) = (std::ptr::null_mut(), std::ptr::null_mut());
-    with_critical_section2(first, second, || {
-        // SAFETY: both are dicts that the caller keeps alive and, on free-threaded builds,
-        // locked. No Python code runs here, and nothing that they lend is kept.
-        unsafe {
-            while ffi::PyDict_Next(
-                first.as_ptr(),
-                &raw mut place,
-                &raw mut key,
-                std::ptr::null_mut(),
-            ) != 0
-                && ffi::PyDict_Next(
-                    second.as_ptr(),
-                    &raw mut other_place,
-                    &raw mut other_key,
-                    std::ptr::null_mut(),
-                ) != 0
-                && is_same_key(key, other_key)
-            {
-                seen += 1;
-            }
-        }
-    });
-    seen == first.len()
-}
-
 /// Calls `visit` with each entry. `visit` must not run Python code: it may own and store
 /// what it is given, nothing else, and the callers above keep to that.
 fn next_entries<'py>(
     dict: &Bound<'py, PyDict>,
     mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>),
 ) {
+    if slots::visit(dict, &mut visit) {
+        return;
+    }
     let mut position = 0;
     let mut key = std::ptr::null_mut();
     let mut value = std::ptr::null_mut();
@@ -173,6 +164,18 @@ pub(crate) fn value_at<'py>(
     dict: &Bound<'py, PyDict>,
     place: &mut isize,
 ) -> Option<Bound<'py, PyAny>> {
+    loop {
+        let found = slots::value_at(dict, place.cast_unsigned());
+        if matches!(found, Place::Value(_) | Place::Hole) {
+            *place += 1;
+        }
+        match found {
+            Place::Value(value) => return Some(value),
+            Place::Hole => {}
+            Place::End => return None,
+            Place::Unknown => break,
+        }
+    }
     let mut value = std::ptr::null_mut();
     let null = std::ptr::null_mut();
     with_critical_section(dict, || {
@@ -191,7 +194,22 @@ pub(crate) fn replace_values<'py>(
     dict: &Bound<'py, PyDict>,
     mut replace: impl FnMut(&Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>>,
 ) -> PyResult<()> {
-    replace_entries(dict, |_, value| replace(value))
+    if !slots::can_replace(dict) {
+        return replace_entries(dict, |_, value| replace(value));
+    }
+    let mut place = 0;
+    loop {
+        match slots::value_at(dict, place) {
+            Place::Value(value) => {
+                if let Some(replacement) = replace(&value)? {
+                    slots::replace(dict, place, &value, replacement);
+                }
+            }
+            Place::Hole => {}
+            Place::End | Place::Unknown => return Ok(()),
+        }
+        place += 1;
+    }
 }
 
 /// As [`replace_values`] for what needs the key, too.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tensordict_core::batch::{self, Dims};
 use tensordict_core::index::{self as core_index, Item, Range, Step};
 
-use crate::container::{self, Kind, Names, Order, Splice, kind};
+use crate::container::{self, Kind, Names, Order, Splice, State, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, from_twin, imports};
 use crate::storage::dlpack::layout_of;
@@ -291,9 +291,9 @@ impl<'py> ReadAt<'_, 'py> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
-        let old_size = container::batch_size(imports, td)?;
-        let size = self.splice.size(Some(self.size), &old_size)?;
-        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        let state = State::of(imports, td)?;
+        let size = self.splice.size(Some(self.size), &state.batch_size)?;
+        let entries = ffi::copy_dict(&state.entries)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
                 Kind::Leaf => match container::resized_unbatched(imports, value, &size)? {
@@ -313,15 +313,13 @@ impl<'py> ReadAt<'_, 'py> {
                 }
             }))
         })?;
-        let dim_names = self
-            .splice
-            .dim_names(&container::dim_names(imports, td)?, &size)?;
+        let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
         container::new(
             imports,
             &td.get_type(),
             &entries,
             &size,
-            &container::device(imports, td)?,
+            &state.device,
             &dim_names,
         )
     }

@@ -26,6 +26,7 @@ mod mapping;
 mod merging;
 mod modules;
 mod regrouping;
+mod slots;
 mod state;
 mod storage;
 mod storing;
@@ -37,6 +38,7 @@ use pyo3::prelude::*;
 /// The native half of `tensordict`. Its names are private: use the Python package.
 #[pymodule(gil_used = false)]
 fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    slots::register(module)?;
     state::register(module)?;
     build::register(module)?;
     keys::register(module)?;

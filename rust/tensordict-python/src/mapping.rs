@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
-use crate::container::{self, Kind, Names, Splice, kind};
+use crate::container::{self, Kind, Names, Splice, State, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, imports};
 use crate::locking;
@@ -269,10 +269,9 @@ impl<'py> MapLeaves<'_, 'py> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
-        let old_size = container::batch_size(imports, td)?;
-        let old_names = container::dim_names(imports, td)?;
-        let size = self.splice.size(self.prefix, &old_size)?;
-        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        let state = State::of(imports, td)?;
+        let size = self.splice.size(self.prefix, &state.batch_size)?;
+        let entries = ffi::copy_dict(&state.entries)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
                 Kind::Leaf => match self.whole(value, &size)? {
@@ -303,8 +302,8 @@ impl<'py> MapLeaves<'_, 'py> {
             &td.get_type(),
             &entries,
             &size,
-            &container::device(imports, td)?,
-            &self.splice.dim_names(&old_names, &size)?,
+            &state.device,
+            &self.splice.dim_names(&state.dim_names, &size)?,
         )
     }
 
@@ -438,9 +437,10 @@ impl<'py> SplitLeaves<'_, 'py> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
-        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        let state = State::of(imports, td)?;
+        let entries = ffi::copy_dict(&state.entries)?;
         let num_parts = self.prefixes.len();
-        let old_size = container::batch_size(imports, td)?;
+        let old_size = state.batch_size;
         let mut columns = SmallVec::<[_; 16]>::with_capacity(entries.len());
         for (key, value) in ffi::dict_pairs(&entries) {
             let parts = match kind(imports, &value)? {
@@ -478,8 +478,6 @@ impl<'py> SplitLeaves<'_, 'py> {
             columns.push((key, parts));
         }
         let class = td.get_type();
-        let device = container::device(imports, td)?;
-        let dim_names = container::dim_names(imports, td)?;
         let mut results = Vec::with_capacity(num_parts);
         for position in 0..num_parts {
             // Nobody knows the copy yet: the last part can have it.
@@ -498,8 +496,8 @@ impl<'py> SplitLeaves<'_, 'py> {
                 &class,
                 &part,
                 &size,
-                &device,
-                &self.splice.dim_names(&dim_names, &size)?,
+                &state.device,
+                &self.splice.dim_names(&state.dim_names, &size)?,
             )?);
         }
         Ok(results)

@@ -13,7 +13,7 @@ use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple, PyType};
 
-use crate::container::{self, Kind, Names, kind};
+use crate::container::{self, Kind, Names, State, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::locking;
@@ -40,18 +40,16 @@ fn collect_leaves<'py>(
     Ok(())
 }
 
-/// The leaves of a dense container without containers in it; None where it has some.
+/// The entries of a dense container that all are plain leaves; None where some are not.
 fn flat_leaves<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
-    let values = container::entries(imports, td)?.values();
-    for value in values.iter() {
-        if kind(imports, &value)? != Kind::Leaf {
-            return Ok(None);
-        }
+    let entries = container::entries(imports, td)?;
+    if ffi::all_entries(&entries, |_, value| container::is_plain_leaf(imports, value)) {
+        return Ok(Some(entries.values()));
     }
-    Ok(Some(values))
+    Ok(None)
 }
 
 /// Every leaf, depth first, in key order.
@@ -246,7 +244,8 @@ impl<'py> Rebuild<'_, 'py> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
-        let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+        let state = State::of(imports, td)?;
+        let entries = ffi::copy_dict(&state.entries)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
                 Kind::Leaf => self.values.take()?,
@@ -255,7 +254,7 @@ impl<'py> Rebuild<'_, 'py> {
             }))
         })?;
         let dim_names = if self.keep_names {
-            container::copied_names(&container::dim_names(imports, td)?)?
+            container::copied_names(&state.dim_names)?
         } else {
             py.None().into_bound(py)
         };
@@ -263,8 +262,8 @@ impl<'py> Rebuild<'_, 'py> {
             imports,
             &td.get_type(),
             &entries,
-            container::batch_size(imports, td)?.as_any(),
-            &container::device(imports, td)?,
+            state.batch_size.as_any(),
+            &state.device,
             &dim_names,
         )
     }
@@ -340,7 +339,8 @@ pub(crate) fn copy_containers<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let _guard = RecursionGuard::enter(py)?;
-    let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+    let state = State::of(imports, td)?;
+    let entries = ffi::copy_dict(&state.entries)?;
     ffi::replace_values(&entries, |value| {
         Ok(match kind(imports, value)? {
             Kind::Leaf => None,
@@ -354,9 +354,9 @@ pub(crate) fn copy_containers<'py>(
         imports,
         &td.get_type(),
         &entries,
-        container::batch_size(imports, td)?.as_any(),
-        &container::device(imports, td)?,
-        &container::copied_names(&container::dim_names(imports, td)?)?,
+        state.batch_size.as_any(),
+        &state.device,
+        &container::copied_names(&state.dim_names)?,
     )
 }
 

@@ -1,0 +1,260 @@
+//! The values of a dictionary, read and replaced where the interpreter keeps them.
+//!
+//! A walk looks at every entry of every container and makes a dictionary of the same keys
+//! with other values. By the C API an entry costs some fifty instructions to read and two
+//! hundred to replace, since its key is hashed, looked up and compared again. The entries of a
+//! dictionary whose keys are strings lie in one array, of a key and a value each: where that is
+//! known to be so, a value is one load, and replacing it one store.
+//!
+//! This is one of the modules that may hold `unsafe`: it has the layout of dictionaries of
+//! `CPython` 3.11 to 3.13. [`learn_layout`] tries it on a dictionary made for it, so that an
+//! interpreter that was built in another way is noticed before the first container is made.
+//! Everywhere else, and for other dictionaries, callers use the C API.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::ffi::is_same_key;
+
+/// Set where the layout below was found to be that of this interpreter.
+static IS_KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// `_dictkeysobject`: the keys of a dictionary, or those that the instances of a class share.
+#[repr(C)]
+pub(crate) struct Keys {
+    ref_count: isize,
+    log2_size: u8,
+    log2_index_bytes: u8,
+    kind: u8,
+    version: u32,
+    usable: isize,
+    num_entries: isize,
+    // Then 2^log2_index_bytes bytes of an index, then the entries.
+}
+
+/// `PyDictUnicodeEntry`.
+#[repr(C)]
+pub(crate) struct Entry {
+    pub(crate) key: *mut ffi::PyObject,
+    pub(crate) value: *mut ffi::PyObject,
+}
+
+/// The kind of keys that are strings and have their values beside them.
+const UNICODE: u8 = 1;
+
+impl Keys {
+    /// How many entries there are, those that were deleted included.
+    ///
+    /// # Safety
+    /// The keys are alive.
+    pub(crate) unsafe fn num_entries(keys: *const Self) -> usize {
+        // SAFETY: as the caller says.
+        unsafe { (*keys).num_entries.cast_unsigned() }
+    }
+
+    /// The first of the entries.
+    ///
+    /// # Safety
+    /// The keys are alive, and of a kind whose entries are [`Entry`].
+    #[expect(
+        clippy::cast_ptr_alignment,
+        reason = "the index is of 8 bytes or a multiple of them"
+    )]
+    pub(crate) unsafe fn entries(keys: *const Self) -> *mut Entry {
+        // SAFETY: the entries lie behind the index, whose size stands in front of it.
+        unsafe {
+            let index = keys.add(1).cast::<u8>();
+            index
+                .add(1 << (*keys).log2_index_bytes)
+                .cast::<Entry>()
+                .cast_mut()
+        }
+    }
+}
+
+/// The array of the entries of a dictionary.
+#[derive(Clone, Copy)]
+struct Slots {
+    entries: *mut Entry,
+    count: usize,
+}
+
+impl Slots {
+    /// Those of `dict`; None where they are kept in another way. What is returned is valid
+    /// until the dictionary changes, so that no Python code may run while it is held.
+    #[inline]
+    fn of(dict: &Bound<'_, PyDict>) -> Option<Self> {
+        if !IS_KNOWN.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: the dict is alive and the interpreter attached, so that nobody changes
+        // it (builds without a global lock are not known). Keys are never null.
+        unsafe {
+            let raw = dict.as_ptr().cast::<ffi::PyDictObject>();
+            let keys = (*raw).ma_keys.cast::<Keys>().cast_const();
+            ((*raw).ma_values.is_null() && (*keys).kind == UNICODE).then(|| Self {
+                entries: Keys::entries(keys),
+                count: Keys::num_entries(keys),
+            })
+        }
+    }
+
+    /// The entry at `place`, which is below the count; its value is null after a deletion.
+    #[inline]
+    fn at(self, place: usize) -> *mut Entry {
+        // SAFETY: the place is inside of the array.
+        unsafe { self.entries.add(place) }
+    }
+}
+
+/// Calls `visit` with each entry of `dict`: false, and no call, where the entries are kept in
+/// another way. `visit` must not run Python code.
+#[inline]
+pub(crate) fn visit<'py>(
+    dict: &Bound<'py, PyDict>,
+    mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>),
+) -> bool {
+    let Some(slots) = Slots::of(dict) else {
+        return false;
+    };
+    for place in 0..slots.count {
+        // SAFETY: the place is below the count, and the entry lent while no Python code runs.
+        unsafe {
+            let entry = slots.at(place);
+            if !(*entry).value.is_null() {
+                visit(
+                    Borrowed::from_ptr(dict.py(), (*entry).key),
+                    Borrowed::from_ptr(dict.py(), (*entry).value),
+                );
+            }
+        }
+    }
+    true
+}
+
+/// As `ffi::visit_pairs`, for two dicts of one size; None where the entries of one of them are
+/// kept in another way, before anything was visited.
+#[inline]
+pub(crate) fn visit_pairs<'py>(
+    first: &Bound<'py, PyDict>,
+    second: &Bound<'py, PyDict>,
+    mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
+) -> Option<bool> {
+    let (slots, others) = (Slots::of(first)?, Slots::of(second)?);
+    // Where entries were deleted, the places of the others do not correspond.
+    if slots.count != first.len() || others.count != second.len() {
+        return None;
+    }
+    for place in 0..slots.count.min(others.count) {
+        // SAFETY: the place is below both counts, and neither dict has a hole. No Python code
+        // runs while the entries are lent.
+        unsafe {
+            let (entry, other) = (slots.at(place), others.at(place));
+            if !is_same_key((*entry).key, (*other).key)
+                || !visit(
+                    Borrowed::from_ptr(first.py(), (*entry).value),
+                    Borrowed::from_ptr(first.py(), (*other).value),
+                )
+            {
+                return Some(false);
+            }
+        }
+    }
+    Some(true)
+}
+
+/// What is at a place of a dictionary.
+pub(crate) enum Place<'py> {
+    Value(Bound<'py, PyAny>),
+    /// An entry that was deleted.
+    Hole,
+    /// Behind the last entry.
+    End,
+    /// The entries are kept in another way.
+    Unknown,
+}
+
+/// What is at `place`. Python code may run between two calls.
+#[inline]
+pub(crate) fn value_at<'py>(dict: &Bound<'py, PyDict>, place: usize) -> Place<'py> {
+    let Some(slots) = Slots::of(dict) else {
+        return Place::Unknown;
+    };
+    if place >= slots.count {
+        return Place::End;
+    }
+    // SAFETY: the place is below the count; the value is owned at once.
+    let value = unsafe { Bound::from_borrowed_ptr_or_opt(dict.py(), (*slots.at(place)).value) };
+    value.map_or(Place::Hole, Place::Value)
+}
+
+/// Whether values of `dict`, which nobody else knows yet, can be replaced in their places.
+#[inline]
+pub(crate) fn can_replace(dict: &Bound<'_, PyDict>) -> bool {
+    // SAFETY: the dict is alive. One that the collector does not follow holds nothing that
+    // it must know of, and would have to be entered there with the first value that is.
+    Slots::of(dict).is_some() && unsafe { ffi::PyObject_GC_IsTracked(dict.as_ptr()) != 0 }
+}
+
+/// Puts `new` in the place of `old`. Nothing happens where `old` is not there any more: a
+/// stranger has changed the dictionary.
+#[inline]
+pub(crate) fn replace<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: usize,
+    old: &Bound<'py, PyAny>,
+    new: Bound<'py, PyAny>,
+) {
+    let Some(slots) = Slots::of(dict).filter(|slots| place < slots.count) else {
+        return;
+    };
+    // SAFETY: the place is below the count. It takes over the reference to `new`, and the
+    // one to `old` is dropped last, when the dictionary is in order: that may run Python code.
+    unsafe {
+        let entry = slots.at(place);
+        if (*entry).value == old.as_ptr() {
+            (*entry).value = new.into_ptr();
+            drop(Bound::from_owned_ptr(dict.py(), old.as_ptr()));
+        }
+    }
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    learn_layout(module.py())
+}
+
+/// Tries the layout on a dictionary made for it, and uses it if it holds.
+fn learn_layout(py: Python<'_>) -> PyResult<()> {
+    let version = py.version_info();
+    let has_layout = version.major == 3 && (11..=13).contains(&version.minor);
+    let build = py.import("sys")?.getattr("version")?;
+    if !has_layout || build.extract::<&str>()?.contains("free-threading") {
+        return Ok(());
+    }
+    let known = PyDict::new(py);
+    let values = PyDict::new(py);
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        known.set_item(name, &values)?;
+    }
+    known.del_item("b")?;
+    let known = known.copy()?;
+    IS_KNOWN.store(true, Ordering::Relaxed);
+    let mut seen = Vec::new();
+    let mut is_same = visit(&known, |key, value| {
+        seen.push((key.to_owned(), value.is(&values)));
+    });
+    is_same &= seen.len() == known.len() && can_replace(&known);
+    for ((key, is_value), expected) in seen.iter().zip(known.keys()) {
+        is_same &= *is_value && key.is(&expected);
+    }
+    if is_same {
+        let new = PyDict::new(py).into_any();
+        replace(&known, 0, values.as_any(), new.clone());
+        is_same = known.get_item("a")?.is_some_and(|value| value.is(&new));
+    }
+    IS_KNOWN.store(is_same, Ordering::Relaxed);
+    Ok(())
+}
