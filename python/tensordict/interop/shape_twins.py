@@ -202,7 +202,10 @@ def at_least(td: Any, ndim: int, call: Call) -> Any:
         return _remembered(td, td, call)
     size = torch.Size([*[1] * missing, *batch_size])
     order = (*[-1] * missing, *range(len(batch_size)))
-    result = map_leaves(td, "reshape", (size,), size, order, SHAPE_TAIL, True, -1)
+    if missing == 1:
+        result = map_leaves(td, "unsqueeze", (0,), size, order, NO_TAIL, True, -1)
+    else:
+        result = map_leaves(td, "reshape", (size,), size, order, SHAPE_TAIL, True, -1)
     return _remembered(td, result, call)
 
 

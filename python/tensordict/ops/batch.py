@@ -132,7 +132,8 @@ class BatchOps(CollectionProtocol):
             >>> TensorDict(batch_size=[3, 4]).numel()
             12
         """
-        return max(1, self.batch_size.numel())
+        numel = self.batch_size.numel()
+        return numel if numel > 0 else 1
 
     @property
     def depth(self) -> int:

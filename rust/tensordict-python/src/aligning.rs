@@ -91,22 +91,47 @@ fn add_aligned<'py>(
     collect_aligned(imports, value, &found, is_complete, out)
 }
 
-/// The values of `other` where both are dense, hold nothing but tensors and have the same
-/// keys in the same order: the commonest case of all.
-fn flat_aligned<'py>(
+/// Adds the leaves of the plain container `other`, whose keys and kinds of values are those of
+/// `td` in the same order; false where they are not. Runs no Python code.
+fn collect_alike<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    other: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyList>,
+) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    let mine = container::entries(imports, td)?;
+    let theirs = container::entries(imports, other)?;
+    let mut added = Ok(true);
+    let have_same_keys = ffi::visit_pairs(&mine, &theirs, |value, found| {
+        added = if container::is_plain_leaf(imports, &value) {
+            if container::is_plain_leaf(imports, &found) {
+                out.append(found).map(|()| true)
+            } else {
+                Ok(false)
+            }
+        } else if container::is_plain(imports, &value) && container::is_plain(imports, &found) {
+            collect_alike(imports, &value, &found, out)
+        } else {
+            Ok(false)
+        };
+        matches!(added, Ok(true))
+    });
+    added.map(|is_alike| is_alike && have_same_keys)
+}
+
+/// The leaves of `other` where both are plain containers of the same structure, with the keys
+/// in the same order: the commonest case of all.
+fn alike_leaves<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     other: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
-    if !container::is_dense(imports, td)? || !container::is_dense(imports, other)? {
+    if !container::is_plain(imports, td) || !container::is_plain(imports, other) {
         return Ok(None);
     }
-    let mine = container::entries(imports, td)?;
-    let theirs = container::entries(imports, other)?;
-    let are_leaves = ffi::visit_pairs(&mine, &theirs, |value, other| {
-        container::is_plain_leaf(imports, &value) && container::is_plain_leaf(imports, &other)
-    });
-    Ok(are_leaves.then(|| theirs.values()))
+    let out = PyList::empty(td.py());
+    Ok(collect_alike(imports, td, other, &out)?.then_some(out))
 }
 
 /// The leaves of `other` in the order in which `leaves` gives those of `td`.
@@ -121,7 +146,7 @@ pub(crate) fn align<'py>(
     is_complete: bool,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
     let imports = imports(td.py())?;
-    if let Some(leaves) = flat_aligned(imports, td, other)? {
+    if let Some(leaves) = alike_leaves(imports, td, other)? {
         return Ok(Some(leaves));
     }
     let out = PyList::empty(td.py());

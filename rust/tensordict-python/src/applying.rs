@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 
-use crate::container::{self, Kind, kind};
-use crate::ffi::{self, RecursionGuard};
+use crate::container::{self, Kind, State, kind};
+use crate::ffi::{self, Filling, RecursionGuard};
 use crate::imports::{COMMON, Imports, from_twin, imports};
 use crate::storing::Target;
 use crate::walks::appended;
@@ -60,6 +60,13 @@ struct Apply<'py> {
     on_unbatched: bool,
 }
 
+/// What a container that is made by a walk has besides its entries.
+struct Made<'py> {
+    batch_size: Bound<'py, PyAny>,
+    device: Bound<'py, PyAny>,
+    dim_names: Bound<'py, PyAny>,
+}
+
 impl<'py> Apply<'py> {
     /// What is left of the dense `td`, or None where that is nothing.
     fn walk(
@@ -72,58 +79,74 @@ impl<'py> Apply<'py> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
-        let entries = PyDict::new(py);
-        let result = self.empty_like(td, names, &entries)?;
-        let mut target = None;
+        let state = State::of(imports, td)?;
+        let made = self.made_of(&state, names)?;
+        // Most results take the places of their leaves in a copy.
+        let entries = ffi::copy_dict(&state.entries)?;
+        let mut filling = Filling::new(&entries);
+        let mut gone = ffi::Values::new();
+        let mut fast = None;
+        // The result, once there was a value that has to be converted or looked at.
+        let mut target: Option<Target<'py>> = None;
+        let pairs = ffi::dict_pairs(&state.entries);
         let mut values = ffi::Values::with_capacity(others.len());
-        for (key, value) in ffi::dict_pairs(&container::entries(imports, td)?) {
+        for (at, (key, value)) in pairs.iter().enumerate() {
             values.clear();
             for other in others {
-                values.push(self.other_entry(other, &key)?);
+                values.push(self.other_entry(other, key)?);
             }
-            let value_kind = kind(imports, &value)?;
-            let is_leaf = match &self.is_leaf {
-                IsLeaf::Tensors => value_kind == Kind::Leaf,
-                IsLeaf::All => true,
-                IsLeaf::Asked(is_leaf) => is_leaf.call1((value.get_type(),))?.is_truthy()?,
-            };
-            let whole = match &self.batch_size {
-                Some(size) if is_leaf && !self.on_unbatched => {
-                    container::resized_unbatched(imports, &value, size)?
-                }
-                _ => None,
-            };
-            let item = if let Some(whole) = whole {
-                Some((whole, false))
-            } else if is_leaf {
-                self.call(&key, value, &mut values, prefix)?
-            } else {
-                let below = appended(prefix, &key)?;
-                let item = if value_kind == Kind::Dense {
-                    self.walk(&value, &values, imports.no_default.bind(py), &below)?
-                } else {
-                    self.foreign(&value, &values, &below)?
-                };
+            let (item, must_be_checked) = self.item(&made, key, value, &mut values, prefix)?;
+            if let Some(target) = &target {
                 match item {
-                    Some(item) if !self.is_checked && !self.fits(&result, &value, &item)? => {
-                        Some((item, true))
+                    Some(item) if must_be_checked => {
+                        target.store(key, &item, &PyBool::new(py, false).to_owned())?;
                     }
-                    item => item.map(|item| (item, false)),
+                    Some(item) => entries.set_item(key, item)?,
+                    None => {}
                 }
-            };
-            let Some((item, must_be_checked)) = item else {
-                continue;
-            };
-            if !must_be_checked {
-                entries.set_item(key, item)?;
                 continue;
             }
-            let target = match &target {
-                Some(target) => target,
-                None => target.insert(Target::new(imports, &result, Kind::Dense)?),
+            let Some(item) = item else {
+                gone.push(key.clone());
+                continue;
             };
-            target.store(&key, &item, &PyBool::new(py, false).to_owned())?;
+            let fits = !must_be_checked
+                || (self.keeps_places()
+                    && item.is(value)
+                    && container::is_plain_leaf(imports, value))
+                || (item.get_type().is(&imports.tensor) && {
+                    let fast = match &fast {
+                        Some(fast) => fast,
+                        None => fast.insert(Target::with(
+                            imports,
+                            td,
+                            made.batch_size.clone(),
+                            made.device.clone(),
+                        )?),
+                    };
+                    fast.takes(&item)
+                });
+            if fits {
+                filling.put(key, item)?;
+                continue;
+            }
+            // From here on the general way, for which the result is as far as it has come.
+            let later = pairs[at..].iter().map(|(key, _)| key);
+            for key in gone.iter().chain(later) {
+                entries.del_item(key)?;
+            }
+            gone.clear();
+            let result = self.result(td, &entries, &made)?;
+            let target = target.insert(Target::new(imports, &result, Kind::Dense)?);
+            target.store(key, &item, &PyBool::new(py, false).to_owned())?;
         }
+        for key in &gone {
+            entries.del_item(key)?;
+        }
+        let result = match target {
+            Some(target) => target.td,
+            None => self.result(td, &entries, &made)?,
+        };
         let is_kept = !entries.is_empty()
             || match self.filter_empty {
                 Some(filters) => !filters,
@@ -134,30 +157,90 @@ impl<'py> Apply<'py> {
         Ok(is_kept.then_some(result))
     }
 
-    fn empty_like(
+    /// What a value becomes, None for nothing, and whether that must be checked.
+    fn item(
         &self,
-        td: &Bound<'py, PyAny>,
-        names: &Bound<'py, PyAny>,
-        entries: &Bound<'py, PyDict>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+        made: &Made<'py>,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        others: &mut ffi::Values<'py>,
+        prefix: &Bound<'py, PyTuple>,
+    ) -> PyResult<(Option<Bound<'py, PyAny>>, bool)> {
         let imports = self.imports;
-        let names = if !names.is(&imports.no_default) {
+        let value_kind = kind(imports, value)?;
+        let is_leaf = match &self.is_leaf {
+            IsLeaf::Tensors => value_kind == Kind::Leaf,
+            IsLeaf::All => true,
+            IsLeaf::Asked(is_leaf) => is_leaf.call1((value.get_type(),))?.is_truthy()?,
+        };
+        if is_leaf
+            && !self.on_unbatched
+            && let Some(size) = &self.batch_size
+            && let Some(whole) = container::resized_unbatched(imports, value, size)?
+        {
+            return Ok((Some(whole), false));
+        }
+        if is_leaf {
+            return Ok((self.call(key, value, others, prefix)?, !self.is_checked));
+        }
+        let below = appended(prefix, key)?;
+        let item = if value_kind == Kind::Dense {
+            self.walk(value, others, imports.no_default.bind(key.py()), &below)?
+        } else {
+            self.foreign(value, others, &below)?
+        };
+        let must_be_checked = match &item {
+            Some(item) => !self.is_checked && !self.fits(made, value, item)?,
+            None => false,
+        };
+        Ok((item, must_be_checked))
+    }
+
+    /// Whether a leaf that is given back as it is fits where it was.
+    fn keeps_places(&self) -> bool {
+        self.batch_size.is_none() && self.device.is(&self.imports.no_default)
+    }
+
+    /// The attributes of what is made of a container.
+    fn made_of(&self, state: &State<'py>, names: &Bound<'py, PyAny>) -> PyResult<Made<'py>> {
+        let imports = self.imports;
+        let dim_names = if !names.is(&imports.no_default) {
             container::copied_names(names)?
         } else if self.batch_size.is_none() {
-            container::copied_names(&container::dim_names(imports, td)?)?
+            container::copied_names(&state.dim_names)?
         } else {
-            td.py().None().into_bound(td.py())
+            names.py().None().into_bound(names.py())
         };
         let device = if self.device.is(&imports.no_default) {
-            container::device(imports, td)?
+            state.device.clone()
         } else {
             self.device.clone()
         };
-        let size = match &self.batch_size {
+        let batch_size = match &self.batch_size {
             Some(size) => size.clone(),
-            None => container::batch_size(imports, td)?.into_any(),
+            None => state.batch_size.clone().into_any(),
         };
-        container::new(imports, &td.get_type(), entries, &size, &device, &names)
+        Ok(Made {
+            batch_size,
+            device,
+            dim_names,
+        })
+    }
+
+    fn result(
+        &self,
+        td: &Bound<'py, PyAny>,
+        entries: &Bound<'py, PyDict>,
+        made: &Made<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        container::new(
+            self.imports,
+            &td.get_type(),
+            entries,
+            &made.batch_size,
+            &made.device,
+            &made.dim_names,
+        )
     }
 
     /// The entry of a further container; the marker stands for the default.
@@ -190,32 +273,37 @@ impl<'py> Apply<'py> {
         Ok(value)
     }
 
-    /// What the function gives for a leaf, and whether that must be checked.
+    /// What the function gives for a leaf; None for nothing.
     fn call(
         &self,
         key: &Bound<'py, PyAny>,
-        value: Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
         others: &mut ffi::Values<'py>,
         prefix: &Bound<'py, PyTuple>,
-    ) -> PyResult<Option<(Bound<'py, PyAny>, bool)>> {
-        let missing = &self.imports.no_default;
-        for other in others.iter_mut() {
-            if other.is(missing) {
-                *other = self.default.clone();
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let item = if others.is_empty() && !self.named {
+            ffi::call(&self.function, std::slice::from_ref(value))?
+        } else {
+            let missing = &self.imports.no_default;
+            let mut arguments = ffi::Values::with_capacity(others.len() + 2);
+            if self.named {
+                arguments.push(if self.nested_keys && !prefix.is_empty() {
+                    appended(prefix, key)?.into_any()
+                } else {
+                    key.clone()
+                });
             }
-        }
-        let mut arguments = ffi::Values::with_capacity(others.len() + 2);
-        if self.named {
-            arguments.push(if self.nested_keys && !prefix.is_empty() {
-                appended(prefix, key)?.into_any()
-            } else {
-                key.clone()
-            });
-        }
-        arguments.push(value);
-        arguments.append(others);
-        let item = ffi::call(&self.function, &arguments)?;
-        Ok((!item.is_none()).then_some((item, !self.is_checked)))
+            arguments.push(value.clone());
+            arguments.extend(others.drain(..).map(|other| {
+                if other.is(missing) {
+                    self.default.clone()
+                } else {
+                    other
+                }
+            }));
+            ffi::call(&self.function, &arguments)?
+        };
+        Ok((!item.is_none()).then_some(item))
     }
 
     /// What a container that is not dense gives for itself.
@@ -252,20 +340,19 @@ impl<'py> Apply<'py> {
     /// Whether a nested result needs no check: made by the walk, without names.
     fn fits(
         &self,
-        parent: &Bound<'py, PyAny>,
+        parent: &Made<'py>,
         source: &Bound<'py, PyAny>,
         item: &Bound<'py, PyAny>,
     ) -> PyResult<bool> {
         let imports = self.imports;
         if !container::is_dense(imports, source)?
             || !container::is_dense(imports, item)?
-            || !container::dim_names(imports, parent)?.is_none()
+            || !parent.dim_names.is_none()
             || !container::dim_names(imports, item)?.is_none()
         {
             return Ok(false);
         }
-        let device = container::device(imports, parent)?;
-        Ok(device.is_none() || device.eq(container::device(imports, item)?)?)
+        Ok(parent.device.is_none() || parent.device.eq(container::device(imports, item)?)?)
     }
 }
 

@@ -321,9 +321,15 @@ fn at_least<'py>(
         }
         let mut order = source.in_place();
         order.insert_many(0, std::iter::repeat_n(NEW, missing));
-        let op = source.imports.names.reshape.bind(td.py());
         let sizes = source.sizes(&order)?;
-        return source.moved(op, Args::Size, &sizes, &order, call);
+        let names = &source.imports.names;
+        // Torch adds one dim in less time than it reads a shape.
+        let (op, args) = if missing == 1 {
+            (&names.unsqueeze, Args::Dims(&[0]))
+        } else {
+            (&names.reshape, Args::Size)
+        };
+        return source.moved(op.bind(td.py()), args, &sizes, &order, call);
     }
     from_twin(td.py(), TWINS, "at_least", (td, ndim, call))
 }

@@ -26,7 +26,10 @@ pub(crate) type Pairs<'py> = SmallVec<[(Bound<'py, PyAny>, Bound<'py, PyAny>); I
 pub(crate) fn dict_values<'py>(dict: &Bound<'py, PyDict>) -> Values<'py> {
     let mut values = Values::with_capacity(dict.len());
     with_critical_section(dict, || {
-        next_entries(dict, |_, value| values.push(value.to_owned()));
+        visit(dict, |_, value| {
+            values.push(value.to_owned());
+            true
+        });
     });
     values
 }
@@ -35,8 +38,9 @@ pub(crate) fn dict_values<'py>(dict: &Bound<'py, PyDict>) -> Values<'py> {
 pub(crate) fn dict_pairs<'py>(dict: &Bound<'py, PyDict>) -> Pairs<'py> {
     let mut pairs = Pairs::with_capacity(dict.len());
     with_critical_section(dict, || {
-        next_entries(dict, |key, value| {
+        visit(dict, |key, value| {
             pairs.push((key.to_owned(), value.to_owned()));
+            true
         });
     });
     pairs
@@ -112,14 +116,15 @@ pub(crate) unsafe fn is_same_key(key: *mut ffi::PyObject, other: *mut ffi::PyObj
         }
 }
 
-/// Calls `visit` with each entry. `visit` must not run Python code: it may own and store
-/// what it is given, nothing else, and the callers above keep to that.
-fn next_entries<'py>(
+/// Calls `visit` with each entry until it says false: whether it never did. `visit` must not
+/// run Python code: it may own and store what it is given, nothing else, and the callers
+/// keep to that.
+fn visit<'py>(
     dict: &Bound<'py, PyDict>,
-    mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>),
-) {
-    if slots::visit(dict, &mut visit) {
-        return;
+    mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
+) -> bool {
+    if let Some(answer) = slots::visit(dict, &mut visit) {
+        return answer;
     }
     let mut position = 0;
     let mut key = std::ptr::null_mut();
@@ -134,12 +139,15 @@ fn next_entries<'py>(
             &raw mut value,
         ) != 0
         {
-            visit(
+            if !visit(
                 Borrowed::from_ptr(dict.py(), key),
                 Borrowed::from_ptr(dict.py(), value),
-            );
+            ) {
+                return false;
+            }
         }
     }
+    true
 }
 
 /// Whether `accepts` is true of every entry. It must not run Python code.
@@ -147,13 +155,7 @@ pub(crate) fn all_entries<'py>(
     dict: &Bound<'py, PyDict>,
     mut accepts: impl FnMut(&Bound<'py, PyAny>, &Bound<'py, PyAny>) -> bool,
 ) -> bool {
-    let mut accepted = true;
-    with_critical_section(dict, || {
-        next_entries(dict, |key, value| {
-            accepted = accepted && accepts(&key, &value);
-        });
-    });
-    accepted
+    with_critical_section(dict, || visit(dict, |key, value| accepts(&key, &value)))
 }
 
 /// The value that `PyDict_Next` gives at `place`, which moves on to the next one.
@@ -242,6 +244,36 @@ pub(crate) fn replace_entries<'py>(
         }
     }
     Ok(())
+}
+
+/// A dict that nobody else knows yet, whose values are replaced in the order of its keys.
+pub(crate) struct Filling<'a, 'py> {
+    dict: &'a Bound<'py, PyDict>,
+    is_in_place: bool,
+    place: usize,
+}
+
+impl<'a, 'py> Filling<'a, 'py> {
+    pub(crate) fn new(dict: &'a Bound<'py, PyDict>) -> Self {
+        Self {
+            dict,
+            is_in_place: slots::can_replace(dict),
+            place: 0,
+        }
+    }
+
+    /// Stores `value` under `key`, one of the dict's own, behind those that had a turn.
+    pub(crate) fn put(
+        &mut self,
+        key: &Bound<'py, PyAny>,
+        value: Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        if !self.is_in_place {
+            return self.dict.set_item(key, value);
+        }
+        slots::replace_next(self.dict, &mut self.place, key, value)
+            .or_else(|value| self.dict.set_item(key, value))
+    }
 }
 
 /// A new dict with the entries of `dict`, laid out alike: cheaper than inserting them.

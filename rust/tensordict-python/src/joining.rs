@@ -6,10 +6,11 @@
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySequence};
+use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
+use smallvec::SmallVec;
 
-use crate::container::{self, Kind, kind};
-use crate::ffi::{self, RecursionGuard};
+use crate::container::{self, Kind, State, kind};
+use crate::ffi::{self, Filling, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 
 const TWINS: &str = "tensordict.interop.index_twins";
@@ -29,140 +30,177 @@ impl Join {
     }
 }
 
-/// One container of several, as far as they are alike.
-struct Joined<'py> {
-    tds: Vec<Bound<'py, PyAny>>,
-    // Copies: torch may run Python, which may change the containers.
-    entries: Vec<Bound<'py, PyDict>>,
-}
+/// The values of each container, in the order of the keys of the first.
+type Columns<'py> = SmallVec<[ffi::Values<'py>; 2]>;
 
-impl<'py> Joined<'py> {
-    /// None where the containers are not all dense, or have not the same keys.
-    fn of(imports: &Imports, tds: Vec<Bound<'py, PyAny>>) -> PyResult<Option<Self>> {
-        let mut entries = Vec::with_capacity(tds.len());
-        for td in &tds {
-            if kind(imports, td)? != Kind::Dense {
-                return Ok(None);
-            }
-            entries.push(ffi::copy_dict(&container::entries(imports, td)?)?);
+/// The states of the containers; None where they are not all dense.
+fn states_of<'py>(
+    imports: &Imports,
+    tds: &[Bound<'py, PyAny>],
+) -> PyResult<Option<SmallVec<[State<'py>; 4]>>> {
+    let mut states = SmallVec::new();
+    for td in tds {
+        if kind(imports, td)? != Kind::Dense {
+            return Ok(None);
         }
-        let num_entries = entries.first().map_or(0, PyDictMethods::len);
-        let alike = entries.iter().all(|entries| entries.len() == num_entries);
-        Ok((alike && !tds.is_empty()).then_some(Self { tds, entries }))
+        states.push(State::of(imports, td)?);
     }
-
-    /// The values of all containers at `key`; None where one has no such entry.
-    fn group(&self, key: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
-        self.entries
-            .iter()
-            .map(|entries| entries.get_item(key))
-            .collect()
-    }
+    Ok(Some(states))
 }
 
-/// The joined container, or None where the twin must take over.
-fn join<'py>(
+/// The values of all but the first container at the keys of the first, owned, since torch may
+/// run Python, which may change the containers; None where the keys are not the same.
+fn columns<'py>(
+    entries: &Bound<'py, PyDict>,
+    others: &[State<'py>],
+) -> PyResult<Option<Columns<'py>>> {
+    let mut columns = Columns::new();
+    for other in others {
+        let mut column = ffi::Values::with_capacity(entries.len());
+        if ffi::visit_pairs(entries, &other.entries, |_, value| {
+            column.push(value.to_owned());
+            true
+        }) {
+            columns.push(column);
+            continue;
+        }
+        if other.entries.len() != entries.len() {
+            return Ok(None);
+        }
+        column.clear();
+        for (key, _) in ffi::dict_pairs(entries) {
+            match other.entries.get_item(key)? {
+                Some(value) => column.push(value),
+                None => return Ok(None),
+            }
+        }
+        columns.push(column);
+    }
+    Ok(Some(columns))
+}
+
+struct Joining<'py> {
     imports: &'static Imports,
     how: Join,
-    tds: Vec<Bound<'py, PyAny>>,
     dim: usize,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let py = tds[0].py();
-    let _guard = RecursionGuard::enter(py)?;
-    let Some(joined) = Joined::of(imports, tds)? else {
-        return Ok(None);
-    };
-    let first = &joined.tds[0];
-    let Some(size) = joined_size(imports, how, &joined.tds, dim)? else {
-        return Ok(None);
-    };
-    let device = container::device(imports, first)?;
-    for td in &joined.tds {
-        // Names, and devices that differ, are for the twin.
-        if !container::dim_names(imports, td)?.is_none()
-            || (how == Join::Cat
-                && !device.is_none()
-                && container::device(imports, td)?.ne(&device)?)
-        {
-            return Ok(None);
-        }
-    }
-    let function = match how {
-        Join::Stack => imports.stack.bind(py),
-        Join::Cat => imports.cat.bind(py),
-    };
-    let entries = ffi::copy_dict(&joined.entries[0])?;
-    for (key, value) in ffi::dict_pairs(&entries) {
-        let Some(group) = joined.group(&key)? else {
+    // The dim as torch is given it.
+    place: Bound<'py, PyAny>,
+    // The batch size that all had last, and what it became.
+    last: Option<(Bound<'py, PyTuple>, Bound<'py, PyAny>)>,
+}
+
+impl<'py> Joining<'py> {
+    /// The joined container, or None where the twin must take over.
+    fn join(&mut self, tds: &[Bound<'py, PyAny>]) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = self.place.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        let Some(states) = states_of(imports, tds)? else {
             return Ok(None);
         };
-        let is_leaf = kind(imports, &value)? == Kind::Leaf;
-        for item in &group {
-            if (kind(imports, item)? == Kind::Leaf) != is_leaf
-                || container::is_unbatched(imports, item)
+        let Some(size) = self.joined_size(&states)? else {
+            return Ok(None);
+        };
+        let first = &states[0];
+        for state in &states {
+            // Names, and devices that differ, are for the twin.
+            if !state.dim_names.is_none()
+                || (self.how == Join::Cat
+                    && !first.device.is_none()
+                    && state.device.ne(&first.device)?)
             {
                 return Ok(None);
             }
         }
-        let item = if is_leaf {
-            match function.call1((PyList::new(py, group)?, dim)) {
-                Ok(item) => item,
-                // The twin says which entry it was.
-                Err(error) if error.is_instance_of::<PyRuntimeError>(py) => return Ok(None),
-                Err(error) => return Err(error),
-            }
-        } else {
-            match join(imports, how, group, dim)? {
-                Some(item) => item,
-                None => return Ok(None),
-            }
+        let entries = ffi::copy_dict(&first.entries)?;
+        let Some(columns) = columns(&entries, &states[1..])? else {
+            return Ok(None);
         };
-        entries.set_item(key, item)?;
-    }
-    let none = py.None().into_bound(py);
-    container::new(imports, &first.get_type(), &entries, &size, &device, &none).map(Some)
-}
-
-/// The batch size of the result; None where those of `tds` do not allow one.
-fn joined_size<'py>(
-    imports: &Imports,
-    how: Join,
-    tds: &[Bound<'py, PyAny>],
-    dim: usize,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let py = tds[0].py();
-    let size = container::batch_size(imports, &tds[0])?;
-    if dim > size.len() || (how == Join::Cat && dim == size.len()) {
-        return Ok(None);
-    }
-    let mut dims: Vec<Bound<'py, PyAny>> = size.iter().collect();
-    match how {
-        Join::Stack => {
-            for td in &tds[1..] {
-                let other = container::batch_size(imports, td)?;
-                if !other.is(&size) && other.ne(&size)? {
+        let function = match self.how {
+            Join::Stack => imports.stack.bind(py),
+            Join::Cat => imports.cat.bind(py),
+        };
+        let mut filling = Filling::new(&entries);
+        let mut group = ffi::Values::with_capacity(tds.len());
+        for (at, (key, value)) in ffi::dict_pairs(&entries).into_iter().enumerate() {
+            let is_leaf = kind(imports, &value)? == Kind::Leaf;
+            group.clear();
+            group.push(value);
+            group.extend(columns.iter().map(|column| column[at].clone()));
+            for item in &group {
+                if (kind(imports, item)? == Kind::Leaf) != is_leaf
+                    || container::is_unbatched(imports, item)
+                {
                     return Ok(None);
                 }
             }
-            dims.insert(dim, tds.len().into_pyobject(py)?.into_any());
-        }
-        Join::Cat => {
-            for td in &tds[1..] {
-                let other = container::batch_size(imports, td)?;
-                if other.len() != size.len() {
-                    return Ok(None);
+            let item = if is_leaf {
+                let group = PyList::new(py, &group)?.into_any();
+                match ffi::call(function, &[group, self.place.clone()]) {
+                    Ok(item) => item,
+                    // The twin says which entry it was.
+                    Err(error) if error.is_instance_of::<PyRuntimeError>(py) => return Ok(None),
+                    Err(error) => return Err(error),
                 }
-                for (at, length) in other.iter_borrowed().enumerate() {
-                    if at == dim {
-                        dims[at] = dims[at].add(length)?;
-                    } else if length.ne(&dims[at])? {
+            } else {
+                match self.join(&group)? {
+                    Some(item) => item,
+                    None => return Ok(None),
+                }
+            };
+            filling.put(&key, item)?;
+        }
+        let none = py.None().into_bound(py);
+        let class = tds[0].get_type();
+        container::new(imports, &class, &entries, &size, &first.device, &none).map(Some)
+    }
+
+    /// The batch size of the result; None where those of the containers do not allow one.
+    fn joined_size(&mut self, states: &[State<'py>]) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, dim) = (self.place.py(), self.dim);
+        let size = &states[0].batch_size;
+        // What is nested mostly has the very sizes of what it is in.
+        let are_one = states.iter().all(|state| state.batch_size.is(size));
+        if are_one
+            && let Some((old, new)) = &self.last
+            && old.is(size)
+        {
+            return Ok(Some(new.clone()));
+        }
+        if dim > size.len() || (self.how == Join::Cat && dim == size.len()) {
+            return Ok(None);
+        }
+        let mut dims: Vec<Bound<'py, PyAny>> = size.iter().collect();
+        match self.how {
+            Join::Stack => {
+                for state in &states[1..] {
+                    if !state.batch_size.is(size) && state.batch_size.ne(size)? {
                         return Ok(None);
+                    }
+                }
+                dims.insert(dim, states.len().into_pyobject(py)?.into_any());
+            }
+            Join::Cat => {
+                for state in &states[1..] {
+                    if state.batch_size.len() != size.len() {
+                        return Ok(None);
+                    }
+                    for (at, length) in state.batch_size.iter_borrowed().enumerate() {
+                        if at == dim {
+                            dims[at] = dims[at].add(length)?;
+                        } else if length.ne(&dims[at])? {
+                            return Ok(None);
+                        }
                     }
                 }
             }
         }
+        let joined = ffi::new_size(self.imports.size.bind(py), &dims)?;
+        if are_one {
+            self.last = Some((size.clone(), joined.clone()));
+        }
+        Ok(Some(joined))
     }
-    ffi::new_size(imports.size.bind(py), &dims).map(Some)
 }
 
 fn join_or_twin<'py>(how: Join, tds: &Bound<'py, PyAny>, dim: i64) -> PyResult<Bound<'py, PyAny>> {
@@ -171,8 +209,17 @@ fn join_or_twin<'py>(how: Join, tds: &Bound<'py, PyAny>, dim: i64) -> PyResult<B
     if let (Ok(tds), Ok(dim)) = (tds.cast::<PySequence>(), usize::try_from(dim))
         && !tds.is_empty()?
     {
-        let tds = tds.try_iter()?.collect::<PyResult<Vec<_>>>()?;
-        if let Some(result) = join(imports, how, tds, dim)? {
+        let tds = tds.try_iter()?.collect::<PyResult<ffi::Values<'py>>>()?;
+        let place = dim.into_pyobject(py)?.into_any();
+        let last = None;
+        let mut joining = Joining {
+            imports,
+            how,
+            dim,
+            place,
+            last,
+        };
+        if let Some(result) = joining.join(&tds)? {
             return Ok(result);
         }
     }

@@ -13,7 +13,7 @@ use pyo3::types::{PyInt, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::container::{self, Kind, Names, Splice, State, kind};
-use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
+use crate::ffi::{self, Filling, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, imports};
 use crate::locking;
 use crate::storage::dlpack::{layout_of, with_layout};
@@ -486,8 +486,9 @@ impl<'py> SplitLeaves<'_, 'py> {
             } else {
                 ffi::copy_dict(&entries)?
             };
+            let mut filling = Filling::new(&part);
             for (key, parts) in &columns {
-                part.set_item(key, parts.get(position)?)?;
+                filling.put(key, parts.get(position)?)?;
             }
             let prefix = self.prefixes.get_item(position)?;
             let size = self.splice.size(Some(&prefix), &old_size)?;

@@ -110,29 +110,29 @@ impl Slots {
     }
 }
 
-/// Calls `visit` with each entry of `dict`: false, and no call, where the entries are kept in
-/// another way. `visit` must not run Python code.
+/// Calls `visit` with each entry of `dict` until it says false: whether it never did. None,
+/// and no call, where the entries are kept in another way. `visit` must not run Python code.
 #[inline]
 pub(crate) fn visit<'py>(
     dict: &Bound<'py, PyDict>,
-    mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>),
-) -> bool {
-    let Some(slots) = Slots::of(dict) else {
-        return false;
-    };
+    mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
+) -> Option<bool> {
+    let slots = Slots::of(dict)?;
     for place in 0..slots.count {
         // SAFETY: the place is below the count, and the entry lent while no Python code runs.
         unsafe {
             let entry = slots.at(place);
-            if !(*entry).value.is_null() {
-                visit(
+            if !(*entry).value.is_null()
+                && !visit(
                     Borrowed::from_ptr(dict.py(), (*entry).key),
                     Borrowed::from_ptr(dict.py(), (*entry).value),
-                );
+                )
+            {
+                return Some(false);
             }
         }
     }
-    true
+    Some(true)
 }
 
 /// As `ffi::visit_pairs`, for two dicts of one size; None where the entries of one of them are
@@ -222,6 +222,36 @@ pub(crate) fn replace<'py>(
     }
 }
 
+/// Puts `new` under `key`, which is looked for from `place` on; `place` moves behind it.
+///
+/// # Errors
+/// `new`, where the key is not found in this way.
+#[inline]
+pub(crate) fn replace_next<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: &mut usize,
+    key: &Bound<'py, PyAny>,
+    new: Bound<'py, PyAny>,
+) -> Result<(), Bound<'py, PyAny>> {
+    let Some(slots) = Slots::of(dict) else {
+        return Err(new);
+    };
+    for at in *place..slots.count {
+        // SAFETY: the place is below the count. The reference to the old value is dropped
+        // last, as in `replace`.
+        unsafe {
+            let entry = slots.at(at);
+            if (*entry).key == key.as_ptr() && !(*entry).value.is_null() {
+                *place = at + 1;
+                let old = std::mem::replace(&mut (*entry).value, new.into_ptr());
+                drop(Bound::from_owned_ptr(dict.py(), old));
+                return Ok(());
+            }
+        }
+    }
+    Err(new)
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     learn_layout(module.py())
 }
@@ -243,10 +273,11 @@ fn learn_layout(py: Python<'_>) -> PyResult<()> {
     let known = known.copy()?;
     IS_KNOWN.store(true, Ordering::Relaxed);
     let mut seen = Vec::new();
-    let mut is_same = visit(&known, |key, value| {
+    let visited = visit(&known, |key, value| {
         seen.push((key.to_owned(), value.is(&values)));
+        true
     });
-    is_same &= seen.len() == known.len() && can_replace(&known);
+    let mut is_same = visited == Some(true) && seen.len() == known.len() && can_replace(&known);
     for ((key, is_value), expected) in seen.iter().zip(known.keys()) {
         is_same &= *is_value && key.is(&expected);
     }

@@ -133,9 +133,8 @@ pub(crate) fn get_all<'py>(
     {
         let py = td.py();
         // SAFETY: as in `get`, for the four at once.
-        let found = [0, 1, 2, 3].map(|place| unsafe {
-            Bound::from_borrowed_ptr_or_opt(py, *places.values.add(place))
-        });
+        let found = [0, 1, 2, 3]
+            .map(|place| unsafe { Bound::from_borrowed_ptr_or_opt(py, *places.values.add(place)) });
         if let [Some(first), Some(second), Some(third), Some(fourth)] = found {
             return Ok([first, second, third, fourth]);
         }

@@ -40,16 +40,45 @@ fn collect_leaves<'py>(
     Ok(())
 }
 
-/// The entries of a dense container that all are plain leaves; None where some are not.
-fn flat_leaves<'py>(
+/// Adds the leaves of the plain container `td`; false where something in it is neither a
+/// plain leaf nor a plain container. Runs no Python code.
+fn collect_plain<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyList>,
+) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    let mut added = Ok(true);
+    ffi::all_entries(&container::entries(imports, td)?, |_, value| {
+        added = if container::is_plain_leaf(imports, value) {
+            out.append(value).map(|()| true)
+        } else if container::is_plain(imports, value) {
+            collect_plain(imports, value, out)
+        } else {
+            Ok(false)
+        };
+        matches!(added, Ok(true))
+    });
+    added
+}
+
+/// The leaves of a plain container that holds nothing but plain leaves and containers;
+/// None where it does.
+fn plain_leaves<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
+    if !container::is_plain(imports, td) {
+        return Ok(None);
+    }
     let entries = container::entries(imports, td)?;
-    if ffi::all_entries(&entries, |_, value| container::is_plain_leaf(imports, value)) {
+    if ffi::all_entries(&entries, |_, value| {
+        container::is_plain_leaf(imports, value)
+    }) {
         return Ok(Some(entries.values()));
     }
-    Ok(None)
+    let out = PyList::empty(td.py());
+    Ok(collect_plain(imports, td, &out)?.then_some(out))
 }
 
 /// Every leaf, depth first, in key order.
@@ -61,15 +90,13 @@ pub(crate) fn leaves<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let py = td.py();
     let imports = imports(py)?;
-    let is_dense = container::is_dense(imports, td)?;
-    if is_dense
-        && out.is_none()
-        && let Some(leaves) = flat_leaves(imports, td)?
+    if out.is_none()
+        && let Some(leaves) = plain_leaves(imports, td)?
     {
         return Ok(leaves);
     }
     let out = out.unwrap_or_else(|| PyList::empty(py));
-    if is_dense {
+    if container::is_dense(imports, td)? {
         collect_leaves(imports, td, &out)?;
     } else {
         td.call_method1(imports.names.method_leaves.bind(py), (&out,))?;
