@@ -1,8 +1,10 @@
 """``python -m benches.python --peer DIR``: the table of ratios.
 
 Every operation runs under this package and under the published release, each in a
-process of its own, and as a bare torch loop; the three alternate, and the minimum over
-the rounds counts. Ratios below 1 are good in the columns ``/bare`` and ``/peer``.
+process of its own, and as a bare torch loop in the process of this package. In each round
+the operation and its loop take turns in short batches, then the release has its turn; the
+minimum over all batches counts. Ratios below 1 are good in the columns ``/bare`` and
+``/peer``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from benches.python.operations import OPERATIONS, Operation
 
 TREES = ["flat 4", "flat 50", "nested 20", "flat 1000"]
 GRACE_S = 1e-6  # what a call may cost beyond the factor
-BATCH_S = 1e-3  # short, so that some batches run undisturbed on a busy machine
+BATCH_S = 2e-4  # short, so that some batches run undisturbed on a busy machine
+BATCHES = 6  # of each side in a round
 
 
 class Worker:
@@ -40,12 +43,17 @@ class Worker:
             env=environment,
         )
 
-    def time(self, tree: str, expression: str, number: int) -> float | str:
-        """Seconds per call, or the text of the error."""
+    def time(self, tree: str, expressions: list[str]) -> list[list[float]] | str:
+        """Counts of seconds per call for each expression, or the text of the error."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        request = {"tree": tree, "expression": expression, "number": number}
+        request = {
+            "tree": tree,
+            "expressions": expressions,
+            "seconds": BATCH_S,
+            "repeats": BATCHES,
+        }
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         line = process.stdout.readline()
@@ -59,24 +67,19 @@ def measure(
     ours: Worker, peer: Worker | None, tree: str, operation: Operation, rounds: int
 ) -> dict[str, Any]:
     """The minimum and the median seconds of each side over alternating rounds."""
-    sides: dict[str, tuple[Worker, str]] = {"ours": (ours, operation.container)}
+    turns: list[tuple[Worker, dict[str, str]]] = [(ours, {"ours": operation.container})]
     if operation.bare is not None:
-        sides["bare"] = (ours, operation.bare)
+        turns[0][1]["bare"] = operation.bare
     if peer is not None:
-        sides["peer"] = (peer, operation.container)
-    samples: dict[str, list[float]] = {side: [] for side in sides}
-    numbers: dict[str, int] = {}
+        turns.append((peer, {"peer": operation.container}))
+    samples: dict[str, list[float]] = {}
     for _ in range(rounds):
-        for side, (worker, expression) in sides.items():
-            if side not in numbers:
-                first = worker.time(tree, expression, 10)
-                if isinstance(first, str):
-                    return {"error": f"{side}: {first}"}
-                numbers[side] = max(3, min(2000, int(BATCH_S / max(first, 1e-7))))
-            seconds = worker.time(tree, expression, numbers[side])
-            if isinstance(seconds, str):
-                return {"error": f"{side}: {seconds}"}
-            samples[side].append(seconds)
+        for worker, sides in turns:
+            counts = worker.time(tree, list(sides.values()))
+            if isinstance(counts, str):
+                return {"error": f"{' and '.join(sides)}: {counts}"}
+            for side, seconds in zip(sides, counts, strict=True):
+                samples.setdefault(side, []).extend(seconds)
     return {
         side: {"min": min(s), "median": statistics.median(s)}
         for side, s in samples.items()

@@ -1,7 +1,9 @@
 """Times expressions under one implementation: the process at the other end of a pipe.
 
-Reads one JSON request per line (``{"tree", "expression", "side", "number"}``), answers
-with the seconds per call of one run of ``number`` calls, or with an error.
+Reads one JSON request per line (``{"tree", "expressions", "seconds", "repeats"}``) and
+answers with ``repeats`` counts of seconds per call for each expression, or with an error. The
+expressions take turns, each for batches of about ``seconds``: what else the machine does at a
+moment meets all of them.
 """
 
 from __future__ import annotations
@@ -96,22 +98,42 @@ def namespace(tree_name: str) -> dict[str, Any]:
     return space
 
 
+class Timed:
+    """An expression that is called in batches."""
+
+    def __init__(self, expression: str, space: dict[str, Any], seconds: float) -> None:
+        # The time of this thread: what else the machine does counts less.
+        self._timer = timeit.Timer(expression, timer=time.thread_time, globals=space)
+        self._timer.timeit(3)  # caches, and what the interpreter learns of the code
+        first = min(self._timer.repeat(3, 3)) / 3
+        self._number = max(1, min(2000, int(seconds / max(first, 1e-7))))
+
+    def batch(self) -> float:
+        """Seconds per call of one batch."""
+        return self._timer.timeit(self._number) / self._number
+
+
 def main() -> None:
     """Serve requests until standard input ends."""
     torch.set_num_threads(1)
     spaces: dict[str, dict[str, Any]] = {}
+    known: dict[tuple[str, str], Timed] = {}
     for line in sys.stdin:
         request = json.loads(line)
+        tree = request["tree"]
         try:
-            if request["tree"] not in spaces:
-                spaces[request["tree"]] = namespace(request["tree"])
-            # The time of this thread: what else the machine does counts less.
-            timer = timeit.Timer(
-                request["expression"],
-                timer=time.thread_time,
-                globals=spaces[request["tree"]],
-            )
-            answer = {"seconds": timer.timeit(request["number"]) / request["number"]}
+            if tree not in spaces:
+                spaces[tree] = namespace(tree)
+            sides = []
+            for expression in request["expressions"]:
+                if (tree, expression) not in known:
+                    timed = Timed(expression, spaces[tree], request["seconds"])
+                    known[tree, expression] = timed
+                sides.append(known[tree, expression])
+            counts = [
+                [side.batch() for side in sides] for _ in range(request["repeats"])
+            ]
+            answer: dict[str, Any] = {"seconds": list(zip(*counts, strict=True))}
         except Exception as error:  # noqa: BLE001 - every failure is an answer
             answer = {"error": f"{type(error).__name__}: {error}"[:200]}
         sys.stdout.write(json.dumps(answer) + "\n")

@@ -389,7 +389,8 @@ class ArithmeticOps(CollectionProtocol):
         op: Any = torch._foreach_addcmul
         if value != 1:
             op = functools.partial(op, value=value)
-        return combine(op, self, other1, other2)
+        result = _rust.foreach(self, op, (other1, other2))
+        return combine(op, self, other1, other2) if result is None else result
 
     def addcmul_(self, other1: Any, other2: Any, *, value: Any = 1) -> Self:
         """Add ``value * other1 * other2`` to every leaf, in place."""
@@ -413,7 +414,8 @@ class ArithmeticOps(CollectionProtocol):
         op: Any = torch._foreach_addcdiv
         if value != 1:
             op = functools.partial(op, value=value)
-        return combine(op, self, other1, other2)
+        result = _rust.foreach(self, op, (other1, other2))
+        return combine(op, self, other1, other2) if result is None else result
 
     def addcdiv_(self, other1: Any, other2: Any, *, value: Any = 1) -> Self:
         """Add ``value * other1 / other2`` to every leaf, in place."""

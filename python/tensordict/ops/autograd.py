@@ -105,7 +105,11 @@ class AutogradOps(CollectionProtocol):
     @property
     def requires_grad(self) -> bool:
         """Whether any leaf requires a gradient."""
-        return any(leaf.requires_grad for leaf in _rust.leaves(self))
+        # A loop of its own: a generator costs as much as the attributes.
+        for leaf in _rust.leaves(self):  # noqa: SIM110
+            if leaf.requires_grad:
+                return True
+        return False
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Say whether gradients of the leaves are wanted, in place.

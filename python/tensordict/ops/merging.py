@@ -162,6 +162,9 @@ class MergingOps(CollectionProtocol):
 
         As :meth:`update_`.
         """
+        if isinstance(tensordict, CollectionProtocol) and tensordict is not self:
+            _rust.copy_into(self, tensordict, None, non_blocking)
+            return self
         return self.update_(tensordict, non_blocking=non_blocking)
 
     # At an index -----------------------------------------------------------------
@@ -361,6 +364,13 @@ def _paths(keys: Any) -> list[tuple[str, ...]]:
 
 def _restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
     """The part of a container or mapping at ``keys``, flat paths, as a mapping."""
+    if isinstance(source, CollectionProtocol) and source._is_dense:
+        wanted = {path[0] for path in keys if len(path) == 1}
+        if len(wanted) == len(keys):
+            entries = source._entries()
+            if len(wanted) > 1:
+                return {k: v for k, v in list(entries.items()) if k in wanted}
+            return {key: entries[key] for key in wanted if key in entries}
     kept: dict[Any, Any] = {}
     for key, value in source.items():
         path = _rust.unravel_key_to_tuple(key)

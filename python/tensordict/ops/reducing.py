@@ -315,6 +315,9 @@ def _one_dim(td: Any, dim: Any, name: str) -> int:
     return _batch_dims(dim, len(td.batch_size))[0]
 
 
+_RETURN_TYPES = {"max": torch.return_types.max, "min": torch.return_types.min}
+
+
 def extremum(
     td: Any,
     name: str,
@@ -352,7 +355,7 @@ def extremum(
         found = _rust.extrema(td, name, one)
     if not return_indices:
         return found[0]
-    return getattr(torch.return_types, name)(found)
+    return _RETURN_TYPES[name](found)
 
 
 def cumulative(
@@ -410,6 +413,7 @@ def _plain(td: Any) -> Any:
 
 def _without_values(td: Any) -> Any:
     """The collection without its non-tensor entries, which nothing can reduce."""
-    if any(container._is_non_tensor for container in _rust.containers(td)):
-        return td.filter_non_tensor_data()
+    for container in _rust.containers(td):
+        if container._is_non_tensor:
+            return td.filter_non_tensor_data()
     return td

@@ -627,13 +627,20 @@ class ReductionsOps(CollectionProtocol):
             tensor(5.)
         """
         leaves = _rust.leaves(self)
-        values: Any = torch._foreach_norm(leaves, 2, dtype) if leaves else leaves
-        values = [
-            leaf._with_batch_size(NO_DIMS)
-            if type(leaf) is not torch.Tensor and isinstance(leaf, UnbatchedTensor)
-            else value
-            for leaf, value in zip(leaves, values, strict=True)
-        ]
+        values: Any = leaves
+        if leaves:
+            # Torch reads one argument faster than three.
+            if dtype is None:
+                values = torch._foreach_norm(leaves)
+            else:
+                values = torch._foreach_norm(leaves, 2, dtype)
+        if {*map(type, leaves)} - {torch.Tensor}:
+            values = [
+                leaf._with_batch_size(NO_DIMS)
+                if isinstance(leaf, UnbatchedTensor)
+                else value
+                for leaf, value in zip(leaves, values, strict=True)
+            ]
         lock = key_transform is None
         result = _rust.rebuild_as(self, values, None, NO_DIMS, lock)
         if key_transform is not None:

@@ -424,14 +424,15 @@ class ShapeOps(SplittingOps, RearrangingOps):
         batch_size = self.batch_size
         at = _batch_dim(dim, batch_size)
         sizes = list(unflattened_size)
+        # Slices of a ``torch.Size`` cost several times those of a list.
+        dims = list(batch_size)
         try:
-            new = _rust.view_shape(batch_size[at : at + 1], sizes)
+            new = _rust.view_shape((dims[at],), sizes)
         except RuntimeError:
-            raise RuntimeError(
-                MSG_UNFLATTEN.format(sizes, at, batch_size[at])
-            ) from None
-        size = torch.Size([*batch_size[:at], *new, *batch_size[at + 1 :]])
-        names = (*range(at), *[-1] * (len(new) - 1), *range(at, len(batch_size)))
+            raise RuntimeError(MSG_UNFLATTEN.format(sizes, at, dims[at])) from None
+        names = (*range(at), *[-1] * (len(new) - 1), *range(at, len(dims)))
+        dims[at : at + 1] = new
+        size = torch.Size(dims)
         result = _rust.map_leaves(
             self, "view", (size,), size, names, SHAPE_TAIL, True, -1
         )

@@ -211,7 +211,9 @@ class SplittingOps(CollectionProtocol):
                 f"start ({begin}) + length ({length}) exceeds dimension size ({whole})."
             )
             raise RuntimeError(msg)
-        size = torch.Size([*batch_size[:at], length, *batch_size[at + 1 :]])
+        sizes = list(batch_size)
+        sizes[at] = length
+        size = torch.Size(sizes)
         result = _rust.map_leaves(
             self, "narrow", (at, begin, length), size, True, 0, True, -1
         )

@@ -52,7 +52,16 @@ impl Tail {
 
 /// Methods of tensors that take a list of integers as several arguments too, which torch
 /// parses in half the time of a tuple and a quarter of that of a `torch.Size`.
-const SPREADING_METHODS: [&str; 5] = ["view", "reshape", "expand", "permute", "repeat"];
+const SPREADING_METHODS: [&str; 8] = [
+    "view",
+    "reshape",
+    "expand",
+    "permute",
+    "repeat",
+    "new_zeros",
+    "new_ones",
+    "new_empty",
+];
 
 /// What is called on each leaf of a container.
 struct LeafCall<'a, 'py> {
