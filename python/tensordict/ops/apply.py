@@ -181,6 +181,17 @@ class ApplyOps(CollectionProtocol):
         """
         if constructor_kwargs:
             _warn_unknown("named_apply", constructor_kwargs)
+        if (
+            batch_size is None
+            and out is None
+            and device is NO_DEFAULT
+            and names is NO_DEFAULT
+            and not (inplace or propagate_lock)
+        ):
+            return _rust.apply_nest(
+                self, fn, others, None, NO_DEFAULT, names, default, True, nested_keys,
+                filter_empty, True if call_on_nested else is_leaf,
+            )  # fmt: skip
         return self._apply_with(
             fn,
             others,

@@ -130,6 +130,13 @@ fn alike_leaves<'py>(
     if !container::is_plain(imports, td) || !container::is_plain(imports, other) {
         return Ok(None);
     }
+    let mine = container::entries(imports, td)?;
+    let theirs = container::entries(imports, other)?;
+    if ffi::visit_pairs(&mine, &theirs, |value, found| {
+        container::is_plain_leaf(imports, &value) && container::is_plain_leaf(imports, &found)
+    }) {
+        return ffi::list_of_values(&theirs).map(Some);
+    }
     let out = PyList::empty(td.py());
     Ok(collect_alike(imports, td, other, &out)?.then_some(out))
 }

@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyRecursionError, PySystemError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::{with_critical_section, with_critical_section2};
-use pyo3::types::{PyDict, PyInt, PySlice, PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PyInt, PyList, PySlice, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 use crate::slots::{self, Place};
@@ -107,13 +107,49 @@ pub(crate) fn visit_pairs<'py>(
 /// # Safety
 /// Both are objects that are alive.
 pub(crate) unsafe fn is_same_key(key: *mut ffi::PyObject, other: *mut ffi::PyObject) -> bool {
-    // SAFETY: as the caller says. Two strings can be compared without an error.
-    key == other
-        || unsafe {
-            ffi::PyUnicode_CheckExact(key) != 0
-                && ffi::PyUnicode_CheckExact(other) != 0
-                && ffi::PyUnicode_Compare(key, other) == 0
+    if key == other {
+        return true;
+    }
+    // SAFETY: as the caller says. Two strings can be compared without an error; those of
+    // ASCII alone have their bytes behind them.
+    unsafe {
+        if ffi::PyUnicode_CheckExact(key) == 0 || ffi::PyUnicode_CheckExact(other) == 0 {
+            return false;
         }
+        if ffi::PyUnicode_IS_COMPACT_ASCII(key) != 0 && ffi::PyUnicode_IS_COMPACT_ASCII(other) != 0
+        {
+            return ascii_bytes(key) == ascii_bytes(other);
+        }
+        ffi::PyUnicode_Compare(key, other) == 0
+    }
+}
+
+/// The bytes of a string that is known to be of ASCII alone and to have them behind it.
+///
+/// # Safety
+/// It is such a string, and lives as long as the bytes are used.
+unsafe fn ascii_bytes<'a>(text: *mut ffi::PyObject) -> &'a [u8] {
+    // SAFETY: as the caller says.
+    unsafe {
+        let length = ffi::PyUnicode_GET_LENGTH(text).cast_unsigned();
+        std::slice::from_raw_parts(ffi::PyUnicode_1BYTE_DATA(text), length)
+    }
+}
+
+/// The values of `dict` in a new list.
+pub(crate) fn list_of_values<'py>(dict: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyList>> {
+    let py = dict.py();
+    let values = dict_values(dict);
+    // SAFETY: the list is new, known to nobody, and each of its places is filled once, with a
+    // reference that it takes over, before anything else can happen.
+    unsafe {
+        let list = ffi::PyList_New(values.len().cast_signed());
+        let list = Bound::from_owned_ptr_or_err(py, list)?;
+        for (place, value) in (0..).zip(values) {
+            ffi::PyList_SET_ITEM(list.as_ptr(), place, value.into_ptr());
+        }
+        Ok(list.cast_into_unchecked())
+    }
 }
 
 /// Calls `visit` with each entry until it says false: whether it never did. `visit` must not

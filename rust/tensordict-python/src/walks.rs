@@ -75,7 +75,7 @@ fn plain_leaves<'py>(
     if ffi::all_entries(&entries, |_, value| {
         container::is_plain_leaf(imports, value)
     }) {
-        return Ok(Some(entries.values()));
+        return ffi::list_of_values(&entries).map(Some);
     }
     let out = PyList::empty(td.py());
     Ok(collect_plain(imports, td, &out)?.then_some(out))
