@@ -162,8 +162,11 @@ class TensorDict(TensorDictBase):
         return self._consolidated is not None and super().is_consolidated()
 
     def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
-        value = self._tensordict.get(key, NO_DEFAULT)
-        return _rust.get(self, key, default) if value is NO_DEFAULT else value
+        try:
+            return self._tensordict[key]
+        except KeyError:
+            pass
+        return _rust.get(self, key, default)
 
     # The protocol ----------------------------------------------------------------
 

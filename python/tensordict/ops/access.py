@@ -279,8 +279,9 @@ class AccessOps(CollectionProtocol):
         ignore_lock: bool = False,
         non_blocking: bool = False,
     ) -> Self:
-        # Here in place means that there must be an entry.
-        inplace = None if inplace is True else bool(inplace)
+        if inplace is not False:
+            # Here in place means that there must be an entry.
+            inplace = None if inplace is True else bool(inplace)
         _rust.set_entry(self, key, value, inplace, non_blocking, validated, ignore_lock)
         return self
 

@@ -358,7 +358,7 @@ def _common_size(
 
     Return that of ``td``; None where there is no entry to tell it.
     """
-    common: list[int] | None = None
+    common: Sequence[int] | None = None
     empty: list[Any] = []
     for value in list(td._entries().values()):
         if isinstance(value, CollectionProtocol):
@@ -372,7 +372,11 @@ def _common_size(
             continue
         else:
             size = value.shape
-        common = list(size) if common is None else _shared(common, size)
+        # Most shapes are equal, which one comparison says.
+        if common is None:
+            common = size
+        elif size != common:
+            common = _shared(common, size)
     if common is None:
         return None
     size = torch.Size(common if limit is None else common[: max(limit, 0)])
@@ -386,7 +390,7 @@ def _common_size(
     return size
 
 
-def _shared(first: list[int], second: Sequence[int]) -> list[int]:
+def _shared(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
     """The leading dims that two shapes have in common."""
     for at, (length, other) in enumerate(zip(first, second, strict=False)):
         if length != other:

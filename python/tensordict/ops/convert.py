@@ -45,12 +45,16 @@ class ConvertOps(CollectionProtocol):
             >>> td.to_dict(convert_tensors=True)
             {'a': [0.0, 0.0], 'n': {'b': [1.0, 1.0]}}
         """
-        if not convert_tensors and not tolist_first and retain_none:
+        if not convert_tensors and not tolist_first:
             result = dict(self._entries())
             for key in [
                 k for k, v in result.items() if isinstance(v, CollectionProtocol)
             ]:
-                result[key] = result[key].to_dict()
+                item = result[key].to_dict(retain_none=retain_none)
+                if item is None and not retain_none:
+                    del result[key]
+                else:
+                    result[key] = item
             return result
         result = {}
         for key, value in list(self._entries().items()):

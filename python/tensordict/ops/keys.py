@@ -135,6 +135,9 @@ def listed_values(
 ) -> Any:
     """What :meth:`KeysOps.values` gives where it is not the direct values as they are."""
     if sort:
+        if td._is_dense and not include_nested and not leaves_only:
+            entries = td._entries()
+            return [entries[key] for key in sorted(entries)]
         pairs = _rust.walk(td, 2, bool(include_nested), bool(leaves_only), is_leaf)
         pairs.sort(key=_sorting_key_of_pair)
         return [value for _, value in pairs]

@@ -162,9 +162,6 @@ class MergingOps(CollectionProtocol):
 
         As :meth:`update_`.
         """
-        if isinstance(tensordict, CollectionProtocol) and tensordict is not self:
-            _rust.copy_into(self, tensordict, None, non_blocking)
-            return self
         return self.update_(tensordict, non_blocking=non_blocking)
 
     # At an index -----------------------------------------------------------------
