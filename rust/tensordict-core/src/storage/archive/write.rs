@@ -20,7 +20,7 @@ use super::super::map::Mapping;
 use super::super::plan::{Content, FileContent, Plan};
 use super::super::region::Region;
 use super::super::replace::replace_file;
-use super::super::source::{Source, UNIT_BYTES};
+use super::super::source::Source;
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer, Sums};
 use super::super::work::{WorkArea, is_area};
 use super::super::{METADATA_FILE, StorageError, StorageResult, thread_count, threads};
@@ -39,12 +39,16 @@ const LINE_BYTES: u64 = 64;
 /// Entries of fewer bytes go into slabs.
 const SLAB_LIMIT: u64 = 1 << 20;
 
+/// A slab that is so full is written: it is still in the cache of the core then.
+const SLAB_BYTES: usize = 1 << 20;
+
 /// Bytes that are compressed, or read from files, at once.
 const WINDOW_BYTES: u64 = 256 << 20;
 
 /// What an entry is to hold.
 struct NewEntry {
     name: String,
+    /// The key as messages show it, of a leaf that is written by itself.
     key: String,
     /// The leaf of the plan, where it is one.
     leaf: Option<usize>,
@@ -175,12 +179,27 @@ fn refuse_directory(target: &Path) -> StorageResult<()> {
     Ok(())
 }
 
-/// The files of a plan as entries, in the order of archives.
+/// The files of a plan as entries, in the order of archives: of each level the metadata, then the other
+/// files by name, then the levels below by name.
 fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
-    let mut entries: Vec<NewEntry> = plan
+    let mut levels: Vec<usize> = (0..plan.levels.len()).collect();
+    levels.sort_by(|&left, &right| plan.level_path(left).cmp(plan.level_path(right)));
+    let mut ranks = vec![0; levels.len()];
+    for (rank, level) in levels.into_iter().enumerate() {
+        ranks[level] = rank;
+    }
+    let mut files: Vec<_> = plan
         .files
         .iter()
         .map(|file| {
+            let name = file.name.as_str();
+            (ranks[file.level], name != METADATA_FILE, name, file)
+        })
+        .collect();
+    files.sort_by_key(|&(rank, is_other, name, _)| (rank, is_other, name));
+    files
+        .into_iter()
+        .map(|(.., file)| {
             let mut key = String::new();
             let mut leaf_number = None;
             let content = match &file.content {
@@ -191,7 +210,9 @@ fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
                 FileContent::Leaf(number) => {
                     let leaf = &plan.leaves[*number];
                     leaf_number = Some(*number);
-                    key = plan.display_leaf(leaf);
+                    if leaf.length >= SLAB_LIMIT {
+                        key = plan.display_leaf(leaf);
+                    }
                     match &leaf.content {
                         _ if is_sparse => NewContent::Zeros(leaf.length),
                         Content::Data(source) => NewContent::Data(source.clone()),
@@ -207,18 +228,7 @@ fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
                 content,
             }
         })
-        .collect();
-    entries.sort_by_cached_key(|entry| order(&entry.name));
-    entries
-}
-
-/// Of each level the metadata, then the other files by name, then the levels below by name.
-fn order(name: &str) -> Vec<(u8, String)> {
-    let mut parts: Vec<(u8, String)> = name.split('/').map(|part| (2, part.to_owned())).collect();
-    if let Some(last) = parts.last_mut() {
-        last.0 = u8::from(last.1 != METADATA_FILE);
-    }
-    parts
+        .collect()
 }
 
 /// The files of a directory and of those below it, in the order of archives.
@@ -273,11 +283,13 @@ fn write_archive<T>(
         .expect(entries.iter().map(|entry| entry.content.len()).sum());
     save_file(job, target, |writer| {
         writer.take_crc32();
+        let bytes: u64 = entries.iter().map(|entry| entry.content.len()).sum();
+        let room = usize::try_from(bytes).map_or(SLAB_BYTES, |bytes| bytes.min(SLAB_BYTES));
         let mut out = Out {
             job,
             writer: &mut *writer,
             offset: 0,
-            slab: Vec::new(),
+            slab: Vec::with_capacity(room),
             records: Vec::with_capacity(entries.len() + 1),
             date: dos_date(job.stamp_ns),
             bounce: Vec::new(),
@@ -387,8 +399,7 @@ impl Out<'_, '_> {
             leaf: None,
             name,
         };
-        let header = local_header(&record, self.date);
-        self.slab.extend(header);
+        local_header(&record, self.date, &mut self.slab);
         if packed.bytes.len() as u64 >= SLAB_LIMIT {
             self.flush()?;
             self.writer.write_at(self.offset, &packed.bytes)?;
@@ -402,7 +413,7 @@ impl Out<'_, '_> {
     }
 
     fn flush_full(&mut self) -> StorageResult<()> {
-        if self.slab.len() >= UNIT_BYTES {
+        if self.slab.len() >= SLAB_BYTES {
             return self.flush();
         }
         Ok(())
@@ -433,7 +444,7 @@ impl Out<'_, '_> {
             NewContent::Zeros(length) => {
                 // The space is a hole: the next entry is written beyond it.
                 record.crc32 = crc32_of_zeros(length);
-                self.slab.extend(local_header(&record, self.date));
+                local_header(&record, self.date, &mut self.slab);
                 self.flush()?;
                 self.offset += length;
                 self.records.push(record);
@@ -448,8 +459,9 @@ impl Out<'_, '_> {
             }
         };
         if length < SLAB_LIMIT {
+            // With a checksum of 0, for which there is none yet.
             let start = self.slab.len();
-            self.slab.resize(start + header_bytes, 0);
+            local_header(&record, self.date, &mut self.slab);
             let slab = &mut self.slab;
             let taken = source.units(&mut self.bounce, |_, unit| {
                 slab.extend_from_slice(unit);
@@ -461,8 +473,8 @@ impl Out<'_, '_> {
             if self.job.has_sums {
                 record.sum = Sum::of(bytes);
             }
-            let header = local_header(&record, self.date);
-            self.slab[start..start + header_bytes].copy_from_slice(&header);
+            let place = start + CRC32_OFFSET;
+            self.slab[place..place + 4].copy_from_slice(&record.crc32.to_le_bytes());
             self.flush_full()?;
         } else {
             self.flush()?;
@@ -482,7 +494,8 @@ impl Out<'_, '_> {
 
     /// Writes the header of an entry whose bytes are written, which is where the slab would begin.
     fn end_large(&mut self, record: Record) -> StorageResult<()> {
-        let header = local_header(&record, self.date);
+        let mut header = Vec::with_capacity(record.header_bytes());
+        local_header(&record, self.date, &mut header);
         self.writer.write_at(self.offset, &header)?;
         self.offset += record.header_bytes() as u64 + record.length;
         self.records.push(record);
@@ -655,27 +668,28 @@ fn put_pad(pad: u16, out: &mut Vec<u8>) {
     }
 }
 
-fn local_header(record: &Record, date: (u16, u16)) -> Vec<u8> {
+/// Where the checksum is in a local header.
+const CRC32_OFFSET: usize = 14;
+
+fn local_header(record: &Record, date: (u16, u16), out: &mut Vec<u8>) {
     let extra_bytes = usize::from(record.pad) + SIZES_BYTES;
-    let mut out = Vec::with_capacity(LOCAL_BYTES + record.name.len() + extra_bytes);
-    put32(LOCAL_SIGNATURE, &mut out);
-    put16(record.method.version(), &mut out);
-    put16(flags(record), &mut out);
-    put16(record.method.number(), &mut out);
-    put16(date.0, &mut out);
-    put16(date.1, &mut out);
-    put32(record.crc32, &mut out);
-    put32(SEE_SIZES, &mut out);
-    put32(SEE_SIZES, &mut out);
-    put16(short(record.name.len()), &mut out);
-    put16(short(extra_bytes), &mut out);
+    put32(LOCAL_SIGNATURE, out);
+    put16(record.method.version(), out);
+    put16(flags(record), out);
+    put16(record.method.number(), out);
+    put16(date.0, out);
+    put16(date.1, out);
+    put32(record.crc32, out);
+    put32(SEE_SIZES, out);
+    put32(SEE_SIZES, out);
+    put16(short(record.name.len()), out);
+    put16(short(extra_bytes), out);
     out.extend(record.name.as_bytes());
-    put_pad(record.pad, &mut out);
-    put16(SIZES_ID, &mut out);
-    put16(16, &mut out);
-    put64(record.length, &mut out);
-    put64(record.packed, &mut out);
-    out
+    put_pad(record.pad, out);
+    put16(SIZES_ID, out);
+    put16(16, out);
+    put64(record.length, out);
+    put64(record.packed, out);
 }
 
 fn short(length: usize) -> u16 {
