@@ -507,7 +507,7 @@ def group_by(tensordict: Any, key: NestedKey) -> tuple[Any, tuple[Any, ...]]:
         values, places = torch.unique(column, dim=dim, return_inverse=True)
         count = values.shape[0]
     elif is_non_tensor(column):
-        listed = column.tolist()
+        listed = [_hashable(row) for row in column.tolist()]
         values = sorted(set(listed))
         numbers = {value: number for number, value in enumerate(values)}
         places = torch.tensor([numbers[value] for value in listed])
@@ -671,3 +671,8 @@ def make_tensordict(
     return TensorDict.from_dict(
         entries, batch_size=batch_size, device=device, auto_batch_size=auto_batch_size
     )
+
+
+def _hashable(value: Any) -> Any:
+    """A value, or the values of one row as a tuple."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value

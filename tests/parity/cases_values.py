@@ -4,7 +4,7 @@ from frame import cases
 
 PREFIX = (
     "from tensordict import MetaData, NonTensorData, NonTensorStack, lazy_stack; "
-    "import pickle; import numpy as np; "
+    "import pickle; import numpy as np; import tensordict; "
     "show = lambda x: (type(x).__name__, x.tolist(), list(x.batch_size), "
     "getattr(x, 'stack_dim', None), x.names); "
     "V = NonTensorStack('a', 'b', 'c'); "
@@ -113,6 +113,35 @@ V == 'x', V != 'x'
 lazy_stack([TensorDict(a=1), TensorDict(a=2)]) >= 'x'
 """
 
+ENTRIES = """
+E = TensorDict(s='x', a=torch.ones(3)); E[...] = 1; type(E.get('s')).__name__, E['s']
+E = TensorDict(s='x', a=torch.ones(3)); E[None] = 1; type(E.get('s')).__name__, E['a']
+E = TensorDict(s='a', batch_size=[2, 3], names=['t', 'x']); E[0] = 1; show(E.get('s'))
+E = TensorDict(s='a').atleast_3d(); show(E.get('s'))
+E = TensorDict(s='a', batch_size=[3]).atleast_3d(); show(E.get('s'))
+E = TensorDict(s='a', b=torch.ones(2), batch_size=[2]).unsqueeze(-1); E.auto_batch_size_(1)
+E = TensorDict(s='a', b=torch.ones(2), n={'t': 'b'}, batch_size=[2]); list(E.data_ptr())
+E = TensorDict(s='a', batch_size=[2, 3]); tensordict.group_by(E, 's')[0]
+E = W.unsqueeze(0); show(E.where(T([0, 0, 0, 0]).bool().expand(1, 2, 4), E.clone()))
+show(W.pad([0, 1, 0, 0])), show(W.pad([0, 0, 1, 0]))
+[V[i].stack_dim for i in (T([[0, 1]]), np.s_[None, T([[0, 1], [1, 1]])], np.s_[[0], None])]
+[W[i].stack_dim for i in (T([[0, 1]]), np.s_[:, T([[0, 1]])], np.s_[None, [1], [0]])]
+[W[i].stack_dim for i in (np.s_[[1, 0], [0, 1]], np.s_[None, [1, 0]], np.s_[:, [0], None])]
+"""
+
+STACKS = """
+m = TensorDict(n={'z': 1}, a=1); L = lazy_stack([m, m]); L.rename_key_('a', 'q'); list(L.keys())
+m = TensorDict(a=1); L = lazy_stack([m, m]); L.del_('a'); list(m.keys())
+m = TensorDict(a=1); L = lazy_stack([m, m]); L.pop('a'), list(m.keys())
+m = TensorDict(a=1, b=2); L = lazy_stack([m, m]); L.popitem(), list(m.keys())
+L = lazy_stack([TensorDict(n={'b': T([1])}, a=1), TensorDict(n={}, a=2)]); L[0] = 5; L[0]
+L = lazy_stack([TensorDict(n={'b': T([1])}, a=1), TensorDict(n={}, a=2)]); L[:] = 5; L[0]
+L = lazy_stack([TensorDict(b=1, a=1), TensorDict(a=2)]); L[:] = 5; L[0], L[1]
+L = lazy_stack([TensorDict(a=T([1, 2]).float(), batch_size=[2])] * 2); L.softmax(-1)['a']
+L = lazy_stack([TensorDict(a=torch.ones(2, n), batch_size=[2]) for n in (1, 2)]); L.softmax(1)[1]['a']
+L = lazy_stack([TensorDict(a=1), TensorDict(b=2)]); list(L.data_ptr().keys(True))
+"""
+
 
 def lines(programs: str) -> str:
     """The programs with what they start with."""
@@ -124,5 +153,7 @@ CASES = [
     *cases("values.shapes", lines(SHAPES), on="flat"),
     *cases("values.indexed", lines(INDEXED), on="flat"),
     *cases("values.writes", lines(WRITES), on="flat"),
+    *cases("values.entries", lines(ENTRIES), on="flat"),
+    *cases("values.stacks", lines(STACKS), on="flat"),
     *cases("values.made", lines(MADE), on="flat"),
 ]

@@ -227,6 +227,7 @@ class AutogradOps(CollectionProtocol):
         values = [torch.tensor(pointer, dtype=torch.int64) for pointer in pointers]
         size = torch.Size([])
         result = _rust.rebuild_as(self, values, self._plain_type, size)
+        result = result.filter_non_tensor_data()
         for container in _rust.containers(result):
             container._device = torch.device("cpu")
         # Empty collections have no addresses: they are left out.

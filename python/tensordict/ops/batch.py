@@ -176,7 +176,9 @@ class BatchOps(CollectionProtocol):
         if size is None and batch_dims is not None:
             sizes.append((self, self.batch_size[: max(batch_dims, 0)]))
         for td, size in sizes:
-            td._resize_batch(size)
+            if td is self or not td._is_non_tensor or td._is_one:
+                # A value for each element has as many dims as there are elements.
+                td._resize_batch(size)
         return self
 
     # Names -----------------------------------------------------------------------

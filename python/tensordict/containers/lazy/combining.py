@@ -401,6 +401,26 @@ class CombiningOps(CollectionProtocol):
         result._td_dim_name = name
         return result
 
+    # Leaf by leaf ----------------------------------------------------------------------
+
+    def data_ptr(self, *, storage: bool = False) -> Any:
+        """The addresses of the leaves of each member, under its number."""
+        pointers = {
+            str(number): member.data_ptr(storage=storage)
+            for number, member in enumerate(self.tensordicts)
+        }
+        return self._plain_type(pointers, batch_size=[], device="cpu")
+
+    def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Any:
+        """Apply a softmax to every leaf along one batch dim: see ``TensorDict.softmax``."""
+        ndim = len(self.batch_size)
+        own = self.stack_dim
+        if not -ndim <= dim < ndim or dim % ndim == own:
+            return super().softmax(dim, dtype)  # type: ignore[misc]
+        at = dim % ndim
+        at -= at > own
+        return self._like([each.softmax(at, dtype) for each in self.tensordicts])
+
     # Copies of parts ------------------------------------------------------------------
 
     def pack(self, *args: Any, **kwargs: Any) -> Any:

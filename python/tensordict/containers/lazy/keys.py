@@ -63,6 +63,7 @@ class StackKeysOps(CollectionProtocol):
     if TYPE_CHECKING:
 
         def _common_keys(self) -> list[str]: ...
+        def _each_member(self) -> list[Any]: ...
         def _like(self, members: list[Any]) -> Self: ...
         def _meta(self, key: NestedKeyLike) -> Any: ...
 
@@ -279,9 +280,10 @@ class StackKeysOps(CollectionProtocol):
         """
         if any(each.is_locked for each in self.tensordicts):
             raise RuntimeError(MSG_LOCKED)
-        for each in self.tensordicts:
+        members = self._each_member()
+        for each in members:
             each.copy().unlock_().rename_key_(old_key, new_key, safe=safe)
-        for each in self.tensordicts:
+        for each in members:
             each.rename_key_(old_key, new_key, safe=safe)
         return self
 
@@ -311,7 +313,7 @@ class StackKeysOps(CollectionProtocol):
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             raise KeyError(MSG_BAD_KEY.format(key))
-        holders = [each for each in self.tensordicts if _rust.contains(each, path)]
+        holders = [each for each in self._each_member() if _rust.contains(each, path)]
         if not holders:
             raise KeyError(MSG_DELETE.format(key))
         for each in holders:

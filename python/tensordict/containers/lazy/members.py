@@ -359,8 +359,12 @@ class MembersOps(CollectionProtocol):
         ):
             member._hang(key, part)
 
+    def _each_member(self) -> list[Any]:
+        """The members, of those that are there several times one."""
+        return list({id(member): member for member in self.tensordicts}.values())
+
     def _del_entry(self, key: str) -> None:
-        for member in self.tensordicts:
+        for member in self._each_member():
             if member._sample_entry(key) is not NO_DEFAULT:
                 member._del_entry(key)
 
@@ -524,7 +528,7 @@ class MembersOps(CollectionProtocol):
         """
         members: Any = self.tensordicts
         if not isinstance(value, CollectionProtocol) and have_own_keys(members, False):
-            keys = list(_rust.walk(self, 0, True, True))
+            keys = self._common_keys()
             if parts is None or len(picks) == 1:
                 members = [member.select(*keys) for member in members]
         for position, (member, at) in enumerate(picks):

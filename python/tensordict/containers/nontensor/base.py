@@ -203,6 +203,9 @@ class NonTensorOps(CollectionProtocol):
         None where each dim stands for itself, if there are as many.
         """
 
+    def _follow_block(self, source: Any, index: Any) -> None:
+        """Take the stack dim of ``source`` where tensors in ``index`` select along it."""
+
     def _settle(self, name: str, source: Any, keeps_dims: bool) -> None:
         """Note that this was made by an operation of ``source``.
 
@@ -322,6 +325,7 @@ class NonTensorOps(CollectionProtocol):
         pairs = zip(mask.tolist(), self._flat(), other._flat(), strict=True)
         flat = [mine if keep else theirs for keep, mine, theirs in pairs]
         stack = self._non_tensor_stack_type._of_cells(flat, size, self._device)
+        stack._follow(self, None)
         names = self._td_dim_names
         return stack._named(None if names is None else list(names))
 
@@ -410,7 +414,9 @@ class NonTensorOps(CollectionProtocol):
         old = self._td_dim_names
         result._follow(self, dims)
         result._named(_spliced_names(old, dims, len(self._batch_size), size))
-        if -1 in dims and not _has_tensors(at):
+        if _has_tensors(at):
+            result._follow_block(self, at)
+        elif -1 in dims:
             return self._with_new_dims(result, dims)
         return self._as_row(result, dims)
 

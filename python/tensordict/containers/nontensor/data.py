@@ -264,9 +264,7 @@ class NonTensorDataBase(DataWriting, _Named):
 
         stack = NonTensorStack._of_cells(self._flat(), self._batch_size, self._device)
         stack._member_class = type(self)
-        # The elements keep the names of their dims, the one they are stacked along has none.
-        names = self._td_dim_names
-        return stack._named(None if names is None else [None, *names[1:]])
+        return stack
 
     def _moved(
         self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
@@ -549,6 +547,9 @@ class NonTensorData(NonTensorDataBase):
             stack._has_one_a_row = True
         if op == "unsqueeze":
             stack.stack_dim = args[0] % len(stack.batch_size)
+        elif op == "reshape":
+            # Dims that lead, one after the other.
+            stack.stack_dim = len(stack.batch_size) - len(self._batch_size) - 1
         if result._is_locked:
             stack._lock_tree()
         return stack

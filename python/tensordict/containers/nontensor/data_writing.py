@@ -81,12 +81,25 @@ class DataWriting(NonTensorOps):
             raise RuntimeError(MSG_ONE_SHARED)
 
     def _written_at(self, at: Any, value: Any) -> Any:
+        if not self._batch_size:
+            return self._written_whole(at, value)
         stack = self._to_stack()
         stack._write(at, value)
         if same_value(bare(value), self.data):
             return self
         self._check_item(_rust.index_shape(self._batch_size, at), value)
         return stack
+
+    def _written_whole(self, at: Any, value: Any) -> Any:
+        """This, whose one element is written, or one with another value."""
+        size = _rust.index_shape(self._batch_size, at)
+        self._check_item(size, value)
+        made: Any = bare(value)
+        if is_nothing(value) or not size.numel() or same_value(made, self.data):
+            return self
+        result = self._sized(self._batch_size)
+        result._put(made)
+        return result
 
     def _preallocated(self, at: Any, size: torch.Size) -> Any:
         return self._sized(size)

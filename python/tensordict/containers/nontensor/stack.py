@@ -54,7 +54,9 @@ MSG_DIFFERENT_SIZES = (
 SHOWN = 50
 """How many characters of its values the text of a stack has."""
 
-RESTACKING = frozenset({"flip", "gather", "roll", "rot90", "_gather", "_roll_flat"})
+RESTACKING = frozenset(
+    {"flip", "gather", "roll", "rot90", "_gather", "_pad_leaf", "_roll_flat"}
+)
 """The operations whose results are stacked along their first dim."""
 
 
@@ -454,6 +456,19 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         names = result._td_dim_names
         return row._named(None if names is None else list(names))
 
+    def _follow_block(self, source: Any, index: Any) -> None:
+        if not isinstance(source, NonTensorStack) or not self._batch_size:
+            return
+        at = front = 0
+        for item in index if isinstance(index, tuple) else (index,):
+            is_tensor = isinstance(item, torch.Tensor)
+            if is_tensor and at <= source.stack_dim < at + _dims_taken(item):
+                # The first of the dims that the tensor makes.
+                self.stack_dim = min(front, len(self._batch_size) - 1)
+                return
+            at += _dims_taken(item)
+            front += item is None or isinstance(item, slice)
+
     def _with_new_dims(self, result: Any, dims: tuple[int, ...]) -> Any:
         kept = [dim for dim in dims if dim >= 0]
         if not kept and isinstance(result, NonTensorStack) and result._flat():
@@ -631,6 +646,14 @@ class RowCells(list[Any]):
 def _taken(cells: list[Any], places: torch.Tensor) -> list[Any]:
     """The values at some positions, row by row."""
     return list(map(cells.__getitem__, places.flatten().tolist()))
+
+
+def _dims_taken(item: Any) -> int:
+    """How many dims an item of an index selects along."""
+    if item is None or isinstance(item, bool):
+        return 0
+    is_mask = isinstance(item, torch.Tensor) and item.dtype is torch.bool
+    return item.dim() if is_mask else 1
 
 
 def _dim_of_parts(old: torch.Size, new: torch.Size) -> int | None:
