@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import shutil
+import signal
 import struct
 from pathlib import Path
 
@@ -88,6 +90,73 @@ def test_convert_and_diff_every_layout(layout, saved, capsys):
     found = load(back)
     assert (found == tree()).all()
     assert found.names == ["t"]
+
+
+def convert(capsys, source, target, layout, *options):
+    """Convert; what names the result."""
+    further = ["--shards", "2"] if layout == "shards" else []
+    name = "safetensors" if layout == "shards" else layout
+    options = [*options, *further, "--layout", name, "--json"]
+    status, found = call(capsys, "convert", source, target, *options)
+    assert status == 0, found
+    assert found["layout"] == name
+    return target
+
+
+@pytest.mark.parametrize("target", [*NAMES, "shards"])
+@pytest.mark.parametrize("source", [*NAMES, "shards"])
+def test_convert_any_layout_to_any(source, target, saved, capsys):
+    names = NAMES | {"shards": "model.safetensors"}
+    first = convert(capsys, saved, saved.parent / f"first.{names[source]}", source)
+    second = convert(capsys, first, saved.parent / f"second.{names[target]}", target)
+    for path in (first, second):
+        assert call(capsys, "verify", path, "--deep")[0] == 0
+    status, found = call(capsys, "diff", saved, second, "--json")
+    assert (status, found["differences"]) == (0, [])
+    assert (load(second) == tree()).all()
+    assert load(second).names == ["t"]
+
+
+def convert_within(num_bytes, action, arguments):
+    """Convert in a process whose files may have so many bytes; how it ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.set_num_threads(1)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.signal(signal.SIGXFSZ, action)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+            os._exit(cli.main([*map(str, arguments)]))
+        finally:
+            os._exit(99)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("layout", [*NAMES, "shards"])
+def test_a_convert_that_ends_early_leaves_the_old_save(layout, is_killed, tmp_path):
+    TensorDict(a=torch.ones(50_000), b=torch.ones(300_000)).save(tmp_path / "source")
+    target = tmp_path / "there" / (NAMES | {"shards": "m.safetensors"})[layout]
+    options = ["--layout", "safetensors" if layout == "shards" else layout, "--force"]
+    options += ["--shards", "2"] if layout == "shards" else []
+    TensorDict(z=torch.ones(2)).save(tmp_path / "old")
+    assert cli.main(["convert", str(tmp_path / "old"), str(target), *options]) == 0
+    before = sorted(os.listdir(target.parent))
+    action = signal.SIG_DFL if is_killed else signal.SIG_IGN
+    arguments = ["convert", tmp_path / "source", target, *options]
+    status = convert_within(1 << 20, action, arguments)
+    if is_killed:
+        assert os.WTERMSIG(status) == signal.SIGXFSZ
+    else:
+        assert os.waitstatus_to_exitcode(status) == 2
+        assert sorted(os.listdir(target.parent)) == before
+    assert list(load(target).keys()) == ["z"]
+    assert cli.main(["verify", str(target), "--deep"]) == 0
+    # The next one sweeps what the killed one left.
+    assert cli.main([*map(str, arguments)]) == 0
+    assert list(load(target).keys()) == ["a", "b"]
+    assert not [name for name in os.listdir(target.parent) if "tmp" in name]
 
 
 @pytest.mark.parametrize("layout", NAMES)

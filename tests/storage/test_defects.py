@@ -63,6 +63,16 @@ def test_d1_loading_a_short_file_writes_nothing(mode, tmp_path):
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_d1_short_files_of_members_of_a_stack(mode, tmp_path):
+    lazy_stack([TensorDict(x=torch.ones(i + 2)) for i in range(3)]).memmap(tmp_path)
+    os.truncate(tmp_path / "1" / "x.memmap", 5)
+    before = digest(tmp_path)
+    with pytest.raises(RuntimeError, match=r"'x' is too short: '.*1/x\.memmap' has 5"):
+        LazyStackedTensorDict.load_memmap(tmp_path, mode=mode)
+    assert digest(tmp_path) == before
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "field", [{"shape": [1 << 40]}, {"dtype": "torch.complex128"}], ids=str
 )
@@ -86,6 +96,13 @@ def test_d3_what_is_missing_is_an_error(name, message, tmp_path):
     path = tmp_path / "x" / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(FileNotFoundError, match=message):
+        TensorDict.load_memmap(tmp_path / "x")
+
+
+def test_d3_a_missing_value_is_an_error(tmp_path):
+    TensorDict({"a": torch.ones(3), "s": "text"}).memmap(tmp_path / "x")
+    shutil.rmtree(tmp_path / "x" / "s")
+    with pytest.raises(FileNotFoundError, match=r"'s' is missing.*s/meta\.json"):
         TensorDict.load_memmap(tmp_path / "x")
 
 
@@ -193,6 +210,16 @@ def test_d9_a_shorter_stack_over_a_longer_one(tmp_path):
     assert not (tmp_path / "x" / "2").exists()
 
 
+def test_d9_a_shorter_stack_in_a_collection(tmp_path):
+    members = [TensorDict({"a": torch.full((i + 1,), float(i))}) for i in range(4)]
+    for count in (4, 2):
+        td = TensorDict({"s": lazy_stack(members[:count])}, [count])
+        td.memmap(tmp_path / "x")
+    loaded = TensorDict.load_memmap(tmp_path / "x")
+    assert loaded.batch_size == (2,)
+    assert [member["a"].numel() for member in loaded["s"].tensordicts] == [1, 2]
+
+
 def test_d10_entries_that_need_one_file_are_refused(tmp_path):
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     td = TensorDict({"a": nested, "a.shape": torch.ones(2, 1)}, [2])
@@ -269,6 +296,15 @@ def test_d16_conjugated_views_in_safetensors(tmp_path):
     assert torch.equal(loaded["a"], torch.tensor([1 - 2j, 3 + 4j]))
 
 
+def test_d16_negated_views_in_safetensors(tmp_path):
+    values = torch.tensor([1 + 2j, 3 - 4j])
+    td = TensorDict({"n": {"a": values.conj().imag, "b": values.conj()[::2]}})
+    to_safetensors(td, tmp_path / "x.safetensors")
+    loaded = from_safetensors(tmp_path / "x.safetensors")
+    assert loaded["n", "a"].tolist() == [-2, 4]
+    assert loaded["n", "b"].tolist() == [1 - 2j]
+
+
 def test_d17_the_name_of_the_stack_dim_in_safetensors(tmp_path):
     members = [TensorDict({"a": torch.ones(2)}) for _ in range(3)]
     stack = LazyStackedTensorDict(*members, stack_dim=0, stack_dim_name="time")
@@ -308,6 +344,11 @@ class Loud:
 
     def __setstate__(self, state):
         raise AssertionError("unpickled")
+
+
+def test_d19_a_lone_value(tmp_path):
+    NonTensorData("lone").consolidate(tmp_path / "x")
+    assert TensorDict.from_consolidated(tmp_path / "x").data == "lone"
 
 
 def test_d20_saving_an_archive_unpickles_nothing(tmp_path):

@@ -52,28 +52,31 @@ def make(value: int, size: int) -> TensorDict:
     return TensorDict({**leaves, "n": {"last": torch.full((10,), value)}})
 
 
-def save(layout: str, td: TensorDict, folder: Path) -> Path:
+def save(layout: str, td: TensorDict, folder: Path, durable: bool = False) -> Path:
     """Save; what to load."""
     if layout == "x.cons":
-        td.consolidate(folder / layout)
+        td.consolidate(folder / layout, durable=durable)
     elif layout == "shards":
-        to_safetensors(td, folder / "x.safetensors", shards=2)
+        to_safetensors(td, folder / "x.safetensors", shards=2, durable=durable)
         return folder / "x.safetensors.index.json"
     else:
-        td.save(folder / (layout if "." in layout else "x"))
+        td.save(folder / (layout if "." in layout else "x"), durable=durable)
     return folder / (layout if "." in layout else "x")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 # More than the disk has, and more than the old save leaves of it.
 @pytest.mark.parametrize("size", [1 << 18, 90_000])
-def test_a_full_disk_is_an_exception_and_the_old_save_stays(size, layout, disk):
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_full_disk_is_an_exception_and_the_old_save_stays(
+    durable, size, layout, disk
+):
     path = save(layout, make(1, 45_000), disk)
     if layout == "mixed":
         (path / "notes.txt").write_text("mine")
     before = digest(disk)
     with pytest.raises(OSError, match="No space left on device"):
-        save(layout, make(2, size), disk)
+        save(layout, make(2, size), disk, durable)
     assert digest(disk) == before
     assert not verify(path).is_damaged
     # There is room for what is small, still.

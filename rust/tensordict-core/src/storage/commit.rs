@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::io::Disk;
+use super::io::{Disk, open_to_read};
 use super::job::Job;
 use super::json::Value;
 use super::map::{FileIdentity, Mapping, Mode, Root, mapping_limit};
@@ -326,7 +326,7 @@ fn try_survey(disk: Disk<'_>, target: &Path) -> io::Result<State> {
         own => own?,
     };
     // Held open, so that no other directory gets its number meanwhile.
-    let held = fs::File::open(target)?;
+    let held = open_to_read(target)?;
     let mut named = BTreeSet::new();
     let is_whole = survey_level(disk, target, Path::new(""), &mut named)?;
     if FileIdentity::of_path(target) != FileIdentity::of_open(&held) {

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::file::{Segment, save_file};
-use super::io::Disk;
+use super::io::{Disk, open_to_read};
 use super::job::Job;
 use super::json::{self, Value};
 use super::map::Mapping;
@@ -117,7 +117,7 @@ pub struct Tail {
 /// # Errors
 /// The file cannot be read, or is no file of this layout.
 pub fn read_tail(path: &Path) -> StorageResult<Tail> {
-    let file = File::open(path).map_err(|source| StorageError::io(path, source))?;
+    let file = open_to_read(path).map_err(|source| StorageError::io(path, source))?;
     tail_of(&file, path)
 }
 
@@ -128,7 +128,7 @@ pub fn read_tail(path: &Path) -> StorageResult<Tail> {
 /// As [`read_tail`]; the kernel refuses.
 pub fn map(path: &Path) -> StorageResult<(Tail, Mapping)> {
     let refused = |source: io::Error| StorageError::io(path, source);
-    let file = File::open(path).map_err(refused)?;
+    let file = open_to_read(path).map_err(refused)?;
     let tail = tail_of(&file, path)?;
     let metadata = file.metadata().map_err(refused)?;
     let length = tail.description_offset + tail.description.len() as u64;
@@ -207,7 +207,7 @@ fn read_text(file: &File, at: u64, length: u64) -> io::Result<Option<String>> {
 /// Whether a file looks like one of this layout.
 #[must_use]
 pub fn is_consolidated(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| is_consolidated_file(&file, path))
+    open_to_read(path).is_ok_and(|file| is_consolidated_file(&file, path))
 }
 
 /// Whether an open file is of this layout.

@@ -48,6 +48,12 @@ pub enum Call {
     Map,
 }
 
+/// Opens a file that is to be read, without waiting: a pipe in its place is found, and not waited for.
+pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?.into())
+}
+
 /// Who is asked before each system call.
 pub trait Io: Debug + Sync {
     /// How many bytes the call may move at most (other calls ignore it), or the error that takes the
@@ -317,8 +323,16 @@ impl Disk<'_> {
     /// # Errors
     /// The operating system refuses.
     pub fn read(self, path: &Path) -> io::Result<Vec<u8>> {
-        let file = self.open(path, OFlags::RDONLY)?;
-        let length = usize::try_from(file.metadata()?.len()).map_err(|_| Errno::FBIG)?;
+        let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(Errno::ISDIR.into());
+        }
+        if !metadata.is_file() {
+            let text = "not a regular file";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let length = usize::try_from(metadata.len()).map_err(|_| Errno::FBIG)?;
         let mut bytes = vec![0; length];
         let read = self.read_at_most(&file, &mut bytes, 0)?;
         bytes.truncate(read);

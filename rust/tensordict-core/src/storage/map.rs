@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
-use super::io::Disk;
+use super::io::{Disk, open_to_read};
 use super::{StorageError, StorageResult};
 
 /// How a file is mapped.
@@ -209,7 +209,7 @@ impl Root {
     /// # Errors
     /// There is no such directory.
     pub fn open_path(path: &Path) -> io::Result<Self> {
-        let directory = File::open(path)?;
+        let directory = open_to_read(path)?;
         if !directory.metadata()?.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
@@ -355,12 +355,13 @@ pub fn open(
 /// There is no such file, or it is not writable in [`Mode::Shared`].
 pub(crate) fn open_whole(path: &Path, mode: Mode) -> io::Result<(File, bool)> {
     if mode != Mode::Private {
-        match File::options().read(true).write(true).open(path) {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK;
+        match Disk::REAL.open(path, flags) {
             Err(error) if mode == Mode::SharedIfWritable && is_read_only(&error) => {}
             opened => return Ok((opened?, true)),
         }
     }
-    Ok((File::open(path)?, false))
+    Ok((open_to_read(path)?, false))
 }
 
 fn is_read_only(error: &io::Error) -> bool {

@@ -11,7 +11,6 @@
 //! `shape` a leaf. Everything else that is an object is ignored, so that other versions may add to it.
 
 use std::borrow::Cow;
-use std::fs;
 use std::path::Path;
 
 use foldhash::quality::RandomState;
@@ -166,7 +165,9 @@ pub struct LevelMeta {
 /// # Errors
 /// The file cannot be read, is not UTF-8, or is not JSON.
 pub fn read_json(path: &Path) -> StorageResult<Value> {
-    let bytes = fs::read(path).map_err(|source| StorageError::io(path, source))?;
+    let bytes = Disk::REAL
+        .read(path)
+        .map_err(|source| StorageError::io(path, source))?;
     parse_json(path, bytes)
 }
 

@@ -25,7 +25,7 @@ use indexmap::IndexMap;
 
 use super::dtype::{self, tensor_bytes};
 use super::file::{FileSet, Segment};
-use super::io::Disk;
+use super::io::{Disk, open_to_read};
 use super::job::Job;
 use super::json::{self, Value};
 use super::map::{self, Mapping, Mode};
@@ -384,7 +384,7 @@ pub struct Header {
 /// Whether a file begins as one of this format does.
 #[must_use]
 pub fn is_safetensors(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| is_safetensors_file(&file, path))
+    open_to_read(path).is_ok_and(|file| is_safetensors_file(&file, path))
 }
 
 /// Whether an open file begins as one of this format does.
@@ -411,7 +411,7 @@ pub(crate) fn is_safetensors_file(file: &File, path: &Path) -> bool {
 /// The file cannot be read; the header is none, or says what cannot be: the message names the
 /// tensor.
 pub fn read_header(path: &Path) -> StorageResult<Header> {
-    let file = File::open(path).map_err(|source| StorageError::io(path, source))?;
+    let file = open_to_read(path).map_err(|source| StorageError::io(path, source))?;
     header_of(&file, path)
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::OFlags;
 
-use super::io::Disk;
+use super::io::{Disk, open_to_read};
 use super::job::Job;
 use super::json::Value;
 use super::map::{FileIdentity, Root};
@@ -236,7 +236,7 @@ fn compare(expected: &Expected) -> io::Result<Option<String>> {
 /// There is no save at `path`, or its metadata cannot be read; it is replaced again and again.
 pub fn verify(path: &Path, threads: usize) -> StorageResult<Report> {
     for _ in 0..MAX_ATTEMPTS {
-        let file = File::open(path).map_err(|source| StorageError::io(path, source))?;
+        let file = open_to_read(path).map_err(|source| StorageError::io(path, source))?;
         // Held open, so that no other file gets its number.
         let held = file
             .try_clone()

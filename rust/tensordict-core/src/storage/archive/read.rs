@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use foldhash::quality::RandomState;
+use rustix::fs::OFlags;
 
-use super::super::io::Disk;
+use super::super::io::{Disk, open_to_read};
 use super::super::map::{FileIdentity, Mapping, relative};
 use super::super::read::{Files, Leaf};
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Sums};
@@ -68,7 +69,7 @@ impl Archive {
     pub fn open(path: &Path) -> StorageResult<Self> {
         Self::of_file(
             path,
-            File::open(path).map_err(|source| StorageError::io(path, source))?,
+            open_to_read(path).map_err(|source| StorageError::io(path, source))?,
         )
     }
 
@@ -77,7 +78,7 @@ impl Archive {
     /// # Errors
     /// As [`Archive::open`]; the file is not writable.
     pub fn open_writable(path: &Path) -> StorageResult<Self> {
-        let file = File::options().read(true).write(true).open(path);
+        let file = Disk::REAL.open(path, OFlags::RDWR | OFlags::NONBLOCK);
         Self::of_file(path, file.map_err(|source| StorageError::io(path, source))?)
     }
 
