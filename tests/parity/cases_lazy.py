@@ -5,7 +5,27 @@ from frame import cases
 STACKS = "lazy lazy_last lazy_inner"
 ALL = STACKS + " lazy_ragged lazy_hetero"
 
+RAGGED = (
+    "s = LazyStackedTensorDict(TensorDict(b=T([1]), a=T([3])), TensorDict(b=T([1]), a=T([2]))); "
+    "d = TensorDict(q=T([1]), n=s); "
+)
+
 CASES = [
+    *cases(
+        "items",
+        f"""
+        {RAGGED}next(iter(s.values()))
+        {RAGGED}next(iter(s.items()))
+        {RAGGED}next(iter(s.values(True, True)))
+        {RAGGED}any(isinstance(v, LazyStackedTensorDict) for v in d.values(True))
+        {RAGGED}i = iter(d.items(True)); [next(i), next(i)[0], next(i)]
+        {RAGGED}i = iter(d.values(True, True)); [next(i), next(i)]
+        {RAGGED}i = iter(d.values(True, True)); [next(i), next(i), next(i)]
+        {RAGGED}list(d.items(True))
+        {RAGGED}list(s.values())
+        """,  # noqa: E501
+        on="none",
+    ),
     *cases(
         "lazy_stack",
         """

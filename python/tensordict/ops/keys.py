@@ -141,7 +141,11 @@ def listed_values(
         pairs = _rust.walk(td, 2, bool(include_nested), bool(leaves_only), is_leaf)
         pairs.sort(key=_sorting_key_of_pair)
         return [value for _, value in pairs]
-    return iter(_rust.walk(td, 1, bool(include_nested), bool(leaves_only), is_leaf))
+    try:
+        return iter(_rust.walk(td, 1, bool(include_nested), bool(leaves_only), is_leaf))
+    except RuntimeError:
+        read = _one_by_one(td, include_nested, leaves_only, is_leaf)
+        return (value for _, value in read)
 
 
 def listed_items(
@@ -152,11 +156,41 @@ def listed_items(
     sort: Any,
 ) -> Any:
     """What :meth:`KeysOps.items` gives where it is not the direct items as they are."""
-    pairs = _rust.walk(td, 2, bool(include_nested), bool(leaves_only), is_leaf)
+    try:
+        pairs = _rust.walk(td, 2, bool(include_nested), bool(leaves_only), is_leaf)
+    except RuntimeError:
+        if sort:
+            raise
+        return _one_by_one(td, include_nested, leaves_only, is_leaf)
     if sort:
         pairs.sort(key=_sorting_key_of_pair)
         return pairs
     return pairs if td.is_locked else iter(pairs)
+
+
+def _one_by_one(
+    td: CollectionProtocol,
+    include_nested: Any,
+    leaves_only: Any,
+    is_leaf: Any,
+    prefix: tuple[str, ...] = (),
+) -> Iterator[tuple[NestedKeyLike, Any]]:
+    """The pairs of :func:`listed_items`, each read when it is asked for.
+
+    A stack of members of different shapes has an entry that cannot be read. The error is
+    raised there, and what comes before it is given.
+    """
+    for key in list(td._sample_entries()):
+        value = td._get_entry(key, NO_DEFAULT)
+        path = (*prefix, key)
+        name: NestedKeyLike = path if prefix else key
+        if isinstance(value, CollectionProtocol):
+            if not leaves_only or (is_leaf is not None and is_leaf(type(value))):
+                yield name, value
+            if include_nested and not value._is_non_tensor:
+                yield from _one_by_one(value, True, leaves_only, is_leaf, path)
+        elif not leaves_only or is_leaf is None or is_leaf(type(value)):
+            yield name, value
 
 
 class KeysOps(CollectionProtocol):
@@ -211,7 +245,10 @@ class KeysOps(CollectionProtocol):
         """
         if include_nested or leaves_only or sort:
             return listed_values(self, include_nested, leaves_only, is_leaf, sort)
-        return self._entries().values()
+        try:
+            return self._entries().values()
+        except RuntimeError:
+            return listed_values(self, False, False, None, False)
 
     def items(
         self,
@@ -242,7 +279,10 @@ class KeysOps(CollectionProtocol):
         """
         if include_nested or leaves_only or sort:
             return listed_items(self, include_nested, leaves_only, is_leaf, sort)
-        return self._entries().items()
+        try:
+            return self._entries().items()
+        except RuntimeError:
+            return listed_items(self, False, False, None, False)
 
     @property
     def sorted_keys(self) -> list[str]:

@@ -1,0 +1,549 @@
+"""A module that makes a distribution of entries, and takes a value of it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributions as D  # noqa: N812 - the name that torch's examples use
+
+from tensordict import _rust
+from tensordict._deprecation import warn_deprecated
+from tensordict.nn.common import TensorDictModuleBase
+from tensordict.nn.dispatching import SINK, dispatch
+from tensordict.nn.distributions.composite import (
+    DEFAULT_LOG_PROB,
+    CompositeDistribution,
+    _add_suffix,
+)
+from tensordict.nn.distributions.continuous import Delta
+from tensordict.nn.distributions.deterministic import (
+    deterministic_sample,
+    estimated_mean,
+)
+from tensordict.nn.settings import (
+    SKIP,
+    InteractionType,
+    composite_lp_aggregate,
+    has_results,
+    interaction_type,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["ProbabilisticTensorDictModule"]
+
+NestedKey = Any
+
+MSG_DIST_KEYS = (
+    "distribution keywords and tensordict keys indicated by "
+    "ProbabilisticTensorDictModule.dist_keys must match. Got this error message: \n"
+    "    {error}\nwith dist_keys={dist_keys}. Give in_keys as a dictionary from the "
+    "parameters of {cls} to the entries."
+)
+MSG_AGGREGATE_CHANGED = (
+    "The value returned by composite_lp_aggregate changed between init of {name} and its "
+    "execution ({before} -> {after}). Make sure the mode matches."
+)
+MSG_KEY_NOT_AGGREGATED = (
+    "composite_lp_aggregate is set to `False` but a `log_prob_key` was passed. When "
+    "composite_lp_aggregate() returns ``False``, log_prob_keys must be used instead."
+)
+MSG_KEYS_AGGREGATED = (
+    "composite_lp_aggregate is set to True but log_prob_keys were passed. When "
+    "composite_lp_aggregate() returns ``True``, log_prob_key must be used instead."
+)
+MSG_ONE_KEY = (
+    "composite_lp_aggregate is set to ``False``, hence {name}.log_prob_key cannot be "
+    "accessed unless there is one and only one element in log_prob_keys (got "
+    "log_prob_keys={keys}). When composite_lp_aggregate() returns ``False``, try to use "
+    "{name}.log_prob_keys instead."
+)
+
+
+class ProbabilisticTensorDictModule(TensorDictModuleBase):
+    """Make a distribution of entries, and write a value of it.
+
+    Which value is up to :class:`tensordict.nn.set_interaction_type`, or else to
+    ``default_interaction_type``.
+
+    Args:
+        in_keys: the parameters: keys whose last parts are the names of the class's
+            parameters, or a dictionary from these to keys.
+        out_keys: where the value goes. Default: the names of a composite distribution.
+        default_interaction_type: what is taken where nothing else is set.
+        distribution_class: the class, or another function of the parameters.
+        distribution_kwargs: further arguments for it.
+        return_log_prob: whether the log-probability of the value is written as well.
+        log_prob_keys: where log-probabilities go. Default: the output keys with
+            ``_log_prob`` at the end.
+        log_prob_key: the same, for a single one.
+        cache_dist: deprecated; it has no effect.
+        n_empirical_estimate: the number of samples to estimate a mean where the
+            distribution cannot tell its own.
+        num_samples: the number of samples, or their shape: new batch dims of the result
+            in front.
+        generator: a generator of random numbers, a seed for one, or the key of an entry
+            that is one of these.
+
+    Examples:
+        >>> module = ProbabilisticTensorDictModule(
+        ...     in_keys=["loc", "scale"],
+        ...     out_keys=["x"],
+        ...     distribution_class=torch.distributions.Normal,
+        ...     return_log_prob=True,
+        ... )
+        >>> td = TensorDict(loc=torch.zeros(2), scale=torch.ones(2), batch_size=[2])
+        >>> module(td)["x"]
+        tensor([0., 0.])
+        >>> module.out_keys
+        ['x', 'x_log_prob']
+        >>> from tensordict.nn import set_interaction_type
+        >>> with set_interaction_type("random"):
+        ...     module(td)["x"].shape
+        torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        in_keys: NestedKey | list[NestedKey] | dict[str, NestedKey],
+        out_keys: NestedKey | list[NestedKey] | None = None,
+        *,
+        default_interaction_type: InteractionType = InteractionType.DETERMINISTIC,
+        distribution_class: Callable[..., Any] = Delta,
+        distribution_kwargs: dict[str, Any] | None = None,
+        return_log_prob: bool = False,
+        log_prob_keys: list[NestedKey] | None = None,
+        log_prob_key: NestedKey | None = None,
+        cache_dist: bool = False,
+        n_empirical_estimate: int = 1000,
+        num_samples: int | torch.Size | None = None,
+        generator: torch.Generator | int | NestedKey | None = None,
+    ) -> None:
+        super().__init__()
+        self.distribution_class = distribution_class
+        self.distribution_kwargs: dict[str, Any] = dict(distribution_kwargs or {})
+        self._set_keys(in_keys, out_keys)
+        self.default_interaction_type: InteractionType = InteractionType(
+            default_interaction_type
+        )
+        self.return_log_prob = return_log_prob
+        self.n_empirical_estimate = n_empirical_estimate
+        if isinstance(num_samples, int):
+            num_samples = torch.Size([num_samples])
+        self.num_samples: torch.Size | None = (
+            None if num_samples is None else torch.Size(num_samples)
+        )
+        if cache_dist:
+            warn_deprecated("ProbabilisticTensorDictModule(cache_dist=True)")
+        self.cache_dist = False
+        self._aggregates_at_init = composite_lp_aggregate()
+        self._set_log_prob_keys(log_prob_keys, log_prob_key)
+        self._generator, self._generator_key = _as_generator(generator)
+
+    def _set_keys(self, in_keys: Any, out_keys: Any) -> None:
+        self.dist_keys: list[Any]
+        if isinstance(in_keys, dict):
+            self.dist_keys = list(in_keys)
+            self.in_keys = list(in_keys.values())
+        else:
+            if isinstance(in_keys, (str, tuple)):
+                in_keys = [in_keys]
+            self.in_keys = in_keys
+            self.dist_keys = [
+                key if isinstance(key, str) else key[-1] for key in self.in_keys
+            ]
+        if out_keys is None:
+            out_keys = self._default_out_keys()
+        elif isinstance(out_keys, (str, tuple)):
+            out_keys = [out_keys]
+        self._out_keys = _rust.unravel_key_list(list(out_keys))
+
+    @property
+    def _is_composite(self) -> bool:
+        return self.distribution_class is CompositeDistribution
+
+    def _default_out_keys(self) -> list[NestedKey]:
+        """The names of a composite distribution; otherwise the value is dropped."""
+        if not self._is_composite:
+            return [SINK]
+        names = self.distribution_kwargs.get("name_map") or {}
+        return [
+            names.get(key, key) for key in self.distribution_kwargs["distribution_map"]
+        ]
+
+    def _set_log_prob_keys(self, keys: Any, key: Any) -> None:
+        aggregates = self._aggregates_at_init
+        if self._is_composite and aggregates and keys is not None:
+            raise RuntimeError(MSG_KEYS_AGGREGATED)
+        if self._is_composite and not aggregates and key is not None:
+            raise RuntimeError(MSG_KEY_NOT_AGGREGATED)
+        self._custom_log_prob_keys = keys is not None
+        if keys is not None:
+            if isinstance(keys, (str, tuple)):
+                keys = [keys]
+            self._log_prob_keys = _rust.unravel_key_list(list(keys))
+        elif key is not None:
+            self._log_prob_keys = [_rust.unravel_key(key)]
+        elif aggregates:
+            self._log_prob_keys = [DEFAULT_LOG_PROB]
+        else:
+            self._log_prob_keys = [
+                _add_suffix(key, "_log_prob") for key in self._out_keys
+            ]
+        if self._is_composite and len(self._log_prob_keys) != (
+            1 if aggregates else len(self._out_keys)
+        ):
+            msg = (
+                f"There are {len(self._log_prob_keys)} log_prob_keys for "
+                f"{len(self._out_keys)} out_keys of ProbabilisticTensorDictModule: "
+                f"{self._log_prob_keys}, {self._out_keys}. Give one for each."
+            )
+            raise ValueError(msg)
+
+    # Keys ----------------------------------------------------------------------------
+
+    @property  # type: ignore[misc]
+    def out_keys(self) -> list[NestedKey]:
+        """The entries that are written."""
+        if self.return_log_prob:
+            return [*self._out_keys, *self._log_prob_keys]
+        return self._out_keys
+
+    @property
+    def out_keys_source(self) -> list[NestedKey]:
+        """The entries that are written."""
+        return self.out_keys
+
+    @property
+    def log_prob_key(self) -> NestedKey:
+        """Where the log-probability goes.
+
+        Raises:
+            RuntimeError: there are several.
+        """
+        return _only_key(self, self._log_prob_keys)
+
+    @property
+    def log_prob_keys(self) -> list[NestedKey]:
+        """Where the log-probabilities go."""
+        return self._log_prob_keys
+
+    @property
+    def dist_params_keys(self) -> list[NestedKey]:
+        """The entries that are the parameters of the distribution."""
+        return self.in_keys
+
+    @property
+    def dist_sample_keys(self) -> list[NestedKey]:
+        """The entries that are values of the distribution."""
+        return self._out_keys
+
+    def _select(self, keys: list[NestedKey]) -> None:
+        if keys != self.out_keys:
+            msg = (
+                "ProbabilisticTensorDictModule does not support select_out_keys. Select "
+                "the keys of a sequence around it."
+            )
+            raise RuntimeError(msg)
+
+    def reset_out_keys(self) -> ProbabilisticTensorDictModule:
+        """Do nothing: all outputs are in the results."""
+        return self
+
+    # The distribution ----------------------------------------------------------------
+
+    def get_dist(self, tensordict: Any) -> D.Distribution:
+        """The distribution of the parameters in a collection.
+
+        Raises:
+            TypeError: the names of the parameters are not those of the class.
+        """
+        kwargs = {
+            name: tensordict.get(key, None)
+            for name, key in zip(self.dist_keys, self.in_keys, strict=True)
+        }
+        try:
+            return self.distribution_class(**kwargs, **self.distribution_kwargs)
+        except (TypeError, ValueError) as error:
+            missing = [
+                key
+                for name, key in zip(self.dist_keys, self.in_keys, strict=True)
+                if kwargs[name] is None
+            ]
+            if isinstance(error, TypeError) and re.search(
+                "unexpected keyword argument|missing .* argument", str(error)
+            ):
+                msg = MSG_DIST_KEYS.format(
+                    error=error,
+                    dist_keys=self.dist_keys,
+                    cls=getattr(self.distribution_class, "__name__", "the class"),
+                )
+                raise TypeError(msg) from error
+            if missing:
+                msg = (
+                    f"{error} ProbabilisticTensorDictModule reads {self.in_keys}, and "
+                    f"{missing} are not in the tensordict: it has "
+                    f"{list(tensordict.keys())}."
+                )
+                raise type(error)(msg) from error
+            raise
+
+    build_dist_from_params = get_dist
+
+    def log_prob(self, tensordict: Any, *, dist: D.Distribution | None = None) -> Any:
+        """The log-probability of the value in a collection.
+
+        Args:
+            tensordict: it has the parameters and the value.
+            dist: the distribution, if there is one already.
+
+        Returns:
+            A tensor; of a composite distribution that is not aggregated, a collection.
+        """
+        if dist is None:
+            dist = self.get_dist(tensordict)
+        if isinstance(dist, CompositeDistribution):
+            found = dist.log_prob(tensordict)
+            if isinstance(found, torch.Tensor):
+                return found
+            return self._update_td_lp(found)
+        return dist.log_prob(tensordict.get(self._out_keys[0], None))
+
+    def _update_td_lp(self, lp: Any) -> Any:
+        """Log-probabilities under the keys that were asked for."""
+        if self._custom_log_prob_keys:
+            for key, own in zip(self._out_keys, self._log_prob_keys, strict=True):
+                default = _add_suffix(key, "_log_prob")
+                if default != own:
+                    lp.rename_key_(default, own)
+        return lp
+
+    # Its values ----------------------------------------------------------------------
+
+    def _resolve_generator(
+        self, tensordict: Any
+    ) -> tuple[torch.Generator | None, Callable[[torch.Generator], None] | None]:
+        """The generator for a call, and what is to be done with it afterwards."""
+        key = self._generator_key
+        if key is None:
+            return self._generator, None
+        value = _rust.get(tensordict, key, None)
+        value = getattr(value, "data", value) if _is_non_tensor(value) else value
+        if value is None or isinstance(value, torch.Generator):
+            return value, None
+        if isinstance(value, torch.Tensor):
+            if value.numel() != 1:
+                msg = (
+                    f"Generator key {key!r} resolved to a tensor of {value.numel()} "
+                    "elements; expected a scalar seed."
+                )
+                raise ValueError(msg)
+            old = value
+            generator = torch.Generator().manual_seed(int(value))
+
+            def write_back(generator: torch.Generator) -> None:
+                # The next call draws other numbers: it gets a seed of its own.
+                seed = torch.randint(2**62, old.shape, generator=generator)
+                tensordict.set(key, seed.to(old))
+
+            return generator, write_back
+        return torch.Generator().manual_seed(int(value)), None
+
+    def _dist_sample(
+        self,
+        dist: Any,
+        interaction_type: InteractionType | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """The value of a distribution that is asked for."""
+        kind = interaction_type or self.default_interaction_type
+        if kind is InteractionType.DETERMINISTIC:
+            return self._repeated(deterministic_sample(dist, self.n_empirical_estimate))
+        if kind is InteractionType.MODE:
+            return self._repeated(dist.mode)
+        if kind is InteractionType.MEAN:
+            return self._repeated(estimated_mean(dist, self.n_empirical_estimate))
+        if kind is InteractionType.MEDIAN:
+            try:
+                return self._repeated(dist.median)
+            except AttributeError as error:
+                msg = f"method {type(dist)}.median is not implemented"
+                raise NotImplementedError(msg) from error
+        with _use_generator(generator):
+            draw = dist.rsample if dist.has_rsample else dist.sample
+            return draw(self.num_samples) if self.num_samples is not None else draw()
+
+    def _repeated(self, value: Any) -> Any:
+        """A value that is not drawn, once for each sample."""
+        if self.num_samples is None:
+            return value
+        return value.expand(self.num_samples + value.shape)
+
+    @dispatch(auto_batch_size=False)
+    def forward(
+        self,
+        tensordict: Any = None,
+        tensordict_out: Any = None,
+        _requires_sample: bool = True,
+    ) -> Any:
+        """Make the distribution, and write a value of it.
+
+        Args:
+            tensordict: the collection; or tensors by position or name.
+            tensordict_out: where the outputs go.
+
+        Raises:
+            ValueError: there is not one output key for each output.
+            RuntimeError: log-probabilities are aggregated otherwise than when this
+                module was made.
+        """
+        skip = SKIP.get()
+        if skip and has_results(skip, self.in_keys, self.out_keys, tensordict):
+            return tensordict
+        out = tensordict if tensordict_out is None else tensordict_out
+        if not _requires_sample and not self.return_log_prob:
+            return out
+        dist = self.get_dist(tensordict)
+        if self.return_log_prob:
+            self._check_aggregates()
+        if not _requires_sample:
+            return self._write_log_prob(dist, self._values_in(tensordict), out)
+        generator, done = self._resolve_generator(tensordict)
+        sample = self._dist_sample(dist, interaction_type(), generator=generator)
+        if done is not None and generator is not None:
+            done(generator)
+        if self.num_samples is not None:
+            out = out.expand(self.num_samples + out.batch_size)
+        if isinstance(dist, CompositeDistribution):
+            return self._write_composite(dist, sample, out)
+        samples = sample if isinstance(sample, tuple) else (sample,)
+        if len(samples) != len(self._out_keys):
+            msg = (
+                f"ProbabilisticTensorDictModule got {len(samples)} values of its "
+                f"distribution for out_keys={self._out_keys}: give a key for each."
+            )
+            raise ValueError(msg)
+        for key, value in zip(self._out_keys, samples, strict=True):
+            if key != SINK:
+                _rust.set_entry(out, key, value)
+        if self.return_log_prob:
+            _rust.set_entry(out, self.log_prob_key, dist.log_prob(*samples))
+        return out
+
+    def _values_in(self, tensordict: Any) -> Any:
+        """The values under the output keys, of which only the log-probability is asked.
+
+        Raises:
+            ValueError: one of them is not there.
+        """
+        missing = [key for key in self._out_keys if key not in tensordict.keys(True)]
+        if missing:
+            msg = (
+                "The value argument to log_prob must be a Tensor: "
+                f"ProbabilisticTensorDictModule found no value under {missing}. Draw one "
+                "with _requires_sample=True, or set it first."
+            )
+            raise ValueError(msg)
+        return tensordict.select(*self._out_keys)
+
+    def _check_aggregates(self) -> None:
+        after = composite_lp_aggregate()
+        before = self._aggregates_at_init
+        if before is not after:
+            msg = MSG_AGGREGATE_CHANGED.format(
+                name=type(self).__name__, before=before, after=after
+            )
+            raise RuntimeError(msg)
+
+    def _write_composite(
+        self, dist: CompositeDistribution, sample: Any, out: Any
+    ) -> Any:
+        out.update(sample)
+        return self._write_log_prob(dist, sample, out) if self.return_log_prob else out
+
+    def _write_log_prob(self, dist: Any, values: Any, out: Any) -> Any:
+        """Write the log-probability of values that a collection has."""
+        if not isinstance(dist, CompositeDistribution):
+            found = dist.log_prob(*[values.get(key) for key in self._out_keys])
+            _rust.set_entry(out, self.log_prob_key, found)
+            return out
+        if self._aggregates_at_init:
+            dist.log_prob_key = self.log_prob_key
+            return out.update(dist.log_prob_composite(values, include_sum=True))
+        return out.update(self._update_td_lp(dist.log_prob(values)))
+
+    def __repr__(self) -> str:
+        """The keys, the class and the options."""
+        fields = [
+            f"in_keys={self.in_keys}",
+            f"out_keys={self.out_keys}",
+            f"distribution_class={self.distribution_class}",
+            f"distribution_kwargs={self.distribution_kwargs}",
+            f"default_interaction_type={self.default_interaction_type}",
+            f"num_samples={self.num_samples}",
+        ]
+        body = ",\n    ".join(fields)
+        return f"{type(self).__name__}(\n    {body})"
+
+
+def _only_key(module: Any, keys: list[NestedKey]) -> NestedKey:
+    """The one key of log-probabilities."""
+    if len(keys) == 1 or composite_lp_aggregate():
+        return keys[0]
+    raise RuntimeError(MSG_ONE_KEY.format(name=type(module).__name__, keys=keys))
+
+
+# Random numbers -----------------------------------------------------------------------
+
+
+def _is_non_tensor(value: Any) -> bool:
+    return getattr(value, "_is_non_tensor", False)
+
+
+def _as_generator(generator: Any) -> tuple[torch.Generator | None, NestedKey | None]:
+    """The generator that is given, or the key of one."""
+    if generator is None or isinstance(generator, torch.Generator):
+        return generator, None
+    if isinstance(generator, int):
+        return torch.Generator().manual_seed(generator), None
+    if isinstance(generator, (str, tuple)):
+        return None, _rust.unravel_key(generator)
+    msg = (
+        "generator must be a torch.Generator, int, NestedKey, or None; got "
+        f"{type(generator).__name__}."
+    )
+    raise TypeError(msg)
+
+
+@contextlib.contextmanager
+def _use_generator(generator: torch.Generator | None) -> Iterator[None]:
+    """Draw from a generator: torch's distributions know the global one only."""
+    if generator is None:
+        yield
+        return
+    device = generator.device
+    if device.type == "cpu":
+        before = torch.get_rng_state()
+        torch.set_rng_state(generator.get_state())
+        try:
+            yield
+        finally:
+            generator.set_state(torch.get_rng_state())
+            torch.set_rng_state(before)
+        return
+    module = torch.get_device_module(device)
+    before = module.get_rng_state(device)
+    module.set_rng_state(generator.get_state(), device)
+    try:
+        yield
+    finally:
+        generator.set_state(module.get_rng_state(device))
+        module.set_rng_state(before, device)
+
+
+ProbabilisticTensorDictModule.__module__ = "tensordict.nn.probabilistic"

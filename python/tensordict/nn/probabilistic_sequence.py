@@ -1,0 +1,308 @@
+"""A sequence of modules some of which make a distribution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict import _rust
+from tensordict._deprecation import warn_deprecated
+from tensordict.nn.dispatching import SINK, dispatch
+from tensordict.nn.distributions.composite import CompositeDistribution
+from tensordict.nn.probabilistic_module import (
+    ProbabilisticTensorDictModule,
+    _only_key,
+)
+from tensordict.nn.sequence import TensorDictSequential
+from tensordict.nn.settings import (
+    SKIP,
+    InteractionType,
+    composite_lp_aggregate,
+    interaction_type,
+    set_interaction_type,
+)
+
+if TYPE_CHECKING:
+    from torch import distributions as D  # noqa: N812 - the name that torch's examples use
+
+__all__ = ["ProbabilisticTensorDictSequential"]
+
+NestedKey = Any
+
+MSG_NO_MODULES = (
+    "ProbabilisticTensorDictSequential must consist of zero or more TensorDictModules "
+    "followed by a ProbabilisticTensorDictModule: it was given no module."
+)
+
+
+class ProbabilisticTensorDictSequential(TensorDictSequential):
+    """A sequence of modules that ends with a distribution, or has several.
+
+    Args:
+        *modules: see :class:`TensorDictSequential`.
+        partial_tolerant: leave out the modules whose inputs are not all there.
+        return_composite: whether :meth:`get_dist` gives the distributions of all
+            probabilistic modules as one. Default: where there are several, or the last
+            module is none.
+        selected_out_keys: the outputs that stay in the result.
+        inplace: where the outputs go, see :class:`TensorDictSequential`.
+
+    Examples:
+        >>> from tensordict.nn import NormalParamExtractor, TensorDictModule
+        >>> module = ProbabilisticTensorDictSequential(
+        ...     TensorDictModule(NormalParamExtractor(), ["x"], ["loc", "scale"]),
+        ...     ProbabilisticTensorDictModule(
+        ...         in_keys=["loc", "scale"],
+        ...         out_keys=["y"],
+        ...         distribution_class=torch.distributions.Normal,
+        ...     ),
+        ... )
+        >>> td = module(TensorDict(x=torch.zeros(2, 4), batch_size=[2]))
+        >>> td["y"].shape, module.log_prob(td).shape
+        (torch.Size([2, 2]), torch.Size([2, 2]))
+    """
+
+    def __init__(
+        self,
+        *modules: Any,
+        partial_tolerant: bool = False,
+        return_composite: bool | None = None,
+        selected_out_keys: list[NestedKey] | None = None,
+        inplace: bool | str | None = None,
+    ) -> None:
+        if not modules:
+            raise ValueError(MSG_NO_MODULES)
+        # A class that inherits from this and another sequence may not take them all.
+        options: dict[str, Any] = {}
+        if selected_out_keys is not None:
+            options["selected_out_keys"] = selected_out_keys
+        if inplace is not None:
+            options["inplace"] = inplace
+        super().__init__(*modules, partial_tolerant=partial_tolerant, **options)
+        probabilistic = self._probabilistic()
+        if return_composite is None:
+            return_composite = (
+                len(probabilistic) != 1 or probabilistic[0] is not self._last_module
+            )
+        self.return_composite = return_composite
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "return_composite": self.return_composite}
+
+    def __getitem__(self, index: int | slice | str) -> Any:
+        """A module; a slice of them, as a plain sequence where none has a distribution."""
+        found = super().__getitem__(index)
+        if isinstance(index, slice) and not found._probabilistic():
+            return TensorDictSequential(*found, **TensorDictSequential._options(self))
+        return found
+
+    @property
+    def _last_module(self) -> Any:
+        return next(reversed(self.module._modules.values()), None)
+
+    def _probabilistic(self) -> list[Any]:
+        """The modules that have a distribution."""
+        kinds = (ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential)
+        return [module for module in self._module_iter() if isinstance(module, kinds)]
+
+    @property
+    def det_part(self) -> TensorDictSequential:
+        """The modules before the last; deprecated."""
+        warn_deprecated(
+            "ProbabilisticTensorDictSequential.det_part",
+            "ProbabilisticTensorDictSequential.get_dist_params",
+        )
+        return TensorDictSequential(*list(self._module_iter())[:-1])
+
+    # Keys ----------------------------------------------------------------------------
+
+    @property
+    def log_prob_keys(self) -> list[NestedKey]:
+        """Where the log-probabilities go, those of the last module first."""
+        return [
+            key
+            for module in reversed(self._probabilistic())
+            for key in module.log_prob_keys
+        ]
+
+    @property
+    def log_prob_key(self) -> NestedKey:
+        """Where the log-probability goes.
+
+        Raises:
+            RuntimeError: there are several.
+        """
+        return _only_key(self, self.log_prob_keys)
+
+    @property
+    def dist_params_keys(self) -> list[NestedKey]:
+        """The parameters of the distributions, those of the last module first."""
+        return [
+            key
+            for module in reversed(self._probabilistic())
+            for key in module.dist_params_keys
+        ]
+
+    @property
+    def dist_sample_keys(self) -> list[NestedKey]:
+        """The values of the distributions, those of the last module first."""
+        return [
+            key
+            for module in reversed(self._probabilistic())
+            for key in module.dist_sample_keys
+        ]
+
+    @property
+    def default_interaction_type(self) -> InteractionType | None:
+        """That of the last probabilistic module."""
+        for module in reversed(self._probabilistic()):
+            found = module.default_interaction_type
+            if found is not None:
+                return found
+        return None
+
+    @property
+    def num_samples(self) -> torch.Size:
+        """The batch dims that samples add, those of the last module first."""
+        size = torch.Size([])
+        for module in self._probabilistic():
+            size = torch.Size(module.num_samples or ()) + size
+        return size
+
+    # Distributions ---------------------------------------------------------------------
+
+    def get_dist_params(
+        self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any
+    ) -> Any:
+        """Call the modules before the last: the collection has the parameters then."""
+        modules = list(self._module_iter())[:-1]
+        kind = self.default_interaction_type
+        if interaction_type() is not None or kind is None:
+            kind = interaction_type()
+        with set_interaction_type(kind):
+            if tensordict_out is not None or kwargs or SKIP.get():
+                sequence = TensorDictSequential(*modules)
+                return sequence(tensordict, tensordict_out, **kwargs)
+            for module in modules:
+                tensordict = module(tensordict)
+            return tensordict
+
+    def build_dist_from_params(self, tensordict: Any) -> D.Distribution:
+        """The distribution of the last module, for parameters that are there."""
+        last = self._last_module
+        if not isinstance(
+            last, (ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential)
+        ):
+            msg = f"No distribution module found in {self}."
+            raise RuntimeError(msg)
+        return last.build_dist_from_params(tensordict)
+
+    def get_dist(
+        self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any
+    ) -> D.Distribution:
+        """Call the modules, and give the distribution of the value.
+
+        Args:
+            tensordict: it gets the outputs of the modules.
+            tensordict_out: where the outputs go instead.
+            **kwargs: further arguments for the modules.
+
+        Raises:
+            RuntimeError: there is no probabilistic module.
+        """
+        if not self._probabilistic():
+            msg = f"No distribution module found in {self}."
+            raise RuntimeError(msg)
+        if not self.return_composite:
+            tensordict = self.get_dist_params(tensordict, tensordict_out, **kwargs)
+            return self.build_dist_from_params(tensordict)
+        out = tensordict if tensordict_out is None else tensordict_out
+        dists = self._dists(tensordict.copy(), out, resamples=True)
+        return self._composed(tensordict, dists)
+
+    def _composed(self, td: Any, dists: dict[NestedKey, Any]) -> CompositeDistribution:
+        return CompositeDistribution.from_distributions(
+            td,
+            dists,
+            log_prob_key=self.log_prob_keys[0] if composite_lp_aggregate() else None,
+        )
+
+    def _dists(self, td: Any, out: Any, *, resamples: bool) -> dict[NestedKey, Any]:
+        """The distributions of all modules by the keys of their values."""
+        found: dict[NestedKey, Any] = {}
+        probabilistic = self._probabilistic()
+        last = self._last_module
+        for module in self._module_iter():
+            if any(module is one for one in probabilistic):
+                dist = module.get_dist(td)
+                if isinstance(dist, CompositeDistribution):
+                    found.update(dist.dists)
+                else:
+                    found[module.dist_sample_keys[0]] = dist
+                if module is last:
+                    break
+                if not resamples and all(
+                    [_rust.contains(td, key) for key in module.dist_sample_keys]
+                ):
+                    continue
+            td = self._run_module(module, td)
+            if out is not None:
+                written = [key for key in module.out_keys if key != SINK]
+                out.update(td.select(*written, strict=False))
+        return found
+
+    def log_prob(
+        self,
+        tensordict: Any,
+        tensordict_out: Any = None,
+        *,
+        dist: D.Distribution | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The log-probability of the values in a collection.
+
+        Args:
+            tensordict: it has the inputs and the values.
+            tensordict_out: where the outputs of the modules go.
+            dist: the distribution, if there is one already.
+            **kwargs: further arguments for the modules.
+
+        Returns:
+            A tensor; of several distributions that are not aggregated, a collection.
+        """
+        if self.return_composite:
+            if dist is None:
+                found = self._dists(tensordict.copy(), None, resamples=False)
+                dist = self._composed(tensordict, found)
+            return dist.log_prob(tensordict)
+        if dist is None:
+            out = tensordict.copy() if tensordict_out is None else tensordict_out
+            dist = self.get_dist(tensordict, out, **kwargs)
+        return self._last_module.log_prob(tensordict, dist=dist)
+
+    @dispatch(auto_batch_size=False)
+    def forward(
+        self,
+        tensordict: Any = None,
+        tensordict_out: Any = None,
+        _requires_sample: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call the modules in order.
+
+        Args:
+            tensordict: the collection; or tensors by position or name.
+            tensordict_out: where the outputs go.
+            **kwargs: inputs by name.
+        """
+        if _requires_sample is False:
+            params = self.get_dist_params(tensordict, tensordict_out, **kwargs)
+            last = self._last_module
+            if not isinstance(last, ProbabilisticTensorDictModule):
+                return params
+            return last(params, _requires_sample=False)
+        return super().forward(tensordict, tensordict_out, **kwargs)
+
+
+ProbabilisticTensorDictSequential.__module__ = "tensordict.nn.probabilistic"
