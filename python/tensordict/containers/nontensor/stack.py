@@ -590,7 +590,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def __getstate__(self) -> dict[str, Any]:
         """The state in the form that the published release reads."""
-        state = {
+        state: dict[str, Any] = {
             "_is_locked": self._is_locked or None,
             "stack_dim": self.stack_dim,
             "_batch_size": self._batch_size,
