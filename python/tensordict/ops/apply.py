@@ -181,11 +181,12 @@ class ApplyOps(CollectionProtocol):
         """
         if constructor_kwargs:
             _warn_unknown("named_apply", constructor_kwargs)
+        given: Any = names
         if (
             batch_size is None
             and out is None
             and device is NO_DEFAULT
-            and names is NO_DEFAULT
+            and given is NO_DEFAULT
             and not (inplace or propagate_lock)
         ):
             return _rust.apply_nest(

@@ -315,7 +315,10 @@ def _one_dim(td: Any, dim: Any, name: str) -> int:
     return _batch_dims(dim, len(td.batch_size))[0]
 
 
-_RETURN_TYPES = {"max": torch.return_types.max, "min": torch.return_types.min}
+_RETURN_TYPES: dict[str, Any] = {
+    "max": torch.return_types.max,
+    "min": torch.return_types.min,
+}
 
 
 def extremum(

@@ -427,7 +427,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         # Slices of a ``torch.Size`` cost several times those of a list.
         dims = list(batch_size)
         try:
-            new = _rust.view_shape((dims[at],), sizes)
+            new = _rust.view_shape(torch.Size((dims[at],)), sizes)
         except RuntimeError:
             raise RuntimeError(MSG_UNFLATTEN.format(sizes, at, dims[at])) from None
         names = (*range(at), *[-1] * (len(new) - 1), *range(at, len(dims)))
