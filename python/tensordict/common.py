@@ -92,12 +92,86 @@ def not_a_value(key: Any, entry: Any, item: Any) -> Exception:
     return TypeError(msg) if is_collection else AttributeError(msg)
 
 
-def _spliced_size(old: torch.Size, prefix: torch.Size | None, k: int) -> torch.Size:
+MSG_OVERFLOW = "value cannot be converted to type {} without overflow"
+
+
+def check_number(leaves: list[torch.Tensor], value: Any, is_index: bool) -> None:
+    """Raise where the dtype of a leaf has no such number, before any leaf is written.
+
+    ``is_index`` tells how it will be written: the errors name dtypes in two ways.
+    """
+    narrow = dict.fromkeys(
+        leaf.dtype
+        for leaf in leaves
+        if not (leaf.dtype.is_floating_point or leaf.dtype.is_complex)
+    )
+    for dtype in narrow:
+        try:
+            torch.empty((), dtype=dtype).fill_(value)
+        except RuntimeError as error:
+            if not is_index:
+                raise
+            name = str(dtype).removeprefix("torch.")
+            raise RuntimeError(MSG_OVERFLOW.format(name)) from error
+
+
+def check_dtypes(op: Any, leaves: list[torch.Tensor], operands: list[Any]) -> None:
+    """Raise where ``op`` cannot store a result in a leaf, before any leaf is written.
+
+    ``op(leaves, *operands)`` writes into leaves one by one; each operand is a list of as
+    many tensors, or one for all leaves.
+    """
+    if len({leaf.dtype for leaf in leaves}) < 2:  # two dtypes
+        return
+    seen = set()
+    for position, leaf in enumerate(leaves):
+        parts = [
+            operand[position] if type(operand) is list else operand
+            for operand in operands
+        ]
+        dtypes = [
+            part.dtype if isinstance(part, torch.Tensor) else None for part in parts
+        ]
+        pair = (leaf.dtype, *dtypes)
+        if pair in seen:
+            continue
+        seen.add(pair)
+        samples = [
+            [_sample(part)] if type(operand) is list else operand
+            for part, operand in zip(parts, operands, strict=True)
+        ]
+        op([_sample(leaf)], *samples)
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    """One element, with dims where there are some: they count in the promotion."""
+    shape = (1,) if tensor.dim() else ()
+    return torch.ones(shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def _spliced_size(
+    old: torch.Size, prefix: torch.Size | None, k: int, names: Any = None
+) -> torch.Size:
+    """The new size of a container of size ``old`` whose root gets ``prefix``.
+
+    One that was given fewer dims than the root keeps as many where those that it lacks
+    stay in their places, which ``names`` tells; see :func:`map_leaves`.
+    """
     if prefix is None:
         return old
-    if len(old) == k:
+    missing = k - len(old)
+    if missing == 0:
         return prefix
-    return torch.Size([*prefix, *old[k:]])
+    if missing < 0:
+        return torch.Size([*prefix, *old[k:]])
+    kept = len(prefix) - missing
+    if names is True:
+        in_place = len(prefix) == k
+    else:
+        in_place = isinstance(names, tuple) and names[kept:] == tuple(
+            range(len(old), k)
+        )
+    return torch.Size(prefix[:kept]) if in_place else prefix
 
 
 def _spliced_names(
@@ -111,9 +185,11 @@ def _spliced_names(
     if isinstance(names, tuple):
         if old is None:
             return None
-        moved = [None if dim < 0 else old[dim] for dim in names]
+        sources = names[: len(size)]
+        moved = [old[dim] if 0 <= dim < len(old) else None for dim in sources]
         moved += old[k:]
         return moved if any(name is not None for name in moved) else None
+    names = names[: len(size)]
     tail = [None] * (len(size) - len(names)) if old is None else old[k:]
     return [*names, *tail]
 

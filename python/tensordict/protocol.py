@@ -260,6 +260,9 @@ class CollectionProtocol:
         """Store a validated value under a direct key, replacing what is there."""
         raise NotImplementedError
 
+    def _check_entry(self, key: str, value: Any) -> None:
+        """Raise where :meth:`_set_entry` would refuse a validated value."""
+
     def _del_entry(self, key: str) -> None:
         """Remove one direct entry that exists."""
         raise NotImplementedError

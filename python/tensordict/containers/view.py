@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
@@ -9,7 +10,13 @@ import torch
 from tensordict import _rust
 from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorDictBase
-from tensordict.common import MSG_LOCKED, missing_key, value_of
+from tensordict.common import (
+    MSG_LOCKED,
+    check_number,
+    missing_key,
+    not_a_value,
+    value_of,
+)
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
 from tensordict.indices import _WHOLE, refuse_outside
@@ -349,19 +356,29 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         elif isinstance(present, CollectionProtocol):
             _rust.set_index(present, self.idx, value)
         elif isinstance(value, CollectionProtocol):
-            msg = (
-                f"the entry {key!r} is a {type(present).__name__}: a "
-                f"{type(value).__name__} cannot be written into it."
-            )
-            raise TypeError(msg)
+            raise not_a_value(key, present, value)
         else:
             present[self.idx] = value
             if not source._is_dense:
                 # The source is a part itself, and its entry may be a copy.
                 source._set_entry(key, present)
 
+    def _check_entry(self, key: str, value: Any) -> None:
+        # What does not fit an entry is found before any other entry is written.
+        part = self._get_entry(key, None)
+        if isinstance(value, (int, float)):
+            is_leaf = isinstance(part, torch.Tensor)
+            check_number([part] if is_leaf else _rust.leaves(part), value, True)
+        if isinstance(value, torch.Tensor) and type(part) is torch.Tensor:
+            while value.dim() > part.dim() and value.shape[0] == 1:
+                value = value[0]
+            value.expand(part.shape)
+
     def _write_index(self, index: Any, value: Any) -> None:
         """Write into a part of this part: entries may be copies, so one by one."""
+        if not isinstance(value, (CollectionProtocol, torch.Tensor, int, float, str)):
+            with contextlib.suppress(RuntimeError, TypeError, ValueError):
+                value = torch.as_tensor(value)
         size = _rust.index_shape(self._batch_size, index)
         part = _SubTensorDict(self, (index,) if isinstance(index, list) else index)
         if isinstance(value, CollectionProtocol):
@@ -375,6 +392,8 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 raise RuntimeError(MSG_LOCKED)
         else:
             items = [(key, value) for key in list(self._source._entries())]
+        for key, item in items:
+            part._check_entry(key, item)
         for key, item in items:
             part._set_entry(key, item)
 
@@ -502,8 +521,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Keep the elements where ``mask`` is true, as an ordinary collection."""
         if inplace:
             raise NotImplementedError(MSG_INPLACE)
-        mask.ndimension()
-        return _rust.index(self._shown(), mask)
+        return self._shown().masked_select(mask)
 
     def where(self, condition: torch.Tensor, other: Any, **kwargs: Any) -> Any:
         """Choose between the part and another collection, in an ordinary, unlocked one."""
@@ -530,6 +548,8 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         ):
             return self._remember(self, "to", args, kwargs)
         result = self.to_tensordict().to(*args, **kwargs)
+        if self.is_locked and args and isinstance(args[0], CollectionProtocol):
+            _rust.lock_tree(result)
         return self._remember(result, "to", args, kwargs)
 
     def view(self, *shape: Any, **kwargs: Any) -> Self:
@@ -654,7 +674,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
         """Make files of zeros of the shapes of this part, as an ordinary collection."""
-        return _rust.index(self._source, self.idx).memmap_like(*args, **kwargs)
+        return self._shown().memmap_like(*args, **kwargs)
 
     def _save_plan(self, plan: Any, level: int) -> None:
         plan_part(self, plan, level)

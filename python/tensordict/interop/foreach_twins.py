@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensordict.common import check_dtypes
 from tensordict.interop.twins import align, leaves, rebuild, rebuild_as
 from tensordict.protocol import CollectionProtocol
 
@@ -28,7 +29,7 @@ def _in_line(td: Any, operand: Any, is_complete: bool = False) -> Any:
 def foreach(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> Any:
     """A container of the leaves that ``op(leaves, *operands)`` gives.
 
-    It keeps names and lock. None where ``op`` was not called because of an operand.
+    It keeps names and, where there are leaves, the lock. None where ``op`` was not called because of an operand.
     """
     lists = []
     for operand in operands:
@@ -39,7 +40,7 @@ def foreach(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> Any:
     values = leaves(td)
     if values:
         values = op(values, *lists)
-    return rebuild(td, values, True, True)
+    return rebuild(td, values, True, bool(values))
 
 
 def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:
@@ -55,6 +56,7 @@ def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:
         lists.append(found)
     values = leaves(td)
     if values:
+        check_dtypes(op, values, lists)
         op(values, *lists)
     if not td._is_dense:
         td._store_leaves(values)

@@ -15,7 +15,7 @@ import torch
 
 from tensordict import _rust, ragged_leaves
 from tensordict._unbatched import UnbatchedTensor
-from tensordict.common import MSG_LOCKED, _spliced_names, not_a_value
+from tensordict.common import MSG_LOCKED, _spliced_names, check_number, not_a_value
 from tensordict.indices import (
     _MASK_DTYPES,
     _WHOLE,
@@ -301,6 +301,11 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         ):
             value = _filled_with(value)
         _plan_fill(td, at, size, len(batch_size), value, writes)
+        if isinstance(value, (int, float)):
+            entries = [entry for _, _, entry, _ in writes]
+            check_number(
+                [e for e in entries if isinstance(e, torch.Tensor)], value, True
+            )
     for parent, key, entry, item in writes:
         if isinstance(entry, CollectionProtocol):
             written = entry._written_at(at, item)
@@ -318,6 +323,13 @@ def set_index(td: Any, index: Any, value: Any) -> None:
             ):
                 # It has no gradient, and takes the number as torch writes others there.
                 item = item.detach().to(entry.dtype)
+            elif (
+                item is not value
+                and item.dtype != entry.dtype
+                and isinstance(entry, torch.Tensor)
+                and fills(index, item)
+            ):
+                item = item.to(entry.dtype)
             entry[... if isinstance(entry, UnbatchedTensor) else at] = item
     for parent, key, item in fresh:
         parent._set_entry(key, item)
@@ -419,7 +431,8 @@ def _plan_index(
         if entry is NO_DEFAULT:
             if td.is_locked:
                 raise RuntimeError(MSG_LOCKED)
-            fresh.append((td, key, _preallocated(td, at, size, k, item)))
+            own = size[-value.batch_dims :] if value.batch_dims else size
+            fresh.append((td, key, _preallocated(td, at, own, k, item)))
         elif isinstance(entry, CollectionProtocol):
             if entry._is_non_tensor:
                 own = torch.Size([*size, *entry.batch_size[k:]])
@@ -447,7 +460,10 @@ def _plan_index(
 
 
 def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:
-    """An entry for ``td`` that is zero but for ``item`` at the index."""
+    """An entry for ``td`` that is zero but for ``item`` at the index.
+
+    ``size`` has as many dims as ``item`` has batch dims.
+    """
     batch_size, extra = td.batch_size, len(size)
     device = td.device
     if isinstance(item, UnbatchedTensor):

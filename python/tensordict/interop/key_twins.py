@@ -21,6 +21,7 @@ from tensordict.common import (
     MSG_NO_KEYS,
     MSG_PRESENT,
     _InplaceWriteError,
+    check_number,
     missing_key,
 )
 from tensordict.interop.access_twins import check_batch, validate
@@ -386,6 +387,7 @@ def update(
     copies: list[tuple[Any, Any]] = []
     options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
     _stage_all(root, source, options, copies)
+    _check_staged(root)
     for target, value in copies:
         try:
             target.copy_(value, non_blocking=non_blocking)
@@ -524,6 +526,16 @@ def _is_one_value(value: Any) -> bool:
     return isinstance(value, CollectionProtocol) and value._is_non_tensor
 
 
+def _check_staged(branch: _Branch) -> None:
+    for member in branch.members:
+        _check_staged(member)
+    for key, value in branch.staged.items():
+        if isinstance(value, _Branch):
+            _check_staged(value)
+        else:
+            branch.target._check_entry(key, value)
+
+
 def _commit(branch: _Branch) -> None:
     td = branch.target
     for member in branch.members:
@@ -568,6 +580,8 @@ def fit_inplace(td: Any, key: Any, value: Any, present: torch.Tensor) -> torch.T
         RuntimeError: it does not have the batch size as its leading dims.
         _InplaceWriteError: its shape does not fit the entry.
     """
+    if not isinstance(present, torch.Tensor):
+        raise _InplaceWriteError(MSG_INPLACE.format(key, td))
     if isinstance(value, torch.Tensor):
         if value.shape == present.shape:
             return value
@@ -580,7 +594,7 @@ def fit_inplace(td: Any, key: Any, value: Any, present: torch.Tensor) -> torch.T
         raise _InplaceWriteError(
             MSG_INPLACE_SHAPE.format(key, td, value.shape, present.shape)
         )
-    if value.dim() > present.dim():
+    if value.dim() > present.dim() or not value.numel():
         return value
     # An element of the entry itself can be copied into all of it only if it is expanded.
     return value.expand(present.shape)
@@ -682,6 +696,8 @@ def _pair(
         elif _is_one_value(value) and not isinstance(target, CollectionProtocol):
             raise TypeError(MSG_NOT_A_VALUE.format(full, type(value).__name__))
         elif isinstance(value, (CollectionProtocol, dict)):
+            if not isinstance(target, CollectionProtocol) and _holds_nothing(value):
+                continue
             if not isinstance(target, CollectionProtocol) or _is_one_value(value):
                 raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
             _pair(target, value, rests, full, targets, values, held, absent)
@@ -702,6 +718,13 @@ def _pair(
             values.append(value)
 
 
+def _holds_nothing(value: Any) -> bool:
+    """Whether a collection or dictionary has no leaf that could be written."""
+    if isinstance(value, CollectionProtocol):
+        return not value._is_non_tensor and value.is_empty()
+    return isinstance(value, dict) and all(map(_holds_nothing, value.values()))
+
+
 def fill(td: Any, value: Any) -> None:
     """Fill every leaf with a number or a tensor of one element; None is zero."""
     if any(
@@ -712,6 +735,8 @@ def fill(td: Any, value: Any) -> None:
         return
     held = leaves(td)
     if value is not None:
+        if isinstance(value, (int, float)):
+            check_number(held, value, False)
         for leaf in held:
             leaf.fill_(value)
     elif held:

@@ -75,6 +75,11 @@ def squeeze(td: Any, dim: int | None, call: Call) -> Any:
     if dim is None:
         order = tuple(at for at in range(ndim) if batch_size[at] != 1)
         gone: Any = tuple(at for at in range(ndim) if batch_size[at] == 1)
+        if gone:
+            # The result does not count as mapped or shared memory.
+            size = torch.Size([batch_size[at] for at in order])
+            result = map_leaves(td, "squeeze", (gone,), size, order, NO_TAIL, True, -1)
+            return _remembered(td, result, call)
     else:
         gone = dim + ndim if dim < 0 else dim
         if gone < 0 or gone >= ndim:
@@ -206,6 +211,8 @@ def at_least(td: Any, ndim: int, call: Call) -> Any:
         result = map_leaves(td, "unsqueeze", (0,), size, order, NO_TAIL, True, -1)
     else:
         result = map_leaves(td, "reshape", (size,), size, order, SHAPE_TAIL, True, -1)
+    if td._is_locked and (td._is_memmap or td._is_shared):
+        keep_storage(td, result)
     return _remembered(td, result, call)
 
 

@@ -12,15 +12,14 @@ called where its result is known.
 In all of them ``k`` is the number of batch dims of the root of the walk (-1: this
 container is the root). A nested container has at least the dims of its parent, so a
 walk that turns the root's batch size into ``prefix`` turns a nested one into
-``prefix + nested.batch_size[k:]``. Names follow the same rule.
+``prefix + nested.batch_size[k:]``; one that was given fewer dims than the root keeps as
+many where the others stay in their places. Names follow the same rule.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import (
@@ -29,8 +28,12 @@ from tensordict.common import (
     NO_TAIL,
     SHAPE_TAIL,
     _spliced_names,
+    _spliced_size,
 )
 from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    import torch
 
 # Keys ------------------------------------------------------------------------
 
@@ -129,7 +132,7 @@ def map_leaves(
         special: Any = CollectionProtocol
     else:
         special = (CollectionProtocol, UnbatchedTensor)
-        size = prefix if len(size) == k else torch.Size([*prefix, *size[k:]])
+        size = prefix if len(size) == k else _spliced_size(size, prefix, k, names)
     locked = alone = False
     if lock:
         locked = td._is_locked
@@ -207,7 +210,7 @@ def split_leaves(
         k = len(old_size)
     sizes = prefixes
     if len(old_size) != k:
-        sizes = [torch.Size([*prefix, *old_size[k:]]) for prefix in prefixes]
+        sizes = [_spliced_size(old_size, prefix, k, names) for prefix in prefixes]
     special = (CollectionProtocol, UnbatchedTensor)
     is_method = isinstance(op, str)
     locked = lock and td._is_locked

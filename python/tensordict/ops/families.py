@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from tensordict import _rust
+from tensordict.common import check_dtypes
 from tensordict.protocol import CollectionProtocol
 
 __all__ = [
@@ -125,7 +126,7 @@ def _with(op: ForEach, td: Any, other: Any, default: Any) -> Any:
         return with_tensor(op, td, other)
     values = _rust.leaves(td)
     values = op(values, _one_for_all(other, values)) if values else values
-    return _rust.rebuild(td, values, True, True)
+    return _rust.rebuild(td, values, True, bool(values))
 
 
 def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
@@ -153,8 +154,10 @@ def _scaled(op: ForEach, add: ForEach, sign: int, alpha: Any) -> ForEach:
     def scaled(values: Leaves, operand: Any) -> Any:
         if type(operand) is list:
             return op(values, operand, alpha=alpha)
+        if isinstance(operand, torch.Tensor) and sign > 0:
+            return add(values, operand, alpha=alpha)
         if isinstance(operand, torch.Tensor):
-            return add(values, operand, alpha=sign * alpha)
+            return op(values, [operand] * len(values), alpha=alpha)
         return op(values, operand * alpha)
 
     return scaled
@@ -346,11 +349,27 @@ def by_members(each: Callable[..., Any], td: Any, *operands: Any) -> Any:
     return td._like([each(member, *parts) for member, parts in groups])
 
 
+def broadcast_sizes(left: torch.Size, right: torch.Size) -> torch.Size:
+    """The shape that both broadcast to.
+
+    ``torch.broadcast_shapes`` would do, but its first call imports sympy, which takes
+    longer than the import of torch.
+    """
+    longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
+    sizes = list(longer)
+    for position, size in enumerate(shorter, len(longer) - len(shorter)):
+        if size not in (1, sizes[position]):
+            if sizes[position] != 1:
+                return torch.broadcast_shapes(left, right)  # It raises the error.
+            sizes[position] = size
+    return torch.Size(sizes)
+
+
 def with_tensor(op: ForEach, td: Any, other: torch.Tensor) -> Any:
     """``op`` with a tensor that broadcasts from the left over the batch dims."""
     size = td.batch_size
     if other.shape != size:
-        shape = torch.broadcast_shapes(size, other.shape)
+        shape = broadcast_sizes(size, other.shape)
         if shape != size:
             td = td._broadcast(shape)
         if shape != other.shape:
@@ -378,7 +397,7 @@ def broadcast_collections(td: Any, other: Any) -> tuple[Any, Any]:
     """Two collections with one batch size; one without batch dims stays as it is."""
     size, other_size = td.batch_size, other.batch_size
     if other_size and size != other_size:
-        shape = torch.broadcast_shapes(size, other_size)
+        shape = broadcast_sizes(size, other_size)
         if shape != size:
             td = td._broadcast(shape)
         if shape != other_size:
@@ -401,7 +420,8 @@ def with_collection(op: ForEach, td: Any, other: Any, default: Any) -> Any:
         if default is not None:
             return _with_default(op, td, other, default)
         operands = matched_leaves(td, other, strict=True) if values else values
-    return _rust.rebuild(td, op(values, operands) if values else values, True, True)
+    values = op(values, operands) if values else values
+    return _rust.rebuild(td, values, True, bool(values))
 
 
 def matched_leaves(td: Any, other: Any, *, strict: bool) -> Leaves:
@@ -505,7 +525,7 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
             own = operand.shape
         sizes.append(own)
         if own is not None and own != shape:
-            shape = torch.broadcast_shapes(shape, own)
+            shape = broadcast_sizes(shape, own)
     if shape != size:
         td = td._broadcast(shape)
     values = _rust.leaves(td)
@@ -532,8 +552,8 @@ def combine(op: ForEach, td: Any, *operands: Any) -> Any:
         return result
     td, values, lists = operand_lists(td, operands)
     first = operands[0]
-    lock = not (isinstance(first, torch.Tensor) and first.dim())
     values = op(values, *lists) if values else values
+    lock = bool(values) and not (isinstance(first, torch.Tensor) and first.dim())
     return _rust.rebuild(td, values, True, lock)
 
 
@@ -548,6 +568,7 @@ def _write_combined(op: ForEach, td: Any, *operands: Any) -> Any:
     """:func:`combine_inplace` with operands that are not in line as they are."""
     _, values, lists = operand_lists(td, operands)
     if values:
+        check_dtypes(op, values, lists)
         op(values, *lists)
     if not td._is_dense:
         td._store_leaves(values)

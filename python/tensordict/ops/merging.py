@@ -63,7 +63,8 @@ class MergingOps(CollectionProtocol):
             clone: store copies.
             inplace: write into the entries that there are.
             non_blocking: how entries are moved to the device of this container.
-            keys_to_update: take only these. A key of a container takes all in it.
+            keys_to_update: take only these. A key of a container takes all in it,
+                unless there are keys that go on in it.
             is_leaf: which types of nested containers replace what is there.
             update_batch_size: take the batch size of the other container, which must
                 then have all leaves of this one.
@@ -89,7 +90,12 @@ class MergingOps(CollectionProtocol):
             if kwargs:
                 source = {**dict(source.items()), **kwargs}
         if keys_to_update is not None:
-            source = _restricted(source, _paths(keys_to_update))
+            # Of a collection and keys in it, only the keys count.
+            paths = _paths(keys_to_update)
+            wanted = [
+                key for key in paths if not any(_goes_on([key], p) for p in paths)
+            ]
+            source = _restricted(source, wanted)
         if not update_batch_size or not isinstance(source, CollectionProtocol):
             _rust.update(
                 self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
@@ -249,7 +255,8 @@ class MergingOps(CollectionProtocol):
             keys_to_update: write only these.
 
         Raises:
-            KeyError: there is no entry for a value.
+            KeyError: there is no entry for a value. Below a nested collection it is
+                made where the value comes in a collection.
             RuntimeError: a value does not fit what the index points at; then nothing
                 is written.
 
@@ -260,9 +267,12 @@ class MergingOps(CollectionProtocol):
         """
         source: Any = input_dict_or_td
         if keys_to_update is not None:
-            source = _restricted(source, _paths(keys_to_update))
+            paths = _paths(keys_to_update)
+            wanted = [path for path in paths if not _goes_on(paths, path)]
+            source = _restricted(source, wanted)
         writes: list[tuple[Any, str, torch.Tensor, Any, Any]] = []
-        _collect_writes(self, source, idx, writes)
+        fresh: list[tuple[Any, str, Any]] = []
+        _collect_writes(self, source, idx, writes, fresh)
         for parent, name, target, at, value in writes:
             if isinstance(target, CollectionProtocol):
                 if target._is_of_members:
@@ -273,6 +283,11 @@ class MergingOps(CollectionProtocol):
                     parent._set_entry(name, written)
                 continue
             parent._write_at(name, target, at, value)
+        for parent, name, made in fresh:
+            if isinstance(made, CollectionProtocol):
+                parent._hang(name, made)
+            else:
+                parent._set_entry(name, made)
         return self
 
     def copy_at_(
@@ -359,6 +374,11 @@ def _paths(keys: Any) -> list[tuple[str, ...]]:
     return paths
 
 
+def _goes_on(paths: list[tuple[str, ...]], key: tuple[str, ...]) -> bool:
+    """Whether ``key`` is longer than one of ``paths``, and begins with it."""
+    return any(key != path and key[: len(path)] == path for path in paths)
+
+
 def _restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
     """The part of a container or mapping at ``keys``, flat paths, as a mapping."""
     if isinstance(source, CollectionProtocol) and source._is_dense:
@@ -387,11 +407,22 @@ def _collect_writes(
     source: Any,
     index: Any,
     writes: list[tuple[Any, str, torch.Tensor, Any, Any]],
+    fresh: list[tuple[Any, str, Any]],
     nested: bool = False,
 ) -> None:
-    """The leaves of ``td`` and the values for them, checked against what is indexed."""
+    """The leaves of ``td`` and the values for them, checked against what is indexed.
+
+    What a nested collection lacks is made, as by assignment at an index.
+    """
     for key, value in list(source.items()):
         if _has_nothing(value, nested):
+            continue
+        if (
+            nested
+            and isinstance(source, CollectionProtocol)
+            and td._get_entry(key, NO_DEFAULT) is NO_DEFAULT
+        ):
+            fresh.append((td, key, _made_at(td, source, key, index)))
             continue
         target = _rust.get(td, key)
         if not isinstance(target, CollectionProtocol) or target._is_non_tensor:
@@ -411,13 +442,22 @@ def _collect_writes(
             # The index means the batch dims of what is nested, not the dims of leaves.
             plan = _rust.index_plan(target.batch_size, index)
             at = ... if plan is None else plan[0]
-            _collect_writes(target, value, at, writes, True)
+            _collect_writes(target, value, at, writes, fresh, True)
         elif isinstance(value, Mapping):
-            _collect_writes(target, value, index, writes, True)
+            _collect_writes(target, value, index, writes, fresh, True)
         else:
             keys = target.keys(True, True, is_leaf=is_leaf_nontensor)
             spread = dict.fromkeys(keys, value)
-            _collect_writes(target, spread, index, writes)
+            _collect_writes(target, spread, index, writes, fresh)
+
+
+def _made_at(td: Any, source: Any, key: str, index: Any) -> Any:
+    """An entry for ``td`` that is zero but for that of ``source`` at the index."""
+    if td.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    made = td.empty()
+    made[index] = source.select(key)
+    return made._get_entry(key, None)
 
 
 def _has_nothing(value: Any, nested: bool) -> bool:

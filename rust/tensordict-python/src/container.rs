@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PySlice, PyString, PyTuple, PyType};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PySlice, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 use crate::ffi;
@@ -159,6 +159,9 @@ pub(crate) fn rescued<'py>(
 }
 
 /// Where the functions of nested leaves are.
+/// The module of what methods and twins share.
+pub(crate) const COMMON: &str = "tensordict.common";
+
 pub(crate) const RAGGED_LEAVES: &str = "tensordict.ragged_leaves";
 
 /// Whether a foreign container is one value that is no tensor.
@@ -389,7 +392,10 @@ impl<'a, 'py> Splice<'a, 'py> {
         {
             return Ok(last.size.clone());
         }
-        let dims = joined_dims(prefix, old, self.k)?;
+        let mut dims = joined_dims(prefix, old, self.k)?;
+        if let Some(kept) = self.kept_dims(dims.len(), old.len()) {
+            dims.truncate(kept);
+        }
         let size = ffi::new_size(self.imports.size.bind(old.py()), &dims)?;
         self.last = Some(LastSize {
             prefix: prefix.clone(),
@@ -397,6 +403,26 @@ impl<'a, 'py> Splice<'a, 'py> {
             size: size.clone(),
         });
         Ok(size)
+    }
+
+    /// How many of the root's `new` dims a container gets that had `old` dims, fewer than
+    /// the root: as many as before where the dims that it lacks stay in their places.
+    fn kept_dims(&self, new: usize, old: usize) -> Option<usize> {
+        let missing = self.k.checked_sub(old).filter(|&missing| missing > 0)?;
+        let kept = new.checked_sub(missing)?;
+        let in_place = match self.names {
+            Names::Keep => new == self.k,
+            Names::Moved(order) => order.get(kept..).is_some_and(|last| {
+                let lacking = old..self.k;
+                last.len() == missing
+                    && last
+                        .iter()
+                        .zip(lacking)
+                        .all(|(&at, dim)| usize::try_from(at) == Ok(dim))
+            }),
+            Names::Drop | Names::Given(_) => false,
+        };
+        in_place.then_some(kept)
     }
 
     /// The names of a result of batch size `size` for a container with the names `old`.
@@ -411,7 +437,7 @@ impl<'a, 'py> Splice<'a, 'py> {
             Names::Drop => Ok(py.None().into_bound(py)),
             Names::Given(head) => {
                 let names = PyList::empty(py);
-                for name in head.try_iter()? {
+                for name in head.try_iter()?.take(size.len()?) {
                     names.append(name?)?;
                 }
                 if old.is_none() {
@@ -426,11 +452,11 @@ impl<'a, 'py> Splice<'a, 'py> {
             Names::Moved(_) if old.is_none() => Ok(old.clone()),
             Names::Moved(order) => {
                 let names = PyList::empty(py);
-                for &source in order {
-                    if source < 0 {
-                        names.append(py.None())?;
-                    } else {
-                        names.append(old.get_item(source)?)?;
+                let num_old = old.len()?;
+                for &source in order.iter().take(size.len()?) {
+                    match usize::try_from(source) {
+                        Ok(dim) if dim < num_old => names.append(old.get_item(dim)?)?,
+                        _ => names.append(py.None())?,
                     }
                 }
                 self.append_further(&names, old)?;
@@ -466,6 +492,19 @@ pub(crate) fn copied_names<'py>(old: &Bound<'py, PyAny>) -> PyResult<Bound<'py, 
         names.append(name?)?;
     }
     Ok(names.into_any())
+}
+
+/// Whether `value` is a number that some dtypes of integers do not have.
+pub(crate) fn is_rare_number(value: &Bound<'_, PyAny>) -> bool {
+    if value.is_exact_instance_of::<PyBool>() {
+        return false;
+    }
+    let is_number =
+        value.is_exact_instance_of::<PyFloat>() || value.is_exact_instance_of::<PyInt>();
+    is_number
+        && !value
+            .extract()
+            .is_ok_and(|number: f64| number.abs() < 128.0)
 }
 
 /// The `torch.Size` of plain numbers.

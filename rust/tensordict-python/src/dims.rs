@@ -190,12 +190,12 @@ fn squeeze<'py>(
         order.retain(|at| !gone.contains(at));
         let op = source.imports.names.squeeze.bind(td.py());
         let sizes = source.sizes(&order)?;
-        let args = if dim.is_none() {
-            Args::GoneDims(&gone)
-        } else {
-            Args::Dims(&gone)
-        };
-        return source.moved(op, args, &sizes, &order, call);
+        if dim.is_none() {
+            // The result does not count as mapped or shared memory.
+            let result = source.mapped(op, Args::GoneDims(&gone), &sizes, &order, true)?;
+            return source.remembered(result, call);
+        }
+        return source.moved(op, Args::Dims(&gone), &sizes, &order, call);
     }
     from_twin(td.py(), TWINS, "squeeze", (td, dim, call))
 }
@@ -312,9 +312,7 @@ fn at_least<'py>(
     ndim: usize,
     call: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if let Some(source) = Source::of(td)?
-        && !container::has_storage(source.imports, td)?
-    {
+    if let Some(source) = Source::of(td)? {
         let missing = ndim.saturating_sub(source.size.len());
         if missing == 0 {
             return source.unmoved(call);

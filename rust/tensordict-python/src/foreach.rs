@@ -16,6 +16,19 @@ use crate::imports::{Imports, from_twin, imports};
 use crate::storing::batch_size_of;
 use crate::walks::{leaves, rebuild_with};
 
+/// Whether all leaves have one dtype, so that all or none can hold the results.
+fn has_one_dtype(imports: &Imports, leaves: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let name = imports.names.dtype.bind(leaves.py());
+    let mut first: Option<Bound<'_, PyAny>> = None;
+    for leaf in leaves.cast::<PyList>()? {
+        let dtype = leaf.getattr(name)?;
+        if !first.get_or_insert_with(|| dtype.clone()).is(&dtype) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn is_number(value: &Bound<'_, PyAny>) -> bool {
     value.is_instance_of::<PyFloat>()
         || value.is_instance_of::<PyInt>()
@@ -91,7 +104,8 @@ fn called<'py>(
     })
 }
 
-/// A container of the leaves that `op(leaves, *operands)` gives, with names and lock.
+/// A container of the leaves that `op(leaves, *operands)` gives, with names and, where
+/// there are leaves, with the lock.
 #[pyfunction]
 #[pyo3(signature = (td, op, operands = None), text_signature = "(td, op, operands=())")]
 fn foreach<'py>(
@@ -104,12 +118,14 @@ fn foreach<'py>(
     let Some(lists) = lists(imports, td, &operands)? else {
         return Ok(None);
     };
-    let values = if lists[0].is_empty()? {
-        lists[0].clone()
-    } else {
+    // Without leaves there is no result that could be locked as the leaves' container is.
+    let has_leaves = !lists[0].is_empty()?;
+    let values = if has_leaves {
         called(td.py(), op, &lists)?
+    } else {
+        lists[0].clone()
     };
-    rebuild_with(imports, td, &values, true, true).map(Some)
+    rebuild_with(imports, td, &values, true, has_leaves).map(Some)
 }
 
 /// `op(leaves, *operands)`, which writes into the leaves: whether it was called.
@@ -127,6 +143,10 @@ fn foreach_inplace<'py>(
         return Ok(false);
     };
     if !lists[0].is_empty()? {
+        if !has_one_dtype(imports, &lists[0])? {
+            let arguments = (op, &lists[0], PyList::new(py, &lists[1..])?);
+            from_twin(py, container::COMMON, "check_dtypes", arguments)?;
+        }
         called(py, op, &lists)?;
     }
     if !container::is_dense(imports, td)? {

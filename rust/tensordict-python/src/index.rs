@@ -414,7 +414,12 @@ impl<'py> WriteAt<'py> {
                     let fits = entry.get_type().is(&imports.tensor)
                         && item.get_type().is(&imports.tensor)
                         && match (layout_of(&entry), layout_of(&item)) {
-                            (Some(own), Some(theirs)) => self.leaves_of(&own.shape, &theirs.shape),
+                            // One element may be cast: torch writes it as a number at a mask.
+                            (Some(own), Some(theirs)) => {
+                                self.leaves_of(&own.shape, &theirs.shape)
+                                    && (theirs.shape.iter().any(|&length| length != 1)
+                                        || is_same_dtype(imports, &entry, &item)?)
+                            }
                             _ => false,
                         };
                     if !fits {
@@ -437,6 +442,15 @@ impl<'py> WriteAt<'py> {
     fn leaves_of(&self, own: &[i64], theirs: &[i64]) -> bool {
         theirs.starts_with(&self.dims) && own.get(self.k..) == theirs.get(self.dims.len()..)
     }
+}
+
+fn is_same_dtype(
+    imports: &Imports,
+    tensor: &Bound<'_, PyAny>,
+    other: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    let name = imports.names.dtype.bind(tensor.py());
+    Ok(tensor.getattr(name)?.is(other.getattr(name)?))
 }
 
 /// The writes of `value` at the plan's index; None where the twin must look.
@@ -491,6 +505,10 @@ fn set_index<'py>(
                 }
             };
             if let Some(writes) = plan_writes(imports, td, k, &size, value)? {
+                if container::is_rare_number(value) {
+                    let leaves = PyList::new(py, writes.iter().map(|(entry, _)| entry))?;
+                    from_twin(py, container::COMMON, "check_number", (leaves, value, true))?;
+                }
                 for (entry, item) in writes {
                     entry.set_item(&at, item)?;
                 }

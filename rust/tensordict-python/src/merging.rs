@@ -504,6 +504,14 @@ fn fill<'py>(td: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<()> 
         return from_twin(py, TWINS, "fill", (td, value)).map(drop);
     }
     if !value.is_none() {
+        if container::is_rare_number(value) {
+            from_twin(
+                py,
+                container::COMMON,
+                "check_number",
+                (&leaves, value, false),
+            )?;
+        }
         for leaf in leaves {
             leaf.call_method1(imports.names.fill_.bind(py), (value,))?;
         }
