@@ -197,7 +197,10 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
         # They are no entries of collections, but values themselves.
         whole = [first._plain_type(s=td, batch_size=td.batch_size) for td in tds]
         return _shared_structure(whole, size, left)._get_entry("s", None)
-    result = first.empty(batch_size=size, names=None)
+    if not first._is_dense and first._member_operands(()) is not None:
+        result = first._plain_type({}, size, device=first.device)
+    else:
+        result = first.empty(batch_size=size, names=None)
     for key, value in list(first._entries().items()):
         if not isinstance(value, CollectionProtocol):
             continue
@@ -518,11 +521,17 @@ def group_by(tensordict: Any, key: NestedKey) -> tuple[Any, tuple[Any, ...]]:
             f"{type(column).__name__}."
         )
         raise TypeError(msg)
+    # The groups of a part of a locked collection are locked, as what is moved of it.
+    is_locked_part = tensordict._writes_through() and tensordict.is_locked
     if tensordict._writes_through():
         tensordict = tensordict._as_plain()
     order = torch.argsort(places, stable=True)
     counts = torch.bincount(places, minlength=count).tolist() if count else []
-    return values, tuple(tensordict[rows] for rows in order.split(counts) if counts)
+    groups = tuple(tensordict[rows] for rows in order.split(counts) if counts)
+    if is_locked_part:
+        for group in groups:
+            _rust.lock_tree(group)
+    return values, groups
 
 
 def collate(

@@ -414,7 +414,7 @@ def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:
 
 
 def _check_names(names: Sequence[str | None] | None, size: torch.Size) -> None:
-    if names is not None and size and len(names) != len(size):
+    if names is not None and len(names) != len(size):
         raise ValueError(MSG_NAMES_LENGTH.format(list(names), len(size)))
 
 

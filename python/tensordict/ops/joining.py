@@ -295,12 +295,14 @@ def maybe_dense_stack(
 ) -> T:
     """Stack collections along a new batch dim, densely where their shapes allow it.
 
-    Otherwise the result is a lazy stack. See :func:`stack` and
-    :func:`tensordict.lazy_stack`, which takes ``kwargs``.
+    Otherwise the result is a lazy stack, or the nested collections that differ are.
+    See :func:`stack` and :func:`tensordict.lazy_stack`, which takes ``kwargs``.
     """
     if not len(input):
         msg = "list_of_tensordicts cannot be empty"
         raise RuntimeError(msg)
+    if out is None and not kwargs:
+        return dense_stack_tds(input, dim)
     try:
         return stack_collections(input, dim, out)
     except RuntimeError:
@@ -311,6 +313,8 @@ def maybe_dense_stack(
 
 def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     """Stack collections along a new batch dim, as one tensor per entry.
+
+    What cannot be stacked so is a lazy stack: a nested collection, or all of them.
 
     Args:
         td_list: the collections; a stack of them is made dense along its own dim.
@@ -328,7 +332,47 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
         return td_list if td_list._is_dense else td_list._stack_members()
     if dim is None:
         raise ValueError(MSG_NO_STACK_DIM)
-    return stack_collections(td_list, dim, None)
+    try:
+        return stack_collections(td_list, dim, None)
+    except RuntimeError:
+        from tensordict.containers.lazy.making import lazy_stack
+
+        ndim = len(td_list[0].batch_size)
+        at = dim + ndim + 1 if dim < 0 else dim
+        mixed = _stack_by_level(td_list, at)
+        return lazy_stack(td_list, dim) if mixed is None else mixed
+
+
+def _stack_by_level(tds: Sequence[Any], dim: int) -> Any:
+    """A dense stack of lazy stacks of the nested collections that are not alike.
+
+    None where keys or shapes differ here.
+    """
+    first = tds[0]
+    keys = first._entries().keys() if first._is_dense else None
+    if keys is None or any(
+        not td._is_dense or td._entries().keys() != keys for td in tds
+    ):
+        return None
+    nested = {}
+    for key, value in list(first._entries().items()):
+        group = [td._get_entry(key, None) for td in tds]
+        are_collections = [isinstance(item, CollectionProtocol) for item in group]
+        if all(are_collections) and not value._is_non_tensor:
+            nested[key] = group
+        elif any(are_collections) and not all(are_collections):
+            return None
+    try:
+        result = _rust.stack([td.exclude(*nested) for td in tds], dim)
+    except RuntimeError:
+        return None
+    entries = {key: result._get_entry(key, None) for key in keys if key not in nested}
+    for key in keys:
+        entry = dense_stack_tds(nested[key], dim) if key in nested else entries[key]
+        if key in entries:
+            result._del_entry(key)
+        result._set_entry(key, entry)
+    return result
 
 
 def stack_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> Any:

@@ -531,7 +531,7 @@ class SavingOps(CollectionProtocol):
         Raises:
             AttributeError: it is not memory-mapped.
         """
-        if self._is_memmap:
+        if self.is_memmap():
             return self._memmap_prefix
         raise AttributeError(
             f"The tensordict has no saved path (memmap={self._is_memmap}, "

@@ -90,6 +90,8 @@ def _from_json(value: Any) -> Any:
         bounds = rest[0]["start"], rest[0]["stop"], rest[0]["step"]
         return slice(*bounds) if kind == "slice" else range(*bounds)
     if kind == "tensor":
-        return torch.tensor(rest[0])
+        tensor = torch.tensor(rest[0])
+        # One without elements does not tell its dtype.
+        return tensor if tensor.numel() else tensor.long()
     msg = f"unknown kind of index {kind!r}"
     raise ValueError(msg)

@@ -124,7 +124,7 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
     refuse_unbatched(td, MSG_MEMORY_MAPPED)
     if options.is_archive(prefix):
         return _save_archive(td, prefix, options, is_sparse=False)
-    if td._is_shared:
+    if td._is_shared and inplace:
         raise RuntimeError(MSG_SHARED)
     path = td._memmap_prefix if prefix is None else Path(prefix)
 
@@ -151,8 +151,6 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
     refuse_unbatched(td, MSG_MEMORY_MAPPED)
     if options.is_archive(prefix):
         return _save_archive(td, prefix, options, is_sparse=True)
-    if td._is_shared:
-        raise RuntimeError(MSG_SHARED)
     path = None if prefix is None else Path(prefix)
 
     def work() -> Any:
