@@ -438,4 +438,120 @@ CASES = [
         "v = td._get_sub_tensordict(slice(0, 1)); w = pickle.loads(pickle.dumps(v)); (type(w).__name__, w.batch_size, w['a'])",
         on="flat named",
     ),
+    *cases(
+        "fewer dims",
+        """
+        td['n'].batch_size = [2]; td.unsqueeze(0)
+        td['n'].batch_size = [2]; td.unsqueeze(1)
+        td['n'].batch_size = [2]; td.sum(0)
+        td['n'].batch_size = [2]; td.unbind(0)
+        td['n'].batch_size = [2]; td.chunk(2, 0)
+        td['n'].batch_size = [2]; td.flip(0)
+        td['n'].batch_size = [2]; td.unflatten(0, [2, 1])
+        td['n'].batch_size = []; td.unsqueeze(0)
+    """,
+        on="flat nested named",
+        message=False,
+    ),
+    *cases(
+        "maybe_dense_stack",
+        """
+        x = td.clone(); x['n', 'new'] = T([2, 3]); maybe_dense_stack([td, x])
+        x = td.clone(); x['n', 'new'] = T([2, 3]); maybe_dense_stack([x, td], -1)
+        x = td.clone(); x['n', 'new'] = T([2, 3]); dense_stack_tds([td, x], 1)
+        x = td.clone(); x['new'] = T([2, 3]); maybe_dense_stack([td, x], 1)
+        x = td.clone(); x['new'] = T([2, 3]); dense_stack_tds([td, x], 0)
+        x = td.clone(); x['a'] = T([2, 3, 7]); dense_stack_tds([td, x], 0)
+    """,
+        on="nested subclass named locked",
+        message=False,
+    ),
+    *cases(
+        "update_at_",
+        """
+        td.update_at_(TensorDict({'n': {'new': T([3])}}, [3]), 0)
+        td.update_at_(TensorDict({'n': {'new': {'q': T([3, 2])}}}, [3]), 1)
+        td.update_at_(TensorDict({'n': {'new': T([1, 3])}}, [1, 3]), [1])
+        td.update_at_({'n': {'new': T([3])}}, 0)
+        td.update_at_(TensorDict({'new': T([3])}, [3]), 0)
+        td.update_at_(td.clone()[0], 0, keys_to_update=['n', ('n', 'b')])
+    """,
+        on="nested locked",
+        message=False,
+    ),
+    *cases(
+        "update",
+        """
+        td.update(td.clone().zero_(), keys_to_update=['n', ('n', 'b')])
+        td.update(td.clone().zero_(), keys_to_update=[('n', 'b'), 'n', 'a'])
+        td.update(td.clone().zero_().to_dict(), keys_to_update=['n', ('n', 'b')])
+        td.update_(td.clone().zero_(), keys_to_update=['n', ('n', 'b')])
+        td.update_({'a': {}, 'n': {'b': td['n', 'b'] * 0}})
+        v = td._get_sub_tensordict(0); v.update({'new': {}, 'a': T([5])})
+        v = td._get_sub_tensordict(0); v[0] = np.zeros(())
+        v = td._get_sub_tensordict(0); v[()] = [1, 2, 3]
+    """,
+        on="nested",
+        message=False,
+    ),
+    *cases(
+        "without elements",
+        """
+        td.set_('a', torch.zeros(0, 3, 7))
+        td.set_('a', torch.zeros(0, 3, 7, dtype=torch.int64))
+        td.set_(('n', 'b'), [])
+        td.set('a', torch.zeros(0, 3, 5), inplace=True)
+        td.update({'a': torch.zeros(0, 3, 5)}, inplace=True)
+        td.update_({'a': torch.zeros(0, 3, 5)})
+    """,
+        on="zero",
+        message=False,
+    ),
+    *cases(
+        "number",
+        """
+        td[0] = math.nan
+        td[:, 1] = 1e30
+        td.set_at_('b', math.nan, 0)
+        td[0] = 300
+        td += 1.5
+        td.exp_()
+        td.add_(td.float())
+        td.fill_('b', 1e30)
+    """,
+        on="flat mixed",
+        message=False,
+    ),
+    *cases(
+        "number of a view",
+        "td[0] = math.nan",
+        on="sub",
+        reason="an entry of integers gets what the cast gives",
+        ours="isinstance(error, RuntimeError) and not td['a'].isnan().any()",
+    ),
+    *cases(
+        "mask and dtype",
+        """
+        m = torch.tensor([True, False]); x = td[:, :1].select('a'); x[m] = x[:1].bool(); x
+        m = torch.tensor([True, False]); x = td[:, 0].select('a'); x[m] = x[:1].double(); x
+        m = torch.tensor([True, False]); x = td[:, :2].select('a'); x[m] = x[:1].double(); x
+        x = td.select('a'); x[[True, False]] = x[:1].double(); x
+    """,
+        on="flat nested",
+        message=False,
+    ),
+    *cases(
+        "locked without leaves",
+        """
+        x = TensorDict({}, [2], lock=True); [(x + 1).is_locked, x.abs().is_locked, (-x).is_locked, x.mul(x).is_locked, x.float().is_locked]
+        x = TensorDict({'n': {}}, [2], lock=True); [(x + 1).is_locked, x.abs().is_locked, x.clamp(0, 1).is_locked, x.lerp(x, 0.5).is_locked]
+        x = TensorDict({'a': T([2])}, [2]).share_memory_(); y = x.memmap(tempfile.mkdtemp()); (y.is_memmap(), y.is_shared(), x.is_shared())
+        x = TensorDict({'a': T([2])}, [2]).share_memory_(); x.memmap_(tempfile.mkdtemp())
+        x = TensorDict({'a': T([2])}, [2]).share_memory_(); x.memmap_like(tempfile.mkdtemp())['a']
+        x = TensorDict({'a': T([1, 2])}, [1, 2]).memmap_(); (x.squeeze().is_memmap(), x.squeeze(0).is_memmap(), x.atleast_3d().is_memmap(), x._get_sub_tensordict(0).saved_path)
+        x = lazy_stack([TensorDict({'a': T([2])}, [2]), TensorDict({'a': T([2])}, [2])]); type(pad_sequence([x, x])).__name__
+    """,
+        on="none",
+        message=False,
+    ),
 ]
