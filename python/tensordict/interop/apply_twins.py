@@ -77,34 +77,37 @@ def apply_nest(
     entries, size, home = result._tensordict, result._batch_size, result._device
     ndim = len(size)
     keeps_unbatched = batch_size is not None and not on_unbatched
+    # Nothing but the leaf is looked at before the call, and nothing else is passed.
+    is_bare = is_leaf is None and not others and not named and not keeps_unbatched
+    is_free, plain = home is None, torch.Tensor
     for key, value in list(td._tensordict.items()):
         if is_leaf is None:
             leaf = not isinstance(value, CollectionProtocol)
         else:
             leaf = is_leaf is True or is_leaf(type(value))
-        if leaf and keeps_unbatched and isinstance(value, UnbatchedTensor):
-            for other in others:
-                _other_entry(other, key, default)
-            entries[key] = value._with_batch_size(size)
-            continue
         values: list[Any] = []
-        if others:
-            values = [_other_entry(other, key, default) for other in others]
-        if leaf:
-            if named:
+        if is_bare:
+            item = fn(value) if leaf else None
+        else:
+            if leaf and keeps_unbatched and isinstance(value, UnbatchedTensor):
+                for other in others:
+                    _other_entry(other, key, default)
+                entries[key] = value._with_batch_size(size)
+                continue
+            if others:
+                values = [_other_entry(other, key, default) for other in others]
+            if leaf and named:
                 name = (*prefix, key) if nested_keys and prefix else key
                 item = fn(name, value, *_defaulted(values, default))
-            elif values:
+            elif leaf:
                 item = fn(value, *_defaulted(values, default))
-            else:
-                item = fn(value)
+        if leaf:
             if item is None:
                 continue
             # What a plain tensor needs is looked at here, everything else there.
             if not checked and not (
-                home is None
-                and isinstance(item, torch.Tensor)
-                and not isinstance(item, UnbatchedTensor)
+                is_free
+                and type(item) is plain
                 and (not ndim or (not item.is_nested and item.shape[:ndim] == size))
             ):
                 item = validate(result, key, item)

@@ -453,9 +453,9 @@ class TensorDictModule(TensorDictModuleBase):
                 tensordict_out = tensordict.empty()
             else:
                 tensordict_out = TensorDict()
-        for number, key in enumerate(keys):
+        for key, tensor in zip(keys, tensors, strict=True):
             if key != SINK:
-                _rust.set_entry(tensordict_out, key, tensors[number])
+                _rust.set_entry(tensordict_out, key, tensor)
         return tensordict_out
 
     def _call_module(self, tensors: Sequence[Any], **kwargs: Any) -> Any:
@@ -522,7 +522,9 @@ class TensorDictModule(TensorDictModuleBase):
                 raise _missing_inputs(self, missing, tensordict) from error
             _explain(self, tensors, error)
             raise
-        if not isinstance(outputs, tuple):
+        if isinstance(outputs, torch.Tensor):
+            outputs = (outputs,)
+        elif not isinstance(outputs, tuple):
             outputs = self._as_outputs(outputs)
         return self._write_to_tensordict(tensordict, outputs, tensordict_out)
 
