@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import (
     MSG_BAD_KEY,
@@ -101,6 +102,8 @@ def getitem(td: Any, index: Any) -> Any:
         path = unravel_key_to_tuple(index)
         if path:
             return value_of(get(td, path))
+    if td._is_dense and not td._is_locked:
+        return _rust.index(td, index)
     return td._get_index(index)
 
 
@@ -175,7 +178,16 @@ def set_entry(
     """
     if isinstance(key, str):
         if inplace is False and td._is_dense:
-            if not validated:
+            size = td._batch_size
+            # A tensor that fits needs no other function, which Dynamo would enter.
+            if not validated and not (
+                type(value) is torch.Tensor
+                and td._device is None
+                and (
+                    not size
+                    or (not value.is_nested and value.shape[: len(size)] == size)
+                )
+            ):
                 value = validate(td, key, value, non_blocking)
             if td._is_locked and not ignore_lock:
                 raise RuntimeError(MSG_LOCKED)

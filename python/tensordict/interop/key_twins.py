@@ -379,8 +379,13 @@ def update(
     if not inplace and is_leaf is None and td._is_dense and type(source) is dict:
         if td._is_locked and not ignore_lock:
             raise RuntimeError(MSG_LOCKED)
-        stored = _plain_entries(td, source, clone, non_blocking)
-        if stored is not None:
+        stored = {}
+        for key, value in list(source.items()):
+            if not isinstance(key, str) or not isinstance(value, torch.Tensor):
+                break
+            item = validate(td, key, value, non_blocking)
+            stored[key] = item.clone() if clone else item
+        else:
             td._tensordict.update(stored)
             return
     root = _Branch(td)
@@ -394,22 +399,6 @@ def update(
         except RuntimeError as error:
             copy_failed(td, target, error)
     _commit(root)
-
-
-def _plain_entries(
-    td: Any, source: dict[Any, Any], clone: bool, non_blocking: bool
-) -> dict[str, Any] | None:
-    """What an update of ``td`` stores where all of ``source`` is tensors by string keys.
-
-    None where something is not.
-    """
-    entries = {}
-    for key, value in list(source.items()):
-        if not isinstance(key, str) or not isinstance(value, torch.Tensor):
-            return None
-        stored = validate(td, key, value, non_blocking)
-        entries[key] = stored.clone() if clone else stored
-    return entries
 
 
 def copy_failed(td: Any, leaf: torch.Tensor, error: RuntimeError) -> None:
