@@ -275,6 +275,54 @@ CASES = [
         """,
         on="none",
     ),
+    # A list that is written to a stack has an item for each member.
+    *cases(
+        "set",
+        """
+        td=lazy_stack([Data(T([2]), batch_size=[2])] * 2); td.set('a', [[1, 2], [3, 4]]); td
+        td=lazy_stack([Data(T([])), Data(T([]))]); td.a = [1, 2]; td.a
+        td=lazy_stack([TensorDict(a=T([])), TensorDict(a=T([]))]); td['s'] = ['x', 'y']; td['s']
+        x=lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]); x['b'] = [T([3]), T([2])]; x[0]['b'], x[1]['b']
+        """,
+        on="none",
+    ),
+    *cases(
+        "set",
+        """
+        td=lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2); td['s'] = ['x', 'y', 'z']
+        td=lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2); td['s'] = ['x']
+        """,
+        on="none",
+        reason="the release fills the first members, or all, before it notices",
+        ours="isinstance(error, ValueError) and 's' not in td[0]",
+    ),
+    *cases(
+        "data_ptr",
+        """
+        list(Point(T([2]), 'x', batch_size=[2]).data_ptr().keys())
+        list(TensorDict(a=T([2]), s='x', n={'q': T([2]), 'z': 'y'}).data_ptr().keys(True, True))
+        list(lazy_stack([TensorDict(a=T([2]), s='x')] * 2).data_ptr().keys(True, True))
+        list(lazy_stack([Data(T([2]))] * 2).data_ptr(storage=True).keys(True))
+        """,
+        on="none",
+    ),
+    *cases(
+        "from_dict_instance",
+        """
+        Point(T([2]), 'x', batch_size=[2]).from_dict_instance({'a': T([3])})
+        Point(T([2]), 'x', 4).from_dict_instance({'a': T([3]), 's': 'y'}).s
+        Data(T([2])).from_dict_instance({'a': T([3])}).b
+        """,
+        on="none",
+    ),
+    *cases(
+        "setitem",
+        """
+        x=TensorDict(s='x', a=T([3])); x[...] = 0; x['s'], x['a']
+        x=Point(T([3]), 'x'); x[None, ...] = 0; x.s, x.a
+        """,
+        on="none",
+    ),
     # What is nested in one is a plain container, and so is what reductions give.
     *cases(
         "TypedTensorDict",
@@ -312,6 +360,13 @@ CASES = [
         td.float().sum(reduce=True)
         td.sum(dim='feature')
         td['q'] = Typed(a=T([2, 3]), batch_size=[2, 3]); td.sum(0)
+        td <= T([2, 3])
+        T([2, 3]) > td
+        td == td
+        td != 0
+        td.masked_select(T([2, 3], 'bool'))
+        torch.masked_select(td, T([2, 3], 'bool'))
+        td.masked_select(T([2], 'bool'))
         """,
         on="typed",
     ),

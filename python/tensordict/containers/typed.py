@@ -182,6 +182,19 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
             cls, td._tensordict, td._batch_size, td._device, td._td_dim_names
         )
 
+    def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Self:
+        """Keep the elements where ``mask`` is true. See :meth:`TensorDict.masked_select`.
+
+        Args:
+            mask: bool, with the leading dims of the batch size.
+            inplace: change this container.
+        """
+        plain = super().masked_select(mask, inplace=inplace)
+        if plain is self:
+            return self
+        size, device, names = plain._batch_size, plain._device, plain._td_dim_names
+        return _rust.new(type(self), plain._tensordict, size, device, names)
+
     def _make_child(self) -> Any:
         # What is nested has keys of its own, which nobody declared.
         return self._undeclared({}, self._has_names())
@@ -229,23 +242,24 @@ def _declare(cls: Any) -> None:
     register_collection(cls)
 
 
-_REDUCTIONS = (
+_OTHER_VALUES = (
     *("sum", "mean", "prod", "std", "var", "nansum", "nanmean", "quantile"),
     *("amax", "amin", "max", "min", "cummax", "cummin"),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
 )
 """What gives other values than the declaration speaks of: plain containers."""
 
 
-def _reduction(method: Any) -> Any:
+def _undeclaring(method: Any) -> Any:
     @functools.wraps(method)
-    def reduced(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def undeclaring(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _without_declaration(method(self, *args, **kwargs))
 
-    return reduced
+    return undeclaring
 
 
 def _without_declaration(result: Any) -> Any:
-    """The result of a reduction with plain containers in place of typed ones."""
+    """A result with plain containers in place of typed ones."""
     if isinstance(result, tuple):
         return type(result)([_without_declaration(item) for item in result])
     if not isinstance(result, TensorDict):
@@ -254,8 +268,9 @@ def _without_declaration(result: Any) -> Any:
     for name, value in list(entries.items()):
         if isinstance(value, TypedTensorDict):
             entries[name] = _without_declaration(value)
-    is_typed = isinstance(result, TypedTensorDict)
-    return result._undeclared(entries, result._has_names()) if is_typed else result
+    if isinstance(result, TypedTensorDict):
+        return result._undeclared(entries, result._has_names())
+    return result
 
 
 def _reader(name: str) -> Any:
@@ -286,6 +301,6 @@ def _with_flags(cls: Any, flags: tuple[str, ...]) -> Any:
     return type(cls)(name, (cls,), {"__module__": cls.__module__}, **options)
 
 
-for _name in _REDUCTIONS:
-    setattr(TypedTensorDict, _name, _reduction(getattr(TensorDict, _name)))
+for _name in _OTHER_VALUES:
+    setattr(TypedTensorDict, _name, _undeclaring(getattr(TensorDict, _name)))
 TypedTensorDict.__module__ = "tensordict.typedtensordict"

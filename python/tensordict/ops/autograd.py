@@ -230,8 +230,10 @@ class AutogradOps(CollectionProtocol):
         result = result.filter_non_tensor_data()
         for container in _rust.containers(result):
             container._device = torch.device("cpu")
-        # Empty collections have no addresses: they are left out.
-        filtered = result._fast_apply(lambda pointer: pointer, filter_empty=True)
+        # Neither empty collections nor values have addresses: they are left out.
+        filtered = result.filter_non_tensor_data()._fast_apply(
+            lambda pointer: pointer, filter_empty=True
+        )
         if filtered is None:
             return result.empty()
         # The addresses of the root come before those of nested collections.

@@ -339,6 +339,20 @@ class TensorClass(TensorCollection, metaclass=_DataclassLike):
                 made._del_entry(key)
         return cls.from_tensordict(made)
 
+    def from_dict_instance(self, input_dict: Any, *args: Any, **kwargs: Any) -> Self:
+        """An instance of nested dictionaries; fields that they lack have their defaults.
+
+        See :meth:`TensorDict.from_dict_instance`.
+        """
+        made: Self = super().from_dict_instance(input_dict, *args, **kwargs)
+        held = made._tensordict._entries()
+        for field in dataclasses.fields(cast("Any", made)):
+            default = field.default
+            is_given = default is not dataclasses.MISSING and default is not None
+            if is_given and field.name not in held:
+                made._set_field_entry(field.name, default)
+        return made
+
     @classmethod
     def _check_keys(cls, entries: Any) -> None:
         expected = cls.__expected_keys__

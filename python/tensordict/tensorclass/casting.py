@@ -32,6 +32,9 @@ def cast_field(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
         return value, False
     if cls._cast_filter is not None and not cls._cast_filter(name):
         return value, False
+    if getattr(value, "_is_non_tensor", False):
+        # An entry of another collection, which is a value already.
+        return value, True
     is_fitting = type(value) is hint if hint in _EXACT else isinstance(value, hint)
     if is_fitting:
         return value, True

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MembersOps"]
 
+MSG_ROWS = (
+    "A list of {} items cannot be stored under {!r}: the stack has {} members. Give one "
+    "item for each."
+)
 MSG_NO_SUCH_MEMBERS = (
     "setting a value in-place on a stack of TensorDict is only permitted if all members "
     "of the stack have this key in their register."
@@ -381,7 +385,13 @@ class MembersOps(CollectionProtocol):
         key = path[0]
         if len(path) == 1 and inplace is False:
             if not validated:
-                value = _rust.validate(self, key, value, non_blocking)
+                try:
+                    value = _rust.validate(self, key, value, non_blocking)
+                except RuntimeError:
+                    if not isinstance(value, list) or self.stack_dim:
+                        raise
+                    self._set_rows(key, value, non_blocking, ignore_lock)
+                    return
             if self.is_locked and not ignore_lock:
                 raise RuntimeError(MSG_LOCKED)
             if isinstance(value, CollectionProtocol):
@@ -407,6 +417,31 @@ class MembersOps(CollectionProtocol):
             self._write_into(key, None, value, non_blocking)
             return
         super_set(path, value, inplace, non_blocking, validated, ignore_lock)
+
+    def _set_rows(
+        self, key: str, rows: list[Any], non_blocking: bool, force: bool
+    ) -> None:
+        """Store an item of a list in each member: as a whole it has not all batch dims."""
+        if self.is_locked and not force:
+            raise RuntimeError(MSG_LOCKED)
+        members = self.tensordicts
+        if len(rows) != len(members):
+            raise ValueError(MSG_ROWS.format(len(rows), key, len(members)))
+        items = [
+            _rust.validate(member, key, row, non_blocking)
+            for member, row in zip(members, rows, strict=True)
+        ]
+        for member, item in zip(members, items, strict=True):
+            member._set_path((key,), item, False, non_blocking, True, force)
+
+    def data_ptr(self, *, storage: bool = False) -> Any:
+        """The addresses of each member's leaves, under its position in the stack."""
+        pointers = {
+            str(place): member.data_ptr(storage=storage)
+            for place, member in enumerate(self.tensordicts)
+        }
+        device = torch.device("cpu")
+        return _rust.new(self._plain_type, pointers, torch.Size([]), device, None)
 
     def _set_in_some(
         self, path: Any, value: Any, non_blocking: bool, validated: bool, force: bool

@@ -218,7 +218,9 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         return self._flat()[0]
 
     def _value(self) -> Any:
-        return LinkedList._of(self, _nested(self._flat(), self._batch_size))
+        values = _nested(self._flat(), self._batch_size)
+        # What was written at an index of no dims is one value.
+        return LinkedList._of(self, values) if self._batch_size else values
 
     def tolist(self, *, as_linked_list: bool = False, **kwargs: Any) -> Any:
         """The values in nested lists, one for each batch dim.
