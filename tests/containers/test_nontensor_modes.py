@@ -127,16 +127,17 @@ def test_a_value_is_no_leaf_of_a_pytree():
     assert pytree.tree_leaves(NonTensorData("a")) == []
 
 
-def test_the_structure_of_a_pytree_does_not_depend_on_values():
-    first, second = (
-        TensorDict(a=torch.ones(2), s=NonTensorData(value), batch_size=[2])
-        for value in (torch.zeros(3), "text")
-    )
-    assert pytree.tree_structure(first) == pytree.tree_structure(second)
-    total = pytree.tree_map(torch.add, first, second)
-    assert total["a"].tolist() == [2, 2]
-    with pytest.raises(ValueError, match="mismatch"):
-        pytree.tree_map(torch.add, first, TensorDict(a=torch.ones(2), s=MetaData(1)))
+def test_the_structure_of_a_pytree_holds_the_values():
+    def make(value: object) -> TensorDict:
+        return TensorDict(a=torch.ones(2), s=NonTensorData(value), batch_size=[2])
+
+    for value in ("text", torch.zeros(3), [1]):
+        first, second = make(value), make(value)
+        assert pytree.tree_structure(first) == pytree.tree_structure(second)
+        assert pytree.tree_map(torch.add, first, second)["a"].tolist() == [2, 2]
+    for other in (make("other"), make(torch.zeros(3)), TensorDict(a=torch.ones(2))):
+        with pytest.raises(ValueError, match="mismatch"):
+            pytree.tree_map(torch.add, make("text"), other)
 
 
 # Modes ----------------------------------------------------------------------------------

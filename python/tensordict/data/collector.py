@@ -77,7 +77,7 @@ class StreamCollector:
         ...     for i in range(5):
         ...         await queue.put(i)
         >>> async def main():
-        ...     async with StreamCollector({"number": count}, window_s=0.001) as streams:
+        ...     async with StreamCollector({"number": count}, window_s=60) as streams:
         ...         return [bucket["number"].tolist() async for bucket in streams]
         >>> asyncio.run(main())
         [[0, 1, 2, 3, 4]]

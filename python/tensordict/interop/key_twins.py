@@ -239,8 +239,10 @@ def _flatten(
     inplace: bool,
 ) -> None:
     out = nested if prefix else direct
-    joined = separator.join((*prefix, ""))
-    for key, value in list(td._entries().items()):
+    pairs = list(td._entries().items())
+    # What is no text is asked to join only where there is something to join.
+    joined = separator.join((*prefix, "")) if prefix and pairs else ""
+    for key, value in pairs:
         if is_leaf is None and not isinstance(value, CollectionProtocol):
             name = joined + key
             if name in out:
