@@ -239,11 +239,12 @@ def _flatten(
     inplace: bool,
 ) -> None:
     out = nested if prefix else direct
-    pairs = list(td._entries().items())
     # What is no text is asked to join only where there is something to join.
-    joined = separator.join((*prefix, "")) if prefix and pairs else ""
-    for key, value in pairs:
+    joined = None if prefix else ""
+    for key, value in list(td._entries().items()):
         if is_leaf is None and not isinstance(value, CollectionProtocol):
+            if joined is None:
+                joined = separator.join((*prefix, ""))
             name = joined + key
             if name in out:
                 raise KeyError(MSG_COLLIDE.format([name]))
@@ -255,6 +256,8 @@ def _flatten(
         else:
             leaf = is_leaf(type(value))
         if leaf:
+            if joined is None:
+                joined = separator.join((*prefix, ""))
             name = joined + key
             if name in out:
                 raise KeyError(MSG_COLLIDE.format([name]))
