@@ -131,4 +131,13 @@ CASES = [
         warned=True,
         message=False,
     ),
+    *cases(
+        "to",
+        """
+        r = td.to(TensorDict({}, [])); r.named_apply(lambda n, x: x + 1, inplace=True); td
+        td.lock_(); td.to(TensorDict({}, [])).is_locked
+        r = td.to(torch.float64); r.named_apply(lambda n, x: x + 1, inplace=True); td
+    """,
+        on="sub",
+    ),
 ]

@@ -536,6 +536,9 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Copy what the part shows, then move it. See ``TensorDict.to``.
 
+        With a collection to take device and dtype from, nothing is copied that stays as
+        it is.
+
         Raises:
             TypeError: ``inplace`` is true: a part does not own its leaves.
         """
@@ -547,9 +550,12 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             and torch.device(args[0]) == self.device
         ):
             return self._remember(self, "to", args, kwargs)
-        result = self.to_tensordict().to(*args, **kwargs)
-        if self.is_locked and args and isinstance(args[0], CollectionProtocol):
-            _rust.lock_tree(result)
+        if args and isinstance(args[0], CollectionProtocol):
+            result = self._shown().to(*args, **kwargs)
+            if self.is_locked:
+                _rust.lock_tree(result)
+        else:
+            result = self.to_tensordict().to(*args, **kwargs)
         return self._remember(result, "to", args, kwargs)
 
     def view(self, *shape: Any, **kwargs: Any) -> Self:

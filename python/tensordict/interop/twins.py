@@ -214,7 +214,7 @@ def split_leaves(
     special = (CollectionProtocol, UnbatchedTensor)
     is_method = isinstance(op, str)
     locked = lock and td._is_locked
-    pieces: list[dict[str, Any]] = [{} for _ in sizes]
+    split: dict[str, Any] = {}
     for key, value in list(td._tensordict.items()):
         if isinstance(value, special):
             if isinstance(value, CollectionProtocol):
@@ -226,15 +226,16 @@ def split_leaves(
             parts = getattr(value, op)(*args)
         else:
             parts = op(value, *args)
-        for entries, part in zip(pieces, parts, strict=True):
-            entries[key] = part
+        split[key] = parts
+    rows = list(zip(*split.values(), strict=True)) if split else [()] * len(sizes)
     cls = type(td)
     results = []
-    for size, entries in zip(sizes, pieces, strict=True):
+    for size, row in zip(sizes, rows, strict=True):
         if old_names is None and not isinstance(names, list):
             new_names = None
         else:
             new_names = _spliced_names(old_names, names, k, size)
+        entries = dict(zip(split, row, strict=True))
         results.append(new(cls, entries, size, device, new_names))
     if locked:
         for result in results:
