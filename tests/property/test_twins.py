@@ -651,6 +651,14 @@ def test_apply_nest(
     both("apply_nest", td, fn, tuple(others), *options, filter_empty, is_leaf, checked)
 
 
+def test_apply_nest_names_what_comes_after_an_entry_with_names():
+    td = TensorDict({"a": torch.ones(3)}, [3])
+    td._tensordict["n"] = TensorDict({}, [3], names=["x"])
+    td._tensordict["m"] = TensorDict({}, [3])
+    both("apply_nest", td, torch.neg)
+    assert td.apply(torch.neg)["m"].names == ["x"]
+
+
 @given(
     data=st.data(), as_dict=st.booleans(), chosen=st.none() | st.lists(keys, max_size=2)
 )

@@ -80,7 +80,7 @@ impl<'py> Apply<'py> {
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
         let state = State::of(imports, td)?;
-        let made = self.made_of(&state, names)?;
+        let mut made = self.made_of(&state, names)?;
         // Most results take the places of their leaves in a copy.
         let entries = ffi::copy_dict(&state.entries)?;
         let mut filling = Filling::new(&entries);
@@ -100,6 +100,7 @@ impl<'py> Apply<'py> {
                 match item {
                     Some(item) if must_be_checked => {
                         target.store(key, &item, &PyBool::new(py, false).to_owned())?;
+                        made.dim_names = container::dim_names(imports, &target.td)?;
                     }
                     Some(item) => entries.set_item(key, item)?,
                     None => {}
@@ -139,6 +140,8 @@ impl<'py> Apply<'py> {
             let result = self.result(td, &entries, &made)?;
             let target = target.insert(Target::new(imports, &result, Kind::Dense)?);
             target.store(key, &item, &PyBool::new(py, false).to_owned())?;
+            // It took those of the item, if it had none.
+            made.dim_names = container::dim_names(imports, &target.td)?;
         }
         for key in &gone {
             entries.del_item(key)?;
