@@ -554,4 +554,15 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "_get_sub_tensordict",
+        """
+        x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict(torch.tensor([False, True, False])); v['a'] = torch.ones(1, 1, dtype=torch.float64); x
+        x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict((..., torch.tensor([False, True, False]))); v.set('a', torch.ones(1, 1, dtype=torch.float64), inplace=True); x
+        x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict((None, torch.tensor([False, True, False]))); v.apply_(lambda t: t + 1.0); x
+        x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict(torch.tensor([1])); v['a'] = torch.ones(1, 1, dtype=torch.float64); x
+        x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict(torch.tensor([True, True, False])); v['a'] = torch.ones(2, 1); x
+    """,
+        on="none",
+    ),
 ]

@@ -19,7 +19,7 @@ from tensordict.common import (
 )
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
-from tensordict.indices import _WHOLE, refuse_outside
+from tensordict.indices import _WHOLE, fills, refuse_outside
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
@@ -114,6 +114,8 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         self._source_ndim = len(whole)
         # The dim of the source whose name each dim takes, -1 for none.
         self._source_dims = dims
+        # With masks, which in ``idx`` are positions: torch writes other values at a mask.
+        self._asked = idx
         self._batch_size = size
         self.idx = at if isinstance(at, tuple) else (at,)
         refuse_outside(whole, self.idx)
@@ -128,6 +130,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         view._source_dims = (*parent._source_dims, *range(parent._source_ndim, ndim))
         rest = child.batch_size[parent._source_ndim :]
         view._batch_size = torch.Size([*parent._batch_size, *rest])
+        view._asked = parent._asked
         view.idx = parent.idx
         return view
 
@@ -358,6 +361,12 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         elif isinstance(value, CollectionProtocol):
             raise not_a_value(key, present, value)
         else:
+            if (
+                isinstance(value, torch.Tensor)
+                and value.dtype != present.dtype
+                and fills(self._asked, value)
+            ):
+                value = value.to(present.dtype)
             present[self.idx] = value
             if not source._is_dense:
                 # The source is a part itself, and its entry may be a copy.
@@ -512,6 +521,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         copy._source_ndim = self._source_ndim
         copy._source_dims = self._source_dims
         copy._batch_size = self._batch_size
+        copy._asked = self._asked
         copy.idx = self.idx
         return copy
 
