@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tensordict import TensorDict, lazy_stack
+from tensordict import TensorDict, lazy_stack, to_safetensors
 from tensordict.storage import seal, verify
 from tensordict.storage.future import TensorDictFuture
 
@@ -218,6 +218,15 @@ def test_a_pipe_is_not_waited_for(name, tmp_path):
             verify(tmp_path / "x")
     else:
         assert outcomes(tmp_path / "x")[name] == "damaged"
+
+
+def test_a_pipe_in_the_place_of_a_shard_is_not_waited_for(tmp_path):
+    to_safetensors(make(), tmp_path / "x.safetensors", shards=2)
+    shard = next(path for path in tmp_path.iterdir() if path.suffix == ".safetensors")
+    shard.unlink()
+    os.mkfifo(shard)
+    with pytest.raises(OSError, match=shard.name):
+        verify(tmp_path / "x.safetensors.index.json")
 
 
 def test_each_save_has_a_generation_of_its_own(tmp_path):

@@ -29,7 +29,8 @@ def _in_line(td: Any, operand: Any, is_complete: bool = False) -> Any:
 def foreach(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> Any:
     """A container of the leaves that ``op(leaves, *operands)`` gives.
 
-    It keeps names and, where there are leaves, the lock. None where ``op`` was not called because of an operand.
+    It keeps names and, where there are leaves, the lock. None where ``op`` was not
+    called because of an operand.
     """
     lists = []
     for operand in operands:

@@ -242,14 +242,6 @@ def _flatten(
     # What is no text is asked to join only where there is something to join.
     joined = None if prefix else ""
     for key, value in list(td._entries().items()):
-        if is_leaf is None and not isinstance(value, CollectionProtocol):
-            if joined is None:
-                joined = separator.join((*prefix, ""))
-            name = joined + key
-            if name in out:
-                raise KeyError(MSG_COLLIDE.format([name]))
-            out[name] = value
-            continue
         collection = isinstance(value, CollectionProtocol)
         if is_leaf is None:
             leaf = not collection or value._is_non_tensor

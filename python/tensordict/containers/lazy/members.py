@@ -434,15 +434,6 @@ class MembersOps(CollectionProtocol):
         for member, item in zip(members, items, strict=True):
             member._set_path((key,), item, False, non_blocking, True, force)
 
-    def data_ptr(self, *, storage: bool = False) -> Any:
-        """The addresses of each member's leaves, under its position in the stack."""
-        pointers = {
-            str(place): member.data_ptr(storage=storage)
-            for place, member in enumerate(self.tensordicts)
-        }
-        device = torch.device("cpu")
-        return _rust.new(self._plain_type, pointers, torch.Size([]), device, None)
-
     def _set_in_some(
         self, path: Any, value: Any, non_blocking: bool, validated: bool, force: bool
     ) -> None:

@@ -694,7 +694,7 @@ def _stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
         if dim not in (0, -1):
             message = MSG_NEGATIVE_DIM.format(dim) if dim < 0 else MSG_STACK_DIM
             raise RuntimeError(message.format(dim, size))
-        return NonTensorStack._of_cells(list(items), torch.Size([len(items)]))
+        return NonTensorStack._of_cells(list(items), size)
     members: list[Any] = []
     for item in items:
         if not isinstance(item, NonTensorOps):

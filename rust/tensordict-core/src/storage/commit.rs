@@ -34,7 +34,7 @@ use super::plan::{FileContent, Plan, PlannedLevel};
 use super::read::{Leaf, map_leaves};
 use super::replace::replace_file;
 use super::sums::{SUMS_FILE, Sums, modified_ns};
-use super::work::{WorkArea, is_area, sweep_area};
+use super::work::{WorkArea, is_area, is_changed_by_others, sweep_area};
 use super::write::{Place, sync, write};
 use super::{METADATA_FILE, StorageError, StorageResult, VALUE_NOTES_FILE};
 
@@ -447,12 +447,7 @@ fn replace(job: &Job<'_>, plan: &Plan, work: &WorkArea<'_>, target: &Path) -> St
             }
         };
         match done {
-            Err(StorageError::Io { source, .. })
-                if !is_last
-                    && matches!(
-                        source.kind(),
-                        io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound
-                    ) => {}
+            Err(StorageError::Io { source, .. }) if !is_last && is_changed_by_others(&source) => {}
             Err(error) => return Err(error),
             Ok(Replaced::Done) => return Ok(false),
             // Somebody put files into the target just before the exchange: they go back, and

@@ -640,7 +640,7 @@ pub(crate) fn verify_shards(index: &Path, threads: usize) -> StorageResult<(Repo
     let mut report = empty_report();
     let paths: Vec<PathBuf> = read_index(index)?.0.into_keys().collect();
     // All are opened before any is read: those of a save that is replaced are deleted.
-    let files: Vec<io::Result<File>> = paths.iter().map(File::open).collect();
+    let files: Vec<io::Result<File>> = paths.iter().map(|path| open_to_read(path)).collect();
     let mut lacks_files = false;
     for (path, file) in paths.iter().zip(files) {
         match file {

@@ -89,14 +89,7 @@ impl<'i> WorkArea<'i> {
             _ => {}
         }
         match disk.make_directory(&owned) {
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound
-                ) =>
-            {
-                return Ok(None);
-            }
+            Err(error) if is_changed_by_others(&error) => return Ok(None),
             made => made?,
         }
         let lock = match disk.open_directory(&owned) {
@@ -107,10 +100,7 @@ impl<'i> WorkArea<'i> {
             }
             Ok(lock) => File::from(lock),
         };
-        // Only a sweep can hold the lock. On a file system without locks the process decides.
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
-            || !owned.is_dir()
-        {
+        if is_held_by_sweep(&lock) || !owned.is_dir() {
             return Ok(None);
         }
         Ok(Some(Self {
@@ -184,14 +174,7 @@ impl<'i> NewFile<'i> {
         let path = owned_path(area);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let file = match disk.open(&path, flags) {
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound
-                ) =>
-            {
-                return Ok(None);
-            }
+            Err(error) if is_changed_by_others(&error) => return Ok(None),
             opened => opened?,
         };
         let new = Self {
@@ -201,10 +184,7 @@ impl<'i> NewFile<'i> {
             file,
             is_in_place: false,
         };
-        // Only a sweep can hold the lock. On a file system without locks the process decides.
-        let is_swept = flock(&new.file, FlockOperation::NonBlockingLockExclusive)
-            == Err(Errno::WOULDBLOCK)
-            || new.file.metadata()?.nlink() == 0;
+        let is_swept = is_held_by_sweep(&new.file) || new.file.metadata()?.nlink() == 0;
         Ok((!is_swept).then_some(new))
     }
 
@@ -232,6 +212,20 @@ impl Drop for NewFile<'_> {
         }
         let _ = self.disk.remove_directory(&self.area);
     }
+}
+
+/// Whether other processes made or removed what a name stands for, just now.
+pub(crate) fn is_changed_by_others(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound
+    )
+}
+
+/// Locks what this process made; whether a sweep was first. Nobody else takes the lock. On a file
+/// system without locks the process in the name decides.
+fn is_held_by_sweep(made: &File) -> bool {
+    flock(made, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
 }
 
 /// Deletes the work directories whose owner is gone, and the area itself where nothing is left in it.

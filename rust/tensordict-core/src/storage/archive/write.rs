@@ -674,22 +674,34 @@ const CRC32_OFFSET: usize = 14;
 fn local_header(record: &Record, date: (u16, u16), out: &mut Vec<u8>) {
     let extra_bytes = usize::from(record.pad) + SIZES_BYTES;
     put32(LOCAL_SIGNATURE, out);
-    put16(record.method.version(), out);
-    put16(flags(record), out);
-    put16(record.method.number(), out);
-    put16(date.0, out);
-    put16(date.1, out);
-    put32(record.crc32, out);
-    put32(SEE_SIZES, out);
-    put32(SEE_SIZES, out);
-    put16(short(record.name.len()), out);
-    put16(short(extra_bytes), out);
+    put_fields(record, date, (SEE_SIZES, SEE_SIZES), extra_bytes, out);
     out.extend(record.name.as_bytes());
     put_pad(record.pad, out);
     put16(SIZES_ID, out);
     put16(16, out);
     put64(record.length, out);
     put64(record.packed, out);
+}
+
+/// What a local header and a record of the directory have in common: `sizes` are those of the packed
+/// bytes and of the bytes.
+fn put_fields(
+    record: &Record,
+    date: (u16, u16),
+    sizes: (u32, u32),
+    extra_bytes: usize,
+    out: &mut Vec<u8>,
+) {
+    put16(record.method.version(), out);
+    put16(flags(record), out);
+    put16(record.method.number(), out);
+    put16(date.0, out);
+    put16(date.1, out);
+    put32(record.crc32, out);
+    put32(sizes.0, out);
+    put32(sizes.1, out);
+    put16(short(record.name.len()), out);
+    put16(short(extra_bytes), out);
 }
 
 fn short(length: usize) -> u16 {
@@ -715,16 +727,7 @@ fn central_record(record: &Record, date: (u16, u16), out: &mut Vec<u8>) {
     put32(CENTRAL_SIGNATURE, out);
     // Made by: Unix.
     put16(record.method.version() | 3 << 8, out);
-    put16(record.method.version(), out);
-    put16(flags(record), out);
-    put16(record.method.number(), out);
-    put16(date.0, out);
-    put16(date.1, out);
-    put32(record.crc32, out);
-    put32(packed, out);
-    put32(length, out);
-    put16(short(record.name.len()), out);
-    put16(short(extra_bytes), out);
+    put_fields(record, date, (packed, length), extra_bytes, out);
     // No comment, the first disk, no attributes but those of Unix: -rw-r--r--.
     put16(0, out);
     put16(0, out);
