@@ -35,7 +35,7 @@ from tensordict.ops.shape import ShapeOps
 from tensordict.ops.storing import StoringOps
 from tensordict.ops.torch_dispatch import TorchDispatchOps
 
-__all__ = ["TensorCollection", "TensorDictBase"]
+__all__ = ["TensorCollection", "TensorDictBase", "gather"]
 
 _OF_ITS_CLASS = frozenset(
     {
@@ -52,14 +52,14 @@ _OF_ITS_CLASS = frozenset(
 """What a class dictionary says of the class itself."""
 
 
-def _gather(cls: type) -> None:
-    """Put what ``cls`` inherits into its own dictionary; nothing is found elsewhere.
+def gather(cls: type, until: type = object) -> None:
+    """Put what ``cls`` inherits from its bases before ``until`` into its own dictionary.
 
     A compiled function checks before each call that no class before the one in which a
     method was found has got it since. With a class per topic those are some thirty
     checks for each method that it calls.
     """
-    for base in cls.__mro__[1:-1]:
+    for base in cls.__mro__[1 : cls.__mro__.index(until)]:
         for name, value in vars(base).items():
             if name not in _OF_ITS_CLASS and name not in vars(cls):
                 setattr(cls, name, value)
@@ -99,7 +99,7 @@ class TensorCollection(
         super().__init__()
 
 
-_gather(TensorCollection)
+gather(TensorCollection)
 
 
 class TensorDictBase(  # type: ignore[misc]

@@ -4,8 +4,17 @@ A tensorclass is declared as a dataclass is, and does all that a ``TensorDict`` 
 It holds a container with an entry per field that is set, and implements the protocol of
 containers over it, so that it has their whole vocabulary by inheritance.
 
-- ``base``: the container, and how attributes are read and written;
-- ``delegation``: the vocabulary, which is that of the container inside;
+The base class, ``base``, has the options and is put together of
+
+- ``access``: fields as attributes and entries;
+- ``making``: instances around containers;
+- ``inner``: the protocol, over the container inside;
+- ``methods``: the public methods that differ from that container's;
+- ``files``: what a save holds of a class;
+- ``delegation``: all other methods, which are those of the container inside.
+
+What stands beside it:
+
 - ``fields``: what a class body declares, and the ``__init__`` made of it;
 - ``casting``: what ``autocast`` makes of values;
 - ``attributes``: :class:`TensorAttrs`, the leaves of ``td.attrs()``;

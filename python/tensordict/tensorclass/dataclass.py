@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict.checks import is_tensorclass
 from tensordict.tensorclass.decorator import tensorclass
+from tensordict.tensorclass.fields import declared_again
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,12 +99,7 @@ def _class_of(cls: Any, inplace: bool, options: dict[str, bool]) -> Any:
         field.name: field.type for field in dataclasses.fields(cls)
     }
     for field in dataclasses.fields(cls):
-        declared = dataclasses.field(init=field.init, kw_only=field.kw_only)
-        declared.default, declared.default_factory = (
-            field.default,
-            field.default_factory,
-        )
-        namespace[field.name] = declared
+        namespace[field.name] = declared_again(field)
     for member in ("__dataclass_fields__", "__dataclass_params__", "__init__"):
         namespace.pop(member, None)
     make: Any = tensorclass

@@ -17,7 +17,7 @@ from tensordict.interop.pytree import register_tensorclass
 from tensordict.protocol import CollectionProtocol
 from tensordict.tensorclass.reserved import RESERVED
 
-__all__ = ["OPTIONS", "prepare", "resolved_annotation"]
+__all__ = ["OPTIONS", "declared_again", "prepare", "resolved_annotation"]
 
 OPTIONS = (
     "autocast",
@@ -128,15 +128,17 @@ def _forget_preparation(cls: Any, own: dict[str, Any]) -> None:
         elif not (cls.__dataclass_params__.init or hasattr(own_init, "__signature__")):
             cls.__init__ = own_init
     for name in own:
-        field = prepared[name]
-        declared = dataclasses.field(
-            init=field.init, kw_only=field.kw_only, metadata=field.metadata
-        )
-        declared.default, declared.default_factory = (
-            field.default,
-            field.default_factory,
-        )
-        setattr(cls, name, declared)
+        setattr(cls, name, declared_again(prepared[name]))
+
+
+def declared_again(field: dataclasses.Field[Any]) -> Any:
+    """What a class body says for a field like ``field``."""
+    declared = dataclasses.field(
+        init=field.init, kw_only=field.kw_only, metadata=field.metadata
+    )
+    declared.default = field.default
+    declared.default_factory = field.default_factory
+    return declared
 
 
 def _pass_over_generated(cls: Any) -> None:

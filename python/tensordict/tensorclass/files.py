@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 import pickle
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from tensordict.storage import registry
+from tensordict.storage.registry import type_text
+from tensordict.tensorclass.methods import MethodsOfClass
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tensordict.storage.paths import SavedPath
 
-__all__ = ["load_class", "plan_class"]
+__all__ = ["FilesOfClass"]
 
 _INNER = "_tensordict"
 _OTHER = "other.pickle"
@@ -28,26 +31,64 @@ MSG_PICKLE = (
 )
 
 
-def plan_class(tc: Any, plan: Any, level: int) -> None:
-    """Add a tensorclass to a level of a plan: its class, and the container inside."""
-    ((_, child_level, inner),) = plan.add_entries(level, {_INNER: tc._tensordict})
-    inner._save_plan(plan, child_level)
-    fields = {"_type": registry.type_text(type(tc))}
-    plan.close_level_as(level, json.dumps(fields))
+class FilesOfClass(MethodsOfClass):
+    """What a save holds of a tensorclass, and what is made of it when it is read."""
 
+    def _save_plan(self, plan: Any, level: int) -> None:
+        ((_, child_level, inner),) = plan.add_entries(level, {_INNER: self._tensordict})
+        inner._save_plan(plan, child_level)
+        fields = {"_type": type_text(type(self))}
+        plan.close_level_as(level, json.dumps(fields))
 
-def load_class(cls: Any, path: SavedPath, options: Any) -> Any:
-    """Make the tensorclass that a directory holds.
+    def _saved(self, leaves: Iterator[Any], directory: Any, inplace: bool) -> Self:
+        child = None if directory is None else directory.child(_INNER)
+        saved = self._tensordict._saved(leaves, child, inplace)
+        return self if saved is self._tensordict else self._wrap(saved)
 
-    Raises:
-        ValueError: it holds entries that are no fields of the class.
-    """
-    from tensordict.storage.tree import load_directory
+    @classmethod
+    def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
+        from tensordict.storage.tree import load_directory
 
-    further = json.loads((path / "meta.json").read_text(encoding="utf-8"))
-    further.pop("_type", None)
-    further.update(_pickled(path / _OTHER, options.allow_pickle))
-    return cls._from_tensordict(load_directory(path / _INNER, options), further)
+        further = json.loads((directory / "meta.json").read_text(encoding="utf-8"))
+        further.pop("_type", None)
+        further.update(_pickled(directory / _OTHER, options.allow_pickle))
+        return cls._from_tensordict(
+            load_directory(directory / _INNER, options), further
+        )
+
+    def _take_loaded(self, loaded: Any) -> Any:
+        if type(loaded) is not type(self):
+            return loaded
+        taken = self._tensordict._take_loaded(loaded._tensordict)
+        return self if taken is self._tensordict else self._wrap(taken)
+
+    def _describe(self, rows: Iterator[Any]) -> Any:
+        return {**self._tensordict._describe(rows), "cls": type(self)}
+
+    def _described_child(self, name: str) -> Any:
+        return self._tensordict._described_child(name)
+
+    @classmethod
+    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+        return cls._from_tensordict(source.inner(level, path))
+
+    def _put_leaves(self, leaves: Iterator[Any]) -> None:
+        self._tensordict._put_leaves(leaves)
+
+    def _consolidated_home(self) -> Any:
+        return self._tensordict
+
+    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        level: dict[str, Any] = self._tensordict._to_level(writer, path)
+        keys = level.pop("keys")
+        return {**level, "class": type_text(type(self)), "keys": keys}
+
+    @classmethod
+    def _from_level(
+        cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
+    ) -> Any:
+        level = {name: value for name, value in level.items() if name != "class"}
+        return cls._from_tensordict(reader.container(level, path, is_part))
 
 
 def _pickled(path: SavedPath, allow_pickle: bool | None) -> dict[str, Any]:

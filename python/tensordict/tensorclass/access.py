@@ -1,0 +1,309 @@
+"""Fields as attributes and entries: how they are read, written and removed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast, overload
+
+import numpy as np
+import torch
+
+from tensordict import _rust
+from tensordict.collection import TensorCollection
+from tensordict.common import MSG_LOCKED
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.tensorclass.casting import cast_field
+
+if TYPE_CHECKING:
+    from tensordict.protocol import BatchIndex
+
+__all__ = ["FieldAccess"]
+
+MSG_NO_FIELD = "Cannot set the attribute {!r}: {} has no such field. Its fields are {}."
+MSG_NO_ATTRIBUTE = "{!r} object has no attribute or field {!r}. Its fields are {}."
+MSG_INDEX = (
+    "Invalid indexing arguments: {!r}. A tensorclass is indexed along its batch "
+    "dimensions; to {}."
+)
+MSG_ASSIGN = (
+    "__setitem__ only supports tensorclasses, tensordicts, numeric scalars and tensors. "
+    "Got {}"
+)
+MSG_OTHER_CLASS = (
+    "__setitem__ is only allowed for same-class or compatible class (i.e. same members) "
+    "assignment"
+)
+MSG_READ = "read a field, use the attribute or get({!r})"
+MSG_WRITE = "write a field, use the attribute or set({!r}, value)"
+MSG_BOOL = (
+    "Converting a tensorclass to boolean value is not permitted. Use len(tc.keys()) to "
+    "test for keys, tc.is_empty() to test for leaves, or (a == b).all() / .any() to "
+    "reduce a comparison."
+)
+
+
+class FieldAccess(TensorCollection):
+    """What a class knows of its fields, and what is done with one of them."""
+
+    _is_dense: ClassVar[bool] = False
+    _is_tensorclass: ClassVar[bool] = True
+
+    _autocast: ClassVar[bool] = False
+    _nocast: ClassVar[bool] = False
+    _frozen: ClassVar[bool] = False
+    _tensor_only: ClassVar[bool] = False
+    _shadow: ClassVar[bool] = False
+    _skip_post_init_on_rebuild: ClassVar[bool] = False
+    _cast_filter: ClassVar[Any] = None
+
+    __expected_keys__: ClassVar[set[str]] = set()
+    _ordered_fields: ClassVar[tuple[str, ...]] = ()
+    _type_hints: ClassVar[dict[str, Any]] = {}
+    _scalar_fields: ClassVar[dict[str, tuple[type, ...]]] = {}
+    _tensorclass_fields: ClassVar[dict[str, Any]] = {}
+    _plain_fields: ClassVar[frozenset[str]] = frozenset()
+
+    if TYPE_CHECKING:
+        # Neither is a field, so neither can be annotated as an attribute.
+        @property
+        def _tensordict(self) -> Any: ...
+        @_tensordict.setter
+        def _tensordict(self, value: Any) -> None: ...
+        @property
+        def _is_initialized(self) -> bool: ...
+
+        def _index(self, index: Any) -> Any: ...
+
+    # Attributes ------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _rust.set_field(self, name, value)
+
+    _rust.write_natively(__setattr__)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """An attribute that is not found the usual way: its error says so.
+
+            Called by name, as classes that extend it do, it reads any attribute.
+            """
+            if name in type(self).__expected_keys__ or hasattr(type(self), name):
+                return object.__getattribute__(self, name)
+            cls, fields = type(self).__name__, sorted(self._field_names())
+            raise AttributeError(MSG_NO_ATTRIBUTE.format(cls, name, fields))
+
+    def __delattr__(self, name: str) -> None:
+        if type(self)._frozen and self._is_initialized:
+            msg = f"cannot delete field {name!r}"
+            raise dataclasses.FrozenInstanceError(msg)
+        if name in type(self).__expected_keys__:
+            self._set_attribute(name, None)
+        else:
+            object.__delattr__(self, name)
+
+    @classmethod
+    def _field_names(cls) -> list[str]:
+        return list(cls._ordered_fields)
+
+    def _no_such_field(self, name: str) -> AttributeError:
+        fields = sorted(self._field_names())
+        msg = MSG_NO_FIELD.format(name, type(self).__name__, fields)
+        return AttributeError(msg)
+
+    def _set_attribute(self, name: str, value: Any) -> None:
+        """Set a field that asks for more than storing, or another attribute."""
+        cls = type(self)
+        if cls._frozen and self._is_initialized and not name.startswith("_"):
+            msg = f"cannot assign to field {name!r}"
+            raise dataclasses.FrozenInstanceError(msg)
+        if name in cls.__expected_keys__:
+            if self._tensordict.is_locked:
+                raise RuntimeError(MSG_LOCKED)
+            if value is None:
+                inner = self._tensordict
+                if inner._get_entry(name, NO_DEFAULT) is not NO_DEFAULT:
+                    inner.del_(name)
+            else:
+                self._set_field_entry(name, value)
+        elif hasattr(cls, name):
+            object.__setattr__(self, name, value)
+        else:
+            raise self._no_such_field(name)
+
+    def _set_field_entry(self, name: str, value: Any) -> None:
+        """Store a value in a field, in the form that the options of the class ask for."""
+        inner = self._tensordict
+        value, is_tensor = self._as_entry(name, value)
+        if is_tensor:
+            _rust.set_entry(inner, name, value)
+        else:
+            inner.set_non_tensor(name, value)
+
+    def _as_entry(self, name: str, value: Any) -> tuple[Any, bool]:
+        """What is stored of a value, and whether as a tensor or a collection."""
+        cls = type(self)
+        if cls._autocast:
+            value, is_settled = cast_field(self, name, value)
+            if is_settled:
+                return value, isinstance(value, (torch.Tensor, CollectionProtocol))
+        if cls._tensor_only or isinstance(value, (torch.Tensor, CollectionProtocol)):
+            return value, True
+        if isinstance(value, (bool, int, float, complex)):
+            scalars = cls._scalar_fields.get(name)
+            stays = scalars is not None and isinstance(value, scalars)
+            in_batch = bool(self._tensordict.batch_size)
+            return value, not (cls._nocast or (stays and in_batch))
+        if isinstance(value, np.ndarray):
+            return value, not cls._nocast
+        return value, isinstance(value, list) and not cls._autocast
+
+    def _read_field(self, name: str) -> Any:
+        """The entry of a field; where only some members of a stack have it, a list."""
+        inner = self._tensordict
+        value = inner.get(name)
+        if value is None:
+            members = [member for member, _ in inner._member_operands(()) or ()]
+            if any(name in member._entries() for member in members):
+                return [member.get(name) for member in members]
+        return value
+
+    @classmethod
+    def _value_of_entry(cls, value: Any) -> Any:
+        """What a field gives for its entry: of a non-tensor entry what it holds."""
+        if cls._tensor_only or not getattr(value, "_is_non_tensor", False):
+            return value
+        return value._value()
+
+    def _freeze(self) -> None:
+        object.__setattr__(self, "_is_initialized", True)
+        self._tensordict.lock_()
+
+    def _thaw(self) -> None:
+        """Let ``__init__`` and ``__post_init__`` set fields of a frozen class."""
+        object.__setattr__(self, "_is_initialized", False)
+
+    @classmethod
+    def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
+        """The fields of the class: those of :func:`dataclasses.fields`."""
+        return dataclasses.fields(cast("Any", cls))
+
+    def _check_field(self, name: str) -> None:
+        if name not in type(self).__expected_keys__:
+            raise self._no_such_field(name)
+
+    def _check_path(self, key: Any) -> None:
+        path = _rust.unravel_key_to_tuple(key)
+        if path and not self.is_locked:
+            self._check_field(path[0])
+
+    # Items and entries -----------------------------------------------------------------
+
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> NoReturn: ...
+    @overload
+    def __getitem__(self, index: BatchIndex) -> Self: ...
+    @overload
+    def __getitem__(self, index: Any) -> Any: ...
+    def __getitem__(self, index: Any) -> Any:
+        """The instance of the fields indexed along the batch dims.
+
+        Raises:
+            ValueError: the index is a key: fields are attributes.
+        """
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
+        ):
+            hint = MSG_READ.format(index)
+            raise ValueError(MSG_INDEX.format(index, hint))
+        return self._index(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write into the fields at an index.
+
+        Raises:
+            ValueError: the index is a key: fields are attributes.
+        """
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
+        ):
+            hint = MSG_WRITE.format(index)
+            raise ValueError(MSG_INDEX.format(index, hint))
+        self._tensordict[index] = self._assignable(value)
+
+    def _assignable(self, value: Any) -> Any:
+        """What can be written at an index: a number, a tensor or entries that fit.
+
+        Raises:
+            ValueError: it is something else, or a tensorclass with other fields.
+        """
+        if isinstance(value, FieldAccess):
+            same = type(value).__expected_keys__ == type(self).__expected_keys__
+            if not (same or isinstance(value, type(self))):
+                raise ValueError(MSG_OTHER_CLASS)
+            return value._tensordict
+        allowed = (
+            torch.Tensor,
+            CollectionProtocol,
+            bool,
+            int,
+            float,
+            complex,
+            np.number,
+        )
+        if not isinstance(value, allowed):
+            raise ValueError(MSG_ASSIGN.format(type(value)))
+        return value
+
+    def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+        """The value at a nested key, or a default; of a field as the attribute gives it."""
+        if isinstance(key, str) and key in type(self).__expected_keys__:
+            # A field that is not set is None, whatever the default.
+            args, kwargs = (None,), {**kwargs}
+            kwargs.pop("default", None)
+            if not kwargs:
+                return _rust.get_field(key, self)
+        return self._value_of_entry(self._tensordict.get(key, *args, **kwargs))
+
+    def __bool__(self) -> NoReturn:
+        raise RuntimeError(MSG_BOOL)
+
+    def __contains__(self, item: Any) -> bool:
+        """Whether a part along the first batch dim is ``item``, or equals it.
+
+        Raises:
+            RuntimeError: a comparison has a truth value per element.
+        """
+        return any(part is item or part == item for part in self)
+
+    def __delitem__(self, index: Any) -> NoReturn:
+        """Refuse: fields are attributes, and deleted as such."""
+        msg = "__delitem__"
+        raise AttributeError(msg)
+
+    def setdefault(self, key: Any, default: Any, inplace: bool = False) -> Any:
+        """The entry at a nested key, which is set to ``default`` where there is none."""
+        super().setdefault(key, default, inplace)
+        return _rust.get(self, key)
+
+    def set_non_tensor(self, key: Any, value: Any) -> Self:
+        """Store a value of any type in a field, whatever the options of the class.
+
+        Raises:
+            AttributeError: the key does not begin with a field.
+        """
+        self._check_path(key)
+        self._tensordict.set_non_tensor(key, value)
+        return self
+
+    def entry_class(self, key: Any) -> type:
+        """The type of the entry at a nested key. See :meth:`TensorDict.entry_class`."""
+        return type(self._tensordict.get(key))
+
+    def del_(self, key: Any) -> Self:
+        """Remove an entry at a nested key; a field that is not set stays so."""
+        if not (isinstance(key, str) and key in type(self).__expected_keys__):
+            return super().del_(key)
+        if self._tensordict._get_entry(key, NO_DEFAULT) is not NO_DEFAULT:
+            self._tensordict.del_(key)
+        return self

@@ -1,0 +1,254 @@
+"""The protocol of containers, over the container that holds the fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from tensordict import _rust
+from tensordict.common import MSG_LOCKED
+from tensordict.ops.display import DisplayOps, describe_fields
+from tensordict.tensorclass.delegation import inside
+from tensordict.tensorclass.making import Making
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["OverContainer"]
+
+
+def _forwarded(name: str, *, is_settable: bool = True) -> Any:
+    """The attribute ``name`` of the container inside."""
+
+    def read(self: Any) -> Any:
+        return getattr(self._tensordict, name)
+
+    def write(self: Any, value: Any) -> None:
+        setattr(self._tensordict, name, value)
+
+    return property(read, write if is_settable else None)
+
+
+class OverContainer(Making):
+    """What :class:`CollectionProtocol` asks for, done by the container inside."""
+
+    _batch_size = _forwarded("_batch_size")
+    _device = _forwarded("_device")
+    _td_dim_names = _forwarded("_td_dim_names")
+    _is_memmap = _forwarded("_is_memmap")
+    _is_shared = _forwarded("_is_shared")
+    _memmap_prefix = _forwarded("_memmap_prefix")
+    _is_locked = _forwarded("_is_locked", is_settable=False)
+    _lock_parents_weakrefs = _forwarded("_lock_parents_weakrefs", is_settable=False)
+
+    # Entries ---------------------------------------------------------------------------
+
+    def _entries(self) -> dict[str, Any]:
+        return self._tensordict._entries()
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        return self._tensordict._get_entry(key, default)
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        self._check_field(key)
+        self._tensordict._set_entry(key, value)
+
+    def _del_entry(self, key: str) -> None:
+        self._tensordict._del_entry(key)
+
+    def _make_child(self) -> Any:
+        return self._tensordict._make_child()
+
+    def _with_entries(self, entries: dict[str, Any]) -> Any:
+        inner = self._tensordict
+        if inner._is_dense:
+            made = _rust.new(
+                type(inner),
+                entries,
+                inner._batch_size,
+                inner._device,
+                inner._td_dim_names,
+            )
+        else:
+            made = inner._with_entries(entries)
+        return self._from_tensordict(made)
+
+    def _writes_through(self) -> bool:
+        return self._tensordict._writes_through()
+
+    def _containers(self, out: list[Any]) -> None:
+        _rust.containers(self._tensordict, out)
+
+    def _children(self) -> list[Any]:
+        return self._tensordict._children()
+
+    def _sample_entries(self) -> dict[str, Any]:
+        return self._tensordict._sample_entries()
+
+    def _sample_entry(self, key: str) -> Any:
+        return self._tensordict._sample_entry(key)
+
+    def _update_parts(self, source: Any) -> list[Any] | None:
+        return self._tensordict._update_parts(inside(source))
+
+    def _member_operands(self, operands: Any) -> Any:
+        return self._tensordict._member_operands(operands)
+
+    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
+        return self._tensordict._align_leaves(inside(other), out, is_complete)
+
+    def _leaf_batch_dims(self, out: list[int]) -> None:
+        self._tensordict._leaf_batch_dims(out)
+
+    def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
+        return self._tensordict._spread(operand)
+
+    def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
+        self._tensordict._write_at(key, target, index, value)
+
+    # Walks and what they rebuild -------------------------------------------------------
+
+    def _map_leaves(self, *args: Any) -> Self:
+        return self._wrap(_rust.map_leaves(self._tensordict, *args))
+
+    def _split_leaves(self, *args: Any) -> list[Self]:
+        return [
+            self._wrap(part) for part in _rust.split_leaves(self._tensordict, *args)
+        ]
+
+    def _leaves(self, out: list[Any]) -> None:
+        _rust.leaves(self._tensordict, out)
+
+    def _taken(self, values: Any) -> list[Any]:
+        """As many of ``values``, the iterator of a walk above, as there are leaves."""
+        iterator = iter(values)
+        return [next(iterator) for _ in _rust.leaves(self._tensordict)]
+
+    def _rebuild(self, values: Any, lock: bool) -> Self:
+        leaves = self._taken(values)
+        return self._wrap(_rust.rebuild(self._tensordict, leaves, True, lock))
+
+    def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Self:
+        leaves = self._taken(values)
+        return self._wrap(_rust.rebuild_as(self._tensordict, leaves, cls, size))
+
+    def _clone_structure(self) -> Self:
+        return self._wrap(_rust.clone_structure(self._tensordict))
+
+    def _index(self, index: Any) -> Any:
+        return self._wrap(self._tensordict._get_index(index))
+
+    def _write_index(self, index: Any, value: Any) -> None:
+        self._tensordict._write_index(index, value)
+
+    # Joining ---------------------------------------------------------------------------
+
+    def _joined(self, tds: Any, joined: Any) -> Any:
+        """What joining gives: of this class, unless there are other classes among them."""
+        same = all(
+            isinstance(td, type(self)) or not isinstance(td, Making) for td in tds
+        )
+        return self._from_tensordict(joined) if same else joined
+
+    def _stack_all(self, tds: Any, dim: int) -> Any:
+        return self._joined(tds, _rust.stack([inside(td) for td in tds], dim))
+
+    def _cat_all(self, tds: Any, dim: int) -> Any:
+        return self._joined(tds, _rust.cat([inside(td) for td in tds], dim))
+
+    def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
+        if any(type(member) is not type(self) for member in members):
+            return super()._stack_lazily(members, dim, name)
+        inner = [member._tensordict for member in members]
+        return self._wrap(inner[0]._stack_lazily(inner, dim, name))
+
+    def _as_dense(self) -> Any:
+        return self._tensordict._as_dense()
+
+    def _as_plain(self) -> Any:
+        return self._clone_structure()
+
+    @property
+    def stack_dim(self) -> int:
+        """The dim of a lazy stack along which its members lie."""
+        return self._tensordict.stack_dim
+
+    @property
+    def tensordicts(self) -> list[Any]:
+        """The members of a lazy stack, as plain collections."""
+        return self._tensordict.tensordicts
+
+    # Views, locks and writes -----------------------------------------------------------
+
+    def _get_sub_tensordict(self, idx: Any) -> Any:
+        return self._wrap(self._tensordict._get_sub_tensordict(idx))
+
+    def _lock_tree(self, parents: tuple[Any, ...]) -> None:
+        _rust.lock_tree(self._tensordict, parents)
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        self._tensordict._store_leaves(values)
+
+    def _hang(self, key: str, value: Any) -> None:
+        self._check_field(key)
+        self._tensordict._hang(key, value)
+
+    def _set_path(
+        self,
+        path: tuple[str, ...],
+        value: Any,
+        inplace: bool | None,
+        non_blocking: bool,
+        validated: bool,
+        ignore_lock: bool,
+    ) -> None:
+        inner = self._tensordict
+        if inplace is not None:
+            if inner.is_locked and inplace is False and not ignore_lock:
+                raise RuntimeError(MSG_LOCKED)
+            self._check_field(path[0])
+        if len(path) == 1 and not validated and inplace is False:
+            if value is None:
+                self._set_attribute(path[0], None)
+                return
+            value, is_tensor = self._as_entry(path[0], value)
+            if not is_tensor:
+                inner.set_non_tensor(path[0], value)
+                return
+        _rust.set_entry(
+            inner, path, value, inplace, non_blocking, validated, ignore_lock
+        )
+
+    def _apply_nest(self, fn: Any, *others: Any, **kwargs: Any) -> Any:
+        others = tuple(inside(other) for other in others)
+        kwargs["out"] = inside(kwargs.get("out"))
+        result = self._tensordict._apply_nest(fn, *others, **kwargs)
+        if result is self._tensordict:
+            return self
+        return None if result is None else self._from_tensordict(result)
+
+    def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
+        inner = self._tensordict._refined(names, is_fresh)
+        return self if inner is self._tensordict else self._wrap(inner)
+
+    def _resize_batch(self, size: torch.Size) -> None:
+        self._tensordict._resize_batch(size)
+
+    def _replace_content(self, result: Any) -> Self:
+        self._tensordict._replace_content(inside(result))
+        return self
+
+    # Printing --------------------------------------------------------------------------
+
+    def _repr_parts(self) -> list[str]:
+        # Of the container inside: a field may have the name of one of its properties.
+        properties = DisplayOps._repr_properties(self._tensordict)
+        return [*describe_fields(self._repr_entries()), *properties]
+
+    def _repr_head(self) -> list[str]:
+        return DisplayOps._repr_head(self._tensordict)
+
+    def _repr_entries(self) -> list[tuple[str, Any]]:
+        entries = self._tensordict._repr_entries()
+        held = {name for name, _ in entries}
+        missing = [name for name in self._field_names() if name not in held]
+        return [*entries, *((name, None) for name in missing)]

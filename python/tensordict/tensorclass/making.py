@@ -1,0 +1,153 @@
+"""Instances around containers: of what an operation gives, of a pickle, of dictionaries."""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import functools
+from typing import Any, Self, cast
+
+from tensordict import _rust
+from tensordict.checks import is_tensorclass
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.tensorclass.access import FieldAccess
+
+__all__ = ["Making"]
+
+MSG_KEYS = (
+    "Keys from the tensordict ({}) must correspond to the class attributes ({}). Got the "
+    "set of keys {{{}}} which do not belong to the class."
+)
+
+
+class Making(FieldAccess):
+    """How an instance comes to be without a call of its class."""
+
+    @classmethod
+    def _wrap(cls, inner: Any) -> Self:
+        """An instance around a container that has no other keys than its fields."""
+        made: Any = _rust.wrap_fields(cls, inner)
+        if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
+            if cls._frozen:
+                made._thaw()
+            defaults = _init_var_defaults(cls)
+            made.__post_init__(*defaults)
+            if cls._frozen:
+                object.__setattr__(made, "_is_initialized", True)
+        return made
+
+    @classmethod
+    def _from_tensordict(
+        cls,
+        tensordict: Any,
+        non_tensordict: dict[str, Any] | None = None,
+        safe: bool | None = True,
+        *,
+        rebuild: bool = True,
+    ) -> Self:
+        # `rebuild` is accepted for compatibility, as `safe` is.
+        cls._check_keys(tensordict)
+        made = cls._wrap(tensordict)
+        for name, value in (non_tensordict or {}).items():
+            if value is not None:
+                made._set_field_entry(name, value)
+        return made
+
+    @classmethod
+    def _from_plain(cls, made: Any) -> Self:
+        if isinstance(made, cls):
+            return made
+        for key, value in list(made._entries().items()):
+            if getattr(value, "_is_non_tensor", False) and value._value() is None:
+                made._del_entry(key)
+        return cls.from_tensordict(made)
+
+    def from_dict_instance(self, input_dict: Any, *args: Any, **kwargs: Any) -> Self:
+        """An instance of nested dictionaries; fields that they lack have their defaults.
+
+        See :meth:`TensorDict.from_dict_instance`.
+        """
+        made: Self = super().from_dict_instance(input_dict, *args, **kwargs)
+        held = made._tensordict._entries()
+        for field in dataclasses.fields(cast("Any", made)):
+            default = field.default
+            is_given = default is not dataclasses.MISSING and default is not None
+            if is_given and field.name not in held:
+                made._set_field_entry(field.name, default)
+        return made
+
+    @classmethod
+    def _check_keys(cls, entries: Any) -> None:
+        expected = cls.__expected_keys__
+        if isinstance(entries, CollectionProtocol) and entries._is_dense:
+            entries = entries._tensordict
+            if entries.keys() <= expected:
+                return
+        keys = {key if isinstance(key, str) else key[0] for key in entries.keys()}  # noqa: SIM118 - a collection's own
+        if not keys <= expected:
+            raise ValueError(MSG_KEYS.format(keys, expected, keys - expected))
+
+    @classmethod
+    def from_tensordict(
+        cls,
+        tensordict: Any,
+        non_tensordict: dict[str, Any] | None = None,
+        safe: bool | None = None,
+    ) -> Self:
+        """Make an instance around a collection, which is not copied.
+
+        Args:
+            tensordict: a collection whose keys are fields. Fields that it lacks are None.
+            non_tensordict: further fields, of any values.
+            safe: accepted for compatibility: keys are always checked.
+
+        Raises:
+            ValueError: a key is no field.
+
+        Examples:
+            >>> class Data(TensorClass):
+            ...     a: torch.Tensor
+            >>> Data.from_tensordict(TensorDict(a=torch.zeros(3), batch_size=[3])).a.shape
+            torch.Size([3])
+        """
+        return cls._from_tensordict(_with_classes(cls, tensordict), non_tensordict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The container inside, under the names that the published release reads."""
+        return {"tensordict": self._tensordict, "non_tensordict": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle, ours or the published release's."""
+        object.__setattr__(self, "_tensordict", state["tensordict"])
+        object.__setattr__(self, "_non_tensordict", {})
+        object.__setattr__(self, "_is_initialized", True)
+        for name, value in (state.get("non_tensordict") or {}).items():
+            if value is not None:
+                self._set_field_entry(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]
+
+
+def _with_classes(cls: Any, td: Any) -> Any:
+    """``td`` with what is nested in it as the tensorclasses that the fields name."""
+    changed: dict[str, Any] = {}
+    for name, nested in cls._tensorclass_fields.items():
+        value = td._get_entry(name, NO_DEFAULT)
+        if isinstance(value, CollectionProtocol) and not is_tensorclass(value):
+            changed[name] = nested.from_tensordict(value)
+    if not changed:
+        return td
+    td = td.copy()
+    for name, value in changed.items():
+        td._set_entry(name, value)
+    return td
+
+
+@functools.lru_cache(maxsize=256)
+def _init_var_defaults(cls: Any) -> tuple[Any, ...]:
+    return tuple(
+        field.default
+        for field in cls.__dataclass_fields__.values()
+        if field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
+    )

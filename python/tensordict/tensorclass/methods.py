@@ -1,0 +1,191 @@
+"""The public methods in which a tensorclass differs from the container inside.
+
+All others are that container's: see :mod:`tensordict.tensorclass.delegation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
+from tensordict.tensorclass.delegation import inside
+from tensordict.tensorclass.inner import OverContainer
+
+__all__ = ["MethodsOfClass"]
+
+MSG_DESTINATIONS = "The destinations {} are not fields of {} ({})."
+
+
+class MethodsOfClass(OverContainer):
+    """Methods that look at which keys are fields, or give something plain."""
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        """A copy as a plain :class:`TensorDict`, nested ones too.
+
+        Args:
+            retain_none: whether fields that are not set are entries, with None.
+        """
+        made = self._tensordict.to_tensordict(retain_none=retain_none)
+        if retain_none:
+            for name in self._field_names():
+                if name not in made._entries():
+                    made.set_non_tensor(name, None)
+        return made
+
+    def to_dict(self, *, retain_none: bool = True, **kwargs: Any) -> dict[str, Any]:
+        """A dictionary of the fields; those that are not set are None.
+
+        Args:
+            retain_none: whether fields that are None are kept.
+            **kwargs: see :meth:`TensorDict.to_dict`.
+        """
+        result = self._tensordict.to_dict(retain_none=retain_none, **kwargs)
+        if retain_none:
+            for name in self._field_names():
+                result.setdefault(name, None)
+        return result
+
+    def empty(self, *args: Any, **kwargs: Any) -> Self:
+        """An instance of the same batch size, device and names without any field set."""
+        made: Self = _rust.wrap_fields(
+            type(self), self._tensordict.empty(*args, **kwargs)
+        )
+        return made
+
+    def replace(self, *args: Any, **kwargs: Any) -> Self:
+        """A copy that shares the leaves, with some fields exchanged.
+
+        See :meth:`TensorDict.replace`.
+        """
+        inner = _rust.clone_structure(self._tensordict)
+        made: Any = _rust.wrap_fields(type(self), inner)
+        # The fields that are exchanged are set before `__post_init__` sees them.
+        changed = super(MethodsOfClass, made).replace(*args, **kwargs)
+        return self if changed is made else self._wrap(changed._tensordict)
+
+    def create_nested(self, key: Any) -> Self:
+        """Put an empty collection into a field. See :meth:`TensorDict.create_nested`.
+
+        Raises:
+            AttributeError: the key does not begin with a field.
+        """
+        path = _rust.unravel_key_to_tuple(key)
+        if path:
+            self._check_field(path[0])
+        self._tensordict.create_nested(key)
+        return self
+
+    def where(
+        self, condition: Any, other: Any, *, out: Any = None, **kwargs: Any
+    ) -> Any:
+        """Take elements of this where ``condition`` holds. See :meth:`TensorDict.where`."""
+        result = self._tensordict.where(
+            condition, inside(other), out=inside(out), **kwargs
+        )
+        return self._from_tensordict(result) if out is None else out
+
+    def data_ptr(self, *args: Any, **kwargs: Any) -> Any:
+        """A :class:`TensorDict` of the addresses of the fields' memory."""
+        return self._tensordict.data_ptr(*args, **kwargs)
+
+    def extend(self, tensordict: Any) -> None:
+        """Add the members of a list or a lazy stack to this one, a lazy stack itself."""
+        if isinstance(tensordict, MethodsOfClass):
+            self._tensordict.extend(tensordict._tensordict)
+        else:
+            self._tensordict.extend([inside(each) for each in tensordict])
+
+    def numpy(self) -> Any:
+        """Nested dictionaries of arrays that share the memory of the fields."""
+        return self._tensordict.numpy()
+
+    def tolist(self, **kwargs: Any) -> Any:
+        """Nested lists over the batch dims with a dictionary of the set fields for each."""
+        return self._tensordict.tolist(**kwargs)
+
+    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Set the fields of a collection or mapping. See :meth:`TensorDict.update`.
+
+        Raises:
+            ValueError: it has a key that is no field.
+        """
+        if input_dict_or_td is not None:
+            self._check_keys(input_dict_or_td)
+        return super().update(input_dict_or_td, *args, **kwargs)
+
+    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Write into the fields. See :meth:`TensorDict.update_`.
+
+        Raises:
+            ValueError: a mapping has a key that is no field.
+        """
+        self._check_mapping(input_dict_or_td)
+        self._tensordict.update_(inside(input_dict_or_td), *args, **kwargs)
+        return self
+
+    def update_at_(
+        self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
+    ) -> Self:
+        """Write into the fields at an index. See :meth:`TensorDict.update_at_`.
+
+        Raises:
+            ValueError: a mapping has a key that is no field.
+        """
+        self._check_mapping(input_dict_or_td)
+        self._tensordict.update_at_(inside(input_dict_or_td), idx, *args, **kwargs)
+        return self
+
+    def _check_mapping(self, source: Any) -> None:
+        if isinstance(source, Mapping) and not isinstance(source, CollectionProtocol):
+            self._check_keys(source)
+
+    def rename_key_(self, old_key: Any, new_key: Any, safe: bool = False) -> Self:
+        """Move an entry to another nested key. See :meth:`TensorDict.rename_key_`.
+
+        Raises:
+            AttributeError: the new key does not begin with a field.
+        """
+        self._check_path(new_key)
+        self._tensordict.rename_key_(old_key, new_key, safe)
+        return self
+
+    def rename_keys(self, mapping: Any, *, strict: bool = True) -> Self:
+        """An instance with entries at other keys. See :meth:`TensorDict.rename_keys`.
+
+        Raises:
+            AttributeError: a new key does not begin with a field.
+        """
+        fields = type(self).__expected_keys__
+        paths = [_rust.unravel_key_to_tuple(key) for key in mapping.values()]
+        strange = sorted({path[0] for path in paths if path} - fields)
+        if strange:
+            msg = MSG_DESTINATIONS.format(strange, type(self).__name__, sorted(fields))
+            raise AttributeError(msg)
+        renamed = self._tensordict.rename_keys(mapping, strict=strict)
+        return self._from_tensordict(renamed)
+
+    def stack_tensors(self, *keys: Any, out_key: Any, **kwargs: Any) -> Self:
+        """Replace entries by their stack. See :meth:`TensorDict.stack_tensors`.
+
+        Raises:
+            AttributeError: ``out_key`` does not begin with a field.
+        """
+        self._check_path(out_key)
+        self._tensordict.stack_tensors(*keys, out_key=out_key, **kwargs)
+        return self
+
+    def cat_tensors(self, *keys: Any, out_key: Any, **kwargs: Any) -> Self:
+        """Replace entries by their concatenation. See :meth:`TensorDict.cat_tensors`.
+
+        Raises:
+            AttributeError: ``out_key`` does not begin with a field.
+        """
+        self._check_path(out_key)
+        self._tensordict.cat_tensors(*keys, out_key=out_key, **kwargs)
+        return self
+
+    def pack(self, dim: int = -1, *, layout: Any = None) -> Any:
+        """The leaves in one tensor, and the layout. See :meth:`TensorDict.pack`."""
+        return super().pack(dim, layout=layout)
