@@ -673,6 +673,9 @@ def _converted(value: Any, seen: dict[int, Any], as_buffers: bool) -> Any:
     if found is None:
         if not as_buffers and _can_be_parameter(value):
             found = nn.Parameter(value.detach())
+        elif torch._C._functorch.is_functorch_wrapped_tensor(value):
+            # A buffer is a detached tensor, which a transform would lose sight of.
+            return value
         else:
             found = nn.Buffer(value)
         seen[id(value)] = found

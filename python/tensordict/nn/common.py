@@ -213,15 +213,17 @@ class TensorDictModuleBase(nn.Module):
             msg = "key should be a Sequence<NestedKey>, one argument for each key"
             raise RuntimeError(msg)
         keys = _rust.unravel_key_list(list(out_keys))
-        for key in keys:
-            if key not in self.out_keys:
-                msg = (
-                    f"Can't select non existent key: {key}. The out_keys of "
-                    f"{type(self).__name__} are {self.out_keys}."
-                )
-                raise _OutKeyNotFoundError(msg)
+        missing = [key for key in keys if key not in self.out_keys]
+        if missing:
+            raise self._cannot_select(missing)
         self._select(keys)
         return self
+
+    def _cannot_select(self, missing: list[NestedKey]) -> ValueError:
+        return _OutKeyNotFoundError(
+            f"Can't select non existent key: {missing[0]}. The out_keys of "
+            f"{type(self).__name__} are {self.out_keys}."
+        )
 
     def _select(self, keys: list[NestedKey]) -> None:
         self._drop_selection()
@@ -396,12 +398,21 @@ class TensorDictModule(TensorDictModuleBase):
             )
         self.out_keys = _as_keys(out_keys, self._OUT_KEY_ERR)
         self.in_keys = _as_keys(in_keys, self._IN_KEY_ERR)
+        if SINK in self.in_keys:
+            msg = 'key "_" is for ignoring output, it should not be used in input keys'
+            warnings.warn(msg, stacklevel=2)
         self.strict = strict
         self.module = module
         self.inplace = inplace
         self.method = method
         self.method_kwargs: dict[str, Any] = dict(method_kwargs or {})
         self._get_kwargs = dict(get_kwargs or {})
+
+    def _cannot_select(self, missing: list[NestedKey]) -> ValueError:
+        return _OutKeyNotFoundError(
+            f"Can't select non existent keys: {missing}. The module out_keys are "
+            f"{self.out_keys}."
+        )
 
     @property
     def is_functional(self) -> bool:
@@ -502,7 +513,9 @@ class TensorDictModule(TensorDictModuleBase):
             )
             raise ValueError(msg)
         skip = SKIP.get()
-        if skip and has_results(skip, self._in_keys, self._out_keys, tensordict):
+        if skip and has_results(
+            skip, self._in_keys, self._out_keys_apparent, tensordict
+        ):
             return tensordict
         if self.strict:
             tensors = [tensordict[key] for key in self._in_keys]
@@ -640,6 +653,13 @@ def _missing_inputs(module: Any, missing: list[str], td: Any) -> KeyError:
 # Wrappers -----------------------------------------------------------------------------
 
 
+_KEYS_OF_INSIDE = {
+    "_in_keys": "in_keys",
+    "_out_keys": "out_keys_source",
+    "_out_keys_apparent": "out_keys",
+}
+
+
 class TensorDictModuleWrapper(TensorDictModuleBase):
     """A module around another one, whose keys and attributes it has.
 
@@ -655,19 +675,27 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
     def __init__(self, td_module: TensorDictModuleBase) -> None:
         super().__init__()
         self.td_module = td_module
-        if is_tdmodule_compatible(td_module):
-            self.in_keys = td_module.in_keys
-            self.out_keys = td_module.out_keys
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of the module inside."""
+        """An attribute of the module inside; its keys, where none were set here."""
         try:
             return super().__getattr__(name)
         except AttributeError:
             modules = self.__dict__.get("_modules", {})
             if "td_module" in modules and not name.startswith("__"):
-                return getattr(modules["td_module"], name)
+                return getattr(modules["td_module"], _KEYS_OF_INSIDE.get(name, name))
             raise
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """The entries that are written; set, they are those of the module inside."""
+        return self._out_keys_apparent
+
+    @out_keys.setter
+    def out_keys(self, value: Iterable[NestedKey]) -> None:
+        self.td_module.out_keys = value
+        self._drop_selection()
+        self.__dict__.pop("_out_keys_apparent", None)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module inside."""

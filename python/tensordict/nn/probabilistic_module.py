@@ -167,7 +167,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         return self.distribution_class is CompositeDistribution
 
     def _default_out_keys(self) -> list[NestedKey]:
-        """The names of a composite distribution; otherwise the value is dropped."""
+        """The names of a composite distribution; otherwise the name of no output."""
         if not self._is_composite:
             return [SINK]
         names = self.distribution_kwargs.get("name_map") or {}
@@ -177,9 +177,9 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     def _set_log_prob_keys(self, keys: Any, key: Any) -> None:
         aggregates = self._aggregates_at_init
-        if self._is_composite and aggregates and keys is not None:
+        if aggregates and keys is not None:
             raise RuntimeError(MSG_KEYS_AGGREGATED)
-        if self._is_composite and not aggregates and key is not None:
+        if not aggregates and key is not None and len(self._out_keys) > 1:
             raise RuntimeError(MSG_KEY_NOT_AGGREGATED)
         self._custom_log_prob_keys = keys is not None
         if keys is not None:
@@ -429,8 +429,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             )
             raise ValueError(msg)
         for key, value in zip(self._out_keys, samples, strict=True):
-            if key != SINK:
-                _rust.set_entry(out, key, value)
+            _rust.set_entry(out, key, value)
         if self.return_log_prob:
             _rust.set_entry(out, self.log_prob_key, dist.log_prob(*samples))
         return out

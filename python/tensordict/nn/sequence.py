@@ -90,12 +90,9 @@ class TensorDictSequential(TensorDictModule):
         self.partial_tolerant = partial_tolerant
         if selected_out_keys is not None:
             selected = _rust.unravel_key_list(selected_out_keys)
-            if not all(key in out_keys for key in selected):
-                msg = (
-                    "All keys in selected_out_keys must be in out_keys. Got "
-                    f"selected_out_keys={selected}, the modules write {out_keys}."
-                )
-                raise ValueError(msg)
+            missing = [key for key in selected if key not in out_keys]
+            if missing:
+                raise self._cannot_select(missing)
             self._select(selected)
 
     def _compute_in_and_out_keys(
@@ -117,6 +114,12 @@ class TensorDictSequential(TensorDictModule):
             if key not in out_keys:
                 out_keys.append(key)
         return in_keys, out_keys[::-1]
+
+    def _cannot_select(self, missing: list[NestedKey]) -> ValueError:
+        return ValueError(
+            "All keys in selected_out_keys must be in out_keys. "
+            f"{missing} are not: the modules write {self.out_keys}."
+        )
 
     def _select(self, keys: list[NestedKey]) -> None:
         self._out_keys_apparent = keys
@@ -215,7 +218,9 @@ class TensorDictSequential(TensorDictModule):
             RuntimeError: there are other keyword arguments.
         """
         skip = SKIP.get()
-        if skip and has_results(skip, self._in_keys, self._out_keys, tensordict):
+        if skip and has_results(
+            skip, self._in_keys, self._out_keys_apparent, tensordict
+        ):
             return tensordict
         if kwargs:
             msg = MSG_KWARGS.format(in_keys=self.in_keys, names=kwargs.keys())
