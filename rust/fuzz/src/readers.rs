@@ -116,7 +116,7 @@ pub fn archive(bytes: &[u8]) {
         };
         let tree = read_tree_of(&opened, opened.root(), options);
         if let Some(tree) = checked(tree, &path) {
-            checked(opened.locate(&tree.leaves, false, 1), &path);
+            checked(opened.locate(&tree.leaves, 1), &path);
             for leaf in tree.leaves.iter().filter(|leaf| leaf.meta.is_nested) {
                 checked(opened.nested(leaf), &path);
             }

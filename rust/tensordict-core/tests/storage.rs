@@ -317,13 +317,8 @@ fn test_levels_of_other_classes_are_left_to_their_readers() {
         .replace(CLASS, "other:Class");
     fs::write(&path, text).unwrap();
     let tree = read(&target).unwrap();
-    let nested = tree.levels[0]
-        .nodes
-        .iter()
-        .find(|(key, _)| key == "n")
-        .unwrap();
-    let nested = &nested.1;
-    assert!(matches!(nested, Node::Foreign(directory) if *directory == target.join("n")));
+    let is_foreign = |node: &Node| matches!(node, Node::Foreign { key, path } if key == "n" && *path == target.join("n"));
+    assert!(tree.levels[0].nodes.iter().any(is_foreign));
     assert_eq!(tree.leaves.len(), 1);
 }
 
@@ -375,7 +370,7 @@ fn test_depth_costs_no_stack() {
                 level
                     .nodes
                     .iter()
-                    .all(|(_, node)| matches!(node, Node::Level(child) if *child == number + 1))
+                    .all(|node| matches!(node, Node::Level { number: child, .. } if *child == number + 1))
             });
             (tree.levels.len(), is_chain)
         });

@@ -34,7 +34,7 @@ fn find(name: &str) -> Option<&'static (&'static str, u64)> {
     let short = name.strip_prefix("torch.").unwrap_or(name);
     KNOWN
         .iter()
-        .find(|(known, _)| known.strip_prefix("torch.") == Some(short))
+        .find(|(known, _)| known["torch.".len()..] == *short)
 }
 
 /// The bytes of one item of a dtype, named as in the metadata: `torch.float32`.

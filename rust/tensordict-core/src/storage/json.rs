@@ -242,6 +242,24 @@ impl<'t> Reader<'t> {
         self.peek() == Some(b'"')
     }
 
+    /// What `read` makes of what comes next; where it is None, nothing of that is read.
+    pub fn attempt<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let start = self.at;
+        let found = read(self);
+        if found.is_none() {
+            self.at = start;
+        }
+        found
+    }
+
+    /// Passes `text`; None where something else comes next.
+    pub fn pass(&mut self, text: &str) -> Option<()> {
+        let rest = &self.text.as_bytes()[self.at..];
+        rest.starts_with(text.as_bytes()).then(|| {
+            self.at += text.len();
+        })
+    }
+
     /// Reads an object: `each` gets every key, repeated ones too, and reads the value.
     ///
     /// # Errors
@@ -276,17 +294,16 @@ impl<'t> Reader<'t> {
     /// # Errors
     /// The text is no JSON.
     pub fn ints(&mut self) -> Result<Option<SmallVec<[i64; 4]>>, SyntaxError> {
-        let start = self.at;
-        let plain = self.plain_ints();
+        let plain = self.attempt(Self::plain_ints);
         if plain.is_some() {
             return Ok(plain);
         }
-        self.at = start;
         Ok(self.value()?.as_ints().map(SmallVec::from_vec))
     }
 
-    /// A list of ints of few digits; None for anything else, of which some is read.
-    fn plain_ints(&mut self) -> Option<SmallVec<[i64; 4]>> {
+    /// A list of ints of few digits, none of them negative; None for anything else, of which some is
+    /// read.
+    pub fn plain_ints(&mut self) -> Option<SmallVec<[i64; 4]>> {
         let mut ints = SmallVec::new();
         if self.peek() != Some(b'[') {
             return None;

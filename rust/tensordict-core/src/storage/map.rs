@@ -99,6 +99,23 @@ impl Mapping {
         self.length == 0
     }
 
+    /// Copies what is at an offset into `buffer`; false where less is mapped.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> bool {
+        let Ok(offset) = usize::try_from(offset) else {
+            return false;
+        };
+        let end = offset.checked_add(buffer.len());
+        if end.is_none_or(|end| end > self.length) {
+            return false;
+        }
+        let from = self.as_mut_ptr().wrapping_add(offset);
+        // SAFETY: the bytes lie in the mapping, as just compared, which lives as long as this and
+        // overlaps with no buffer of ours. Another process that stores to them changes what is copied,
+        // as with a read of the file.
+        unsafe { std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), buffer.len()) };
+        true
+    }
+
     /// The file that is mapped.
     #[must_use]
     pub fn file(&self) -> FileIdentity {

@@ -146,8 +146,8 @@ pub fn entry_value(entry: &Entry) -> Value {
 /// A level as its metadata file has it.
 #[derive(Debug, Clone)]
 pub struct LevelMeta {
-    /// The entries, in the order of the file.
-    pub entries: Vec<(String, Entry)>,
+    /// The entries.
+    pub entries: Entries,
     /// `_type`, the text of the class.
     pub type_text: Option<String>,
     /// `_class`, `module:qualname`.
@@ -206,9 +206,48 @@ pub fn read_level(path: &Path, bytes: Vec<u8>) -> StorageResult<LevelMeta> {
     }
 }
 
+/// Keys and entries of a level, in the order of the file.
+#[derive(Debug, Clone, Default)]
+pub struct Entries {
+    fields: Fields,
+}
+
+impl Entries {
+    /// How many there are at most.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.fields.len()
+    }
+}
+
+/// What [`Entries`] gives out.
+#[derive(Debug)]
+pub struct EntriesIter(indexmap::map::IntoIter<String, Field>);
+
+impl IntoIterator for Entries {
+    type Item = (String, Entry);
+    type IntoIter = EntriesIter;
+
+    fn into_iter(self) -> EntriesIter {
+        EntriesIter(self.fields.into_iter())
+    }
+}
+
+impl Iterator for EntriesIter {
+    type Item = (String, Entry);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.find_map(|(key, field)| match field {
+            Field::Entry(Ok(Some(entry))) => Some((key, entry)),
+            _ => None,
+        })
+    }
+}
+
 /// A field of a level, in the order of the file. Of a repeated one the last value counts.
 type Fields = indexmap::IndexMap<String, Field, RandomState>;
 
+#[derive(Debug, Clone)]
 enum Field {
     /// An object, as far as it is an entry; or what is wrong with it.
     Entry(Result<Option<Entry>, &'static str>),
@@ -257,8 +296,29 @@ impl<T> Said<T> {
     }
 }
 
+/// Reads a leaf that is written as this package and the published release write leaves.
+fn read_usual_leaf(reader: &mut Reader<'_>) -> Option<LeafMeta> {
+    reader.pass(r#"{"device": "cpu", "shape": "#)?;
+    let shape = reader.plain_ints()?;
+    reader.pass(r#", "dtype": "#)?;
+    if !reader.is_string() {
+        return None;
+    }
+    let dtype = dtype::intern(&reader.string().ok()?);
+    reader.pass(r#", "is_nested": false}"#)?;
+    Some(LeafMeta {
+        device: Cow::Borrowed("cpu"),
+        shape,
+        dtype,
+        is_nested: false,
+    })
+}
+
 /// Reads an object as an entry; what is wrong with it where it is meant to be one.
 fn read_entry(reader: &mut Reader<'_>) -> Result<Result<Option<Entry>, &'static str>, SyntaxError> {
+    if let Some(leaf) = reader.attempt(read_usual_leaf) {
+        return Ok(Ok(Some(Entry::Leaf(leaf))));
+    }
     let (mut class, mut dtype, mut shape) = (Said::Nothing, Said::Nothing, Said::Nothing);
     let mut device = Cow::Borrowed("cpu");
     let mut is_nested = false;
@@ -344,24 +404,21 @@ fn level_of(path: &Path, fields: Fields) -> StorageResult<LevelMeta> {
         ),
         _ => None,
     };
-    let mut level = LevelMeta {
-        entries: Vec::new(),
+    let nonsense = fields.iter().find_map(|(key, field)| match field {
+        Field::Entry(Err(reason)) => Some((key, reason)),
+        _ => None,
+    });
+    if let Some((key, reason)) = nonsense {
+        return Err(damaged(path, key, reason));
+    }
+    Ok(LevelMeta {
         type_text: text("_type"),
         class_text: text("_class"),
         batch_size,
         names,
         has_device: text("device").is_some_and(|device| device != "None"),
-    };
-    level.entries.reserve_exact(fields.len());
-    for (key, field) in fields {
-        let Field::Entry(entry) = field else {
-            continue;
-        };
-        if let Some(entry) = entry.map_err(|reason| damaged(path, &key, reason))? {
-            level.entries.push((key, entry));
-        }
-    }
-    Ok(level)
+        entries: Entries { fields },
+    })
 }
 
 /// Adds an entry to the metadata file of a directory, after everything that is there, in one step.
@@ -399,6 +456,29 @@ fn damaged(path: &Path, key: &str, reason: &str) -> StorageError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_a_usual_leaf_is_read_as_any_other() {
+        for text in [
+            r#"{"device": "cpu", "shape": [3, 2], "dtype": "torch.float32", "is_nested": false}"#,
+            r#"{"device": "cpu", "shape": [], "dtype": "torch.\u0062ool", "is_nested": false}"#,
+            r#"{"device": "cpu", "shape": [3], "dtype": "torch.later", "is_nested": false}"#,
+        ] {
+            let spaced = text.replace(", ", " , ");
+            let usual = read_usual_leaf(&mut Reader::new(text)).expect(text);
+            assert_eq!(read_usual_leaf(&mut Reader::new(&spaced)), None);
+            let other = read_entry(&mut Reader::new(&spaced)).unwrap();
+            assert_eq!(other, Ok(Some(Entry::Leaf(usual))), "{text}");
+        }
+        for text in [
+            r#"{"device": "cpu", "shape": [-3], "dtype": "torch.bool", "is_nested": false}"#,
+            r#"{"device": "cpu", "shape": [3], "dtype": null, "is_nested": false}"#,
+            r#"{"device": "cpu", "shape": [3], "dtype": "torch.bool", "is_nested": true}"#,
+            r#"{"device": "cpu", "shape": [3], "dtype": "torch.bool", "is_nested": false, "a": 1}"#,
+        ] {
+            assert_eq!(read_usual_leaf(&mut Reader::new(text)), None, "{text}");
+        }
+    }
 
     #[test]
     fn test_level_text_is_the_published_one() {

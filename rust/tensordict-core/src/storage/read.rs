@@ -4,14 +4,16 @@
 //! same layout; a child of any other class is named and left to its own reader. [`map_leaves`]
 //! then opens, checks and maps the files with a few threads. Nothing is written, ever.
 
+use std::ffi::OsString;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 
 use super::map::{self, MapRequest, Mapping, Mode, Root};
-use super::metadata::{self, Entry, LeafMeta, LevelMeta};
+use super::metadata::{self, Entries, EntriesIter, Entry, LeafMeta, LevelMeta};
 use super::names::{self, display_key};
 use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult, dtype, thread_count, threads};
 
@@ -47,19 +49,29 @@ pub struct Level {
     pub has_device: bool,
     /// Whether its class is one of those that the reader knows.
     pub is_known: bool,
-    /// Keys and what is under them, in the order of the file.
-    pub nodes: Vec<(String, Node)>,
+    /// What is in it, in the order of the file.
+    pub nodes: Vec<Node>,
 }
 
 /// What is under a key.
 #[derive(Debug)]
 pub enum Node {
-    /// A leaf: its number in [`Tree::leaves`].
+    /// A leaf: its number in [`Tree::leaves`], where its key is.
     Leaf(usize),
-    /// A level of the same layout: its number in [`Tree::levels`].
-    Level(usize),
+    /// A level of the same layout.
+    Level {
+        /// Its key.
+        key: String,
+        /// Its number in [`Tree::levels`].
+        number: usize,
+    },
     /// A directory of another layout.
-    Foreign(PathBuf),
+    Foreign {
+        /// Its key.
+        key: String,
+        /// The directory.
+        path: PathBuf,
+    },
 }
 
 /// A leaf as the metadata describes it.
@@ -225,7 +237,7 @@ struct Open {
     keys: Arc<[String]>,
     directory: PathBuf,
     /// The entries that are left.
-    entries: std::vec::IntoIter<(String, Entry)>,
+    entries: EntriesIter,
 }
 
 impl Reader<'_> {
@@ -244,21 +256,23 @@ impl Reader<'_> {
             };
             let number = level.number;
             let node = match entry {
-                Entry::Leaf(leaf) => self.leaf(level, &key, leaf)?,
+                Entry::Leaf(leaf) => self.leaf(level, key, leaf)?,
                 Entry::Child(_) => match self.child(level, &key)? {
                     (path, Some(meta)) => {
                         let keys = level.keys.iter().chain([&key]).cloned().collect();
                         let child = self.begin(path, keys, meta);
-                        self.levels[number]
-                            .nodes
-                            .push((key, Node::Level(child.number)));
+                        let node = Node::Level {
+                            key,
+                            number: child.number,
+                        };
+                        self.levels[number].nodes.push(node);
                         open.push(child);
                         continue;
                     }
-                    (path, None) => Node::Foreign(path),
+                    (path, None) => Node::Foreign { key, path },
                 },
             };
-            self.levels[number].nodes.push((key, node));
+            self.levels[number].nodes.push(node);
         }
         Ok(())
     }
@@ -266,8 +280,12 @@ impl Reader<'_> {
     /// Adds a level without its nodes.
     fn begin(&mut self, directory: PathBuf, keys: Arc<[String]>, meta: LevelMeta) -> Open {
         let is_known = self.is_known(&meta);
-        let entries = if is_known { meta.entries } else { Vec::new() };
-        self.leaves.reserve(entries.len());
+        let entries = if is_known {
+            meta.entries
+        } else {
+            Entries::default()
+        };
+        self.leaves.reserve(entries.most());
         self.levels.push(Level {
             directory: directory.clone(),
             batch_size: meta.batch_size.unwrap_or_default(),
@@ -276,7 +294,7 @@ impl Reader<'_> {
             names: meta.names,
             has_device: meta.has_device,
             is_known,
-            nodes: Vec::with_capacity(entries.len()),
+            nodes: Vec::with_capacity(entries.most()),
         });
         Open {
             number: self.levels.len() - 1,
@@ -286,9 +304,9 @@ impl Reader<'_> {
         }
     }
 
-    fn leaf(&mut self, level: &Open, key: &str, meta: LeafMeta) -> StorageResult<Node> {
+    fn leaf(&mut self, level: &Open, key: String, meta: LeafMeta) -> StorageResult<Node> {
         let file = || level.directory.join(METADATA_FILE);
-        let display = || display_key(&path_to(&level.keys, key));
+        let display = || display_key(&path_to(&level.keys, &key));
         let item_size =
             dtype::item_size(&meta.dtype).ok_or_else(|| StorageError::UnknownDtype {
                 path: file(),
@@ -302,11 +320,11 @@ impl Reader<'_> {
                 reason: "its shape is larger than any memory".to_owned(),
             }
         })?;
-        let path = self.place(&level.directory, key, ".memmap");
+        let path = self.place(&level.directory, &key, ".memmap");
         let length = if meta.is_nested { 0 } else { length };
         self.leaves.push(Leaf {
             parents: level.keys.clone(),
-            key: key.to_owned(),
+            key,
             path,
             meta,
             length,
@@ -371,12 +389,15 @@ impl Reader<'_> {
 
 /// A path in a directory, in one piece of memory.
 fn joined(directory: &Path, name: &str, suffix: &str) -> PathBuf {
-    let room = directory.as_os_str().len() + 1 + name.len() + suffix.len();
-    let mut path = PathBuf::with_capacity(room);
+    let directory = directory.as_os_str();
+    let mut path = OsString::with_capacity(directory.len() + 1 + name.len() + suffix.len());
     path.push(directory);
+    if !matches!(directory.as_bytes(), [] | [.., b'/']) {
+        path.push("/");
+    }
     path.push(name);
-    path.as_mut_os_string().push(suffix);
-    path
+    path.push(suffix);
+    PathBuf::from(path)
 }
 
 /// Maps the files of all leaves that have bytes, in order; None for those that have none.

@@ -24,13 +24,10 @@ use super::mapped::{empty, short, tensor_at};
 use super::save::SaveProgress;
 use crate::ffi::PausedCollector;
 
-/// An open archive, and its mapping once a leaf is asked for.
+/// An open archive.
 #[pyclass(module = "tensordict._rust", name = "Archive", frozen)]
 pub(crate) struct OpenArchive {
     archive: Archive,
-    /// Whether stores to tensors reach the file.
-    is_shared: bool,
-    mapping: std::sync::OnceLock<Arc<Mapping>>,
 }
 
 #[pymethods]
@@ -49,8 +46,6 @@ impl OpenArchive {
         });
         Ok(Self {
             archive: archive.map_err(|error| exception(py, &error))?,
-            is_shared,
-            mapping: std::sync::OnceLock::new(),
         })
     }
 
@@ -107,8 +102,7 @@ impl OpenArchive {
             let directory = self.archive.root().join(level);
             let tree = read_tree_of(&self.archive, &directory, options)?;
             let bytes = if is_mapped {
-                self.archive
-                    .locate(&tree.leaves, self.is_shared, num_threads)?
+                self.archive.locate(&tree.leaves, num_threads)?
             } else {
                 Vec::new()
             };
@@ -129,13 +123,9 @@ impl OpenArchive {
 }
 
 impl OpenArchive {
-    /// An archive that was written just now; whether stores to tensors are to reach it.
-    pub(super) fn of(archive: Archive, is_shared: bool) -> Self {
-        Self {
-            archive,
-            is_shared,
-            mapping: std::sync::OnceLock::new(),
-        }
+    /// An archive that was written just now.
+    pub(super) fn of(archive: Archive) -> Self {
+        Self { archive }
     }
 
     /// A plain tensor over bytes of the archive, or over a copy of them.
@@ -150,7 +140,9 @@ impl OpenArchive {
         match bytes {
             LeafBytes::Nothing => empty(py, dtype_name, shape),
             LeafBytes::At(offset) => {
-                tensor_in(py, &self.mapping(py)?, offset, dtype_name, shape, length)
+                let mapping = self.archive.mapping();
+                let mapping = mapping.map_err(|error| exception(py, &error))?;
+                tensor_in(py, mapping, offset, dtype_name, shape, length)
             }
             LeafBytes::Copy(memory) => copy_tensor(py, memory, dtype_name, shape, length),
         }
@@ -210,22 +202,13 @@ impl OpenArchive {
             })
             .collect();
         let found = py
-            .detach(|| self.archive.locate(&leaves, self.is_shared, threads))
+            .detach(|| self.archive.locate(&leaves, threads))
             .map_err(|error| exception(py, &error))?;
         leaves
             .iter()
             .zip(found)
             .map(|(leaf, bytes)| self.tensor(py, bytes, &leaf.meta.dtype, &leaf.meta.shape))
             .collect()
-    }
-
-    fn mapping(&self, py: Python<'_>) -> PyResult<Arc<Mapping>> {
-        if let Some(mapping) = self.mapping.get() {
-            return Ok(mapping.clone());
-        }
-        let mapped = self.archive.map(self.is_shared);
-        let mapping = Arc::new(mapped.map_err(|error| exception(py, &error))?);
-        Ok(self.mapping.get_or_init(|| mapping).clone())
     }
 }
 

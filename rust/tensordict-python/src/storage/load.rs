@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use tensordict_core::storage::archive::LeafBytes;
 use tensordict_core::storage::full::{self, Request, Target};
 use tensordict_core::storage::map::{self, MapRequest, Mapping, Mode, Root};
@@ -260,18 +260,22 @@ impl<'py> Maker<'_, 'py> {
         let entries = PyDict::new(py);
         let nested = PyList::empty(py);
         let special = PyList::empty(py);
-        for (key, node) in level.nodes {
+        for node in level.nodes {
             match node {
-                Node::Leaf(number) if self.leaves[number].meta.is_nested => {
-                    special.append(&key)?;
-                    entries.set_item(&key, self.nested_tensor(py, number)?)?;
+                Node::Leaf(number) => {
+                    let key = PyString::new(py, &self.leaves[number].key);
+                    if self.leaves[number].meta.is_nested {
+                        special.append(&key)?;
+                        entries.set_item(key, self.nested_tensor(py, number)?)?;
+                    } else {
+                        entries.set_item(key, self.leaf(py, number)?)?;
+                    }
                 }
-                Node::Leaf(number) => entries.set_item(&key, self.leaf(py, number)?)?,
-                Node::Level(child) => {
+                Node::Level { key, number } => {
                     nested.append(&key)?;
-                    entries.set_item(&key, made[child].take())?;
+                    entries.set_item(&key, made[number].take())?;
                 }
-                Node::Foreign(path) => {
+                Node::Foreign { key, path } => {
                     special.append(&key)?;
                     entries.set_item(&key, path.into_os_string())?;
                 }

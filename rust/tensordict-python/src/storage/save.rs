@@ -250,7 +250,7 @@ impl SavePlan {
             }
             Written::Packed(archive) => archive,
         };
-        let opened = OpenArchive::of(archive, self.is_sparse);
+        let opened = OpenArchive::of(archive);
         let paths: Vec<PathBuf> = {
             let state = self.state.lock();
             (0..leaves.len())

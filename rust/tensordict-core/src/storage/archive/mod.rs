@@ -10,12 +10,17 @@
 //! of the archive, so that stores through a writable mapping are told from damage.
 
 mod compress;
+mod directory;
+mod locate;
 mod read;
+mod verify;
 mod write;
 
 pub use compress::Method;
-pub(crate) use read::verify;
-pub use read::{Archive, Entry, LeafBytes};
+pub use directory::Entry;
+pub use locate::LeafBytes;
+pub use read::Archive;
+pub(crate) use verify::verify;
 pub use write::{Written, create, pack, refresh, save, unpack};
 
 const LOCAL_SIGNATURE: u32 = 0x0403_4B50;

@@ -24,7 +24,8 @@ use super::super::source::Source;
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer, Sums};
 use super::super::work::{WorkArea, is_area};
 use super::super::{METADATA_FILE, StorageError, StorageResult, thread_count, threads};
-use super::read::{Archive, is_directory, sum_of};
+use super::read::{Archive, is_directory};
+use super::verify::sum_of;
 use super::{
     CENTRAL_SIGNATURE, END_SIGNATURE, END64_BYTES, END64_LOCATOR_SIGNATURE, END64_SIGNATURE,
     LOCAL_BYTES, LOCAL_SIGNATURE, Method, PAD_ID, SEE_SIZES, SIZES_BYTES, SIZES_ID, UTF8_FLAG,

@@ -1,0 +1,167 @@
+//! The directory of an archive: what entries there are, and where.
+
+use std::fs::File;
+use std::io;
+
+use foldhash::quality::RandomState;
+
+use super::super::Named;
+use super::super::io::Disk;
+use super::{
+    CENTRAL_BYTES, CENTRAL_SIGNATURE, END_BYTES, END_SIGNATURE, END64_BYTES, END64_LOCATOR_BYTES,
+    END64_LOCATOR_SIGNATURE, END64_SIGNATURE, SEE_SIZES, SIZES_ID,
+};
+
+/// An entry, as the central directory has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Where its local header begins.
+    pub header: u64,
+    /// The bytes in the archive.
+    pub packed: u64,
+    /// The bytes of the file.
+    pub length: u64,
+    /// The CRC-32 of the file.
+    pub crc32: u32,
+    /// The number of the method of compression.
+    pub method: u16,
+    pub(super) flags: u16,
+    /// Where its record in the central directory begins.
+    pub(super) record: u64,
+}
+
+fn invalid(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.to_owned())
+}
+
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// The entries of a zip file, and where its directory begins.
+pub(super) fn read_directory(file: &File) -> io::Result<(Named<Entry>, u64)> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(invalid("it is no regular file"));
+    }
+    let length = metadata.len();
+    // The end record is the last, but for a comment.
+    let tail_bytes = length.min((END_BYTES + usize::from(u16::MAX)) as u64);
+    let mut tail = vec![0; usize::try_from(tail_bytes).unwrap_or(0)];
+    Disk::REAL.read_exact_at(file, &mut tail, length - tail_bytes)?;
+    let end = (0..(tail.len() + 1).saturating_sub(END_BYTES))
+        .rev()
+        .find(|&at| {
+            u32_at(&tail, at) == END_SIGNATURE
+                && at + END_BYTES + usize::from(u16_at(&tail, at + 20)) <= tail.len()
+        })
+        .ok_or_else(|| invalid("it is no zip file"))?;
+    let record = &tail[end..];
+    let mut count = u64::from(u16_at(record, 10));
+    let mut size = u64::from(u32_at(record, 12));
+    let mut start = u64::from(u32_at(record, 16));
+    let end_at = length - tail_bytes + end as u64;
+    if let Some(at) = end_at.checked_sub(END64_LOCATOR_BYTES as u64) {
+        let mut locator = [0; END64_LOCATOR_BYTES];
+        Disk::REAL.read_exact_at(file, &mut locator, at)?;
+        if u32_at(&locator, 0) == END64_LOCATOR_SIGNATURE {
+            let mut record = [0; END64_BYTES];
+            Disk::REAL
+                .read_exact_at(file, &mut record, u64_at(&locator, 8))
+                .map_err(|_| invalid("its 64-bit end record is not there"))?;
+            if u32_at(&record, 0) != END64_SIGNATURE {
+                return Err(invalid("its 64-bit end record is none"));
+            }
+            count = u64_at(&record, 32);
+            size = u64_at(&record, 40);
+            start = u64_at(&record, 48);
+        }
+    }
+    if start.checked_add(size).is_none_or(|end| end > end_at) {
+        return Err(invalid("its directory is not there"));
+    }
+    let mut bytes = vec![0; usize::try_from(size).map_err(|_| invalid("it is too large"))?];
+    Disk::REAL.read_exact_at(file, &mut bytes, start)?;
+    let room = usize::try_from(count)
+        .unwrap_or(0)
+        .min(bytes.len() / CENTRAL_BYTES);
+    let mut entries = Named::with_capacity_and_hasher(room, RandomState::default());
+    let mut at = 0;
+    for _ in 0..count {
+        let (name, mut entry, next) = read_record(&bytes, at)?;
+        entry.record = start + at as u64;
+        at = next;
+        if name.ends_with('/') {
+            continue;
+        }
+        if entries.insert(name, entry).is_some() {
+            return Err(invalid("two of its entries have one name"));
+        }
+    }
+    Ok((entries, start))
+}
+
+/// A record of the central directory, and where the next one begins.
+fn read_record(bytes: &[u8], at: usize) -> io::Result<(String, Entry, usize)> {
+    let cut = || invalid("its directory is cut");
+    let record = bytes.get(at..).ok_or_else(cut)?;
+    if record.len() < CENTRAL_BYTES || u32_at(record, 0) != CENTRAL_SIGNATURE {
+        return Err(cut());
+    }
+    let name_bytes = usize::from(u16_at(record, 28));
+    let extra_bytes = usize::from(u16_at(record, 30));
+    let comment_bytes = usize::from(u16_at(record, 32));
+    let name_end = CENTRAL_BYTES + name_bytes;
+    let extra_end = name_end + extra_bytes;
+    let end = extra_end + comment_bytes;
+    if record.len() < end {
+        return Err(cut());
+    }
+    let name = std::str::from_utf8(&record[CENTRAL_BYTES..name_end])
+        .map_err(|_| invalid("a name in it is not UTF-8"))?;
+    let mut fields = [
+        (u32_at(record, 24), 0_u64),
+        (u32_at(record, 20), 0),
+        (u32_at(record, 42), 0),
+    ];
+    for field in &mut fields {
+        field.1 = u64::from(field.0);
+    }
+    let mut extra = &record[name_end..extra_end];
+    while extra.len() >= 4 {
+        let (id, length) = (u16_at(extra, 0), usize::from(u16_at(extra, 2)));
+        let Some(block) = extra.get(4..4 + length) else {
+            break;
+        };
+        if id == SIZES_ID {
+            // Only the fields that say so are there, in this order.
+            let mut values = block.chunks_exact(8);
+            for field in &mut fields {
+                if field.0 == SEE_SIZES
+                    && let Some(value) = values.next()
+                {
+                    field.1 = u64_at(value, 0);
+                }
+            }
+        }
+        extra = &extra[4 + length..];
+    }
+    let entry = Entry {
+        header: fields[2].1,
+        packed: fields[1].1,
+        length: fields[0].1,
+        crc32: u32_at(record, 16),
+        method: u16_at(record, 10),
+        flags: u16_at(record, 8),
+        record: 0,
+    };
+    Ok((name.to_owned(), entry, at + end))
+}
