@@ -8,19 +8,29 @@
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyFloat, PyInt, PyList, PyTuple};
+use smallvec::SmallVec;
 
 use crate::aligning::{align, rebuild_as};
 use crate::container::{self, Kind, kind};
 use crate::ffi;
 use crate::imports::{Imports, from_twin, imports};
 use crate::storing::batch_size_of;
+use crate::tensors::Tensor;
 use crate::walks::{leaves, rebuild_with};
 
 /// Whether all leaves have one dtype, so that all or none can hold the results.
 fn has_one_dtype(imports: &Imports, leaves: &Bound<'_, PyAny>) -> PyResult<bool> {
     let name = imports.names.dtype.bind(leaves.py());
     let mut first: Option<Bound<'_, PyAny>> = None;
-    for leaf in leaves.cast::<PyList>()? {
+    let leaves = leaves.cast::<PyList>()?;
+    let numbers = leaves
+        .iter()
+        .map(|leaf| Tensor::of(&leaf)?.dtype())
+        .collect::<Option<SmallVec<[i32; 16]>>>();
+    if let Some(numbers) = numbers {
+        return Ok(numbers.windows(2).all(|pair| pair[0] == pair[1]));
+    }
+    for leaf in leaves {
         let dtype = leaf.getattr(name)?;
         if !first.get_or_insert_with(|| dtype.clone()).is(&dtype) {
             return Ok(false);

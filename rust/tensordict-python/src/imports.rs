@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
 
+use crate::tensors;
+
 /// The attribute and method names of the protocol, interned.
 macro_rules! names {
     ($($field:ident = $text:literal),* $(,)?) => {
@@ -180,6 +182,7 @@ fn resolve_imports(py: Python<'_>) -> PyResult<&'static Imports> {
     let fresh = Imports::resolve(py)?;
     // Another thread may have been first, in which case its objects are the same ones.
     drop(IMPORTS.set(py, fresh));
+    tensors::learn(py);
     Ok(IMPORTS
         .get(py)
         .expect("the cell was filled by the line above or before it"))

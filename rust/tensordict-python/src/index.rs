@@ -13,7 +13,7 @@ use tensordict_core::index::{self as core_index, Item, Range, Step};
 use crate::container::{self, Kind, Names, Order, Splice, State, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, from_twin, imports};
-use crate::storage::dlpack::layout_of;
+use crate::tensors::shape_of;
 
 const TWINS: &str = "tensordict.interop.index_twins";
 
@@ -413,11 +413,11 @@ impl<'py> WriteAt<'py> {
                 (Kind::Leaf, Kind::Leaf) => {
                     let fits = entry.get_type().is(&imports.tensor)
                         && item.get_type().is(&imports.tensor)
-                        && match (layout_of(&entry), layout_of(&item)) {
+                        && match (shape_of(&entry), shape_of(&item)) {
                             // One element may be cast: torch writes it as a number at a mask.
                             (Some(own), Some(theirs)) => {
-                                self.leaves_of(&own.shape, &theirs.shape)
-                                    && (theirs.shape.iter().any(|&length| length != 1)
+                                self.leaves_of(&own, &theirs)
+                                    && (theirs.iter().any(|&length| length != 1)
                                         || is_same_dtype(imports, &entry, &item)?)
                             }
                             _ => false,

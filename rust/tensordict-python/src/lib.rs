@@ -30,6 +30,7 @@ mod slots;
 mod state;
 mod storage;
 mod storing;
+mod tensors;
 mod views;
 mod walks;
 

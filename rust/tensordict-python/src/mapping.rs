@@ -16,7 +16,7 @@ use crate::container::{self, Kind, Names, Splice, State, kind};
 use crate::ffi::{self, Filling, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, imports};
 use crate::locking;
-use crate::storage::dlpack::{layout_of, with_layout};
+use crate::tensors::{shape_of, with_layout};
 
 /// What is appended to the first argument of a call on a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -156,9 +156,8 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         let py = leaf.py();
         let further = match self.tail {
             Tail::Nothing => ffi::Values::new(),
-            Tail::Shape => match layout_of(leaf) {
-                Some(layout) => layout
-                    .shape
+            Tail::Shape => match shape_of(leaf) {
+                Some(shape) => shape
                     .iter()
                     .skip(self.k)
                     .map(|length| Ok(length.into_pyobject(py)?.into_any()))
@@ -198,10 +197,10 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         let layout = leaf
             .get_type()
             .is(&self.imports.tensor)
-            .then(|| layout_of(leaf))
+            .then(|| shape_of(leaf))
             .flatten();
         let num_dims = match layout {
-            Some(layout) => layout.shape.len(),
+            Some(shape) => shape.len(),
             None => leaf
                 .call_method0(self.imports.names.dim.bind(py))?
                 .extract::<usize>()?,

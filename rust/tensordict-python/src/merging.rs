@@ -12,8 +12,8 @@ use crate::container::is_plain;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
-use crate::storage::dlpack::with_layout;
 use crate::storing::{self, Target, has_leading_dims, or_false};
+use crate::tensors::with_layout;
 
 const TWINS: &str = "tensordict.interop.key_twins";
 

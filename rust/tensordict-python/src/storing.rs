@@ -12,7 +12,7 @@ use crate::imports::{ACCESS_TWINS, Imports, common_attribute, from_twin, imports
 use crate::index::plain_dims;
 use crate::keys;
 use crate::merging::are_alike;
-use crate::storage::dlpack;
+use crate::tensors::with_layout;
 
 /// The batch size of any container.
 pub(crate) fn batch_size_of<'py>(
@@ -185,7 +185,7 @@ impl<'py> Target<'py> {
         };
         let takes_anywhere = self.device.is_none();
         (takes_anywhere && dims.is_empty())
-            || dlpack::with_layout(value, |shape, is_on_cpu| {
+            || with_layout(value, |shape, is_on_cpu| {
                 shape.starts_with(dims) && (takes_anywhere || (self.takes_cpu && is_on_cpu))
             })
             .unwrap_or(false)
@@ -497,19 +497,19 @@ pub(crate) fn set_plainly<'py>(
 
 /// Whether the shape of a plain tensor is known to begin with `batch_size`.
 fn layout_begins_with(value: &Bound<'_, PyAny>, batch_size: &Bound<'_, PyTuple>) -> bool {
-    let Some(layout) = dlpack::layout_of(value) else {
-        return false;
-    };
-    layout.shape.len() >= batch_size.len()
-        && batch_size
-            .iter_borrowed()
-            .zip(&layout.shape)
-            .all(|(expected, length)| {
-                expected.is_exact_instance_of::<PyInt>()
-                    && expected
-                        .extract::<i64>()
-                        .is_ok_and(|expected| expected == *length)
-            })
+    with_layout(value, |shape, _| {
+        shape.len() >= batch_size.len()
+            && batch_size
+                .iter_borrowed()
+                .zip(shape)
+                .all(|(expected, length)| {
+                    expected.is_exact_instance_of::<PyInt>()
+                        && expected
+                            .extract::<i64>()
+                            .is_ok_and(|expected| expected == *length)
+                })
+    })
+    .unwrap_or(false)
 }
 
 /// The container that holds the last part of `path`, if all on the way are dense.

@@ -17,7 +17,7 @@ use crate::container::{self, Kind, Names, State, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::locking;
-use crate::storage::dlpack::with_layout;
+use crate::tensors::with_layout;
 
 // Collecting --------------------------------------------------------------------------
 

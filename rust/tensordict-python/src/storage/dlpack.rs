@@ -182,22 +182,9 @@ fn filled(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DLTensor>> {
     Ok(Some(unsafe { filled.assume_init() }))
 }
 
-/// The shape of a tensor, and whether it is on the CPU.
-pub(crate) struct Layout {
-    pub(crate) shape: SmallVec<[i64; 6]>,
-}
-
-/// The layout of a tensor, cheaper than its attributes by the two objects that those make.
-/// None where it is meta, sparse, fake, symbolic, transformed or of an uncommon dtype:
-/// then the attributes know.
-pub(crate) fn layout_of(tensor: &Bound<'_, PyAny>) -> Option<Layout> {
-    with_layout(tensor, |shape, _| Layout {
-        shape: SmallVec::from_slice(shape),
-    })
-}
-
-/// What `look` says of the shape of a tensor, and of whether it is on the CPU; None as in
-/// [`layout_of`]. It must not run Python code.
+/// What `look` says of the shape of a tensor, and of whether it is on the CPU, cheaper than
+/// its attributes by the two objects that those make. None where it is meta, sparse, fake,
+/// symbolic, transformed or of an uncommon dtype. It must not run Python code.
 pub(crate) fn with_layout<T>(
     tensor: &Bound<'_, PyAny>,
     look: impl FnOnce(&[i64], bool) -> T,

@@ -1,0 +1,237 @@
+//! Shape, device and dtype of a tensor, asked of torch's own library.
+//!
+//! A Python attribute makes an object of each answer, and `DLPack` takes the interpreter's
+//! lock and makes a struct: some seven hundred instructions for a shape. Torch exports the
+//! same questions as plain C functions, whose names and arguments it keeps stable from
+//! version to version; each is a dozen instructions.
+//!
+//! This is one of the modules that may hold `unsafe`: such a function takes the address of
+//! the `at::Tensor` inside of the Python object. [`learn`] finds out where that is, by the
+//! address that torch gives for the tensor itself (`_cdata`), and tries the functions on
+//! tensors whose answers are known. Where one of this does not hold, every answer is None,
+//! and callers ask in another way.
+//!
+//! The questions are asked of ordinary tensors alone: those whose class in C++ is that of a
+//! new one, as its table of virtual functions tells. Nested, sparse and transformed ones
+//! are of others, which answer by an exception.
+
+use std::ffi::c_void;
+use std::mem::transmute;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+use smallvec::SmallVec;
+
+use crate::storage::dlpack;
+
+/// `AOTITorchError (*)(AtenTensorHandle, int64_t**)` and its like: 0 where it went well.
+type Ask<T> = unsafe extern "C" fn(*const c_void, *mut T) -> i32;
+
+/// The lengths of the dims.
+pub(crate) type Shape = SmallVec<[i64; 6]>;
+
+/// The functions, and what is known of the tensors that they are given.
+struct Access {
+    sizes: Ask<*mut i64>,
+    num_dims: Ask<i64>,
+    device_type: Ask<i32>,
+    dtype: Ask<i32>,
+    cpu: i32,
+    tensor: Py<PyType>,
+    parameter: Py<PyType>,
+    /// Where the `at::Tensor` begins in the Python object, in pointers.
+    place: usize,
+    /// The table of virtual functions of an ordinary tensor.
+    table: usize,
+}
+
+static ACCESS: PyOnceLock<Option<Access>> = PyOnceLock::new();
+
+/// An ordinary tensor that can be asked, while the Python object lives.
+pub(crate) struct Tensor<'a, 'py> {
+    access: &'a Access,
+    object: &'a Bound<'py, PyAny>,
+}
+
+impl<'a, 'py> Tensor<'a, 'py> {
+    /// `object` as a tensor; None where it is none, or is not ordinary.
+    #[inline]
+    pub(crate) fn of(object: &'a Bound<'py, PyAny>) -> Option<Self> {
+        Self::by(ACCESS.get(object.py())?.as_ref()?, object)
+    }
+
+    #[inline]
+    fn by(access: &'a Access, object: &'a Bound<'py, PyAny>) -> Option<Self> {
+        let class = object.get_type_ptr();
+        let is_tensor = std::ptr::addr_eq(class, access.tensor.as_ptr())
+            || std::ptr::addr_eq(class, access.parameter.as_ptr());
+        // SAFETY: an object of these types has the `at::Tensor` at its place, which is one
+        // pointer; where that is not null, it is to an object that begins with a pointer to
+        // its table.
+        let is_ordinary = is_tensor
+            && unsafe {
+                let target = *word(object, access.place).cast::<*const usize>();
+                !target.is_null() && *target == access.table
+            };
+        is_ordinary.then_some(Self { access, object })
+    }
+
+    #[inline]
+    fn ask<T>(&self, ask: Ask<T>, mut answer: T) -> Option<T> {
+        // SAFETY: the handle is that of a tensor which the Python object keeps alive, and
+        // `answer` has the type of the function's.
+        let failed = unsafe {
+            let handle = word(self.object, self.access.place);
+            ask(handle.cast(), &raw mut answer)
+        };
+        (failed == 0).then_some(answer)
+    }
+
+    /// What `look` says of the shape. It must not run Python code.
+    #[inline]
+    pub(crate) fn with_shape<T>(&self, look: impl FnOnce(&[i64]) -> T) -> Option<T> {
+        let num_dims = usize::try_from(self.ask(self.access.num_dims, 0)?).ok()?;
+        if num_dims == 0 {
+            return Some(look(&[]));
+        }
+        let sizes = self.ask(self.access.sizes, std::ptr::null_mut())?;
+        // SAFETY: the sizes are the tensor's own, as many as it has dims. Nobody changes
+        // them while `look` runs, since the interpreter stays attached.
+        (!sizes.is_null()).then(|| look(unsafe { std::slice::from_raw_parts(sizes, num_dims) }))
+    }
+
+    /// Whether it is on the CPU.
+    #[inline]
+    pub(crate) fn is_on_cpu(&self) -> Option<bool> {
+        Some(self.ask(self.access.device_type, -1)? == self.access.cpu)
+    }
+
+    /// The number that torch has for the dtype.
+    #[inline]
+    pub(crate) fn dtype(&self) -> Option<i32> {
+        self.ask(self.access.dtype, -1)
+    }
+}
+
+/// The word at `place` of a Python object.
+///
+/// # Safety
+/// The object is as large as that.
+unsafe fn word(object: &Bound<'_, PyAny>, place: usize) -> *const usize {
+    // SAFETY: as the caller says.
+    unsafe { object.as_ptr().cast::<usize>().cast_const().add(place) }
+}
+
+/// What `look` says of the shape of a tensor, and of whether it is on the CPU; None where
+/// the tensor is not ordinary and `DLPack` has no answer either: then its attributes know.
+/// It must not run Python code.
+#[inline]
+pub(crate) fn with_layout<T>(
+    tensor: &Bound<'_, PyAny>,
+    look: impl FnOnce(&[i64], bool) -> T,
+) -> Option<T> {
+    if let Some(ordinary) = Tensor::of(tensor) {
+        let is_on_cpu = ordinary.is_on_cpu()?;
+        return ordinary.with_shape(|shape| look(shape, is_on_cpu));
+    }
+    dlpack::with_layout(tensor, look)
+}
+
+/// The shape of a tensor; None as in [`with_layout`].
+pub(crate) fn shape_of(tensor: &Bound<'_, PyAny>) -> Option<Shape> {
+    with_layout(tensor, |shape, _| Shape::from_slice(shape))
+}
+
+/// Finds the functions and the place of the tensor, and tries them.
+pub(crate) fn learn(py: Python<'_>) {
+    // An error means that torch does not offer this.
+    let access = found(py).ok().flatten();
+    drop(ACCESS.set(py, access));
+}
+
+/// The functions, if they give the right answers.
+fn found(py: Python<'_>) -> PyResult<Option<Access>> {
+    let torch = py.import("torch")?;
+    let zeros = torch.getattr("zeros")?;
+    let probes = [
+        zeros.call1(((),))?,
+        zeros.call1(((3, 0, 5, 7, 2, 4, 6),))?,
+        zeros
+            .call1(((2, 3),))?
+            .call_method1("to", (torch.getattr("int64")?,))?,
+    ];
+    let Some(place) = place_of_tensor(&probes)? else {
+        return Ok(None);
+    };
+    let ctypes = py.import("ctypes")?;
+    let file = py.import("torch._C")?.getattr("__file__")?;
+    let library = ctypes.getattr("CDLL")?.call1((file,))?;
+    let address = |name: &str| -> PyResult<*const c_void> {
+        let arguments = (library.getattr(name)?, ctypes.getattr("c_void_p")?);
+        let pointer = ctypes.getattr("cast")?.call1(arguments)?;
+        let address = pointer.getattr("value")?.extract::<usize>()?;
+        Ok(std::ptr::with_exposed_provenance(address))
+    };
+    // SAFETY: the functions of these names have these types in every version of torch that
+    // has them. The library that they are in is never unloaded. The table is read as in
+    // `Tensor::by`.
+    let access = unsafe {
+        type Constant = unsafe extern "C" fn() -> i32;
+        let cpu = address("aoti_torch_device_type_cpu")?;
+        Access {
+            sizes: transmute::<*const c_void, Ask<*mut i64>>(address("aoti_torch_get_sizes")?),
+            num_dims: transmute::<*const c_void, Ask<i64>>(address("aoti_torch_get_dim")?),
+            device_type: transmute::<*const c_void, Ask<i32>>(address(
+                "aoti_torch_get_device_type",
+            )?),
+            dtype: transmute::<*const c_void, Ask<i32>>(address("aoti_torch_get_dtype")?),
+            cpu: transmute::<*const c_void, Constant>(cpu)(),
+            tensor: torch.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
+            parameter: py
+                .import("torch.nn")?
+                .getattr("Parameter")?
+                .cast_into::<PyType>()?
+                .unbind(),
+            place,
+            table: **word(&probes[0], place).cast::<*const usize>(),
+        }
+    };
+    let mut dtypes = Vec::new();
+    for probe in &probes {
+        let Some(tensor) = Tensor::by(&access, probe) else {
+            return Ok(None);
+        };
+        let shape = probe.getattr("shape")?.extract::<Vec<i64>>()?;
+        let is_right = tensor.with_shape(|found| found == shape) == Some(true)
+            && tensor.is_on_cpu() == Some(true);
+        if !is_right {
+            return Ok(None);
+        }
+        dtypes.push(tensor.dtype());
+    }
+    let on_meta = probes[0].call_method1("to", ("meta",))?;
+    let is_right = dtypes[0] == dtypes[1]
+        && dtypes[0] != dtypes[2]
+        && Tensor::by(&access, &on_meta).is_none_or(|tensor| tensor.is_on_cpu() == Some(false));
+    Ok(is_right.then_some(access))
+}
+
+/// Where all of `tensors` have the address that torch gives for them.
+fn place_of_tensor(tensors: &[Bound<'_, PyAny>]) -> PyResult<Option<usize>> {
+    let mut addresses = Vec::new();
+    for tensor in tensors {
+        addresses.push((tensor, tensor.getattr("_cdata")?.extract::<usize>()?));
+    }
+    let bytes = addresses[0].0.get_type().getattr("__basicsize__")?;
+    let num_words = bytes.extract::<usize>()? / size_of::<usize>();
+    let is_at = |place: usize| {
+        addresses.iter().all(|(tensor, address)| {
+            // SAFETY: the place is inside of the object, which is as large as its type says.
+            unsafe { *word(tensor, place) == *address }
+        })
+    };
+    let first = size_of::<ffi::PyObject>() / size_of::<usize>();
+    Ok((first..num_words).find(|&place| is_at(place)))
+}
