@@ -269,6 +269,33 @@ def test_ragged_rows_stay_apart():
         td.get("l").transpose(0, 1)
 
 
+def test_ragged_rows_are_written_row_by_row_or_not_at_all(tmp_path):
+    td = TensorDict(a=torch.zeros(2), l=[["p", "q"], ["r"]], batch_size=[2])
+    td[1] = TensorDict(a=torch.ones(()), l=NonTensorStack("s"))
+    assert td["l"] == [["p", "q"], ["s"]]
+    with pytest.raises(RuntimeError, match="other lengths"):
+        td[1] = TensorDict(a=torch.zeros(()), l=NonTensorStack("s", "t"))
+    assert td["a"].tolist() == [0.0, 1.0]
+    td.memmap_(tmp_path)
+    td.get("l")[0] = NonTensorStack("t", "u")
+    assert TensorDict.load_memmap(tmp_path)["l"] == [["t", "u"], ["s"]]
+    with pytest.raises(RuntimeError, match="other lengths"):
+        td.get("l")[0] = NonTensorStack("v")
+    assert TensorDict.load_memmap(tmp_path)["l"] == [["t", "u"], ["s"]]
+
+
+def test_ragged_rows_without_values_stay_where_they_are():
+    nested = [[["a"], []], [["b", "c"]], [[]]]
+    stack = NonTensorStack.from_list(nested)
+    assert stack.tolist() == nested
+    assert [row.tolist() for row in stack.unbind(0)] == nested
+    assert stack[torch.tensor([2, 0])].tolist() == [nested[2], nested[0]]
+    assert torch.cat([stack, stack[1:]]).tolist() == nested + nested[1:]
+    assert stack.flip(0).tolist() == nested[::-1]
+    with pytest.raises(RuntimeError, match="rows of one length"):
+        stack.flip(1)
+
+
 # Pickles and files ---------------------------------------------------------------------
 
 

@@ -403,7 +403,7 @@ def _plan_fill(
         if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
             if isinstance(value, (int, float, complex)):
                 value = torch.as_tensor(value)
-            entry._check_item(size, value)
+            entry._check_item(size, value, at)
             writes.append((td, key, entry, value))
             continue
         if not isinstance(value, (int, float, complex, torch.Tensor)):
@@ -436,7 +436,7 @@ def _plan_index(
         elif isinstance(entry, CollectionProtocol):
             if entry._is_non_tensor:
                 own = torch.Size([*size, *entry.batch_size[k:]])
-                entry._check_item(own, item)
+                entry._check_item(own, item, at)
                 writes.append((td, key, entry, item))
             elif isinstance(item, CollectionProtocol) and item._is_non_tensor:
                 raise not_a_value(key, entry, item)

@@ -463,8 +463,8 @@ class NonTensorOps(CollectionProtocol):
 
     # Writing at an index ---------------------------------------------------------------
 
-    def _check_item(self, size: torch.Size, value: Any) -> None:
-        """Raise where ``value`` cannot be written at an index of shape ``size``."""
+    def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
+        """Raise where ``value`` cannot be written at an index, of shape ``size``."""
         self._check_source(value)
         if isinstance(value, NonTensorOps) and value._fits_any_size:
             return

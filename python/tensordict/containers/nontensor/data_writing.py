@@ -73,8 +73,8 @@ class DataWriting(NonTensorOps):
         if not same_value(bare(value), self.data):
             raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))
 
-    def _check_item(self, size: torch.Size, value: Any) -> None:
-        super()._check_item(size, value)
+    def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
+        super()._check_item(size, value, at)
         if not self._is_memmap and not self._is_shared:
             return
         if not is_nothing(value) and not same_value(bare(value), self.data):

@@ -19,7 +19,7 @@ from tensordict.containers.nontensor.data import (
     NonTensorDataBase,
 )
 from tensordict.containers.nontensor.positions import on_real_tensors
-from tensordict.containers.nontensor.ragged import RaggedStack
+from tensordict.containers.nontensor.ragged import RaggedStack, cat_rows, stack_rows
 from tensordict.containers.nontensor.stack import (
     MSG_DIFFERENT_SIZES,
     MSG_NO_NON_TENSOR,
@@ -79,7 +79,7 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
         return stack
     starts = [0]
     for member in members:
-        starts.append(starts[-1] + member.batch_size.numel())
+        starts.append(starts[-1] + len(member._flat()))
     order: Sequence[int] = range(starts[-1])
     if dim:
         numbers = [
@@ -179,7 +179,7 @@ def stacked(members: Sequence[Any], dim: int) -> Any:
         if len(member.batch_size) != len(size):
             raise RuntimeError(MSG_DIFFERENT_SIZES.format(size, member.batch_size))
     if -1 in size or any(member.batch_size != size for member in members):
-        return RaggedStack._of_rows(members, dim)
+        return stack_rows(members, dim)._named(_names_with(members[0], dim))
     stack = _joined(members, _with_dim(size, dim, len(members)), dim, dim)
     if size and all(isinstance(member, NonTensorDataBase) for member in members):
         stack._has_one_a_row = True
@@ -205,11 +205,15 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
         made = first._sized(torch.Size([*size[:dim], length, *size[dim + 1 :]]))
         names = first._td_dim_names
         return made._named(None if names is None else list(names))
+    if any(map(_is_ragged, members)):
+        return cat_rows(members, dim)
     before, after = first.batch_size[:dim], first.batch_size[dim + 1 :]
     length = 0
     for position, member in enumerate(members):
         own = member.batch_size
         if own[:dim] != before or own[dim + 1 :] != after:
+            if len(own) == len(first.batch_size) and all(map(_is_stack, members)):
+                return cat_rows(members, dim)
             raise RuntimeError(
                 MSG_CAT_SIZES.format(dim, first.batch_size, own, position)
             )
@@ -223,6 +227,10 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
     ):
         stack._has_one_a_row = True
     return stack
+
+
+def _is_ragged(member: Any) -> bool:
+    return isinstance(member, RaggedStack)
 
 
 def _is_stack(member: Any) -> bool:

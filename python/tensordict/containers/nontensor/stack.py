@@ -43,6 +43,7 @@ __all__ = ["NonTensorStack"]
 MSG_NOT_UNIQUE = (
     "Cannot get the non-unique data of a NonTensorStack. Use .tolist() instead."
 )
+MSG_INDEX = "index {} is out of bounds for the stack dim of size {}"
 MSG_NO_NON_TENSOR = "All tensordicts must be non-tensors."
 MSG_STACK_DIM = "Stack dim {} is too big for batch size {}."
 MSG_DIFFERENT_SIZES = (
@@ -673,7 +674,7 @@ def _dim_of_parts(old: torch.Size, new: torch.Size) -> int | None:
 
 def _out_of_bounds(places: torch.Tensor, length: int) -> IndexError:
     at = next(at for at in places.flatten().tolist() if not -length <= at < length)
-    return IndexError(f"index {at} is out of bounds for the stack dim of size {length}")
+    return IndexError(MSG_INDEX.format(at, length))
 
 
 def _is_view(moved: torch.Tensor, places: torch.Tensor) -> bool:

@@ -67,8 +67,7 @@ class StackWriting(NonTensorOps):
             ValueError: it does not have the batch size of a row.
         """
         self._check_unlocked()
-        if not isinstance(tensordict, NonTensorOps):
-            raise TypeError(MSG_NEW_TYPE.format(type(tensordict)))
+        self._check_row(tensordict)
         size, dim = self._batch_size, self.stack_dim
         row = torch.Size([*size[:dim], *size[dim + 1 :]])
         if tensordict.batch_size != row:
@@ -76,6 +75,11 @@ class StackWriting(NonTensorOps):
         members: list[Any] = [*self.unbind(dim)]
         members.insert(index, tensordict)
         self._take(self._non_tensor_stack_type(*members, stack_dim=dim))
+
+    @staticmethod
+    def _check_row(row: Any) -> None:
+        if not isinstance(row, NonTensorOps):
+            raise TypeError(MSG_NEW_TYPE.format(type(row)))
 
     def append(self, tensordict: Any) -> None:
         """Add a value, or a row of them, at the end. See :meth:`insert`."""
