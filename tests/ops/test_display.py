@@ -111,3 +111,15 @@ def test_repr_html_escapes_keys():
         assert "&lt;b&gt;" in TensorDict({"<b>": torch.zeros(1)})._repr_html_()
     with set_printoptions(html=False):
         assert TensorDict(a=1)._repr_html_() is None
+
+
+def test_repr_of_parameters_that_a_lazy_module_has_yet_to_make():
+    td = TensorDict.from_module(torch.nn.LazyLinear(3))
+    assert "weight: UninitializedParameter(shape=torch.Size([-1])," in repr(td)
+    with set_printoptions(compact=True):
+        assert (
+            repr(td)
+            == "TensorDict(batch_size=[], fields={bias: f32[-1], weight: f32[-1]})"
+        )
+    with set_printoptions(plain=True, show_storage_size=True, show_is_view=True):
+        assert "storage_size=None, values unknown" in repr(td)

@@ -1,4 +1,4 @@
-"""Programs of sequences, wrappers, selected keys and skipped modules.
+"""Programs of sequences, wrappers, selected keys, skipped modules and parameters.
 
 Longer than a line, most of them: a program is a paragraph.
 """
@@ -261,5 +261,50 @@ r
 
 with set_composite_lp_aggregate(True): m=PM(["loc","scale"],["s"],distribution_class=d.Normal,log_prob_keys=["l"])
 m.log_prob_keys
+
+p=TensorDictParams(TensorDict(a=torch.ones(2),n={'b':torch.zeros(1)}))
+p.apply_(lambda t,o:t+o,TensorDict(a=torch.ones(2),n={'b':torch.ones(1)})), p.apply_(lambda x:x*2) is p
+
+p=TensorDictParams(TensorDict(a=torch.ones(2),n={'b':torch.zeros(1)}))
+p.lock_().apply_(lambda t:t+1)
+
+p=TensorDictParams(TensorDict(a=torch.ones(2),n={'b':torch.zeros(1)}))
+p.apply_(lambda t:None)
+
+p=TensorDictParams(TensorDict(a=torch.ones(2),i=torch.ones(2,dtype=torch.int)))
+p.apply_(lambda t:t+1)
+
+p=TensorDictParams(TensorDict(a=torch.ones(2)),no_convert=True)
+p.apply_(lambda t:t+1)
+
+p=TensorDictParams(TensorDict(a=torch.ones(2))); p.apply_(torch.nn.init.zeros_)
+p
+
+p=TensorDictParams(TensorDict(a=torch.ones(2,3),batch_size=[2]))
+p.apply_(lambda t:t*2, call_on_nested=False)
+
+p=TensorDictParams(TensorDict(a=torch.ones(2)))
+p.mul_(2), p.add_(1)
+
+p=TensorDictParams(TensorDict(a=torch.ones(2))); p.requires_grad_(False)
+p.apply_(lambda t:t*3), p['a'].requires_grad
+
+p=TensorDictParams(TensorDict(a=torch.ones(2))); (p['a']*2).sum().backward(); p.apply_(lambda t:t*3)
+p['a'].grad, p.grad
+
+m=nn.Linear(2,2); p=TensorDict.from_module(m,as_module=True); p.apply_(lambda t:t.zero_())
+m.weight
+
+m=nn.Linear(2,2); p=TensorDict.from_module(m); p.apply_(lambda t:t.zero_())
+m.weight
+
+m=nn.Linear(2,2); p=TensorDict.from_module(m); p.zero_()
+m.weight
+
+m=nn.Linear(2,2); p=TensorDict.from_module(m); p.apply(lambda t:t*0,inplace=True)
+m.weight
+
+m=nn.Linear(2,2); p=TensorDict.from_module(m).data; p.apply_(lambda t:t.zero_())
+m.weight
 """.strip().split("\n\n")  # noqa: E501
 ]

@@ -552,6 +552,17 @@ class TensorDictParams(TensorDictBase, nn.Module):
         """The data of the parameters, as a plain collection. It cannot be assigned."""
         return self._param_td.data
 
+    def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
+        """Call ``fn`` on the data of every leaf: it may write to its argument.
+
+        Examples:
+            >>> TensorDictParams(TensorDict(a=torch.ones(2))).apply_(torch.Tensor.zero_)["a"]
+            Parameter containing:
+            tensor([0., 0.], requires_grad=True)
+        """
+        self.data.apply_(fn, *others, **kwargs)
+        return self
+
     def zero_(self) -> Self:
         """Fill all tensors with zeros, in place."""
         with torch.no_grad():

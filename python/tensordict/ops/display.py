@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 import types
+from operator import methodcaller
 from typing import Any, Self
 
 import torch
+from torch.nn.parameter import is_lazy
 
 # The base of torch's own context managers that are decorators too.
 from torch.utils._contextlib import _DecoratorContextManager
@@ -250,19 +252,21 @@ def _describe(value: Any, options: types.MappingProxyType[str, Any]) -> str:
         return repr(value)
     parts = []
     if options["show_shape"]:
-        parts.append(f"shape={_size(value)}")
+        parts.append(f"shape=torch.Size({_known_shape(value)})")
     if options["show_field_device"]:
         parts.append(f"device={value.device}")
     if options["show_dtype"]:
         parts.append(f"dtype={value.dtype}")
     if options["show_field_is_shared"]:
-        parts.append(f"is_shared={_or_unknown(_is_shared, value)}")
+        parts.append(f"is_shared={_or_unknown(methodcaller('is_shared'), value)}")
     if options["show_grad"]:
         parts.append(f"requires_grad={value.requires_grad}")
     if options["show_is_contiguous"]:
-        parts.append(f"is_contiguous={_or_unknown(_is_contiguous, value)}")
+        parts.append(
+            f"is_contiguous={_or_unknown(methodcaller('is_contiguous'), value)}"
+        )
     if options["show_is_view"]:
-        parts.append(f"is_view={value._is_view()}")
+        parts.append(f"is_view={_or_unknown(methodcaller('_is_view'), value)}")
     if options["show_storage_size"]:
         parts.append(f"storage_size={_or_unknown(_storage_bytes, value)}")
     if options["plain"]:
@@ -287,30 +291,22 @@ def _describe_meta(value: MetaTensor, options: types.MappingProxyType[str, Any])
 
 
 def _or_unknown(question: Any, value: torch.Tensor) -> Any:
-    """The answer, or None from a tensor that has no storage (a sparse one)."""
+    """The answer, or None from a tensor without storage: a sparse one, one of a lazy module."""
     try:
         return question(value)
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError, ValueError):
         return None
-
-
-def _is_shared(value: torch.Tensor) -> bool:
-    return value.is_shared()
-
-
-def _is_contiguous(value: torch.Tensor) -> bool:
-    return value.is_contiguous()
 
 
 def _storage_bytes(value: torch.Tensor) -> int:
     return value.untyped_storage().nbytes()
 
 
-def _size(value: torch.Tensor) -> str:
-    """The shape, with -1 for the ragged dims of a nested tensor."""
-    return (
-        f"torch.Size({_ragged_shape(value)})" if value.is_nested else str(value.shape)
-    )
+def _known_shape(value: Any) -> list[Any]:
+    """The shape, with -1 for ragged dims; -1 where a lazy module has yet to set it."""
+    if is_lazy(value):
+        return [-1]
+    return _ragged_shape(value) if value.is_nested else list(value.shape)
 
 
 def _ragged_shape(value: Any) -> list[Any]:
@@ -326,10 +322,10 @@ def _ragged_shape(value: Any) -> list[Any]:
 
 def _summary(value: torch.Tensor) -> str:
     """The mean and spread of a leaf of floats, the range of one of whole numbers."""
+    if is_lazy(value) or value.is_meta:
+        return "values unknown"
     if not value.numel():
         return "[]"
-    if value.is_meta:
-        return "values unknown"
     if value.is_floating_point() or value.is_complex():
         value = value.detach()
         mean = value.mean().item()
@@ -392,7 +388,7 @@ def _compact_leaf(
         return value.short
     if not isinstance(value, (torch.Tensor, MetaTensor)):
         return repr(value)
-    shape = _ragged_shape(value) if value.is_nested else list(value.shape)
+    shape = _known_shape(value)
     own = shape[len(parent.batch_size) :]
     is_own = len(shape) < len(parent.batch_size) or shape == [-1] or _is_whole(value)
     text = _shape(shape if is_own else own)
