@@ -136,6 +136,9 @@ CASES = [
         {D}m = td.memmap_(d); m.make_memmap_from_tensor('a', T(td.shape))
         td.make_memmap_from_tensor('z', T(td.shape))
         td.memmap_().make_memmap('z', td.shape)
+        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); m.make_memmap('z', td.shape).fill_(1); o.make_memmap('z', td.shape).add_(1); m['z']
+        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); m.make_memmap('z', td.shape); o.make_memmap('y', td.shape); sorted(load(d).keys())
+        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); m.make_memmap('z', td.shape); o.make_memmap_from_tensor('z', T(td.shape)); m['z']
     """,
         on="flat nested named",
         ordered=False,
@@ -148,6 +151,12 @@ CASES = [
         {D}m = td.memmap_(d); o = TensorDict.load_memmap(d); m.make_memmap('z', td.shape); m.memmap_refresh_()
         td.memmap_refresh_()
         td.memmap_().memmap_refresh_()
+        {D}m = td.memmap_(d); m.names = ['x', 'y']; m.memmap_refresh_(); load(d)
+        {D}m = td.memmap_(d); m.names = None; m.memmap_refresh_(); load(d)
+        {D}m = td.memmap_(d); m.batch_size = [2]; m.memmap_refresh_(); load(d)
+        {D}m = td.memmap_(d); m.batch_size = []; m.memmap_refresh_(); load(d)
+        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); o.names = ['x', 'y']; o.memmap_refresh_(); m.memmap_refresh_(); load(d)
+        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); o.make_memmap(('y', 'z'), td.shape); m.memmap_refresh_(); load(d)
     """,
         on="flat nested named",
         ordered=False,

@@ -455,6 +455,9 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
         return load_view(cls, directory, options)
 
+    def _shape_fields(self) -> dict[str, str | None]:
+        return {}
+
     def _take_loaded(self, loaded: Any) -> Self:
         other = loaded if not isinstance(loaded, type(self)) else loaded._source
         load_into(self._source, other)

@@ -323,6 +323,9 @@ class TensorDictParams(TensorDictBase, nn.Module):
             raise RuntimeError(msg)
         return self._param_td._saved(leaves, directory, False)
 
+    def _shape_fields(self) -> dict[str, str | None]:
+        return {}
+
     def _take_loaded(self, loaded: Any) -> Self:
         # Optimizers hold the parameters, so these stay and get the values.
         self.data.update_(loaded)

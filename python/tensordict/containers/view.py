@@ -709,6 +709,9 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
         return load_part(cls, directory, options)
 
+    def _shape_fields(self) -> dict[str, str | None]:
+        return {}
+
     def _take_loaded(self, loaded: Any) -> Self:
         # Its entries are those of the collection it belongs to, which keeps them.
         return self.update_(loaded)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict.protocol import CollectionProtocol
+from tensordict.storage import growing as _growing
 from tensordict.storage import state as _state
 from tensordict.storage import tree as _tree
 from tensordict.storage.mapped import MemoryMappedTensor
@@ -433,11 +434,12 @@ class SavingOps(CollectionProtocol):
             torch.Size([3, 2])
         """
         size = _size_of(shape)
+        dtype = dtype or torch.get_default_dtype()
 
         def make(file: str | None) -> torch.Tensor:
             return MemoryMappedTensor.empty(shape, dtype=dtype, filename=file)
 
-        return _tree.add_leaf_file(self, _path(key), size, make, robust_key)
+        return _growing.add_leaf_file(self, _path(key), size, dtype, make, robust_key)
 
     def make_memmap_from_tensor(
         self,
@@ -468,8 +470,15 @@ class SavingOps(CollectionProtocol):
                 existsok=True,
             )
 
-        path = _path(key)
-        return _tree.add_leaf_file(self, path, tensor.shape, make, robust_key)
+        return _growing.add_leaf_file(
+            self,
+            _path(key),
+            tensor.shape,
+            tensor.dtype,
+            make,
+            robust_key,
+            values=tensor.detach() if copy_data else None,
+        )
 
     def make_memmap_from_storage(
         self,
@@ -507,20 +516,34 @@ class SavingOps(CollectionProtocol):
                 storage, shape=shape, dtype=dtype, filename=file
             )
 
-        return _tree.add_leaf_file(
-            self, path, _size_of(shape), make, robust_key, keeps_file=True
+        return _growing.add_leaf_file(
+            self, path, _size_of(shape), dtype, make, robust_key, keeps_file=True
         )
 
     def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
         """Open the files of a memory-mapped collection again.
 
         Entries that others added to its directory appear, those that were removed go.
-        Nested collections keep their identity.
+        Nested collections keep their identity. Batch sizes and names that were set
+        since the save are kept, and written to the metadata.
 
         Raises:
-            RuntimeError: the collection is not memory-mapped, or has no directory.
+            RuntimeError: the collection is not memory-mapped, or has no directory; a
+                tensor that was added does not have the batch size.
+
+        Examples:
+            >>> import tempfile
+            >>> path = tempfile.mkdtemp()
+            >>> td = TensorDict({"a": torch.zeros(3)}, [3]).memmap_(path)
+            >>> other = TensorDict.load_memmap(path).memmap_()
+            >>> _ = other.make_memmap("b", (3, 2))
+            >>> td.names = ["time"]
+            >>> list(td.memmap_refresh_().keys())
+            ['a', 'b']
+            >>> TensorDict.load_memmap(path).names
+            ['time']
         """
-        return _tree.refresh(self, allow_pickle)
+        return _growing.refresh(self, allow_pickle)
 
     # Reading the state -----------------------------------------------------------
 
@@ -625,6 +648,10 @@ class SavingOps(CollectionProtocol):
     def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
         """Make a container from a directory. See :mod:`tensordict.storage`."""
         raise NotImplementedError(f"{cls} has no layout of its own")
+
+    def _shape_fields(self) -> dict[str, str | None]:
+        """What the metadata of its directory says of its shape, as JSON."""
+        return _growing.shape_fields_dense(self)
 
     def _take_loaded(self, loaded: Any) -> Any:
         """Take what was loaded in the place of this container: what then stands there."""

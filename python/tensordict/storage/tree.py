@@ -13,7 +13,6 @@ override the methods that call them.
 from __future__ import annotations
 
 import os
-import stat
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,10 +40,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LoadOptions",
-    "add_leaf_file",
+    "SaveOptions",
+    "check_fit",
     "load",
+    "load_into",
+    "make_like",
+    "mark_mapped",
     "plan_dense",
-    "refresh",
     "save",
     "saved_dense",
     "take_loaded_dense",
@@ -57,9 +59,6 @@ MSG_IS_DIRECTORY = "Cannot write an archive at {}: it is an existing directory."
 MSG_COMPRESSION = (
     "compression is only supported when writing a memmap archive (pass archive=True or "
     "use a '.tdz' prefix)."
-)
-MSG_NOT_MAPPED = (
-    "Cannot refresh a TensorDict that is not memory mapped or has no path associated."
 )
 
 
@@ -474,7 +473,7 @@ def _check_out(out: Any, loaded: Any) -> None:
     # what changes here; any other lock guards its entries.
     if out.is_locked and not out.is_memmap():
         raise RuntimeError(MSG_LOCKED)
-    _check_fit(out, loaded)
+    check_fit(out, loaded)
 
 
 def load_into(out: Any, loaded: Any) -> Any:
@@ -482,11 +481,11 @@ def load_into(out: Any, loaded: Any) -> Any:
     _check_out(out, loaded)
     taken = out._take_loaded(loaded)
     if taken._is_dense and taken.is_memmap():
-        _mark_mapped(taken)
+        mark_mapped(taken)
     return taken
 
 
-def _check_fit(out: Any, loaded: Any) -> None:
+def check_fit(out: Any, loaded: Any) -> None:
     """Check, before anything changes, that the loaded entries fit."""
     if not out._is_dense:
         return
@@ -504,7 +503,7 @@ def _check_fit(out: Any, loaded: Any) -> None:
         if isinstance(present, CollectionProtocol) and not isinstance(
             value, torch.Tensor
         ):
-            _check_fit(present, value)
+            check_fit(present, value)
     names, loaded_names = out._td_dim_names, loaded._td_dim_names
     is_both = names is not None and loaded_names is not None
     if is_both and any(
@@ -539,102 +538,10 @@ def take_loaded_dense(out: Any, loaded: Any) -> Any:
     return out
 
 
-# Changing a save in place -------------------------------------------------------------
-
-
-def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
-    """Load the files of a memory-mapped container again, nested ones kept."""
-    if not td._is_memmap or td._memmap_prefix is None:
-        raise RuntimeError(MSG_NOT_MAPPED)
-    loaded = load(type(td), td._memmap_prefix, allow_pickle=allow_pickle)
-    _check_fit(td, loaded)
-    taken = td._take_loaded(loaded)
-    if taken._is_dense:
-        _mark_mapped(taken)
-    return taken
-
-
-def _mark_mapped(td: Any) -> None:
+def mark_mapped(td: Any) -> None:
+    """Say of a container that was loaded, and of those below it, that it is saved."""
     td._is_memmap = True
     td._is_shared = False
     td._is_locked = True
     for value in td._children():
-        _mark_mapped(value)
-
-
-def add_leaf_file(
-    td: Any,
-    key: tuple[str, ...],
-    shape: torch.Size,
-    make: Callable[[str | None], Any],
-    robust_key: bool | None,
-    keeps_file: bool = False,
-) -> Any:
-    """Add a leaf to a memory-mapped container and to its directory.
-
-    Args:
-        td: the container, locked as it is.
-        key: where to.
-        shape: the shape of the leaf, which must begin with the batch size.
-        make: makes the leaf, given the file to make, None where there is no directory.
-        robust_key: whether keys are escaped to file names.
-        keeps_file: whether a file that is there is that of the leaf.
-    """
-    if not td._is_memmap:
-        raise RuntimeError(
-            "Can only make a memmap tensor within a memory-mapped tensordict."
-        )
-    first, rest = key[0], key[1:]
-    present = td._get_entry(first, None)
-    if rest:
-        if present is None:
-            present = _add_child(td, first, robust_key)
-        return add_leaf_file(present, rest, shape, make, robust_key, keeps_file)
-    if present is not None:
-        raise RuntimeError(
-            f"The key {first} already exists within the target tensordict. Delete that "
-            "entry before overwriting it."
-        )
-    batch_size = td._batch_size
-    if torch.Size(shape[: len(batch_size)]) != batch_size:
-        raise RuntimeError(
-            f"batch dimension mismatch, got self.batch_size={batch_size} and "
-            f"value.shape={torch.Size(shape)} for key {first!r}. The leading dimensions "
-            "of a value must match the batch size."
-        )
-    prefix = td._memmap_prefix
-    if prefix is None:
-        leaf = make(None)
-    else:
-        name = _rust.escape_key(first) if robust_key is not False else first
-        file = os.path.join(os.path.abspath(prefix), f"{name}.memmap")
-        is_file = os.path.lexists(file) and stat.S_ISREG(os.lstat(file).st_mode)
-        if is_file and not keeps_file:
-            # Of an entry that is no more: readers that have it mapped keep it.
-            os.unlink(file)
-        leaf = make(file)
-        if leaf._filename is not None or not leaf.numel():
-            _rust.add_metadata(
-                os.path.abspath(prefix),
-                first,
-                dtype=str(leaf.dtype),
-                shape=list(leaf.shape),
-            )
-    td._tensordict[first] = leaf
-    return leaf
-
-
-def _add_child(td: Any, key: str, robust_key: bool | None) -> Any:
-    """A nested container without entries, in ``td`` and in its directory."""
-    root = registry.dense_root()
-    names = td._td_dim_names
-    child: Any = _rust.new(root, {}, td._batch_size, CPU, names and list(names))
-    prefix = td._memmap_prefix
-    if prefix is None:
-        child = saved_dense(child, iter(()), None, True)
-    else:
-        name = _rust.escape_key(key) if robust_key is not False else key
-        save(child, Path(prefix) / name, SaveOptions(), inplace=True)
-        _rust.add_metadata(os.path.abspath(prefix), key, class_name=root.__name__)
-    td._tensordict[key] = child
-    return child
+        mark_mapped(value)

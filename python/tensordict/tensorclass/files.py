@@ -62,6 +62,14 @@ class FilesOfClass(MethodsOfClass):
         taken = self._tensordict._take_loaded(loaded._tensordict)
         return self if taken is self._tensordict else self._wrap(taken)
 
+    def _shape_fields(self) -> dict[str, str | None]:
+        return self._tensordict._shape_fields()
+
+    def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
+        """Open the files of the fields again. See :meth:`TensorDict.memmap_refresh_`."""
+        self._tensordict.memmap_refresh_(allow_pickle=allow_pickle)
+        return self
+
     def _describe(self, rows: Iterator[Any]) -> Any:
         return {**self._tensordict._describe(rows), "cls": type(self)}
 

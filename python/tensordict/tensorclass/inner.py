@@ -37,7 +37,7 @@ class OverContainer(Making):
     _is_memmap = _forwarded("_is_memmap")
     _is_shared = _forwarded("_is_shared")
     _memmap_prefix = _forwarded("_memmap_prefix")
-    _is_locked = _forwarded("_is_locked", is_settable=False)
+    _is_locked = _forwarded("_is_locked")
     _lock_parents_weakrefs = _forwarded("_lock_parents_weakrefs", is_settable=False)
 
     # Entries ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::io::Disk;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::json::{self, Value};
+use tensordict_core::storage::lock::LockedLevel;
 use tensordict_core::storage::map::{FileIdentity, Mapping, Mode, Root};
 use tensordict_core::storage::metadata::{self, LeafMeta, LevelFields};
 use tensordict_core::storage::plan::{Content, Plan};
@@ -328,7 +329,10 @@ fn test_an_entry_is_added_after_all_others() {
     let target = place.path().join("td");
     save(&leaves(&[("a", b"1")]), &target).unwrap();
     let entry = metadata::Entry::Child("TensorDict".to_owned());
-    metadata::add_entry(Disk::REAL, &target, "later", &entry).unwrap();
+    let level = LockedLevel::wait(Disk::REAL, &target).unwrap();
+    assert_eq!(level.entry("later").unwrap(), None);
+    level.add("later", &entry).unwrap();
+    assert_eq!(level.entry("later").unwrap(), Some(entry));
     let value = metadata::read_json(&target.join("meta.json")).unwrap();
     let Value::Object(fields) = value else {
         panic!("no object")

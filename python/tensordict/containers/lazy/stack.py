@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -555,6 +556,9 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _take_loaded(self, loaded: Any) -> Any:
         return take_loaded(self, loaded)
+
+    def _shape_fields(self) -> dict[str, str | None]:
+        return {"stack_dim_name": json.dumps(self._td_dim_name)}
 
     # How it prints -----------------------------------------------------------------------
 

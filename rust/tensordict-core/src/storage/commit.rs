@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use super::io::{Disk, open_to_read};
 use super::job::Job;
 use super::json::Value;
+use super::lock::putting;
 use super::map::{FileIdentity, Mapping, Mode, Root, mapping_limit};
 use super::metadata::{self, LeafMeta};
 use super::names;
@@ -537,12 +538,15 @@ fn move_files(
     }
     for path in order {
         let place = target.join(&path);
-        keep_length(job.disk, &new.join(&path), &place)
-            .and_then(|()| {
-                job.disk
-                    .rename(&new.join(&path), &place, RenameFlags::empty())
-            })
-            .map_err(|source| StorageError::io(&place, source))?;
+        let put = || {
+            keep_length(job.disk, &new.join(&path), &place)
+                .and_then(|()| {
+                    job.disk
+                        .rename(&new.join(&path), &place, RenameFlags::empty())
+                })
+                .map_err(|source| StorageError::io(&place, source))
+        };
+        putting(job.disk, &place, put)?;
         named.remove(&path);
     }
     for path in named {

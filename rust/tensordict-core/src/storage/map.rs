@@ -44,7 +44,7 @@ pub struct Mapping {
 }
 
 /// Which file it is, whatever its name is now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
     device: u64,
     inode: u64,

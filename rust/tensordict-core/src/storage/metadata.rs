@@ -18,8 +18,7 @@ use smallvec::SmallVec;
 
 use super::io::Disk;
 use super::json::{self, Reader, SyntaxError, Value};
-use super::replace::replace_file;
-use super::{FORMAT_VERSION, METADATA_FILE, Named, StorageError, StorageResult, dtype};
+use super::{FORMAT_VERSION, Named, StorageError, StorageResult, dtype};
 
 /// The text of the class of dense collections.
 pub(crate) const DENSE_CLASS: &str = "<class 'tensordict._td.TensorDict'>";
@@ -421,27 +420,18 @@ fn level_of(path: &Path, fields: Fields) -> StorageResult<LevelMeta> {
     })
 }
 
-/// Adds an entry to the metadata file of a directory, after everything that is there, in one step.
-///
-/// # Errors
-/// The key is reserved; the file is damaged or cannot be written.
-pub fn add_entry(disk: Disk<'_>, directory: &Path, key: &str, entry: &Entry) -> StorageResult<()> {
+/// Fails where the format keeps a field of a level under this name.
+pub(crate) fn refuse_reserved(key: &str) -> StorageResult<()> {
     if is_reserved(key) {
         return Err(StorageError::ReservedKey {
             key: format!("'{key}'"),
             field: key.to_owned(),
         });
     }
-    let path = directory.join(METADATA_FILE);
-    let mut value = read_json(&path)?;
-    let Value::Object(fields) = &mut value else {
-        return Err(damaged(&path, "", "it holds no JSON object"));
-    };
-    fields.insert(key.to_owned(), entry_value(entry));
-    replace_file(disk, &path, value.to_text().as_bytes())
+    Ok(())
 }
 
-fn damaged(path: &Path, key: &str, reason: &str) -> StorageError {
+pub(crate) fn damaged(path: &Path, key: &str, reason: &str) -> StorageError {
     StorageError::BadMetadata {
         path: path.to_path_buf(),
         key: if key.is_empty() {

@@ -22,6 +22,7 @@ pub mod full;
 pub mod io;
 pub mod job;
 pub mod json;
+pub mod lock;
 pub mod map;
 pub mod metadata;
 pub mod names;

@@ -5,8 +5,9 @@
 //! a plan that exists can be written: no two entries share a file, no entry is lost under a
 //! field of the metadata, no name is too long.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 
 use foldhash::quality::RandomState;
@@ -283,10 +284,20 @@ impl Plan {
         self.leaves[leaf].content = content;
     }
 
-    /// Copies the bytes of a leaf, whose memory will not keep them while the plan is written.
-    pub fn copy_content(&mut self, leaf: usize) {
-        if let Content::Data(source) = &mut self.leaves[leaf].content {
-            *source = Source::Bytes(source.to_vec());
+    /// Copies the leaves whose bytes lie in files of `target` that the plan writes over: a file that
+    /// is overwritten while it is read would be a mixture. `mapped` says of leaves, by their
+    /// numbers, which file they lie in.
+    pub fn copy_overwritten(
+        &mut self,
+        target: &Path,
+        mapped: impl Iterator<Item = (usize, FileIdentity)>,
+    ) {
+        let written = (0..self.leaves.len())
+            .filter_map(|number| FileIdentity::of_path(&target.join(self.leaf_path(number))));
+        for number in leaves_in(mapped, written) {
+            if let Content::Data(source) = &mut self.leaves[number].content {
+                *source = Source::Bytes(source.to_vec());
+            }
         }
     }
 
@@ -361,6 +372,22 @@ impl Plan {
     }
 }
 
+/// The leaves that lie in one of the files `written`.
+fn leaves_in<F: Eq + Hash>(
+    mapped: impl Iterator<Item = (usize, F)>,
+    written: impl Iterator<Item = F>,
+) -> Vec<usize> {
+    let mut mapped = mapped.peekable();
+    if mapped.peek().is_none() {
+        return Vec::new();
+    }
+    let written: HashSet<F> = written.collect();
+    mapped
+        .filter(|(_, file)| written.contains(file))
+        .map(|(number, _)| number)
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -424,5 +451,34 @@ mod tests {
         assert!(plan.add_child(Plan::ROOT, "..", "TensorDict").is_err());
         leaf(&mut plan, Plan::ROOT, "a b", None).unwrap();
         assert_eq!(plan.leaf_path(0), Path::new("a b.memmap"));
+    }
+
+    #[test]
+    fn test_a_leaf_is_compared_with_few_files_however_many_there_are() {
+        use std::cell::Cell;
+        use std::hash::Hasher;
+
+        thread_local! {
+            static COMPARED: Cell<usize> = const { Cell::new(0) };
+        }
+        struct File(usize);
+        impl PartialEq for File {
+            fn eq(&self, other: &Self) -> bool {
+                COMPARED.set(COMPARED.get() + 1);
+                self.0 == other.0
+            }
+        }
+        impl Eq for File {}
+        impl Hash for File {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
+            }
+        }
+        let count = 10_000;
+        let mapped = (0..count).map(|number| (number, File(2 * number)));
+        let found = leaves_in(mapped, (0..count).map(File));
+        assert_eq!(found, (0..count / 2).collect::<Vec<_>>());
+        // Those that are equal, and the few whose hashes begin alike.
+        assert!(COMPARED.get() < 3 * count, "{}", COMPARED.get());
     }
 }

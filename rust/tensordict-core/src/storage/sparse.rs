@@ -12,6 +12,7 @@ use rustix::fs::OFlags;
 use super::commit::refuse_symlink;
 use super::io::Disk;
 use super::job::Job;
+use super::lock::putting;
 use super::map::{FileIdentity, Mapping, no_mapping};
 use super::plan::{FileContent, Plan};
 use super::replace::replace_file;
@@ -97,7 +98,7 @@ fn make(
         if let FileContent::Bytes(bytes) = &file.content {
             let path = target.join(plan.file_path(file));
             let is_new = !path.exists();
-            replace_file(disk, &path, bytes)?;
+            putting(disk, &path, || replace_file(disk, &path, bytes))?;
             if is_new {
                 made.files.push(path);
             }

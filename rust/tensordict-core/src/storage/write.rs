@@ -17,6 +17,7 @@ use rustix::fs::OFlags;
 
 use super::file::pour;
 use super::job::Job;
+use super::lock::putting;
 use super::map::{FileIdentity, Mapping, no_mapping};
 use super::plan::{Content, FileContent, Plan, PlannedFile, PlannedLeaf};
 use super::region::Region;
@@ -269,7 +270,10 @@ impl Writer<'_> {
                 continue;
             };
             let path = self.root.join(self.plan.file_path(file));
-            replace_at(job.disk, &path, bytes, job.has_sums.then_some(job.stamp_ns))?;
+            let modified_ns = job.has_sums.then_some(job.stamp_ns);
+            putting(job.disk, &path, || {
+                replace_at(job.disk, &path, bytes, modified_ns)
+            })?;
             if job.has_sums {
                 // Nobody else writes this file.
                 let _ = self.sums[number].set(Sum::of(bytes));

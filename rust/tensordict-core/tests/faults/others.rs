@@ -8,7 +8,8 @@ use tensordict_core::storage::archive::{self, Archive, Method};
 use tensordict_core::storage::commit::{self, SaveOptions};
 use tensordict_core::storage::io::{Call, Disk, Fault, Faulty};
 use tensordict_core::storage::job::{Job, Progress};
-use tensordict_core::storage::metadata::{self, Entry, LeafMeta};
+use tensordict_core::storage::lock::LockedLevel;
+use tensordict_core::storage::metadata::{Entry, LeafMeta};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::verify::{Outcome, seal, verify};
 use tensordict_core::storage::{METADATA_FILE, StorageResult, replace, sparse};
@@ -176,7 +177,7 @@ impl Task {
                     dtype: "torch.uint8".into(),
                     is_nested: false,
                 });
-                metadata::add_entry(job.disk, &target, "later", &entry)
+                LockedLevel::wait(job.disk, &target)?.add("later", &entry)
             }
             Self::WriteFile | Self::WriteFileOver => {
                 let bytes = [2; 7];

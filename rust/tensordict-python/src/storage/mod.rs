@@ -11,6 +11,7 @@ mod consolidated;
 pub(crate) mod dlpack;
 mod errors;
 mod load;
+mod lock;
 mod mapped;
 mod safetensors;
 mod save;
@@ -22,6 +23,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     mapped::register(module)?;
     save::register(module)?;
     load::register(module)?;
+    lock::register(module)?;
     archive::register(module)?;
     arena::register(module)?;
     checks::register(module)?;

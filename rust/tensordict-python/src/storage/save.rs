@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::{PyOnceLock, critical_section::with_critical_section};
 use pyo3::types::{PyDict, PyList, PyString, PyType};
@@ -17,12 +17,12 @@ use tensordict_core::storage::archive::Written;
 use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::io::Disk;
 use tensordict_core::storage::job::{Job, Progress};
-use tensordict_core::storage::map::{FileIdentity, Mapping};
-use tensordict_core::storage::metadata::{Entry, LeafMeta, LevelFields, Shape};
+use tensordict_core::storage::map::Mapping;
+use tensordict_core::storage::metadata::{LeafMeta, LevelFields, Shape};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::{Signs, Source};
-use tensordict_core::storage::{archive, commit, metadata, names, replace, sparse};
+use tensordict_core::storage::{archive, commit, names, replace, sparse};
 
 use super::archive::{OpenArchive, written_tensors};
 use super::dlpack::{self, Memory};
@@ -368,27 +368,14 @@ struct NewLeaf<'py> {
 }
 
 impl SavePlan {
-    /// Copies the leaves that are in memory only as views of files that the plan writes over: a file
-    /// that is overwritten while it is read would be a mixture.
+    /// Copies the leaves that are in memory only as views of files that the plan writes over.
     fn copy_what_is_overwritten(&self) {
         let State { plan, leaves } = &mut *self.state.lock();
-        let mapped: Vec<_> = leaves
-            .iter()
-            .enumerate()
-            .filter(|(number, _)| !plan.is_link(*number))
-            .filter_map(|(number, leaf)| Some((number, file_at(leaf.address)?)))
+        let mapped: Vec<_> = (0..leaves.len())
+            .filter(|&number| !plan.is_link(number))
+            .filter_map(|number| Some((number, file_at(leaves[number].address)?)))
             .collect();
-        if mapped.is_empty() {
-            return;
-        }
-        let written: Vec<_> = (0..leaves.len())
-            .filter_map(|number| FileIdentity::of_path(&self.target.join(plan.leaf_path(number))))
-            .collect();
-        for (number, file) in mapped {
-            if written.contains(&file) {
-                plan.copy_content(number);
-            }
-        }
+        plan.copy_overwritten(&self.target, mapped.into_iter());
     }
 
     fn add_leaf(&self, level: usize, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -659,42 +646,12 @@ fn create_file<'py>(
     mapped_tensor(py, mapping, &path, dtype, &shape, None)
 }
 
-/// Adds the entry of a leaf, or with a `class_name` of a nested collection, to the metadata of a
-/// directory, in one step.
-#[pyfunction]
-#[pyo3(signature = (directory, key, class_name=None, dtype=None, shape=None))]
-fn add_metadata(
-    py: Python<'_>,
-    directory: PathBuf,
-    key: String,
-    class_name: Option<String>,
-    dtype: Option<String>,
-    shape: Option<Vec<i64>>,
-) -> PyResult<()> {
-    let entry = match (class_name, dtype, shape) {
-        (Some(class_name), None, None) => Entry::Child(class_name),
-        (None, Some(dtype), Some(shape)) => Entry::Leaf(LeafMeta {
-            device: "cpu".into(),
-            shape: shape.into(),
-            dtype: dtype.into(),
-            is_nested: false,
-        }),
-        _ => {
-            return Err(PyValueError::new_err(
-                "a leaf has a dtype and a shape, a collection a class",
-            ));
-        }
-    };
-    metadata::add_entry(Disk::REAL, &directory, &key, &entry).map_err(|error| exception(py, &error))
-}
-
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<SavePlan>()?;
     module.add_class::<SaveProgress>()?;
     module.add_function(wrap_pyfunction!(write_file, module)?)?;
     module.add_function(wrap_pyfunction!(create_file, module)?)?;
-    module.add_function(wrap_pyfunction!(escape_key, module)?)?;
-    module.add_function(wrap_pyfunction!(add_metadata, module)?)
+    module.add_function(wrap_pyfunction!(escape_key, module)?)
 }
 
 /// The file name, without suffix, of a key.

@@ -1,0 +1,223 @@
+"""A save that several processes add to, and whose files are opened again."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
+
+
+@tensorclass
+class Fields:
+    a: torch.Tensor
+    text: str
+
+
+def make() -> TensorDict:
+    return TensorDict(
+        {"a": torch.arange(6).view(3, 2), "n": {"b": torch.zeros(3, 2)}}, [3]
+    )
+
+
+def two_over(path: Path) -> tuple[TensorDict, TensorDict]:
+    """Two containers over one directory, as two processes have them."""
+    first = make().memmap_(path)
+    return first, TensorDict.load_memmap(path).memmap_(path)
+
+
+def metadata(path: Path) -> dict[str, Any]:
+    return json.loads((path / "meta.json").read_text())
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a level as another process does that changes it."""
+    directory = os.open(path, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(directory)
+
+
+# Opening again -------------------------------------------------------------------------
+
+
+def test_refresh_writes_the_names_and_batch_sizes_that_were_set(tmp_path):
+    td = make().memmap_(tmp_path)
+    td.names = ["time"]
+    td["n"].batch_size = [3, 2]
+    td["n"].names = ["time", "x"]
+    assert td.memmap_refresh_() is td
+    loaded = TensorDict.load_memmap(tmp_path)
+    for one in (td, loaded):
+        assert one.names == ["time"]
+        assert one["n"].batch_size == (3, 2)
+        assert one["n"].names == ["time", "x"]
+    td.names = None
+    assert td.memmap_refresh_().names == [None]
+    assert "_names" not in metadata(tmp_path)
+
+
+def test_refresh_of_what_did_not_change_writes_nothing(tmp_path):
+    td = make().memmap_(tmp_path)
+    before = (tmp_path / "meta.json").stat()
+    td.memmap_refresh_()
+    after = (tmp_path / "meta.json").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_refresh_that_fails_changes_neither_the_container_nor_the_files(tmp_path):
+    td, other = two_over(tmp_path)
+    other.make_memmap("too short", (3,))
+    td.batch_size = [3, 2]
+    before = (tmp_path / "meta.json").read_bytes()
+    with pytest.raises(RuntimeError, match="incompatible with the batch-size"):
+        td.memmap_refresh_()
+    assert (tmp_path / "meta.json").read_bytes() == before
+    assert sorted(td.keys()) == ["a", "n"]
+
+
+def test_refresh_of_a_tensorclass_and_of_one_in_a_container(tmp_path):
+    one = Fields(torch.zeros(3, 2), "text", batch_size=[3]).memmap_(tmp_path / "x")
+    one.names = ["time"]
+    assert one.memmap_refresh_() is one
+    assert Fields.load_memmap(tmp_path / "x").names == ["time"]
+    td = TensorDict(c=one.clone(), batch_size=[3]).memmap_(tmp_path / "y")
+    nested = td["c"]
+    td["c"].batch_size = [3, 2]
+    assert td.memmap_refresh_()["c"] is nested
+    assert nested.is_locked
+    assert TensorDict.load_memmap(tmp_path / "y")["c"].batch_size == (3, 2)
+
+
+def test_refresh_of_a_lazy_stack_keeps_its_names(tmp_path):
+    members = [TensorDict(a=torch.zeros(3), batch_size=[3]) for _ in range(2)]
+    stack = LazyStackedTensorDict(*members, stack_dim=0).memmap_(tmp_path)
+    stack.names = ["member", "time"]
+    assert stack.memmap_refresh_() is stack
+    assert TensorDict.load_memmap(tmp_path).names == ["member", "time"]
+
+
+# Adding at once ------------------------------------------------------------------------
+
+
+def test_what_another_process_adds_meanwhile_is_kept(tmp_path):
+    td = make().memmap_(tmp_path)
+    added = threading.Thread(target=td.make_memmap, args=("mine", (3,)))
+    with held(tmp_path):
+        added.start()
+        # Whoever reads the metadata without waiting has done so by now, and writes it
+        # again without what comes next.
+        added.join(timeout=0.2)
+        assert added.is_alive()
+        known = metadata(tmp_path)
+        other = {"device": "cpu", "shape": [0], "dtype": "torch.int8"}
+        (tmp_path / "meta.json").write_text(json.dumps({**known, "other": other}))
+    added.join()
+    assert {"mine", "other", "a", "n"} <= set(TensorDict.load_memmap(tmp_path).keys())
+
+
+def test_no_entry_of_many_processes_is_lost(tmp_path):
+    td = make().memmap_(tmp_path)
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            try:
+                for i in range(10):
+                    td.make_memmap(f"{number}-{i}", (3,)).fill_(number)
+                    td.make_memmap(("both", f"{number}-{i}"), (3,))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    loaded = TensorDict.load_memmap(tmp_path)
+    names = {f"{number}-{i}" for number in range(4) for i in range(10)}
+    assert set(loaded.keys()) == {"a", "n", "both", *names}
+    assert set(loaded["both"].keys()) == names
+    assert all((loaded[name] == int(name[0])).all() for name in names)
+
+
+def test_a_process_that_was_killed_holds_nothing(tmp_path):
+    td = make().memmap_(tmp_path)
+    code = (
+        "import fcntl, os, sys\n"
+        "fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    td.make_memmap("z", (3,))
+    assert "z" in metadata(tmp_path)
+
+
+def test_who_waits_can_be_interrupted(tmp_path):
+    td = make().memmap_(tmp_path)
+
+    def give_up(*_: Any) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise KeyboardInterrupt
+
+    old = signal.signal(signal.SIGALRM, give_up)
+    try:
+        with held(tmp_path), pytest.raises(KeyboardInterrupt):
+            # Again and again, should the first come just before the wait.
+            signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+            td.make_memmap("z", (3,))
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert "z" not in metadata(tmp_path)
+    assert "z" not in td.keys()
+    td.make_memmap("z", (3,))
+
+
+def test_an_entry_of_the_same_kind_is_shared(tmp_path):
+    td, other = two_over(tmp_path)
+    td.make_memmap("z", (3,)).fill_(1)
+    assert other.make_memmap("z", (3,)).tolist() == [1, 1, 1]
+    other["z"].fill_(2)
+    assert td["z"].tolist() == [2, 2, 2]
+    td.make_memmap_from_tensor("y", torch.ones(3))
+    other.make_memmap_from_tensor("y", torch.full((3,), 5.0))
+    assert td["y"].tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("z", ("z", "y")),
+        (("z", "y"), "z"),
+        pytest.param("z", "z", id="shape"),
+    ],
+)
+def test_an_entry_of_another_kind_is_refused(first, second, tmp_path):
+    td, other = two_over(tmp_path)
+    td.make_memmap(first, (3,)).fill_(1)
+    before = (tmp_path / "meta.json").read_bytes()
+    with pytest.raises(RuntimeError, match="already exists within the directory"):
+        other.make_memmap(second, (3, 2))
+    assert (tmp_path / "meta.json").read_bytes() == before
+    assert "z" not in other.keys()
+    assert td[first].tolist() == [1, 1, 1]
+    assert other.memmap_refresh_()[first].tolist() == [1, 1, 1]
+
+
+def test_nested_entries_of_two_are_all_there(tmp_path):
+    td, other = two_over(tmp_path)
+    td.make_memmap(("q", "z"), (3,))
+    other.make_memmap(("q", "y"), (3,))
+    assert sorted(other["q"].keys()) == ["y", "z"]
+    assert sorted(td.memmap_refresh_()["q"].keys()) == ["y", "z"]
