@@ -301,9 +301,6 @@ m.weight
 m=nn.Linear(2,2); p=TensorDict.from_module(m); p.zero_()
 m.weight
 
-m=nn.Linear(2,2); p=TensorDict.from_module(m); p.apply(lambda t:t*0,inplace=True)
-m.weight
-
 m=nn.Linear(2,2); p=TensorDict.from_module(m).data; p.apply_(lambda t:t.zero_())
 m.weight
 """.strip().split("\n\n")  # noqa: E501
