@@ -226,6 +226,14 @@ class CollectionProtocol:
         """The direct entries, in order. For dense containers the live dictionary."""
         raise NotImplementedError
 
+    def _entries_to_join(self) -> dict[str, Any]:
+        """The direct entries, to be joined with those of a dense container.
+
+        Raises:
+            RuntimeError: this has something else that would be lost.
+        """
+        return self._entries()
+
     def _get_entry(self, key: str, default: Any) -> Any:
         """The value of one direct entry, or ``default``."""
         raise NotImplementedError

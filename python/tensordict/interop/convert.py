@@ -59,7 +59,8 @@ def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
     """A tensor made of a list or tuple of numbers or tensors; None where there is none.
 
     A list gives the dtypes of torch, a tuple those of numpy. A tuple in a list is a
-    value of its own, which is no number.
+    value of its own, which is no number, and so is a scalar of numpy unless it is a
+    float of Python, too.
     """
     if value and not isinstance(value[0], _STACKABLE):
         # A column of strings, usually: one that is no number is enough.
@@ -67,10 +68,8 @@ def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
     flat = list(_scalars(value))
     if any(isinstance(item, (torch.Tensor, CollectionProtocol)) for item in flat):
         return _stacked(value)
-    if any(
-        isinstance(item, complex) or not isinstance(item, (int, float, np.generic))
-        for item in flat
-    ):
+    numbers = (int, float, np.generic) if isinstance(value, tuple) else (int, float)
+    if any(isinstance(item, complex) or not isinstance(item, numbers) for item in flat):
         return None
     try:
         if isinstance(value, tuple):

@@ -602,7 +602,7 @@ def _joinable(td: Any) -> tuple[torch.Size, dict[str, Any], bool]:
     if td._is_dense:
         # Attributes cost less to compile than properties and methods.
         return td._batch_size, td._tensordict, td._td_dim_names is not None
-    return td.batch_size, td._entries(), td._has_names()
+    return td.batch_size, td._entries_to_join(), td._has_names()
 
 
 def _stack_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
@@ -666,6 +666,8 @@ def cat(tds: Any, dim: int) -> Any:
     all_entries: list[Any] = []
     length = 0
     for td in tds:
+        if not td._is_dense and td._is_non_tensor:
+            return td._cat_with_entries(tds, dim)
         own, entries, _ = _joinable(td)
         if own != batch_size:
             _check_cat(batch_size, own, dim, len(all_entries))

@@ -609,8 +609,10 @@ def convert(
             **sizes,
             device=device,
         )
-    if isinstance(obj, list) and _is_uniform(obj) is not None:
-        return torch.tensor(obj, device=device)
+    if isinstance(obj, list):
+        if _is_uniform(obj) is not None:
+            return torch.tensor(obj, device=device)
+        return CollectionProtocol._non_tensor_stack_type.from_list(obj)
     return obj
 
 
@@ -641,7 +643,9 @@ def _is_uniform(values: list[Any]) -> tuple[Any, ...] | None:
             return None
         return (len(values), *shape)
     kind = type(first)
-    if kind not in (int, float, bool, complex):
+    if kind not in (int, float, bool, complex) and not (
+        isinstance(first, np.generic) and first.dtype.kind in "iufc"
+    ):
         return None
     if any(type(value) is not kind for value in values):
         return None

@@ -198,8 +198,7 @@ class MergingOps(CollectionProtocol):
             if not target._is_non_tensor:
                 target[index] = value
                 return self
-            if isinstance(value, (bool, int, float)):
-                value = tensor_of(value)
+            value = _as_entry(value)
             holder = self if len(path) == 1 else _rust.get(self, path[:-1])
             if target._is_of_members:
                 _write_to_members(holder, path[-1], index, value)
@@ -505,6 +504,16 @@ def _is_plain_index(part: Any) -> bool:
     if isinstance(part, torch.Tensor):
         return not part.shape and part.dtype is not torch.bool
     return part is None or part is ... or isinstance(part, (int, slice, np.integer))
+
+
+def _as_entry(value: Any) -> Any:
+    """``value`` as it is where it is an entry: a tensor or an array, if it becomes one."""
+    if isinstance(value, (str, bytes, torch.Tensor, CollectionProtocol)):
+        return value
+    tensor = tensor_of(value)
+    if tensor is None and isinstance(value, tuple):
+        tensor = np.asarray(value)
+    return value if tensor is None else tensor
 
 
 def _tensor_of(value: Any, target: torch.Tensor, key: Any) -> Any:

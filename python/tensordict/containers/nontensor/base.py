@@ -29,9 +29,10 @@ __all__ = [
 ]
 
 MSG_WRITTEN_SIZE = (
-    "indexed destination TensorDict batch size is {} (batch_size = {}), which differs "
-    "from the source batch size {}"
+    "indexed destination TensorDict batch size is {} (batch_size = {}, index={}), which "
+    "differs from the source batch size {}"
 )
+MSG_NO_NON_TENSOR = "All tensordicts must be non-tensors."
 MSG_NO_ENTRIES = "A {} has no entries: {!r} cannot be set."
 MSG_UNEXPECTED = "Unexpected type {}"
 MSG_PART_OF_SAVE = (
@@ -474,7 +475,7 @@ class NonTensorOps(CollectionProtocol):
         if own == size and not value._is_non_tensor and value.is_empty():
             return
         if own != size:
-            raise RuntimeError(MSG_WRITTEN_SIZE.format(size, self.batch_size, own))
+            raise RuntimeError(MSG_WRITTEN_SIZE.format(size, self.batch_size, at, own))
         if not value._is_non_tensor:
             raise RuntimeError(MSG_UNEXPECTED.format(type(value)))
 
@@ -555,6 +556,14 @@ class NonTensorOps(CollectionProtocol):
         from tensordict.containers.nontensor.joining import shown_together
 
         return shown_together(members, dim, of_rows)
+
+    def _entries_to_join(self) -> dict[str, Any]:
+        # Its values would be lost.
+        raise RuntimeError(MSG_NO_NON_TENSOR)
+
+    def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
+        """The concatenation of collections with entries and of values, this among them."""
+        raise RuntimeError(MSG_NO_NON_TENSOR)
 
     def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
         from tensordict.containers.nontensor.joining import cat_values

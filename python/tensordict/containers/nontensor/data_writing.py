@@ -13,6 +13,7 @@ from tensordict.containers.nontensor.base import (
     is_nothing,
     same_value,
 )
+from tensordict.interop.convert import tensor_of
 from tensordict.ops.copying import replacements
 from tensordict.protocol import CollectionProtocol
 
@@ -87,13 +88,13 @@ class DataWriting(NonTensorOps):
         stack._write(at, value)
         if same_value(bare(value), self.data):
             return self
-        self._check_item(_rust.index_shape(self._batch_size, at), value)
+        self._check_item(_rust.index_shape(self._batch_size, at), value, at)
         return stack
 
     def _written_whole(self, at: Any, value: Any) -> Any:
         """This, whose one element is written, or one with another value."""
         size = _rust.index_shape(self._batch_size, at)
-        self._check_item(size, value)
+        self._check_item(size, value, at)
         made: Any = bare(value)
         if is_nothing(value) or not size.numel() or same_value(made, self.data):
             return self
@@ -113,7 +114,10 @@ class DataWriting(NonTensorOps):
             return value
         if isinstance(value, (list, NonTensorOps)):
             raise RuntimeError(MSG_COPY_OF_STACK)
-        if isinstance(value, (torch.Tensor, int, float)):
+        is_text = isinstance(value, (str, bytes))
+        if isinstance(value, torch.Tensor) or (
+            not is_text and tensor_of(value) is not None
+        ):
             raise RuntimeError(MSG_COPY_OF_OTHER)
         self._check_source(value)
         made: Any = type(self)

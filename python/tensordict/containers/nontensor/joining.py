@@ -10,6 +10,7 @@ import torch
 
 from tensordict import _options
 from tensordict.containers.nontensor.base import (
+    MSG_NO_NON_TENSOR,
     NonTensorOps,
     same_value,
 )
@@ -22,7 +23,6 @@ from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.ragged import RaggedStack, cat_rows, stack_rows
 from tensordict.containers.nontensor.stack import (
     MSG_DIFFERENT_SIZES,
-    MSG_NO_NON_TENSOR,
     NonTensorStack,
 )
 

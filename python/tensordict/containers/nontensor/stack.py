@@ -14,6 +14,7 @@ from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.lazy.combining import MSG_TO_SIZE, CombiningOps
 from tensordict.containers.lazy.making import MSG_NEGATIVE_DIM, checked_dim
 from tensordict.containers.nontensor.base import (
+    MSG_NO_NON_TENSOR,
     MSG_REDUCED,
     REFUSED,
     NonTensorOps,
@@ -44,7 +45,6 @@ MSG_NOT_UNIQUE = (
     "Cannot get the non-unique data of a NonTensorStack. Use .tolist() instead."
 )
 MSG_INDEX = "index {} is out of bounds for the stack dim of size {}"
-MSG_NO_NON_TENSOR = "All tensordicts must be non-tensors."
 MSG_STACK_DIM = "Stack dim {} is too big for batch size {}."
 MSG_DIFFERENT_SIZES = (
     "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
@@ -426,6 +426,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             f"{type(self).__name__}(\n    {text},\n"
             f"    batch_size={self.batch_size},\n    device={self.device})"
         )
+
+    def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
+        members = [member for td in tds for member in td.unbind(dim)]
+        return LazyStackedTensorDict._of(members, dim, None)
 
     def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
         is_stack = isinstance(source, NonTensorStack)

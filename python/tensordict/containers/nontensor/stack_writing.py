@@ -203,7 +203,7 @@ class StackWriting(NonTensorOps):
             return
         if isinstance(value, StackWriting) and -1 not in value._batch_size:
             value = value._spread_to(size)
-        self._check_item(size, value)
+        self._check_item(size, value, index)
         flat = places.flatten().tolist()
         if isinstance(value, StackWriting):
             self._put_cells(flat, list(value._flat()))
