@@ -175,3 +175,12 @@ def test_modules_and_settings_are_made_inside_a_compiled_function():
     td = TensorDict(a=-torch.ones(2))
     compiled = torch.compile(made_inside, fullgraph=True, backend="eager")
     assert (compiled(td)["b"] == 1).all()
+
+
+@pytest.mark.parametrize("loc", [-100.0, -2.0, -1.05, 0.0, 0.99, 20.0])
+@pytest.mark.parametrize("scale", [1e-3, 0.1, 5.0])
+def test_samples_of_a_truncated_normal_are_inside_its_bounds(loc, scale):
+    dist = TruncatedNormal(torch.full((50,), loc), scale, -1.0, 1.0)
+    samples = dist.sample((4,))
+    assert ((samples >= -1) & (samples <= 1)).all()
+    assert dist.log_prob(samples).isfinite().all()

@@ -303,5 +303,21 @@ m.weight
 
 m=nn.Linear(2,2); p=TensorDict.from_module(m).data; p.apply_(lambda t:t.zero_())
 m.weight
+
+from tensordict.nn import TruncatedNormal
+l=torch.tensor([-2.,.5,3.]); q=TruncatedNormal(l,torch.full((3,),.1),-1.,1.); s=q.sample()
+s, q.log_prob(s), q.mean, q.variance, q.entropy(), q.icdf(torch.full((3,),.5))
+
+from tensordict.nn import TruncatedNormal
+l=torch.tensor([-2.,.5],requires_grad=True); TruncatedNormal(l,torch.full((2,),.1),-1.,1.).rsample().sum().backward()
+l.grad
+
+from tensordict.nn import TruncatedNormal
+q=TruncatedNormal(torch.zeros(3).double(),torch.ones(3).double(),-1.,1.)
+q.sample(), q.log_prob(.5), q.cdf(.2)
+
+from tensordict.nn.distributions.truncated_normal import TruncatedStandardNormal
+q=TruncatedStandardNormal(torch.tensor([4.5,-8.,5.,3.]),torch.tensor([8.,-4.5,9.,8.]))
+q.icdf(torch.tensor(.1)), q.icdf(torch.tensor(1.)), q.auc, q.mean
 """.strip().split("\n\n")  # noqa: E501
 ]

@@ -75,10 +75,12 @@ class TruncatedStandardNormal(Distribution):
         if (self.a >= self.b).any():
             msg = "Incorrect truncation range: a must be less than b everywhere."
             raise ValueError(msg)
-        self._below_a = _share_below(self.a)
-        self._mass = (_share_below(self.b) - self._below_a).clamp(
-            self.eps, 1 - self.eps
+        # Where the bounds are in a tail, single precision has no share between them.
+        below_a, below_b = (
+            _share_below(x).clamp(self.eps, 1 - self.eps) for x in (self.a, self.b)
         )
+        self._below_a = below_a
+        self._mass = (below_b - below_a).clamp(self.eps, 1 - self.eps)
         density_a, density_b = _density(self.a), _density(self.b)
         # The limit of x * density(x) at infinity is 0.
         weighted = [
@@ -114,20 +116,25 @@ class TruncatedStandardNormal(Distribution):
         """The entropy."""
         return self._entropy
 
-    def cdf(self, value: torch.Tensor) -> torch.Tensor:
-        """The probability of less than a value."""
+    def _checked(self, value: float | torch.Tensor) -> torch.Tensor:
+        value = torch.as_tensor(value, dtype=self.a.dtype, device=self.a.device)
         if self._validate_args:
             self._validate_sample(value)
+        return value
+
+    def cdf(self, value: float | torch.Tensor) -> torch.Tensor:
+        """The probability of less than a value."""
+        value = self._checked(value)
         return ((_share_below(value) - self._below_a) / self._mass).clamp(0, 1)
 
     def icdf(self, value: torch.Tensor) -> torch.Tensor:
         """The value for a probability of less."""
-        return _share_inverse(self._below_a + value * self._mass)
+        share = self._below_a + value * self._mass
+        return _share_inverse(share.clamp(self.eps, 1 - self.eps))
 
-    def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, value: float | torch.Tensor) -> torch.Tensor:
         """The log-density."""
-        if self._validate_args:
-            self._validate_sample(value)
+        value = self._checked(value)
         return -_LOG_SQRT_2PI - self._mass.log() - 0.5 * value * value
 
     def rsample(
@@ -135,9 +142,9 @@ class TruncatedStandardNormal(Distribution):
     ) -> torch.Tensor:
         """Samples, as functions of the bounds."""
         shape = self._extended_shape(torch.Size(sample_shape or ()))
-        eps = torch.finfo(self.a.dtype).eps
-        p = torch.empty(shape, dtype=self.a.dtype, device=self.a.device)
-        return self.icdf(p.uniform_(eps, 1 - eps))
+        # Of the default dtype: a seed gives the same samples in any precision.
+        p = torch.empty(shape, device=self.a.device).uniform_(self.eps, 1 - self.eps)
+        return self.icdf(p.to(self.a.dtype))
 
     def expand(
         self, batch_shape: Any, _instance: Any = None
@@ -205,22 +212,23 @@ class TruncatedNormal(TruncatedStandardNormal):
     def _standard(self, value: torch.Tensor) -> torch.Tensor:
         return (value - self.loc) / self.scale
 
-    def cdf(self, value: torch.Tensor) -> torch.Tensor:
+    def cdf(self, value: float | torch.Tensor) -> torch.Tensor:
         """The probability of less than a value."""
-        if self._validate_args:
-            self._validate_sample(value)
+        value = self._checked(value)
         share = _share_below(self._standard(value))
         return ((share - self._below_a) / self._mass).clamp(0, 1)
 
     def icdf(self, value: torch.Tensor) -> torch.Tensor:
         """The value for a probability of less."""
         found = super().icdf(value) * self.scale + self.loc
-        return found.clamp(self._low, self._high)
+        # What is moved to a bound keeps its gradient, so that a location far outside of
+        # the bounds can learn. The difference is 0: no rounding leads out of the bounds.
+        inside = found.detach().clamp(self._low, self._high)
+        return inside + (found - found.detach())
 
-    def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, value: float | torch.Tensor) -> torch.Tensor:
         """The log-density."""
-        if self._validate_args:
-            self._validate_sample(value)
+        value = self._checked(value)
         standard = self._standard(value)
         return (
             -_LOG_SQRT_2PI
