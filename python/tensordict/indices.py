@@ -116,19 +116,6 @@ def refuse_text(items: list[Any]) -> None:
             raise TypeError(msg)
 
 
-def refuse_outside(size: torch.Size, at: tuple[Any, ...]) -> None:
-    """Raise IndexError where a tensor of a planned index points outside of ``size``.
-
-    torch is asked, with one element that is expanded, so that nothing is read back
-    from a device and the compiler can follow.
-    """
-    tensors = [item for item in at if isinstance(item, torch.Tensor)]
-    if tensors:
-        used = sum(item is not None and not isinstance(item, bool) for item in at)
-        one = torch.zeros((), dtype=torch.bool, device=tensors[0].device)
-        one.expand(size[:used])[at]
-
-
 def fills(index: Any, value: torch.Tensor) -> bool:
     """Whether torch writes ``value`` as a number: into tensors of any dtype.
 
@@ -146,6 +133,16 @@ def fills(index: Any, value: torch.Tensor) -> bool:
             return False
         masks += 1
     return masks == 1
+
+
+def refuse_cast(index: Any, entry: torch.Tensor, value: torch.Tensor) -> None:
+    """Raise torch's error where ``value``, of another dtype, is not cast at ``index``.
+
+    Numbers and slices cast, tensors do not, but for one number at a mask.
+    """
+    items, _, _ = sorted_out(index)
+    if any(isinstance(item, torch.Tensor) for item in items):
+        entry.new_empty(1)[[0]] = value.new_empty(1)
 
 
 def _is_mask(item: Any) -> bool:

@@ -266,13 +266,15 @@ CASES = [
     *cases(
         "view outside",
         """
-        td._get_sub_tensordict(torch.tensor([99]))
-        td._get_sub_tensordict((slice(None), torch.tensor([0, -9])))
-        td._get_sub_tensordict(0)[np.array([3])]
+        td._get_sub_tensordict(torch.tensor([99])).batch_size
+        td._get_sub_tensordict((slice(None), torch.tensor([0, -9]))).batch_size
+        td._get_sub_tensordict(0)[np.array([3])].batch_size
+        td._get_sub_tensordict(torch.tensor([99]))['a']
+        td._get_sub_tensordict(torch.tensor([99])).set_('a', T([1, 3]))
+        td._get_sub_tensordict(torch.tensor([99])).zero_()
+        td._get_sub_tensordict(torch.tensor([99])).to_tensordict()
     """,
         on="flat nested",
-        reason="an index of tensors that points outside is taken until the part is read",
-        ours="isinstance(error, IndexError)",
     ),
     *cases(
         "view copies",
@@ -564,5 +566,67 @@ CASES = [
         x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict(torch.tensor([True, True, False])); v['a'] = torch.ones(2, 1); x
     """,
         on="none",
+    ),
+    *cases(
+        "dtype at an index",
+        """
+        td.set_at_('a', T([1, 3], 'int64'), [0])
+        td.set_at_('a', T([2, 3], 'int64'), torch.tensor([0, 1]))
+        td.set_at_('a', T([3], 'int64'), 0)
+        td.set_at_('a', T([3], 'int64'), torch.tensor(0))
+        td.set_at_('a', torch.tensor(2, dtype=torch.int64), torch.tensor([True, False]))
+        td.set_at_('a', [[1, 2, 3]], range(1))
+        td.update_at_({'a': T([1, 3]) + 1, 'b': T([1, 3, 2], 'float64')}, [0])
+        td.update_at_({'a': T([1, 3]) + 1, 'b': T([1, 3, 2], 'float64')}, slice(0, 1))
+        td.update_at_(td[[1]].double(), [0])
+        td.update_at_(td[:1, 0].double(), (torch.tensor([True, False]), 0))
+        td[[0]] = td[[1]].double()
+        td[torch.tensor([True, False])] = td[:1].double()
+        td[[0]] = T([1, 3], 'float64')
+        td.set_at_((), 0, 0)
+        td.set_at_(1, 0, 0)
+        td.fill_(('a', ()), 0)
+        td.fill_(None, 0)
+    """,
+        on="flat nested",
+        message=False,
+    ),
+    *cases(
+        "all or nothing",
+        """
+        x = td.select('a'); x['z'] = T([2, 3], 'int64'); y = TensorDict({'a': T([1, 3]) + 7, 'z': T([1, 3])}, [1, 3]); x[[0]] = y
+        x = td.select('a'); x['z'] = T([2, 3], 'int64'); x.update_at_({'a': T([1, 3]) + 7, 'z': T([1, 3])}, [0])
+    """,
+        on="flat",
+        reason="the entries before the one that does not fit are written",
+        ours="isinstance(error, RuntimeError) and (x['a'] == td['a']).all()",
+    ),
+    *cases(
+        "view keys",
+        """
+        v = td._get_sub_tensordict(0); x = v.unflatten_keys(); x.zero_(); (type(x).__name__, x.batch_size)
+        v = td._get_sub_tensordict([0]); x = v.unflatten_keys(); x.zero_(); td
+        v = td._get_sub_tensordict(0); x = v.unflatten_keys(); x['z'] = T([3]); ('z' in td.keys(), x['z'])
+        v = td._get_sub_tensordict(0); x = v.split_keys(['a']); x[1].zero_(); [(type(y).__name__, list(y.keys(True))) for y in x]
+        v = td._get_sub_tensordict([1]); x = v.split_keys(['a'], reproduce_struct=True); [(type(y).__name__, list(y.keys(True))) for y in x]
+        v = td._get_sub_tensordict(0); v.split_keys(['a'], ['nope'])
+        td['a.x'] = T([2, 3]); v = td._get_sub_tensordict(0); del td['a']; v.unflatten_keys(inplace=True); td
+        td['q.x'] = T([2, 3]); v = td._get_sub_tensordict([0]); x = v.unflatten_keys(); x.zero_(); td
+    """,
+        on="flat nested",
+        message=False,
+    ),
+    *cases(
+        "copy_at_",
+        """
+        td.copy_at_(TensorDict({}, td.shape)[[0]], [0])
+        td.copy_at_(td[[0]].clone(), [0])
+        td.copy_at_(td[0].clone(), 1)
+        x = td.clone().clear(); x.copy_at_(x[0], 0); x
+        x = td._get_sub_tensordict(0); x.copy_at_(td[1, 0].clone(), 0); td
+        Sub = type('Sub', (TensorDict,), {}); td.copy_at_(Sub({}, td.shape)[0], 0)
+    """,
+        on="flat nested",
+        message=False,
     ),
 ]

@@ -28,15 +28,8 @@ CASES = [
         td.type(torch.float64, cast_filter=lambda path, leaf: leaf.dim() == 2)
         td.type()
         """,
-        on="flat mixed named sub",
+        on="flat mixed named sub locked",
         message=False,
-    ),
-    *cases(
-        "type",
-        "td.type(torch.float64)",
-        on="locked",
-        reason="the release locks the result, but not what is nested in it",
-        ours="result.is_locked and result['n'].is_locked",
     ),
     *cases("dtype", "td.dtype", on="flat floats mixed empty"),
     *cases("is_floating_point", "td.is_floating_point()", on="flat floats empty"),

@@ -19,13 +19,13 @@ from tensordict.common import (
 )
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
-from tensordict.indices import _WHOLE, fills, refuse_outside
+from tensordict.indices import _WHOLE, fills
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tensordict.protocol import NestedKeyLike
     from tensordict.storage.paths import SavedPath
@@ -77,7 +77,8 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         batch_size: that of the part, checked if given.
 
     Raises:
-        IndexError: the index does not fit the batch size of ``source``.
+        IndexError: the index does not fit the batch size of ``source``. That a tensor in
+            it points outside is noticed when an entry is read or written.
         RuntimeError: ``batch_size`` is not that of the part.
 
     Examples:
@@ -118,7 +119,6 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         self._asked = idx
         self._batch_size = size
         self.idx = at if isinstance(at, tuple) else (at,)
-        refuse_outside(whole, self.idx)
 
     @classmethod
     def _of_child(cls, child: Any, parent: _SubTensorDict) -> _SubTensorDict:
@@ -637,6 +637,28 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if inplace:
             raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
         return super().flatten_keys(separator, is_leaf=is_leaf)
+
+    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
+        """Regroup the entries. See ``TensorDict.unflatten_keys``.
+
+        The result is a part of a copy of the parent, whose leaves it has; of the parent
+        itself if ``inplace``.
+        """
+        result = self if inplace else self._clone_structure()
+        result._source.unflatten_keys(separator, True)
+        return self._remember(result, "unflatten_keys", (separator,), {})
+
+    def split_keys(
+        self, *key_sets: Iterable[NestedKeyLike], inplace: bool = False, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """Deal the entries out. See ``TensorDict.split_keys``.
+
+        The rest is a part of a copy of the structure of the parent, whose leaves it has.
+        """
+        whole = self if inplace else self._clone_structure()
+        return super(_SubTensorDict, whole).split_keys(
+            *key_sets, inplace=True, **kwargs
+        )
 
     def rename_(self, *names: str | None, **rename_map: str | None) -> Self:
         """Refused: the names are those of the parent."""

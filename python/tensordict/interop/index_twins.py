@@ -25,6 +25,7 @@ from tensordict.indices import (
     MSG_TOO_MANY,
     _is_whole,
     fills,
+    refuse_cast,
     refuse_text,
     sorted_out,
 )
@@ -306,6 +307,12 @@ def set_index(td: Any, index: Any, value: Any) -> None:
             check_number(
                 [e for e in entries if isinstance(e, torch.Tensor)], value, True
             )
+    for position, (parent, key, entry, item) in enumerate(writes):
+        if _is_plain(entry) and _is_plain(item) and item.dtype != entry.dtype:
+            if fills(index, item):
+                writes[position] = parent, key, entry, item.to(entry.dtype)
+            else:
+                refuse_cast(at, entry, item)
     for parent, key, entry, item in writes:
         if isinstance(entry, CollectionProtocol):
             written = entry._written_at(at, item)
@@ -314,25 +321,18 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         elif isinstance(entry, torch.Tensor) and entry.is_nested:
             ragged_leaves.write_rows(entry, at, item)
         else:
-            if (
-                item is value
-                and isinstance(item, torch.Tensor)
-                and item.requires_grad
-                and not (entry.is_floating_point() or entry.is_complex())
-                and fills(index, item)
-            ):
-                # It has no gradient, and takes the number as torch writes others there.
-                item = item.detach().to(entry.dtype)
-            elif (
-                item is not value
-                and item.dtype != entry.dtype
-                and isinstance(entry, torch.Tensor)
-                and fills(index, item)
-            ):
-                item = item.to(entry.dtype)
             entry[... if isinstance(entry, UnbatchedTensor) else at] = item
     for parent, key, item in fresh:
         parent._set_entry(key, item)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a tensor of which the index means the first dims."""
+    return (
+        isinstance(value, torch.Tensor)
+        and not isinstance(value, UnbatchedTensor)
+        and not value.is_nested
+    )
 
 
 def _filled_with(value: Any) -> Any:

@@ -55,7 +55,7 @@ class DtypeOps(CollectionProtocol):
         return all(leaf.is_floating_point() for leaf in _rust.leaves(self))
 
     def type(self, dst_type: Any, *, cast_filter: CastFilter | None = None) -> Self:
-        """Cast to a dtype or a tensor type.
+        """Cast to a dtype or a tensor type. The result is unlocked.
 
         Args:
             dst_type: a dtype, or what else :meth:`torch.Tensor.type` takes.
@@ -68,21 +68,18 @@ class DtypeOps(CollectionProtocol):
         """
         if cast_filter is not None:
             return self._cast_where(dst_type, cast_filter)
-        return _rust.map_leaves(self, "type", (dst_type,), None, True, 0, True)
+        return _rust.map_leaves(self, "type", (dst_type,))
 
     def _cast_where(self, dtype: Any, cast_filter: CastFilter) -> Self:
-        """Cast the leaves that ``cast_filter`` accepts."""
+        """Cast the leaves that ``cast_filter`` accepts, in an unlocked collection."""
 
         def cast(path: Any, leaf: torch.Tensor) -> torch.Tensor:
             key = path if isinstance(path, tuple) else (path,)
             return leaf.type(dtype) if cast_filter(key, leaf) else leaf
 
-        result = self._apply_with(
+        return self._apply_with(
             cast, named=True, nested_keys=True, filter_empty=False, checked=True
         )
-        if self.is_locked:
-            _rust.lock_tree(result)
-        return result
 
     @casting(torch.bool)
     def bool(self, *, cast_filter: CastFilter | None = None) -> Self:

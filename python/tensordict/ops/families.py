@@ -244,7 +244,10 @@ def casting(dtype: torch.dtype) -> Callable[[F], F]:
     def fill(stub: F) -> F:
         def method(self: Any, *, cast_filter: Any = None) -> Any:
             if cast_filter is not None:
-                return self._cast_where(dtype, cast_filter)
+                result = self._cast_where(dtype, cast_filter)
+                if self.is_locked:
+                    _rust.lock_tree(result)
+                return result
             return _rust.map_leaves(self, method_name, args, None, True, 0, True)
 
         return _filled(method, stub)

@@ -11,7 +11,8 @@ import torch
 from tensordict import _rust
 from tensordict._unbatched import is_unbatched
 from tensordict.checks import is_leaf_nontensor
-from tensordict.common import MSG_LOCKED, MSG_NO_KEYS, not_a_value
+from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS, not_a_value
+from tensordict.indices import fills, refuse_cast
 from tensordict.interop.convert import tensor_of
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -182,16 +183,20 @@ class MergingOps(CollectionProtocol):
     ) -> Self:
         """Write ``value`` into the entry at a nested key, where ``index`` points.
 
+        As ``self.get(key)[index] = value``, but that ``value`` may be a list or an array.
+
         Raises:
+            IndexError: ``key`` is no nested key.
             KeyError: there is no such entry.
+            RuntimeError: the value does not fit, in shape, or in dtype at an index tensor.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, [3])
             >>> td.set_at_("a", 1.0, slice(1, None))["a"]
             tensor([0., 1., 1.])
         """
-        path = _rust.unravel_key_to_tuple(key)
-        target = _rust.get(self, path or key)
+        path = _entry_path(key)
+        target = _rust.get(self, path)
         if isinstance(target, CollectionProtocol):
             if isinstance(value, dict):
                 value = _rust.validate(self, key, value)
@@ -212,8 +217,6 @@ class MergingOps(CollectionProtocol):
             return self
         if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
             value = _tensor_of(value, target, key)
-        if isinstance(value, torch.Tensor):
-            value = value.to(target.dtype)
         parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
         at = ... if is_unbatched(target) else index
         parent._write_at(path[-1], target, at, value)
@@ -271,7 +274,7 @@ class MergingOps(CollectionProtocol):
             source = _restricted(source, wanted)
         writes: list[tuple[Any, str, torch.Tensor, Any, Any]] = []
         fresh: list[tuple[Any, str, Any]] = []
-        _collect_writes(self, source, idx, writes, fresh)
+        _collect_writes(self, source, idx, idx, writes, fresh)
         for parent, name, target, at, value in writes:
             if isinstance(target, CollectionProtocol):
                 if target._is_of_members:
@@ -303,21 +306,17 @@ class MergingOps(CollectionProtocol):
             tensordict: a container with the leaves of this one.
             idx: integers, slices, None and ``...``; any index if not ``fast``.
             non_blocking: whether copies between devices may be asynchronous.
-            fast: refuse what is not a plain copy of tensors to tensors.
+            fast: refuse what is not a plain copy of tensors to tensors, between two
+                containers that are no views, no stacks and of no other class.
 
         Raises:
             RuntimeError: ``fast`` is set, and the leaves or the index do not fit.
         """
         if fast:
             idx, pairs = _plain_copy(self, tensordict, idx)
-            if not pairs:
-                return self
-            if all(container._is_dense for container in _rust.containers(self)):
-                for target, value in pairs:
-                    target[idx] = value
-                return self
-            leaves = dict(tensordict.items(True, True))
-            return self.update_at_(leaves, idx, non_blocking=non_blocking)
+            for target, value in pairs:
+                target[idx] = value
+            return self
         return self.update_at_(tensordict, idx, non_blocking=non_blocking)
 
     # Filling ---------------------------------------------------------------------
@@ -326,10 +325,11 @@ class MergingOps(CollectionProtocol):
         """Fill the entry at a nested key with one number; all leaves of a container.
 
         Raises:
+            IndexError: ``key`` is no nested key.
             KeyError: there is no such entry.
         """
-        path = _rust.unravel_key_to_tuple(key)
-        target = _rust.get(self, path or key)
+        path = _entry_path(key)
+        target = _rust.get(self, path)
         if isinstance(target, CollectionProtocol):
             _rust.fill(target, value)
             return self
@@ -361,6 +361,18 @@ def _take_batch_sizes(td: Any, source: Any) -> None:
             if not isinstance(value, CollectionProtocol):
                 container._del_entry(key)
     td.batch_size = source.batch_size
+
+
+def _entry_path(key: Any) -> tuple[str, ...]:
+    """The flat path of a key.
+
+    Raises:
+        IndexError: it is no nested key.
+    """
+    path = _rust.unravel_key_to_tuple(key)
+    if not path:
+        raise IndexError(MSG_BAD_KEY.format(key))
+    return path
 
 
 def _paths(keys: Any) -> list[tuple[str, ...]]:
@@ -405,13 +417,15 @@ def _collect_writes(
     td: Any,
     source: Any,
     index: Any,
+    asked: Any,
     writes: list[tuple[Any, str, torch.Tensor, Any, Any]],
     fresh: list[tuple[Any, str, Any]],
     nested: bool = False,
 ) -> None:
     """The leaves of ``td`` and the values for them, checked against what is indexed.
 
-    What a nested collection lacks is made, as by assignment at an index.
+    What a nested collection lacks is made, as by assignment at an index. ``asked`` is
+    the index as it was given: torch writes other values at a mask than at positions.
     """
     for key, value in list(source.items()):
         if _has_nothing(value, nested):
@@ -433,7 +447,7 @@ def _collect_writes(
                 target._check_item(_rust.index_shape(target.batch_size, index), value)
                 checked = value
             else:
-                checked = _checked_write(target, value, at, key)
+                checked = _checked_write(target, value, at, asked, key)
             writes.append((parent, path[-1], target, at, checked))
         elif isinstance(value, CollectionProtocol) and value._is_non_tensor:
             raise not_a_value(key, target, value)
@@ -441,13 +455,13 @@ def _collect_writes(
             # The index means the batch dims of what is nested, not the dims of leaves.
             plan = _rust.index_plan(target.batch_size, index)
             at = ... if plan is None else plan[0]
-            _collect_writes(target, value, at, writes, fresh, True)
+            _collect_writes(target, value, at, asked, writes, fresh, True)
         elif isinstance(value, Mapping):
-            _collect_writes(target, value, index, writes, fresh, True)
+            _collect_writes(target, value, index, asked, writes, fresh, True)
         else:
             keys = target.keys(True, True, is_leaf=is_leaf_nontensor)
             spread = dict.fromkeys(keys, value)
-            _collect_writes(target, spread, index, writes, fresh)
+            _collect_writes(target, spread, index, asked, writes, fresh)
 
 
 def _made_at(td: Any, source: Any, key: str, index: Any) -> Any:
@@ -475,16 +489,22 @@ def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
         RuntimeError: it is not plain, or the leaves of ``source`` do not have the shapes
             that it gives.
     """
-    parts = index if isinstance(index, tuple) else (index,)
-    if not isinstance(source, CollectionProtocol) or any(
-        isinstance(part, bool) or not _is_plain_index(part) for part in parts
-    ):
+    plain = td._plain_type
+    if type(source) is not plain or not (td._is_non_tensor or type(td) is plain):
         raise RuntimeError(MSG_FAST_COPY)
-    if source._is_non_tensor or any(
-        holder._is_non_tensor and not holder._is_one
-        for holder in (*_rust.containers(td), *_rust.containers(source))
-    ):
-        # A value for all elements stays, and one for each would have to be written.
+    for holder in (*_rust.containers(td), *_rust.containers(source)):
+        if holder._is_non_tensor:
+            # A value for all elements stays, and one for each would have to be written.
+            is_plain = holder._is_one
+        else:
+            is_plain = holder._is_dense or not _rust.leaves(holder)
+        if not is_plain:
+            raise RuntimeError(MSG_FAST_COPY)
+    leaves = list(source.items(True, leaves_only=True))
+    if not leaves:
+        return index, []
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(part, bool) or not _is_plain_index(part) for part in parts):
         raise RuntimeError(MSG_FAST_COPY)
     try:
         plan = _rust.index_plan(td.batch_size, index)
@@ -492,7 +512,7 @@ def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
         raise RuntimeError(MSG_FAST_COPY) from None
     at = ... if plan is None else plan[0]
     pairs = []
-    for key, value in source.items(True, leaves_only=True):
+    for key, value in leaves:
         target = _rust.get(td, key) if _rust.contains(td, key) else None
         if not isinstance(target, torch.Tensor) or value.shape != target[at].shape:
             raise RuntimeError(MSG_FAST_COPY)
@@ -530,7 +550,9 @@ def _tensor_of(value: Any, target: torch.Tensor, key: Any) -> Any:
     return made
 
 
-def _checked_write(target: torch.Tensor, value: Any, index: Any, key: Any) -> Any:
+def _checked_write(
+    target: torch.Tensor, value: Any, index: Any, asked: Any, key: Any
+) -> Any:
     """The form of ``value`` that can be written at ``index``, or what the write raises."""
     if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
         value = _tensor_of(value, target, key)
@@ -541,7 +563,10 @@ def _checked_write(target: torch.Tensor, value: Any, index: Any, key: Any) -> An
             if spare > 0 and set(value.shape[:spare]) == {1}:
                 value = value.reshape(value.shape[spare:])
             value.expand(shape)
-        value = value.to(target.dtype)
+        if value.dtype != target.dtype:
+            if fills(asked, value):
+                return value.to(target.dtype)
+            refuse_cast(index, target, value)
     return value
 
 

@@ -368,6 +368,8 @@ struct WriteAt<'py> {
     // The number of the root's batch dims, and what the index leaves of them.
     k: usize,
     dims: Dims,
+    // Whether torch casts at the index, and does not by the kind of tensors in it.
+    casts: bool,
     writes: Writes<'py>,
 }
 
@@ -414,11 +416,9 @@ impl<'py> WriteAt<'py> {
                     let fits = entry.get_type().is(&imports.tensor)
                         && item.get_type().is(&imports.tensor)
                         && match (shape_of(&entry), shape_of(&item)) {
-                            // One element may be cast: torch writes it as a number at a mask.
                             (Some(own), Some(theirs)) => {
                                 self.leaves_of(&own, &theirs)
-                                    && (theirs.iter().any(|&length| length != 1)
-                                        || is_same_dtype(imports, &entry, &item)?)
+                                    && (self.casts || is_same_dtype(imports, &entry, &item)?)
                             }
                             _ => false,
                         };
@@ -453,11 +453,25 @@ fn is_same_dtype(
     Ok(tensor.getattr(name)?.is(other.getattr(name)?))
 }
 
+/// Whether the index of a plan is of numbers, slices and None alone.
+fn holds_no_tensor(at: &Bound<'_, PyAny>) -> bool {
+    let is_plain = |item: &Bound<'_, PyAny>| {
+        item.is_exact_instance_of::<PyInt>()
+            || item.is_exact_instance_of::<PySlice>()
+            || item.is_none()
+    };
+    match at.cast_exact::<PyTuple>() {
+        Ok(items) => items.iter_borrowed().all(|item| is_plain(&item)),
+        Err(_) => is_plain(at),
+    }
+}
+
 /// The writes of `value` at the plan's index; None where the twin must look.
 fn plan_writes<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
     k: usize,
+    at: &Bound<'py, PyAny>,
     size: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Writes<'py>>> {
@@ -468,6 +482,7 @@ fn plan_writes<'py>(
         imports,
         k,
         dims,
+        casts: holds_no_tensor(at),
         writes: Vec::new(),
     };
     let is_number = value.is_exact_instance_of::<PyFloat>()
@@ -504,7 +519,7 @@ fn set_index<'py>(
                     (whole, batch_size.into_any())
                 }
             };
-            if let Some(writes) = plan_writes(imports, td, k, &size, value)? {
+            if let Some(writes) = plan_writes(imports, td, k, &at, &size, value)? {
                 if container::is_rare_number(value) {
                     let leaves = PyList::new(py, writes.iter().map(|(entry, _)| entry))?;
                     from_twin(py, container::COMMON, "check_number", (leaves, value, true))?;
