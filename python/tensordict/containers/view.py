@@ -263,9 +263,9 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if value is default or value is None:
             return value
         if isinstance(value, CollectionProtocol):
-            if value._is_dense or is_tensorclass(value):
-                return value_of(value._get_index(self.idx))
-            return _SubTensorDict._of_child(value, self)._shown()
+            if isinstance(value, _SubTensorDict):
+                return _SubTensorDict._of_child(value, self)._shown()
+            return value_of(value._get_index(self.idx))
         return value[self.idx]
 
     def __getitem__(self, index: Any) -> Any:

@@ -172,7 +172,7 @@ class BatchOps(CollectionProtocol):
             torch.Size([3])
         """
         sizes: list[tuple[Any, torch.Size]] = []
-        size = _common_size(self, batch_dims, keep_compliant_size, sizes)
+        size = BatchOps._common_size(self, batch_dims, keep_compliant_size, sizes)
         if size is None and batch_dims is not None:
             sizes.append((self, self.batch_size[: max(batch_dims, 0)]))
         for td, size in sizes:
@@ -180,6 +180,46 @@ class BatchOps(CollectionProtocol):
                 # A value for each element has as many dims as there are elements.
                 td._resize_batch(size)
         return self
+
+    def _common_size(
+        self, limit: int | None, keep: bool, sizes: list[tuple[Any, torch.Size]]
+    ) -> torch.Size | None:
+        """Add this and all nested containers with the batch size that entries share.
+
+        Return that of this one; None where there is no entry to tell it.
+        """
+        common: Sequence[int] | None = None
+        empty: list[Any] = []
+        for value in list(self._entries().values()):
+            if isinstance(value, BatchOps):
+                known = len(sizes)
+                size = value._common_size(limit, keep, sizes)
+                if size is None:
+                    empty.append(value)
+                    continue
+                is_kept = keep and value.batch_size[: len(size)] == size
+                if is_kept and len(sizes) > known:
+                    sizes.pop()
+            elif is_unbatched(value):
+                continue
+            else:
+                size = value.shape
+            # Most shapes are equal, which one comparison says.
+            if common is None:
+                common = size
+            elif size != common:
+                common = _shared(common, size)
+        if common is None:
+            return None
+        size = torch.Size(common if limit is None else common[: max(limit, 0)])
+        sizes += [
+            (inner, size)
+            for value in empty
+            for inner in _rust.containers(value)
+            if not keep or inner.batch_size[: len(size)] != size
+        ]
+        sizes.append((self, size))
+        return size
 
     # Names -----------------------------------------------------------------------
 
@@ -351,45 +391,6 @@ def _collect_renamed(
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
             _collect_renamed(value, names, ndim, (*path, key), changed)
-
-
-def _common_size(
-    td: Any, limit: int | None, keep: bool, sizes: list[tuple[Any, torch.Size]]
-) -> torch.Size | None:
-    """Add ``td`` and all nested containers with the batch size that their entries share.
-
-    Return that of ``td``; None where there is no entry to tell it.
-    """
-    common: Sequence[int] | None = None
-    empty: list[Any] = []
-    for value in list(td._entries().values()):
-        if isinstance(value, CollectionProtocol):
-            size = _common_size(value, limit, keep, sizes)
-            if size is None:
-                empty.append(value)
-                continue
-            if keep and value.batch_size[: len(size)] == size:
-                sizes.pop()
-        elif is_unbatched(value):
-            continue
-        else:
-            size = value.shape
-        # Most shapes are equal, which one comparison says.
-        if common is None:
-            common = size
-        elif size != common:
-            common = _shared(common, size)
-    if common is None:
-        return None
-    size = torch.Size(common if limit is None else common[: max(limit, 0)])
-    sizes += [
-        (inner, size)
-        for value in empty
-        for inner in _rust.containers(value)
-        if not keep or inner.batch_size[: len(size)] != size
-    ]
-    sizes.append((td, size))
-    return size
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:

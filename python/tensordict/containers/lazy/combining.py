@@ -288,7 +288,8 @@ class CombiningOps(CollectionProtocol):
         if chosen is not None and isinstance(source, CombiningOps):
             kw = {key: value for key, value in kw.items() if key != "keys_to_update"}
             source = _chosen(source, chosen)
-        if args or kw or not any(map(self._is_ragged, self._sample_entries())):
+        is_plain = kw.get("keys_to_update") is None
+        if not is_plain or not any(map(self._is_ragged, self._sample_entries())):
             return super().update_at_(source, idx, *args, **kw)  # type: ignore[misc]
         if isinstance(source, CollectionProtocol):
             self[idx] = source
@@ -499,7 +500,14 @@ def _stacked_first(name: str) -> Callable[..., Any]:
         if kwargs.get("reduce") and not args and kwargs.get("dim") is None:
             # All elements of all leaves: their shapes do not matter.
             return getattr(super(CombiningOps, self), name)(**kwargs)
-        return getattr(self._as_dense(), name)(*args, **kwargs)
+        try:
+            dense = self._as_dense()
+        except RuntimeError:
+            # Arguments that no collection takes are told first.
+            bare = _rust.new(self._plain_type, {}, self._batch_size, None, None)
+            getattr(bare, name)(*args, **kwargs)
+            raise
+        return getattr(dense, name)(*args, **kwargs)
 
     method.__name__ = name
     method.__qualname__ = f"CombiningOps.{name}"

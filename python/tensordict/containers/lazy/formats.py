@@ -20,7 +20,7 @@ MSG_NESTED_ROWS = (
     "Cannot build a nested tensor from entries that are nested tensors themselves: the "
     "members of this stack are stacks, or hold nested tensors. Pass as_list=True."
 )
-MSG_PADDING_SIDE = "padding_side must be 'left' or 'right', got {!r}."
+MSG_PADDING_SIDE = "Expected padding_side to be one of left or right, but got {}."
 
 
 def stack_leaves(key: Any, values: list[torch.Tensor], dim: int) -> torch.Tensor:
@@ -57,16 +57,17 @@ def _stack_nested(key: Any, values: list[torch.Tensor], dim: int) -> torch.Tenso
         raise RuntimeError(MSG_STACK.format(key, shapes)) from error
 
 
-def as_padded(
-    values: list[torch.Tensor], dim: int, padding: float, side: str
-) -> torch.Tensor:
-    """The tensors stacked along ``dim``, each filled up to the largest size of each dim."""
+def as_padded(values: list[torch.Tensor], padding: float, side: str) -> torch.Tensor:
+    """The rows of one tensor, each filled up to the largest size of each dim.
+
+    Rows come first, as those of a nested tensor do, along whatever dim they are stacked.
+    """
     if side not in ("left", "right"):
-        raise ValueError(MSG_PADDING_SIDE.format(side))
+        raise RuntimeError(MSG_PADDING_SIDE.format(side))
     first = values[0]
     shapes = [value.shape for value in values]
     if all(shape == first.shape for shape in shapes):
-        return torch.stack(values, dim)
+        return torch.stack(values)
     if any(len(shape) != len(first.shape) for shape in shapes):
         msg = (
             f"Cannot pad tensors of different numbers of dims, got the shapes {shapes}."
@@ -82,7 +83,7 @@ def as_padded(
             start = goal[at] - length if side == "left" else 0
             row = row.narrow(at, start, length)
         row.copy_(value)
-    return out if dim == 0 else out.movedim(0, dim)
+    return out
 
 
 def as_nested(values: list[torch.Tensor], layout: torch.layout | None) -> torch.Tensor:

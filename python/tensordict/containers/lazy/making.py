@@ -190,11 +190,11 @@ MSG_TENSORS = (
 def _stack_tensors(values: list[Any], dim: int, out: Any, kwargs: Any) -> Any:
     if kwargs.get("as_list"):
         return values
-    if kwargs.get("as_padded_tensor"):
-        padding = kwargs.get("padding_value", 0)
-        return as_padded(values, dim, padding, kwargs.get("padding_side", "right"))
     if kwargs.get("as_nested_tensor"):
         return as_nested(values, kwargs.get("layout"))
+    if kwargs.get("as_padded_tensor"):
+        padding = kwargs.get("padding_value", 0)
+        return as_padded(values, padding, kwargs.get("padding_side", "right"))
     try:
         return torch.stack(values, dim, out=out)
     except RuntimeError:

@@ -146,7 +146,7 @@ class ReadingOps(CollectionProtocol):
             **kwargs: ``default``, and how an entry is read whose members differ in
                 shape: ``as_list=True`` gives them in a list; ``as_padded_tensor=True`` a
                 tensor filled up with ``padding_value`` (0) on the ``padding_side``
-                (``"right"``); ``as_nested_tensor=True`` a nested tensor of the
+                (``"right"``), its first dim that of the members; ``as_nested_tensor=True`` a nested tensor of the
                 ``layout`` (``torch.jagged``).
 
         Raises:
@@ -211,12 +211,12 @@ class ReadingOps(CollectionProtocol):
         values = parent._formatted_group(path[-1], kwargs)
         if kwargs.get("as_list"):
             return values
+        if kwargs.get("as_nested_tensor"):
+            return as_nested(values, kwargs.get("layout"))
         if kwargs.get("as_padded_tensor"):
             padding = kwargs.get("padding_value", 0)
             side = kwargs.get("padding_side", "right")
-            return as_padded(values, parent.stack_dim, padding, side)
-        if kwargs.get("as_nested_tensor"):
-            return as_nested(values, kwargs.get("layout"))
+            return as_padded(values, padding, side)
         return parent._stacked(path[-1], values)
 
     def _formatted_group(self, key: str, kwargs: dict[str, Any]) -> Any:

@@ -393,6 +393,10 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         if size != self._batch_size:
             raise RuntimeError(MSG_BATCH_SIZE.format(size, self._batch_size))
 
+    def _common_size(self, *args: Any) -> torch.Size:
+        """The batch size: within another collection a stack keeps its own."""
+        return self._batch_size
+
     def _clear_device(self) -> None:
         """No effect: each member has its own device."""
 
