@@ -350,10 +350,12 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._shown().unflatten(*args, **kwargs)
 
     def split_keys(self, *args: Any, **kwargs: Any) -> Any:
-        """Several ordinary containers of the entries of several sets of keys."""
+        """Ordinary containers of the entries of sets of keys, and a view of the rest."""
         if kwargs.get("inplace"):
             return super().split_keys(*args, **kwargs)
-        return _rust.clone_structure(self._shown()).split_keys(*args, **kwargs)
+        parts = _rust.clone_structure(self._shown()).split_keys(*args, **kwargs)
+        rest = self._source.split_keys(*args, **kwargs)[-1]
+        return (*parts[:-1], self._of_source(rest))
 
     def select(
         self,

@@ -24,7 +24,7 @@ from tensordict.common import (
     check_number,
     missing_key,
 )
-from tensordict.interop.access_twins import check_batch, validate
+from tensordict.interop.access_twins import check_batch, contains, validate
 from tensordict.interop.twins import (
     align,
     clone_structure,
@@ -32,6 +32,7 @@ from tensordict.interop.twins import (
     leaves,
     new,
     unravel_key_to_tuple,
+    walk,
 )
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -601,6 +602,8 @@ def copy_into(
     if not td._is_dense and td._writes_through():
         td._copy_into(source, keys, non_blocking)
         return
+    if td._is_dense and isinstance(source, CollectionProtocol):
+        _refuse_own_keys(td, source)
     values = None
     if keys is None and isinstance(source, CollectionProtocol):
         # The usual case: the same keys on both sides, and the same shapes.
@@ -625,6 +628,16 @@ def copy_into(
         torch._foreach_copy_(targets, values, non_blocking)
     for target, value in held:
         target.update_(value)
+
+
+def _refuse_own_keys(td: Any, source: Any) -> None:
+    """Raise where members of a stack have leaves of their own that ``td`` lacks."""
+    if not source._has_exclusive_keys:
+        return
+    for member in source._children():
+        for key in walk(member, 0, True, True):
+            if not contains(td, key):
+                raise KeyError(MSG_NOT_IN_DESTINATION.format(key))
 
 
 def _pair(

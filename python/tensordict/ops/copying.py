@@ -198,7 +198,7 @@ class CopyingOps(CollectionProtocol):
             requires_grad: whether the leaves require gradients.
             layout: the layout of the leaves.
             pin_memory: whether the leaves are in pinned memory.
-            empty_lazy: whether a lazy stack gives an empty one instead.
+            empty_lazy: whether a lazy stack gives one of members without tensors.
 
         Examples:
             >>> td = TensorDict(a=torch.ones(3, 4), batch_size=[3])
@@ -206,7 +206,7 @@ class CopyingOps(CollectionProtocol):
             torch.Size([2, 5, 4])
         """
         options = _options(dtype, device, requires_grad, layout, pin_memory)
-        return self._new_leaves("new_zeros", size, (), options, device)
+        return self._new_leaves("new_zeros", size, (), options, device, empty_lazy)
 
     def new_ones(
         self,
@@ -228,7 +228,7 @@ class CopyingOps(CollectionProtocol):
             tensor([[1., 1.]])
         """
         options = _options(dtype, device, requires_grad, layout, pin_memory)
-        return self._new_leaves("new_ones", size, (), options, device)
+        return self._new_leaves("new_ones", size, (), options, device, empty_lazy)
 
     def new_empty(
         self,
@@ -250,7 +250,7 @@ class CopyingOps(CollectionProtocol):
             torch.Size([7, 2])
         """
         options = _options(dtype, device, requires_grad, layout, pin_memory)
-        return self._new_leaves("new_empty", size, (), options, device)
+        return self._new_leaves("new_empty", size, (), options, device, empty_lazy)
 
     def new_full(
         self,
@@ -275,7 +275,9 @@ class CopyingOps(CollectionProtocol):
             tensor([[2., 2.]])
         """
         options = _options(dtype, device, requires_grad, layout, pin_memory)
-        return self._new_leaves("new_full", (size,), (fill_value,), options, device)
+        return self._new_leaves(
+            "new_full", (size,), (fill_value,), options, device, empty_lazy
+        )
 
     def _new_leaves(
         self,
@@ -284,6 +286,7 @@ class CopyingOps(CollectionProtocol):
         args: tuple[Any, ...],
         options: dict[str, Any],
         device: Any,
+        empty_lazy: bool = False,
     ) -> Self:
         if len(size) == 1 and not isinstance(size[0], (int, np.integer, torch.SymInt)):
             size = tuple(size[0])

@@ -202,7 +202,8 @@ def _nest(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_keys(td: Any, values: Mapping[str, Any]) -> None:
-    entries = td._entries() if isinstance(td, CollectionProtocol) else {}
+    # Nothing is read of an entry: those of a stack may differ in shape.
+    entries = td._sample_entries() if isinstance(td, CollectionProtocol) else {}
     extra = values.keys() - entries.keys()
     # A state has tensors only: an empty collection is in none.
     missing = {

@@ -90,6 +90,10 @@ class FieldAccess(TensorCollection):
             """
             if name in type(self).__expected_keys__ or hasattr(type(self), name):
                 return object.__getattribute__(self, name)
+            inner = self.__dict__.get("_tensordict")
+            if name[0] != "_" and hasattr(type(inner), name):
+                # What only some containers have, such as `append` of a stack.
+                return forwarded(self, name)
             cls, fields = type(self).__name__, sorted(self._field_names())
             raise AttributeError(MSG_NO_ATTRIBUTE.format(cls, name, fields))
 

@@ -27,7 +27,7 @@ from tensordict.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["delegate", "inside"]
+__all__ = ["delegate", "forwarded", "inside"]
 
 _OWN_TOPICS = frozenset(
     topic
@@ -117,6 +117,22 @@ def inside(value: Any) -> Any:
     """The container inside a tensorclass; any other value as it is."""
     is_one = is_tensorclass(value) and not value._is_non_tensor
     return value._tensordict if is_one else value
+
+
+def forwarded(tc: Any, name: str) -> Any:
+    """What the container inside ``tc`` has at ``name`` and ``tc`` has not."""
+    found = getattr(tc._tensordict, name)
+    if not isinstance(found, types.MethodType):
+        return found
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        inner = [
+            [inside(each) for each in value] if isinstance(value, list) else inside(value)
+            for value in args
+        ]
+        return found(*inner, **{key: inside(value) for key, value in kwargs.items()})
+
+    return call
 
 
 def _outside(tc: Any, result: Any) -> Any:

@@ -21,6 +21,9 @@ MSG_OUT = (
 )
 MSG_INCOMPARABLE = "Incompatible value {} for op {}."
 MSG_TO_SIZE = "Cannot pass batch-size to a LazyStackedTensorDict."
+MSG_PARTS = (
+    "The collection has {} elements along dim {}, along which the stack has {} members."
+)
 MSG_UPDATE_SHAPES = "cannot update stacked tensordicts with different shapes."
 MSG_PACK = "Cannot pack a lazy stack whose members have different keys."
 MSG_WHERE = (
@@ -106,12 +109,21 @@ class CombiningOps(CollectionProtocol):
         return stack
 
     def _columns_of(self, others: Sequence[Any]) -> list[list[Any]] | None:
-        """For each of ``others`` its part for every member; None where one has none."""
+        """For each of ``others`` its part for every member; None where one has none.
+
+        Raises:
+            ValueError: one has parts, and not as many as there are members.
+        """
         columns = []
+        dim = self.stack_dim
         for other in others:
             if isinstance(other, CollectionProtocol):
                 parts = self._parts_of(other)
                 if parts is None:
+                    size = other.batch_size
+                    if len(size) > dim:
+                        count = len(self.tensordicts)
+                        raise ValueError(MSG_PARTS.format(size[dim], dim, count))
                     return None
                 columns.append(parts)
             else:
@@ -181,7 +193,7 @@ class CombiningOps(CollectionProtocol):
         Those of another stack need not be stacked, so members may differ.
         """
         source = input_dict_or_td
-        if isinstance(source, CombiningOps) and keys_to_update is not None:
+        if isinstance(source, CollectionProtocol) and keys_to_update is not None:
             source, keys_to_update = _chosen(source, keys_to_update), None
         return super().update(
             source, clone, inplace, keys_to_update=keys_to_update, **kwargs
@@ -421,6 +433,33 @@ class CombiningOps(CollectionProtocol):
         at = dim % ndim
         at -= at > own
         return self._like([each.softmax(at, dtype) for each in self.tensordicts])
+
+    def _new_leaves(
+        self,
+        method: str,
+        size: tuple[Any, ...],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        device: Any,
+        empty_lazy: bool = False,
+    ) -> Any:
+        dim = self.stack_dim
+        if len(size) == 1 and not isinstance(size[0], int):
+            size = tuple(size[0])
+        if not empty_lazy or len(size) <= dim or not self.tensordicts:
+            return super()._new_leaves(method, size, args, options, device)  # type: ignore[misc]
+        rest = (*size[:dim], *size[dim + 1 :])
+        first = self.tensordicts[0]
+        if not isinstance(first, CombiningOps):
+            first = first.empty(recurse=True)
+        stack = self._like(
+            [
+                first._new_leaves(method, (rest,), args, {}, NO_DEFAULT, True)
+                for _ in range(size[dim])
+            ]
+        )
+        stack._batch_size = torch.Size(size)
+        return stack
 
     # Copies of parts ------------------------------------------------------------------
 

@@ -168,9 +168,15 @@ class StackKeysOps(CollectionProtocol):
         return tuple(found)
 
     def entry_class(self, key: NestedKeyLike) -> type:
-        """The type of the entry at ``key``, not stacked; ``NoneType`` if there is none."""
+        """The type of the entry at ``key``, not stacked; ``NoneType`` if there is none.
+
+        Of an entry that not all members have it is that of the first member.
+        """
         if not _rust.contains(self, key):
-            return type(None)
+            if not self.tensordicts:
+                return type(None)
+            kind: type = self.tensordicts[0].entry_class(key)
+            return type(self) if kind is self._plain_type else kind
         meta = self._meta(key)
         return meta._class if isinstance(meta, MetaTensor) else type(meta)
 

@@ -107,9 +107,8 @@ class MembersOps(CollectionProtocol):
             if prefix is None:
                 return self._like(results)
             if not results:
-                return self._as_dense()._map_leaves(
-                    op, args, prefix, names, tail, False, k
-                )
+                dense = self._as_dense()
+                return _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)
             name = None if names is None else self._td_dim_name
             return results[0]._stack_lazily(results, dim + len(prefix) - k, name)
         if prefix is None and not tail and op not in ALONG_DIMS:
@@ -135,6 +134,9 @@ class MembersOps(CollectionProtocol):
         result = _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)
         if op == "softmax":
             return self._like(list(result.unbind(dim)))
+        if op in ("expand", "broadcast_to"):
+            # A stack of expanded members has elements of its own.
+            return result.clone()
         return result
 
     def _expanded_members(self, prefix: torch.Size, names: Any, k: int) -> Any:
@@ -402,9 +404,12 @@ class MembersOps(CollectionProtocol):
         held = [member._sample_entry(key) for member in self.tensordicts]
         present = [each for each in held if each is not NO_DEFAULT]
         if len(present) < len(held) and inplace is None:
+            # A value that does not fit is told first.
+            _rust.validate(self, key, value, non_blocking)
             raise KeyError(MSG_NO_SUCH_MEMBERS)
         if len(path) > 1 and present:
             if not all(isinstance(each, CollectionProtocol) for each in present):
+                _rust.validate(self, key, value, non_blocking)
                 raise KeyError(MSG_PRESENT.format(key, self))
             if len(present) < len(held):
                 self._set_in_some(path, value, non_blocking, validated, ignore_lock)
@@ -554,14 +559,25 @@ class MembersOps(CollectionProtocol):
         One value goes to the entries that all members have.
         """
         members: Any = self.tensordicts
-        if not isinstance(value, CollectionProtocol) and have_own_keys(members, False):
+        keys: list[str] | None = None
+        if (
+            (parts is None or len(picks) == 1)
+            and not isinstance(value, CollectionProtocol)
+            and have_own_keys(members, False)
+        ):
             keys = self._common_keys()
-            if parts is None or len(picks) == 1:
-                members = [member.select(*keys) for member in members]
         for position, (member, at) in enumerate(picks):
             part = value if parts is None else parts[position]
             target = members[member]
-            if at is not None:
+            if keys is not None:
+                chosen = target.select(*keys)
+                chosen[... if at is None else at] = part
+                for key in keys:
+                    # Tensors are written where they are, values are exchanged.
+                    entry = chosen._get_entry(key, NO_DEFAULT)
+                    if entry is not target._get_entry(key, NO_DEFAULT):
+                        target._set_entry(key, entry)
+            elif at is not None:
                 target[at] = part
             elif isinstance(part, CollectionProtocol):
                 if part is not target:

@@ -116,7 +116,8 @@ def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
         return td
     elif len(before) == 1 and after and 0 not in after:
         return _split_dim(td, head, after)
-    if not copies:
+    # Where there are no elements any shape is a view.
+    if not copies and 0 not in old:
         raise RuntimeError(MSG_VIEW)
     return td._as_dense().reshape(shape)
 
@@ -184,12 +185,11 @@ def _nested_rows(td: Any, values: list[Any], known: list[Any], layout: Any) -> A
     rows = []
     for member, value in zip(td.tensordicts, values, strict=True):
         if value is NO_DEFAULT:
-            features = list(first.shape[ndim:])
             if not first.shape:
                 raise RuntimeError(MSG_DENSIFY_SCALARS.format(first.shape))
-            if features:
-                features[0 if layout is torch.jagged else -1] = 0
-            value = first.new_zeros([*member.batch_size, *features], dtype=dtype)
+            empty = [*member.batch_size, *first.shape[ndim:]]
+            empty[min(ndim, len(empty) - 1)] = 0
+            value = first.new_zeros(empty, dtype=dtype)
         rows.append(value.to(dtype))
     return torch.nested.as_nested_tensor(rows, layout=layout)
 
