@@ -83,16 +83,11 @@ class MetaTensor:
 
     @classmethod
     def _of_stack(cls, values: list[Any], dim: int) -> MetaTensor:
-        """What the stack of ``values``, tensors or what is known of some, would be.
-
-        Values that differ in shape cannot be stacked: they go by the dtype of the first.
-        """
+        """What the stack of ``values``, tensors or what is known of some, would be."""
         meta = cls(values[0])
-        first = meta.shape
-        if all(value.shape == first for value in values):
-            for value in values:
-                if value.dtype != meta.dtype:
-                    meta.dtype = torch.promote_types(meta.dtype, value.dtype)
+        for value in values:
+            if value.dtype != meta.dtype:
+                meta.dtype = torch.promote_types(meta.dtype, value.dtype)
         if not issubclass(meta._class, UnbatchedTensor):
             meta.shape = merged_shape([value.shape for value in values], dim)
         return meta

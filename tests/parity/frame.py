@@ -187,6 +187,30 @@ FIXTURES = {
         "TensorDict({'a': T([2], start=1), 'x': T([2]), 'n': {'b': T([2]), "
         "'y': T([2])}}, [2])])"
     ),
+    "lazy_single": (
+        "td = lazy_stack([TensorDict({'a': T([3]), 'n': {'b': T([3, 2])}}, [3])])"
+    ),
+    "lazy_locked": (
+        "td = lazy_stack([TensorDict({'a': T([3], start=i), 'n': {'b': T([3, 2])}}, [3]) "
+        "for i in range(2)]).lock_()"
+    ),
+    "lazy_deep": (
+        "td = lazy_stack([lazy_stack([TensorDict({'a': T([2], start=i + j), 'n': {'b': "
+        "T([2, 1])}}, [2]) for i in range(3)], 1) for j in range(2)], 0)"
+    ),
+    "lazy_sizes": (
+        "td = lazy_stack([TensorDict({'a': T([i + 1, 2], start=i), 'n': {'b': T([i + 1])}}"
+        ", [i + 1]) for i in range(2)], 1)"
+    ),
+    "lazy_text": (
+        "td = lazy_stack([TensorDict({'a': T([2], start=i), 's': 'xy'[i], 't': 'same'}, "
+        "[2]) for i in range(2)])"
+    ),
+    "lazy_tc": (
+        "td = lazy_stack([Data(T([3], start=i), T([3, 4], 'int64'), batch_size=[3]) "
+        "for i in range(2)])"
+    ),
+    "lazy_none": "td = LazyStackedTensorDict(stack_dim=0)",
     "grad": (
         "td = TensorDict({'a': T([2, 3]).requires_grad_(), "
         "'n': {'b': T([2, 3, 4]).requires_grad_()}}, [2, 3])"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 import torch
 
 from tensordict import _rust
-from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorDictBase
 from tensordict.common import (
     MSG_LOCKED,

@@ -13,6 +13,7 @@ from tensordict.collection import TensorCollection
 from tensordict.common import MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.casting import cast_field
+from tensordict.tensorclass.delegation import forwarded
 
 if TYPE_CHECKING:
     from tensordict.protocol import BatchIndex
@@ -169,7 +170,7 @@ class FieldAccess(TensorCollection):
         if value is None:
             members = [member for member, _ in inner._member_operands(()) or ()]
             if any(name in member._entries() for member in members):
-                return [member.get(name) for member in members]
+                return [self._value_of_entry(member.get(name)) for member in members]
         return value
 
     @classmethod

@@ -127,7 +127,9 @@ def forwarded(tc: Any, name: str) -> Any:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         inner = [
-            [inside(each) for each in value] if isinstance(value, list) else inside(value)
+            [inside(each) for each in value]
+            if isinstance(value, list)
+            else inside(value)
             for value in args
         ]
         return found(*inner, **{key: inside(value) for key, value in kwargs.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -52,7 +53,8 @@ class CombiningOps(CollectionProtocol):
         def _as_dense(self) -> Any: ...
         def _parts_of(self, other: Any) -> list[Any] | None: ...
         def _write_ragged(self, key: str, index: Any, value: Any) -> None: ...
-        def _group(self, key: str) -> list[Any] | None: ...
+        def _seen(self, key: str) -> list[Any] | None: ...
+        def _holds_stacks(self) -> bool: ...
 
     # Calling a function on every leaf ----------------------------------------------
 
@@ -243,7 +245,11 @@ class CombiningOps(CollectionProtocol):
         for part in path[:-1]:
             parent = parent._get_entry(part, None)
         if isinstance(parent, CombiningOps) and path and parent._is_ragged(path[-1]):
-            parent._write_ragged(path[-1], index, value)
+            if parent._holds_stacks():
+                for target, at, part in parent._parts_at(index, value):
+                    target.set_at_(path[-1], part, at)
+            else:
+                parent._write_ragged(path[-1], index, value)
             return self
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
 
@@ -312,11 +318,11 @@ class CombiningOps(CollectionProtocol):
 
     def _is_ragged(self, key: str) -> bool:
         """Whether the leaves at a direct key, which all members have, differ in shape."""
-        values = self._group(key)
+        values = self._seen(key)
         if values is None or isinstance(values[0], CollectionProtocol):
             return False
         first = values[0].shape
-        return any(value.shape != first for value in values)
+        return -1 in first or any(value.shape != first for value in values)
 
     @property
     def grad(self) -> Any:
@@ -543,8 +549,9 @@ def _stacked_first(name: str) -> Callable[..., Any]:
             dense = self._as_dense()
         except RuntimeError:
             # Arguments that no collection takes are told first.
-            bare = _rust.new(self._plain_type, {}, self._batch_size, None, None)
-            getattr(bare, name)(*args, **kwargs)
+            inspect.signature(getattr(self._plain_type, name)).bind(
+                self, *args, **kwargs
+            )
             raise
         return getattr(dense, name)(*args, **kwargs)
 

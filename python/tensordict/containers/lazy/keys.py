@@ -135,6 +135,8 @@ class StackKeysOps(CollectionProtocol):
             size = torch.Size(size)
             if len(size) <= dim or size[dim] != len(members):
                 members = []
+        if not changes and not members:
+            return self._like([])
         if changes - {"device", "batch_size"} or not members:
             return super().empty(recurse, **kwargs)
         inner = {key: kwargs[key] for key in kwargs if key == "device"}

@@ -134,7 +134,7 @@ class MembersOps(CollectionProtocol):
         result = _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)
         if op == "softmax":
             return self._like(list(result.unbind(dim)))
-        if op in ("expand", "broadcast_to"):
+        if op == "expand":
             # A stack of expanded members has elements of its own.
             return result.clone()
         return result
@@ -404,8 +404,9 @@ class MembersOps(CollectionProtocol):
         held = [member._sample_entry(key) for member in self.tensordicts]
         present = [each for each in held if each is not NO_DEFAULT]
         if len(present) < len(held) and inplace is None:
-            # A value that does not fit is told first.
-            _rust.validate(self, key, value, non_blocking)
+            if len(path) > 1:
+                # A value that does not fit is told first.
+                _rust.validate(self, key, value, non_blocking)
             raise KeyError(MSG_NO_SUCH_MEMBERS)
         if len(path) > 1 and present:
             if not all(isinstance(each, CollectionProtocol) for each in present):
@@ -486,6 +487,7 @@ class MembersOps(CollectionProtocol):
             parts = list(value.unbind(dim))
         for (member, at), part in zip(picks, parts, strict=True):
             values[member][... if at is None else at] = part
+            self._give(member, key, values[member], values[member])
 
     def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
         """Write into part of the entry at ``key``: ``target`` is a copy of it."""
@@ -502,7 +504,16 @@ class MembersOps(CollectionProtocol):
             # The same member may be there twice: what is not written stays as it is.
             touched = dict.fromkeys(pick.member for pick in plan.picks)  # type: ignore[assignment]
         for member in touched:
-            values[member].copy_(target.select(self.stack_dim, member))
+            part = target.select(self.stack_dim, member)
+            self._give(member, key, values[member], part)
+
+    def _give(self, member: int, key: str, held: torch.Tensor, value: Any) -> None:
+        """Copy a value to a member: what is ``held`` of one that is a stack is a copy."""
+        owner = self.tensordicts[member]
+        if not owner._is_dense:
+            owner._write_into(key, held, value, False)
+        elif value is not held:
+            held.copy_(value)
 
     def _store_leaves(self, values: list[Any]) -> None:
         """No effect but where members give copies: leaves are those of the members."""
@@ -522,6 +533,9 @@ class MembersOps(CollectionProtocol):
             value = self._from_dict_at(index, value)
         if plan is None:
             parts: Any = None
+            if isinstance(value, torch.Tensor) and value.dim():
+                self._write_tensor(index, value)
+                return
             if isinstance(value, CollectionProtocol):
                 value = _expanded_to(value, self.batch_size)
                 parts = self._parts_of(value)
@@ -559,23 +573,24 @@ class MembersOps(CollectionProtocol):
         One value goes to the entries that all members have.
         """
         members: Any = self.tensordicts
-        keys: list[str] | None = None
+        keys: list[Any] | None = None
         if (
             (parts is None or len(picks) == 1)
             and not isinstance(value, CollectionProtocol)
             and have_own_keys(members, False)
         ):
-            keys = self._common_keys()
+            # A number goes to all of a nested entry, a tensor to the leaves of all.
+            is_tensor = isinstance(value, torch.Tensor)
+            keys = _rust.walk(self, 0, True, True) if is_tensor else self._common_keys()
         for position, (member, at) in enumerate(picks):
             part = value if parts is None else parts[position]
             target = members[member]
             if keys is not None:
                 chosen = target.select(*keys)
                 chosen[... if at is None else at] = part
-                for key in keys:
+                for key, entry in list(chosen._entries().items()):
                     # Tensors are written where they are, values are exchanged.
-                    entry = chosen._get_entry(key, NO_DEFAULT)
-                    if entry is not target._get_entry(key, NO_DEFAULT):
+                    if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
                         target._set_entry(key, entry)
             elif at is not None:
                 target[at] = part

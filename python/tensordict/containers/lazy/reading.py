@@ -197,6 +197,9 @@ class ReadingOps(CollectionProtocol):
         for name in kwargs:
             if name not in FORMATS:
                 raise TypeError(MSG_KEYWORD.format(type(self).__name__, name))
+        return self._read_formatted(key, default, kwargs)
+
+    def _read_formatted(self, key: Any, default: Any, kwargs: dict[str, Any]) -> Any:
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             return _rust.get(self, key, default)
@@ -225,7 +228,7 @@ class ReadingOps(CollectionProtocol):
         Raises:
             ValueError: rows of a nested tensor would be nested tensors.
         """
-        if not self._holds_stacks():
+        if kwargs.get("stacked") or not self._holds_stacks():
             return self._group(key)
         if not (kwargs.get("as_list") or kwargs.get("as_padded_tensor")) and kwargs.get(
             "as_nested_tensor"
@@ -263,8 +266,9 @@ class ReadingOps(CollectionProtocol):
         if self.stack_dim != 0:
             raise RuntimeError(MSG_NESTED_DIM)
         form = torch.strided if layout is None else layout
-        kwargs = {"as_nested_tensor": True, "layout": form}
-        return self._get_formatted(key, default, kwargs)
+        # The entries of members that are stacks are rows, stacked.
+        kwargs = {"as_nested_tensor": True, "layout": form, "stacked": True}
+        return self._read_formatted(key, default, kwargs)
 
     def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
         """The shape of the entry at ``key``, -1 in dims where members differ.

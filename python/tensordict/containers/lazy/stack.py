@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import torch
 
 from tensordict import _rust
@@ -16,6 +17,7 @@ from tensordict.containers.lazy.combining import CombiningOps
 from tensordict.containers.lazy.files import FilesOps
 from tensordict.containers.lazy.keys import StackKeysOps
 from tensordict.containers.lazy.making import (
+    MSG_NEGATIVE_DIM,
     MSG_STACK_DIM,
     checked_dim,
     fill_state,
@@ -27,7 +29,7 @@ from tensordict.containers.lazy.making import (
 )
 from tensordict.containers.lazy.members import MembersOps
 from tensordict.containers.lazy.reading import ReadingOps
-from tensordict.ops.batch import BatchOps
+from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage.stacks import (
     load_stack,
@@ -57,6 +59,12 @@ MSG_BATCH_SIZE = (
     "permitted. Consider instantiating the tensordict first by calling `td = "
     "td.to_tensordict()` before resetting the batch size."
 )
+MSG_INDEX_TYPE = "Invalid index type: {}."
+INDEX_TYPES = (
+    int, slice, range, list, tuple, str, bytes, np.generic, np.ndarray, torch.Tensor,
+    type(None), type(Ellipsis),
+)  # fmt: skip
+"""The types of the items of an index."""
 MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
@@ -127,11 +135,20 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         else:
             rest = list(batch_size or ())
             dim = stack_dim + len(rest) + 1 if stack_dim < 0 else stack_dim
+            if dim < 0:
+                raise RuntimeError(MSG_NEGATIVE_DIM.format(stack_dim))
+            if dim > len(rest) and rest:
+                raise RuntimeError(MSG_STACK_DIM.format(dim, torch.Size([*rest, 0])))
+            names = None if batch_size is None else names
+            if names is not None and len(names) != len(rest):
+                raise ValueError(MSG_NAMES_LENGTH.format(list(names), len(rest)))
             size = torch.Size([*rest[:dim], 0, *rest[dim:]])
         fill_state(self, members, dim, size, stack_dim_name)
         self._hook_out, self._hook_in = hook_out, hook_in
         if not members and device is not None:
             self.__dict__["_device"] = torch.device(device)
+        if not members and names is not None:
+            self.__dict__["_member_names"] = list(names)
 
     @classmethod
     def _of(cls, members: list[Any], dim: int, name: str | None = None) -> Self:
@@ -171,6 +188,9 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     @classmethod
     def from_list(cls, input: Any, *args: Any, **kwargs: Any) -> Any:
         """A stack of the collections made of the items of a list."""
+        input = list(input)
+        if not input:
+            return cls(stack_dim=0)
         return TensorDict.from_list(input, *args, **{**kwargs, "lazy": True})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -297,9 +317,11 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def _td_dim_names(self) -> list[str | None] | None:
         own = self._td_dim_name
         if not self.tensordicts:
-            if own is None:
+            rest: list[str | None] | None = self.__dict__.get("_member_names")
+            if own is None and rest is None:
                 return None
-            rest: list[str | None] = [None] * (len(self._batch_size) - 1)
+            if rest is None:
+                rest = [None] * (len(self._batch_size) - 1)
             return [*rest[: self.stack_dim], own, *rest[self.stack_dim :]]
         named = [member for member in self.tensordicts if member._has_names()]
         if not named and own is None:
@@ -408,9 +430,18 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     # Indexing ------------------------------------------------------------------------
 
     def _plan(self, index: Any) -> indexing.Plan | None:
-        return indexing.plan_index(
-            self._batch_size, self.stack_dim, len(self.tensordicts), index
-        )
+        own = self.stack_dim
+        try:
+            return indexing.plan_index(
+                self._batch_size, own, len(self.tensordicts), index
+            )
+        except IndexError as error:
+            # What no list of members takes is a TypeError, as of a list.
+            items = index if isinstance(index, tuple) else (index,)
+            kind = type(items[own]) if own < len(items) else int
+            if not issubclass(kind, INDEX_TYPES):
+                raise TypeError(MSG_INDEX_TYPE.format(kind)) from error
+            raise
 
     def _get_index(self, index: Any) -> Any:
         return self._index(index)
@@ -445,18 +476,40 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             moved = tuple(range(start, start + count))
             parts = [part.movedim(moved, tuple(range(count))) for part in parts]
         name = self._td_dim_name if plan.keeps_name else None
-        return nested_stacks(parts, plan.dim, plan.shape, name)
+        result = nested_stacks(parts, plan.dim, plan.shape, name)
+        if self.is_locked and not result.is_locked:
+            _rust.lock_tree(result)
+        return result
 
     def _empty_at(self, index: Any, plan: indexing.Plan) -> Any:
         """What an index gives that takes no member: a dense container without elements."""
         if not self.tensordicts:
-            return LazyStackedTensorDict(stack_dim=plan.dim or 0)
+            size = list(_rust.index_shape(self._batch_size, index))
+            at = plan.dim or 0
+            return LazyStackedTensorDict(
+                stack_dim=at, batch_size=[*size[:at], *size[at + 1 :]]
+            )
         first = self.tensordicts[0].select(*self._common_keys())
         one = LazyStackedTensorDict._of([first], self.stack_dim, self._td_dim_name)
-        dense = one.contiguous()
+        try:
+            dense = one.contiguous()
+        except RuntimeError:
+            if not isinstance(first, LazyStackedTensorDict):
+                raise
+            # Its members, which differ in shape, stay apart.
+            return self._turned(first)._index(index)
         size = list(dense.batch_size)
         size[self.stack_dim] = len(self.tensordicts)
         return _rust.index(dense.expand(size), index)
+
+    def _turned(self, first: Any) -> Any:
+        """A stack of stacks, all like ``first``, with the inner dim as the outer one."""
+        count, own, inner = len(self.tensordicts), self.stack_dim, first.stack_dim
+        members = [
+            LazyStackedTensorDict._of([each] * count, own - (inner < own))
+            for each in first.tensordicts
+        ]
+        return LazyStackedTensorDict._of(members, inner + (own <= inner))
 
     def permute(self, *args: Any, **kwargs: Any) -> Any:
         """Reorder the batch dims: always a new stack. See ``TensorDict.permute``."""

@@ -1,0 +1,193 @@
+"""Lazy stacks of all kinds: one member, stacks of stacks, typed, text, sizes that differ."""
+
+from frame import cases
+
+ALIKE = "lazy_single lazy_locked lazy_deep"
+KINDS = ALIKE + " lazy_sizes lazy_text lazy_tc"
+EVERY_KIND = "lazy lazy_last lazy_ragged lazy_hetero " + KINDS
+
+CASES = [
+    *cases(
+        "stack_members",
+        """
+        td.append(td[0].clone() if td.stack_dim == 0 else td.tensordicts[0].clone()); td
+        td.append(td.tensordicts[0]); td.batch_size, len(td.tensordicts)
+        td.insert(0, td.tensordicts[-1]); td
+        td.insert(-1, td.tensordicts[0]); td.batch_size
+        td.insert(9, td.tensordicts[0]); td.batch_size
+        td.extend(td.tensordicts); td.batch_size
+        td.extend([]); td.batch_size
+        td.append(3)
+        td.append(TensorDict({}, [7]))
+        td.extend([3])
+        td.stack_dim, len(td.tensordicts), td.batch_size, len(td)
+        td.tensordicts[0] is td.unbind(td.stack_dim)[0]
+        list(td.valid_keys())
+        td.hook_in, td.hook_out
+        """,
+        on="lazy lazy_last lazy_ragged lazy_hetero lazy_single lazy_locked lazy_deep "
+        "lazy_sizes lazy_text",
+        message=False,
+    ),
+    *cases(
+        "stack_of_classes",
+        """
+        td.append(td[0].clone()); td
+        td.append(td[0].clone()); td.batch_size
+        td.append(3)
+        td.append(td)
+        td.insert(0, td[1]); td
+        td.insert(5, td[1]); td.batch_size
+        td.lock_(); td.append(td[0])
+        td.stack_dim, len(td.tensordicts)
+        [type(x).__name__ for x in td.tensordicts]
+        td.get_nestedtensor('a').shape
+        list(td.valid_keys())
+        td.hook_out, td.hook_in
+        hasattr(td, 'append'), hasattr(td[0], 'append')
+        td[0].append(td[0])
+        td[0].stack_dim
+        td[0].tensordicts
+        td.get('a', as_list=True)
+        td.get('a', as_padded_tensor=True)
+        type(td[0]).__name__, type(td[:1]).__name__, type(td.tensordicts[0]).__name__
+        td.a
+        td.a = T([2, 3], start=5); td
+        td[0].a.zero_(); td
+        td[0] = td[1]; td
+        td[:, 0] = 0; td
+        td[:, 0] = td[:, 1]; td
+        """,
+        on="lazy_tc",
+        message=False,
+    ),
+    *cases(
+        "read_stack",
+        """
+        td.get('a', as_list=True)
+        td.get('a', as_padded_tensor=True)
+        td.get('a', as_padded_tensor=True, padding_value=-1)
+        td.get('a', as_padded_tensor=True, padding_side='left')
+        td.get('a', None, as_padded_tensor=True)
+        td.get('missing', 5, as_list=True)
+        td.get('missing', as_padded_tensor=True)
+        td.get('a', as_padded_tensor=True, padding_side='up')
+        td.get_item_shape('a')
+        td.get_item_shape('missing')
+        td.entry_class('a').__name__, td.entry_class('missing').__name__
+        td.get(('a', 'b'))
+        td.get('a', as_list=True, as_padded_tensor=True)
+        td.get('a', unknown=True)
+        """,
+        on="lazy lazy_last lazy_ragged lazy_single lazy_locked lazy_sizes lazy_text",
+        message=False,
+    ),
+    *cases(
+        "index_stack",
+        """
+        td[0]
+        td[-1]
+        td[:1]
+        td[1:].batch_size
+        td[:0].batch_size
+        td[::2]
+        td[None]
+        td[:, None]
+        td[...]
+        td[..., 0]
+        td[[0]]
+        td[[0, -1]]
+        td[[]]
+        td[torch.tensor([0])]
+        td[torch.tensor([[0, 0]])]
+        td[torch.tensor(0)]
+        td[torch.zeros(td.shape[0], dtype=torch.bool)]
+        td[torch.ones(td.shape[0], dtype=torch.bool)]
+        td[True]
+        td[range(1)]
+        td[np.int64(0)]
+        td[99]
+        td[1.5]
+        td[0, 0]
+        td[0, :1]
+        td[:, 0]
+        td[:, :1]
+        td[:, [0]]
+        td[0:1, [0]]
+        td[[0], [0]]
+        td[0, None, 0]
+        td[0, 0, 0, 0, 0]
+        """,
+        on="lazy_single lazy_locked lazy_deep lazy_text lazy_tc",
+        message=False,
+    ),
+    *cases(
+        "write_stack",
+        """
+        td[0] = td[-1]; td
+        td[0] = 0; td
+        td[:1] = 0; td
+        td[...] = 1; td
+        td[:, 0] = 2; td
+        td[:] = td.clone(); td
+        td[[0]] = td[[0]].clone(); td
+        td['z'] = T(td.shape); td
+        td['z', 'w'] = T(td.shape); td
+        td['a', 'w'] = T(td.shape)
+        td['a', 'w'] = T([7])
+        td.set('a', T(td.shape, start=4)); td
+        td.set('a', T(td.shape, start=4), inplace=True); td
+        td.set_('a', T(td.shape, start=4)); td
+        td.set_('missing', T(td.shape))
+        td.set_(('z', 'w'), T([7]))
+        td.setdefault('a', T(td.shape)); td
+        td.setdefault('z', T(td.shape)); td
+        td.update({'a': T(td.shape, start=4)}); td
+        td.update({'a': T(td.shape, start=4), 'z': T(td.shape)}); td
+        td.update(td.clone()); td
+        td.update({'a': T(td.shape, start=4)}, inplace=True); td
+        td.update(TensorDict({'a': T([9])}, [9]), keys_to_update=['a'])
+        td.update_({'a': T(td.shape, start=4)}); td
+        td.update_(td.clone()); td
+        td.update_at_({'a': T(td.shape[1:])}, 0); td
+        td.set_at_('a', 0, 0); td
+        td.fill_('a', 3); td
+        td.zero_(); td
+        td += 1; td
+        td.copy_(td.clone()); td
+        del td['a']; td
+        td.del_('a'); td
+        td.pop('a')
+        td.pop('missing', 3)
+        td.rename_key_('a', 'q'); td
+        td.replace({'a': T(td.shape, start=4)})
+        td.batch_size = td.batch_size; td.batch_size
+        td.batch_size = [1]
+        td.clear(); td
+        """,
+        on="lazy_single lazy_locked lazy_deep",
+        message=False,
+    ),
+    *cases(
+        "write_tensor",
+        """
+        STACK; s[...] = T([2, 3], start=7); s
+        STACK; s[:] = T([2, 3], start=7); s
+        STACK; s[()] = T([3], start=7); s
+        STACK; s[:] = T([3], start=7); s
+        STACK; s[::1] = T([3], start=7); s
+        STACK; s[0] = T([3], start=7); s
+        STACK; s[:, 0] = T([2], start=7); s
+        STACK; s[:, :1] = T([2, 1], start=7); s
+        STACK; s[...] = T([1, 3], start=7); s
+        STACK; s[...] = T([2, 1], start=7); s
+        STACK; s[...] = torch.tensor(4.0); s
+        STACK; s[...] = T([5])
+        """.replace(
+            "STACK",
+            "s = lazy_stack([TensorDict({'b': T([3], start=i)}, [3]) for i in range(2)])",
+        ),
+        on="none",
+        message=False,
+    ),
+]
