@@ -1,11 +1,15 @@
 //! Threads for one call: made when it begins, gone when it ends.
 
 use std::num::NonZeroUsize;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// No more threads than this unless asked for: a disk gains nothing from more.
 const DEFAULT_LIMIT: usize = 8;
+
+/// The cores that this process may use: asked for once, since that reads a dozen files of the system.
+static AVAILABLE: OnceLock<usize> = OnceLock::new();
 
 /// How many threads to use: `asked`, or for 0 the cores this process may use, at most 8.
 #[must_use]
@@ -13,9 +17,11 @@ pub fn thread_count(asked: usize) -> usize {
     if asked > 0 {
         return asked;
     }
-    thread::available_parallelism()
-        .map_or(1, NonZeroUsize::get)
-        .min(DEFAULT_LIMIT)
+    *AVAILABLE.get_or_init(|| {
+        thread::available_parallelism()
+            .map_or(1, NonZeroUsize::get)
+            .min(DEFAULT_LIMIT)
+    })
 }
 
 /// Calls `work` with every index below `count`, on at most `threads` threads, this one

@@ -20,7 +20,7 @@ use tensordict_core::storage::{StorageError, dtype};
 
 use super::exception;
 use super::load::{Backing, LoadedLevel, Maker, parse_mode};
-use super::mapped::{empty, short, tensor_at};
+use super::mapped::{empty, tensor_at};
 use super::save::SaveProgress;
 use crate::ffi::PausedCollector;
 
@@ -236,16 +236,7 @@ fn tensor_in<'py>(
     let pointer = mapping.as_mut_ptr().wrapping_add(offset);
     // SAFETY: the bytes are within the mapping, as just compared, aligned for the items (the core
     // has compared the offset), writable, and live as long as the mapping.
-    unsafe {
-        tensor_at(
-            py,
-            pointer,
-            length,
-            short(dtype_name),
-            shape,
-            mapping.clone(),
-        )
-    }
+    unsafe { tensor_at(py, pointer, length, dtype_name, shape, mapping.clone()) }
 }
 
 /// Tensors of these dtypes and shapes over an archive that was just written, by leaf.
@@ -285,7 +276,7 @@ fn copy_tensor<'py>(
     let pointer = memory.as_mut_ptr().cast::<u8>();
     // SAFETY: the memory is long enough, as just compared, aligned for 16 bytes, and lives as
     // long as the vector, whose buffer does not move with it.
-    unsafe { tensor_at(py, pointer, length, short(dtype), shape, memory) }
+    unsafe { tensor_at(py, pointer, length, dtype, shape, memory) }
 }
 
 /// The method of compression of a number of zip files.

@@ -40,9 +40,10 @@ struct Device {
     index: i32,
 }
 
+/// The kind of the items of a tensor.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct DataType {
+pub(crate) struct DataType {
     code: u8,
     bits: u8,
     lanes: u16,
@@ -117,6 +118,9 @@ fn table(py: Python<'_>) -> PyResult<&ExchangeApi> {
     Ok(unsafe { table.0.as_ref() })
 }
 
+/// What names of dtypes begin with.
+const MODULE: &str = "torch.";
+
 const DTYPES: [(&str, DataType); 17] = [
     ("torch.float32", of(2, 32)),
     ("torch.int64", of(0, 64)),
@@ -146,19 +150,19 @@ const fn of(code: u8, bits: u8) -> DataType {
     }
 }
 
-/// Whether [`tensor_over`] can make a tensor of this dtype.
-pub(crate) fn can_make(dtype: &str) -> bool {
-    find(dtype).is_some()
-}
+impl DataType {
+    pub(crate) const BYTES: Self = of(1, 8);
 
-/// A dtype that can be made, by its name with or without the module.
-fn find(dtype: &str) -> Option<DataType> {
-    let short = dtype.strip_prefix("torch.").unwrap_or(dtype);
-    DTYPES
-        .iter()
-        .find(|(name, _)| name.strip_prefix("torch.") == Some(short))
-        .filter(|_| !short.starts_with("float8"))
-        .map(|(_, found)| *found)
+    /// That of a dtype, by its name with or without the module; None where [`tensor_over`] cannot
+    /// make tensors of it.
+    pub(crate) fn of(dtype: &str) -> Option<Self> {
+        let short = dtype.strip_prefix(MODULE).unwrap_or(dtype);
+        DTYPES
+            .iter()
+            .find(|(name, _)| name[MODULE.len()..] == *short)
+            .filter(|_| !short.starts_with("float8"))
+            .map(|(_, found)| *found)
+    }
 }
 
 /// The struct of a tensor; None where torch refuses it.
@@ -357,8 +361,7 @@ fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
 /// What keeps the memory of a tensor alive, with the struct that torch holds.
 struct Owner<T> {
     managed: ManagedTensor,
-    shape: SmallVec<[i64; 6]>,
-    strides: SmallVec<[i64; 6]>,
+    shape: SmallVec<[i64; 4]>,
     _kept: T,
 }
 
@@ -368,21 +371,20 @@ unsafe extern "C" fn release<T>(managed: *mut ManagedTensor) {
     drop(unsafe { Box::from_raw((*managed).manager_ctx.cast::<Owner<T>>()) });
 }
 
-/// A tensor over memory that `kept` keeps alive; None for a dtype that cannot be made so.
+/// A tensor over memory that `kept` keeps alive.
 ///
 /// # Safety
 /// From `pointer` there is room for a tensor of this shape and dtype, aligned for its items,
 /// readable and writable for as long as `kept` lives, which may be dropped on any thread.
-pub(crate) unsafe fn tensor_over<T: Send + 'static>(
-    py: Python<'_>,
+pub(crate) unsafe fn tensor_over<'py, T: Send + 'static>(
+    py: Python<'py>,
     pointer: *mut u8,
-    dtype: &str,
+    dtype: DataType,
     shape: &[i64],
     kept: T,
-) -> PyResult<Option<Py<PyAny>>> {
-    let (Some(dtype), Some(make)) = (find(dtype), table(py)?.managed_to_object) else {
-        return Ok(None);
-    };
+) -> PyResult<Bound<'py, PyAny>> {
+    let make = table(py)?.managed_to_object;
+    let make = make.ok_or_else(|| PyImportError::new_err("torch makes no tensors by DLPack"))?;
     let owner = Box::leak(Box::new(Owner {
         managed: ManagedTensor {
             version: Version {
@@ -401,17 +403,16 @@ pub(crate) unsafe fn tensor_over<T: Send + 'static>(
                 ndim: i32::try_from(shape.len()).unwrap_or(i32::MAX),
                 dtype,
                 shape: ptr::null_mut(),
+                // In this version of the struct: the items lie in order without gaps.
                 strides: ptr::null_mut(),
                 byte_offset: 0,
             },
         },
         shape: SmallVec::from_slice(shape),
-        strides: row_major(shape),
         _kept: kept,
     }));
     // The box does not move any more, so what is inside may be pointed to.
     owner.managed.tensor.shape = owner.shape.as_mut_ptr();
-    owner.managed.tensor.strides = owner.strides.as_mut_ptr();
     let leaked = ptr::from_mut(owner);
     let mut object: *mut c_void = ptr::null_mut();
     // SAFETY: `leaked` is the box just leaked. The struct is complete; the memory is good for the
@@ -426,6 +427,5 @@ pub(crate) unsafe fn tensor_over<T: Send + 'static>(
         return Err(PyErr::fetch(py));
     }
     // SAFETY: the call gave a new reference.
-    let object = unsafe { Bound::from_owned_ptr(py, object.cast::<ffi::PyObject>()) };
-    Ok(Some(object.unbind()))
+    Ok(unsafe { Bound::from_owned_ptr(py, object.cast::<ffi::PyObject>()) })
 }

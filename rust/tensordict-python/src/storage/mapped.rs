@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use tensordict_core::storage::dtype;
 use tensordict_core::storage::map::{FileIdentity, Mapping};
 
-use super::dlpack;
+use super::dlpack::{self, DataType};
 
 /// What is mapped at an address.
 #[derive(Clone)]
@@ -116,12 +116,8 @@ fn imports(py: Python<'_>) -> PyResult<&Imports> {
 
 /// `torch.<name>`, from a name with or without the module.
 pub(crate) fn torch_dtype<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    imports(py)?.torch.bind(py).getattr(short(name))
-}
-
-/// The name of a dtype without its module.
-pub(crate) fn short(name: &str) -> &str {
-    name.strip_prefix("torch.").unwrap_or(name)
+    let short = name.strip_prefix("torch.").unwrap_or(name);
+    imports(py)?.torch.bind(py).getattr(short)
 }
 
 /// The class of tensors over files.
@@ -141,7 +137,7 @@ pub(crate) fn mapped_tensor<'py>(
     let imports = imports(py)?;
     let tensor = match mapping {
         None => empty(py, dtype, shape)?,
-        Some(mapping) => over(py, mapping, path, short(dtype), shape)?,
+        Some(mapping) => over(py, mapping, path, dtype, shape)?,
     };
     // An instance of torch.Tensor becomes one of its subclass, which adds no storage of its own: a
     // tenth of what torch's as_subclass costs.
@@ -188,26 +184,28 @@ impl Shared {
         let pointer = mapping.as_mut_ptr().wrapping_add(offset);
         let item_size = usize::try_from(dtype::item_size(dtype).unwrap_or(1)).unwrap_or(1);
         let is_aligned = pointer.addr() % item_size == 0;
-        if is_aligned && dlpack::can_make(short(dtype)) {
+        let kept = Arc::clone(&self.kept);
+        if is_aligned {
             // SAFETY: the caller's length is that of shape and dtype, and lies within the mapping,
             // which is writable memory (private or shared) and lives as long as `kept`.
-            let made = unsafe {
-                dlpack::tensor_over(py, pointer, short(dtype), shape, Arc::clone(&self.kept))?
-            };
-            return Ok(made.expect("the dtype can be made").into_bound(py));
+            return unsafe { tensor_at(py, pointer, length, dtype, shape, kept) };
         }
-        let length = i64::try_from(length)?;
+        let length = [i64::try_from(length)?];
         // SAFETY: as above, for bytes.
-        let bytes = unsafe {
-            dlpack::tensor_over(py, pointer, "uint8", &[length], Arc::clone(&self.kept))?
-        };
-        let mut bytes = bytes.expect("bytes can be made").into_bound(py);
-        if !is_aligned {
-            bytes = bytes.call_method0("clone")?;
-        }
-        let viewed = bytes.call_method1("view", (torch_dtype(py, dtype)?,))?;
-        viewed.call_method1("view", (PyTuple::new(py, shape)?,))
+        let bytes = unsafe { dlpack::tensor_over(py, pointer, DataType::BYTES, &length, kept)? };
+        view_as(&bytes.call_method0("clone")?, dtype, shape)
     }
+}
+
+/// A tensor of bytes as one of a dtype and a shape.
+fn view_as<'py>(
+    bytes: &Bound<'py, PyAny>,
+    dtype: &str,
+    shape: &[i64],
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = bytes.py();
+    let viewed = bytes.call_method1("view", (torch_dtype(py, dtype)?,))?;
+    viewed.call_method1("view", (PyTuple::new(py, shape)?,))
 }
 
 /// A plain tensor of the bytes of a mapping.
@@ -249,17 +247,14 @@ pub(crate) unsafe fn tensor_at<'py, T: Send + 'static>(
     shape: &[i64],
     kept: T,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if dlpack::can_make(dtype) {
+    if let Some(dtype) = DataType::of(dtype) {
         // SAFETY: the contract of this function.
-        let made = unsafe { dlpack::tensor_over(py, pointer, dtype, shape, kept)? };
-        return Ok(made.expect("the dtype can be made").into_bound(py));
+        return unsafe { dlpack::tensor_over(py, pointer, dtype, shape, kept) };
     }
-    let length = i64::try_from(length)?;
+    let length = [i64::try_from(length)?];
     // SAFETY: as above, for bytes.
-    let bytes = unsafe { dlpack::tensor_over(py, pointer, "uint8", &[length], kept)? };
-    let bytes = bytes.expect("bytes can be made").into_bound(py);
-    let viewed = bytes.call_method1("view", (torch_dtype(py, dtype)?,))?;
-    viewed.call_method1("view", (PyTuple::new(py, shape)?,))
+    let bytes = unsafe { dlpack::tensor_over(py, pointer, DataType::BYTES, &length, kept)? };
+    view_as(&bytes, dtype, shape)
 }
 
 pub(crate) fn empty<'py>(

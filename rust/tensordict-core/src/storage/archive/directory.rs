@@ -1,7 +1,7 @@
 //! The directory of an archive: what entries there are, and where.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufReader, Read};
 
 use foldhash::quality::RandomState;
 
@@ -28,6 +28,25 @@ pub struct Entry {
     pub(super) flags: u16,
     /// Where its record in the central directory begins.
     pub(super) record: u64,
+}
+
+/// Part of a file, as a stream.
+pub(super) struct Range<'f> {
+    pub(super) file: &'f File,
+    pub(super) at: u64,
+    pub(super) left: u64,
+}
+
+impl Read for Range<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        use std::os::unix::fs::FileExt;
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let most = buffer.len().min(most);
+        let read = self.file.read_at(&mut buffer[..most], self.at)?;
+        self.at += read as u64;
+        self.left -= read as u64;
+        Ok(read)
+    }
 }
 
 fn invalid(reason: &str) -> io::Error {
@@ -88,17 +107,21 @@ pub(super) fn read_directory(file: &File) -> io::Result<(Named<Entry>, u64)> {
     if start.checked_add(size).is_none_or(|end| end > end_at) {
         return Err(invalid("its directory is not there"));
     }
-    let mut bytes = vec![0; usize::try_from(size).map_err(|_| invalid("it is too large"))?];
-    Disk::REAL.read_exact_at(file, &mut bytes, start)?;
-    let room = usize::try_from(count)
-        .unwrap_or(0)
-        .min(bytes.len() / CENTRAL_BYTES);
-    let mut entries = Named::with_capacity_and_hasher(room, RandomState::default());
-    let mut at = 0;
+    let room = count.min(size / CENTRAL_BYTES as u64);
+    let mut entries =
+        Named::with_capacity_and_hasher(usize::try_from(room).unwrap_or(0), RandomState::default());
+    let range = Range {
+        file,
+        at: start,
+        left: size,
+    };
+    let mut records = BufReader::with_capacity(PIECE_BYTES, range);
+    let mut record = Vec::new();
+    let mut at = start;
     for _ in 0..count {
-        let (name, mut entry, next) = read_record(&bytes, at)?;
-        entry.record = start + at as u64;
-        at = next;
+        let name = next_record(&mut records, &mut record)?;
+        let entry = entry_of(&record, name.len(), at);
+        at += record.len() as u64;
         if name.ends_with('/') {
             continue;
         }
@@ -109,33 +132,37 @@ pub(super) fn read_directory(file: &File) -> io::Result<(Named<Entry>, u64)> {
     Ok((entries, start))
 }
 
-/// A record of the central directory, and where the next one begins.
-fn read_record(bytes: &[u8], at: usize) -> io::Result<(String, Entry, usize)> {
-    let cut = || invalid("its directory is cut");
-    let record = bytes.get(at..).ok_or_else(cut)?;
-    if record.len() < CENTRAL_BYTES || u32_at(record, 0) != CENTRAL_SIGNATURE {
-        return Err(cut());
+/// Bytes of the directory that are read at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Reads a record of the directory into `record`; the name in it.
+fn next_record(records: &mut impl Read, record: &mut Vec<u8>) -> io::Result<String> {
+    let cut = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => invalid("its directory is cut"),
+        _ => error,
+    };
+    record.resize(CENTRAL_BYTES, 0);
+    records.read_exact(record).map_err(cut)?;
+    if u32_at(record, 0) != CENTRAL_SIGNATURE {
+        return Err(invalid("its directory is cut"));
     }
-    let name_bytes = usize::from(u16_at(record, 28));
+    let further = [28, 30, 32].map(|at| usize::from(u16_at(record, at)));
+    let name_end = CENTRAL_BYTES + further[0];
+    record.resize(name_end + further[1] + further[2], 0);
+    records
+        .read_exact(&mut record[CENTRAL_BYTES..])
+        .map_err(cut)?;
+    std::str::from_utf8(&record[CENTRAL_BYTES..name_end])
+        .map(str::to_owned)
+        .map_err(|_| invalid("a name in it is not UTF-8"))
+}
+
+/// The entry of a record, which begins at `at` of the archive.
+fn entry_of(record: &[u8], name_bytes: usize, at: u64) -> Entry {
+    let mut fields = [24, 20, 42].map(|at| (u32_at(record, at), u64::from(u32_at(record, at))));
+    let extra_start = CENTRAL_BYTES + name_bytes;
     let extra_bytes = usize::from(u16_at(record, 30));
-    let comment_bytes = usize::from(u16_at(record, 32));
-    let name_end = CENTRAL_BYTES + name_bytes;
-    let extra_end = name_end + extra_bytes;
-    let end = extra_end + comment_bytes;
-    if record.len() < end {
-        return Err(cut());
-    }
-    let name = std::str::from_utf8(&record[CENTRAL_BYTES..name_end])
-        .map_err(|_| invalid("a name in it is not UTF-8"))?;
-    let mut fields = [
-        (u32_at(record, 24), 0_u64),
-        (u32_at(record, 20), 0),
-        (u32_at(record, 42), 0),
-    ];
-    for field in &mut fields {
-        field.1 = u64::from(field.0);
-    }
-    let mut extra = &record[name_end..extra_end];
+    let mut extra = &record[extra_start..extra_start + extra_bytes];
     while extra.len() >= 4 {
         let (id, length) = (u16_at(extra, 0), usize::from(u16_at(extra, 2)));
         let Some(block) = extra.get(4..4 + length) else {
@@ -154,14 +181,14 @@ fn read_record(bytes: &[u8], at: usize) -> io::Result<(String, Entry, usize)> {
         }
         extra = &extra[4 + length..];
     }
-    let entry = Entry {
-        header: fields[2].1,
-        packed: fields[1].1,
-        length: fields[0].1,
+    let [length, packed, header] = fields.map(|(_, value)| value);
+    Entry {
+        header,
+        packed,
+        length,
         crc32: u32_at(record, 16),
         method: u16_at(record, 10),
         flags: u16_at(record, 8),
-        record: 0,
-    };
-    Ok((name.to_owned(), entry, at + end))
+        record: at,
+    }
 }

@@ -13,7 +13,7 @@ use super::super::map::{FileIdentity, Mapping, relative};
 use super::super::read::Files;
 use super::super::sums::{SUMS_FILE, Sums};
 use super::super::{METADATA_FILE, Named, StorageError, StorageResult, file};
-use super::directory::{Entry, read_directory, u16_at, u32_at};
+use super::directory::{Entry, Range, read_directory, u16_at, u32_at};
 use super::{ENCRYPTED_FLAG, LOCAL_BYTES, LOCAL_SIGNATURE, Method};
 
 /// So much memory is taken at once for an entry that is stored as it is.
@@ -298,25 +298,6 @@ impl Files for Archive {
             || self
                 .entries
                 .contains_key(&format!("{name}/{METADATA_FILE}"))
-    }
-}
-
-/// Part of a file, as a stream.
-struct Range<'f> {
-    file: &'f File,
-    at: u64,
-    left: u64,
-}
-
-impl Read for Range<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        use std::os::unix::fs::FileExt;
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX);
-        let most = buffer.len().min(most);
-        let read = self.file.read_at(&mut buffer[..most], self.at)?;
-        self.at += read as u64;
-        self.left -= read as u64;
-        Ok(read)
     }
 }
 
