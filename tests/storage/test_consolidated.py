@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordict import TensorDict, from_consolidated
+from tensordict import TensorDict, from_consolidated, lazy_stack, tensorclass
 from tensordict.storage import verify
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float32]
@@ -325,3 +325,31 @@ def test_data_that_begins_like_a_safetensors_file(tmp_path):
     TensorDict(a=torch.full((100,), 123)).consolidate(tmp_path / "x")
     assert TensorDict.load(tmp_path / "x")["a"].eq(123).all()
     assert not verify(tmp_path / "x").is_damaged
+
+
+@tensorclass
+class Fields:
+    a: torch.Tensor
+    text: str
+
+
+def test_the_published_release_finds_the_classes_and_reads_the_pickles(tmp_path):
+    one = Fields(torch.zeros(3), "text", batch_size=[3])
+    lazy = lazy_stack([one, one.clone()])
+    TensorDict({"c": one}, [3]).consolidate(tmp_path / "field")
+    lazy.consolidate(tmp_path / "root")
+    levels = []
+    for name in ("field", "root"):
+        content = (tmp_path / name).read_bytes()
+        length = int.from_bytes(content[-8:], "little")
+        levels.append(json.loads(content[-8 - length : -8]))
+    field, root = levels
+    # A field has its class, and the root and stacks those that the release has itself.
+    assert field["c"]["cls"] == str(Fields)
+    assert root["cls"] == "LazyStackedTensorDict"
+    assert root["0"]["cls"] == "TensorDict"
+    assert type(from_consolidated(tmp_path / "field")["c"]) is Fields
+    assert type(from_consolidated(tmp_path / "root").tensordicts[0]) is not Fields
+    content = pickle.dumps(TensorDict({"c": one}, [3]).consolidate())
+    assert b"tensordict.storage" not in content
+    assert pickle.loads(content)["c"].text == "text"

@@ -246,12 +246,13 @@ FLOAT8 = [
 @pytest.mark.parametrize("name", ["x", "x.tdz", "x.cons"])
 def test_d12_float8(dtype, name, tmp_path):
     values = torch.arange(8, dtype=torch.uint8).view(dtype)
-    td = TensorDict({"a": values}, [8])
+    td = TensorDict({"a": values, "none": values[:, None][:, :0]}, [8])
     path = tmp_path / name
     td.consolidate(path) if name.endswith(".cons") else td.save(path)
     load = TensorDict.from_consolidated if name.endswith(".cons") else TensorDict.load
     loaded = load(path)["a"]
-    assert loaded.dtype == dtype
+    assert loaded.dtype == load(path)["none"].dtype == dtype
+    assert load(path)["none"].shape == (8, 0)
     assert torch.equal(loaded.view(torch.uint8), values.view(torch.uint8))
 
 

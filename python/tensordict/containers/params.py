@@ -323,6 +323,10 @@ class TensorDictParams(TensorDictBase, nn.Module):
             raise RuntimeError(msg)
         return self._param_td._saved(leaves, directory, False)
 
+    @classmethod
+    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Self:
+        return cls(source.inner(level, path))
+
     def _shape_fields(self) -> dict[str, str | None]:
         return {}
 

@@ -119,6 +119,13 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         self._batch_size = size
         self.idx = at if isinstance(at, tuple) else (at,)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle, ours or the published release's."""
+        if "_asked" not in state:
+            made = type(self)(state["_source"], state["idx"], state["_batch_size"])
+            state = {**vars(made), **state}
+        super().__setstate__(state)
+
     @classmethod
     def _of_child(cls, child: Any, parent: _SubTensorDict) -> _SubTensorDict:
         """The part of a nested container that belongs to a part of its parent."""

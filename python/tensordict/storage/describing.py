@@ -78,6 +78,10 @@ class Value(tuple[Any, list[int], "str | None"]):
 
     __slots__ = ()
 
+    def __reduce__(self) -> Any:
+        """A plain tuple: the published release reads the pickles of descriptions."""
+        return tuple, (tuple(self),)
+
 
 def is_special(cls: type) -> bool:
     """Whether a class is one that a program made of the dense containers' class."""
@@ -187,7 +191,7 @@ def as_plain(
         kind = type(td._described_child(name)).__name__
         non_tensors[name] = [notes.value(value, inner, kind, MSG_JSON), *rest]
     fields = {
-        "cls": notes.class_name(level["cls"], path),
+        "cls": notes.class_name(level, path),
         "non_tensors": non_tensors,
         "leaves": level["leaves"],
         "cls_metadata": level["cls_metadata"],
@@ -199,9 +203,10 @@ def as_plain(
         fields[name] = as_plain(child, level[name], (*path, key), notes)
     if "batch_size" in level["cls_metadata"]:
         entries = list(td._entries())
-        others = [*non_tensors, *map(key_of, children)]
+        nested = [key_of(name) for name in children]
+        others = {*non_tensors, *nested}
         tensors = [key for key in entries if key not in others]
-        notes.order(entries, [*tensors, *others], path)
+        notes.order(entries, [*non_tensors, *tensors, *nested], path)
     return fields
 
 

@@ -78,7 +78,7 @@ def prepare(
     if type(plain) is not torch.Tensor:
         plain = plain.as_subclass(torch.Tensor)
     # Of the dtypes that DLPack does not know as the engine does, the bytes are given.
-    if plain.element_size() * plain.numel() and not _has_known_dtype(plain):
+    if not _has_known_dtype(plain):
         plain = plain.view(torch.uint8) if plain.ndim else plain[None].view(torch.uint8)
     return plain, device, shape, dtype, None
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tensordict.checks import is_tensorclass
 from tensordict.storage import registry
 
 if TYPE_CHECKING:
@@ -56,13 +57,20 @@ class Remarks:
 
     # Classes ---------------------------------------------------------------------
 
-    def class_name(self, cls: Any, path: tuple[str, ...]) -> str:
-        """The name of a class that the published release knows; the class is noted."""
+    def class_name(self, level: dict[str, Any], path: tuple[str, ...]) -> str:
+        """The name of a class that the published release knows; the class is noted.
+
+        The release finds the class of a field, and takes that of the root, or of a
+        stack, for one that it has itself.
+        """
+        cls = level["cls"]
         if isinstance(cls, str):
             return cls
         texts = registry.class_text(cls), registry.type_text(cls)
         self._add("classes", path, *texts)
-        return "TensorDict"
+        if "stack_dim" in level["cls_metadata"]:
+            return "LazyStackedTensorDict"
+        return texts[1] if path and is_tensorclass(cls) else "TensorDict"
 
     def find_class(
         self,

@@ -144,9 +144,12 @@ def dense_from_description(
 ) -> Any:
     """The dense container of a level."""
     fields = level["cls_metadata"]
-    entries: dict[str, Any] = source.leaves(level, path)
-    for key, found in level["non_tensors"].items():
-        entries[key] = source.value(found, (*path, key))
+    # The order of the published release, where the file notes no other.
+    entries: dict[str, Any] = {
+        key: source.value(found, (*path, key))
+        for key, found in level["non_tensors"].items()
+    }
+    entries |= source.leaves(level, path)
     for name, child in level.items():
         if name not in RESERVED:
             entries[key_of(name)] = source.container(child, (*path, key_of(name)))

@@ -176,7 +176,9 @@ def _take_value(td: Any, path: tuple[str, ...], fields: Any, assign: bool) -> No
                 _take_value(td, (*path, name), {DATA: value, **ONE}, assign)
         return
     if not path:
-        td._take_state(fields)
+        # Of a value alone, which another container has no place for.
+        if td._is_non_tensor:
+            td._take_state(fields)
         return
     parent = td
     for part in path[:-1]:

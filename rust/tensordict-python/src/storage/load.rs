@@ -22,7 +22,7 @@ use tensordict_core::storage::{METADATA_FILE, StorageError, dtype};
 use super::archive::OpenArchive;
 use super::dlpack::memory_of;
 use super::exception;
-use super::mapped::{mapped_tensor, torch_dtype};
+use super::mapped::{empty, mapped_tensor, torch_dtype};
 use crate::ffi::PausedCollector;
 
 /// A level that was read, for Python to make a container of.
@@ -198,10 +198,11 @@ impl OpenDirectory {
                     for mapping in mappings {
                         let leaf = &leaves[tensors.len()];
                         let LeafMeta { dtype, shape, .. } = &leaf.meta;
-                        tensors.push(if leaf.meta.is_nested {
-                            None
-                        } else {
-                            Some(mapped_tensor(py, mapping, &leaf.path, dtype, shape, mode)?)
+                        tensors.push(match mapping {
+                            _ if leaf.meta.is_nested => None,
+                            // As published: a tensor without bytes is not one over a file.
+                            None => Some(empty(py, dtype, shape)?),
+                            some => Some(mapped_tensor(py, some, &leaf.path, dtype, shape, mode)?),
                         });
                     }
                 }
