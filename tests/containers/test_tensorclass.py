@@ -336,15 +336,41 @@ def test_methods_do_not_meet_names_of_fields():
     assert odd.update_at_({"items": torch.ones(3)}, 0).items[0].sum() == 3
 
 
-def test_no_method_makes_an_entry_that_is_no_field(data):
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.set_non_tensor("z", "x"),
+        lambda data: data.create_nested("z"),
+        lambda data: data.setdefault("z", torch.zeros(3)),
+        lambda data: data.rename_key_("a", "z"),
+        lambda data: data.update(TensorDict(z=torch.zeros(3), batch_size=[3])),
+    ],
+)
+def test_an_entry_that_is_no_field_is_kept_and_in_no_other_instance(data, change):
+    change(data)
+    assert "z" in data.keys()
+    assert data.get("z") is not None
+    assert "z" in data.to_tensordict()
+    for make in (
+        lambda: data[0],
+        lambda: data.clone(),
+        lambda: data + 1,
+        lambda: torch.stack([data, data]),
+        lambda: data.replace(a=torch.zeros(3)),
+    ):
+        with pytest.raises(ValueError, match="Keys from the tensordict"):
+            make()
+    data.del_("z")
+    assert isinstance(data[0], type(data))
+
+
+def test_fields_alone_are_set_by_their_names(data):
     before = list(data.keys())
     for change in (
-        lambda: data.set_non_tensor("z", "x"),
-        lambda: data.create_nested("z"),
-        lambda: data.setdefault("z", torch.zeros(3)),
-        lambda: data.rename_key_("a", "z"),
+        lambda: data.set("z", torch.zeros(3)),
+        lambda: data.set(("z", "y"), torch.zeros(3)),
+        lambda: data.set(("a", "y"), torch.zeros(3)),
         lambda: data.rename_keys({"a": "z"}),
-        lambda: data.stack_tensors("a", "a", out_key="z"),
     ):
         with pytest.raises(AttributeError, match="field"):
             change()

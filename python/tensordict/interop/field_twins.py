@@ -44,7 +44,13 @@ def set_field(tc: Any, name: str, value: Any) -> None:
 
 
 def wrap_fields(cls: Any, inner: Any) -> Any:
-    """A tensorclass around the container ``inner``: unchecked, without ``__init__``."""
+    """A tensorclass around the container ``inner``, without a call of ``__init__``.
+
+    Raises:
+        ValueError: ``inner`` is dense and has an entry that is no field.
+    """
+    if inner._is_dense and not inner._tensordict.keys() <= cls.__expected_keys__:
+        cls._check_keys(inner)
     tc = cls.__new__(cls)
     object.__setattr__(tc, "_tensordict", inner)
     object.__setattr__(tc, "_non_tensordict", {})

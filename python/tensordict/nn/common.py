@@ -466,7 +466,7 @@ class TensorDictModule(TensorDictModuleBase):
                 tensordict_out = TensorDict()
         for key, tensor in zip(keys, tensors, strict=True):
             if key != SINK:
-                _rust.set_entry(tensordict_out, key, tensor)
+                tensordict_out.set(key, tensor)
         return tensordict_out
 
     def _call_module(self, tensors: Sequence[Any], **kwargs: Any) -> Any:

@@ -244,13 +244,15 @@ class ApplyOps(CollectionProtocol):
             num_threads: accepted for compatibility: nothing here is worth a thread.
 
         Returns:
-            A collection without batch dims that holds a :class:`TensorAttrs` per leaf.
+            A collection without batch dims or device that holds a :class:`TensorAttrs`
+            per leaf.
         """
         from tensordict.tensorclass import TensorAttrs
 
         return self._apply_with(
             lambda leaf: TensorAttrs.from_tensor(leaf, fields=fields),
             batch_size=(),
+            device=None,
             filter_empty=False,
             checked=True,
         )

@@ -22,6 +22,12 @@ __all__ = ["FieldAccess"]
 
 MSG_NO_FIELD = "Cannot set the attribute {!r}: {} has no such field. Its fields are {}."
 MSG_NO_ATTRIBUTE = "{!r} object has no attribute or field {!r}. Its fields are {}."
+MSG_TYPES = "Cannot update an existing entry of type {} with a value of type {}."
+MSG_KEY = "Supported type for key are str and tuple, got {} of type {}"
+MSG_NO_ENTRIES = (
+    "The field {!r} holds {}, which has no entries: {} cannot be set. Set the field to a "
+    "collection first."
+)
 MSG_INDEX = (
     "Invalid indexing arguments: {!r}. A tensorclass is indexed along its batch "
     "dimensions; to {}."
@@ -41,6 +47,14 @@ MSG_BOOL = (
     "test for keys, tc.is_empty() to test for leaves, or (a == b).all() / .any() to "
     "reduce a comparison."
 )
+
+
+class _BadKeyError(ValueError, KeyError):
+    """What is set is no nested key."""
+
+
+class _NoSuchFieldError(KeyError, AttributeError):
+    """What is deleted is neither a field nor an attribute."""
 
 
 class FieldAccess(TensorCollection):
@@ -104,8 +118,10 @@ class FieldAccess(TensorCollection):
             raise dataclasses.FrozenInstanceError(msg)
         if name in type(self).__expected_keys__:
             self._set_attribute(name, None)
-        else:
+        elif hasattr(self, name):
             object.__delattr__(self, name)
+        else:
+            raise _NoSuchFieldError(name)
 
     @classmethod
     def _field_names(cls) -> list[str]:
@@ -126,15 +142,22 @@ class FieldAccess(TensorCollection):
             if self._tensordict.is_locked:
                 raise RuntimeError(MSG_LOCKED)
             if value is None:
-                inner = self._tensordict
-                if inner._get_entry(name, NO_DEFAULT) is not NO_DEFAULT:
-                    inner.del_(name)
+                self._unset_field(name)
             else:
                 self._set_field_entry(name, value)
         elif hasattr(cls, name):
             object.__setattr__(self, name, value)
         else:
             raise self._no_such_field(name)
+
+    def _unset_field(self, name: str) -> None:
+        inner = self._tensordict
+        if inner._get_entry(name, NO_DEFAULT) is not NO_DEFAULT:
+            inner.del_(name)
+            return
+        for member, _ in inner._member_operands(()) or ():
+            if name in member._entries():
+                member.del_(name)
 
     def _set_field_entry(self, name: str, value: Any) -> None:
         """Store a value in a field, in the form that the options of the class ask for."""
@@ -197,11 +220,6 @@ class FieldAccess(TensorCollection):
         if name not in type(self).__expected_keys__:
             raise self._no_such_field(name)
 
-    def _check_path(self, key: Any) -> None:
-        path = _rust.unravel_key_to_tuple(key)
-        if path and not self.is_locked:
-            self._check_field(path[0])
-
     # Items and entries -----------------------------------------------------------------
 
     @overload
@@ -261,14 +279,78 @@ class FieldAccess(TensorCollection):
         return value
 
     def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
-        """The value at a nested key, or a default; of a field as the attribute gives it."""
-        if isinstance(key, str) and key in type(self).__expected_keys__:
+        """The value at a nested key, or a default; of a field as the attribute gives it.
+
+        Below a field it is what the collection in the field gives.
+        """
+        path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
+        if len(path) > 1:
+            held = _rust.get_field(path[0], self)
+            if isinstance(held, CollectionProtocol):
+                return held.get(path[1:], *args, **kwargs)
+            return args[0] if args else kwargs.get("default")
+        if path and path[0] in type(self).__expected_keys__:
             # A field that is not set is None, whatever the default.
             args, kwargs = (None,), {**kwargs}
             kwargs.pop("default", None)
             if not kwargs:
-                return _rust.get_field(key, self)
+                return _rust.get_field(path[0], self)
         return self._value_of_entry(self._tensordict.get(key, *args, **kwargs))
+
+    def set(
+        self,
+        key: Any,
+        item: Any,
+        inplace: bool = False,
+        *,
+        non_blocking: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Set a field, or an entry of the collection in a field.
+
+        See :meth:`TensorDict.set`.
+
+        Raises:
+            AttributeError: the key does not begin with a field, or goes on below a field
+                that holds no collection.
+            RuntimeError: this is locked, also with ``inplace``: :meth:`set_` writes.
+            ValueError: the key is no nested key.
+        """
+        inner = self._tensordict
+        if inner.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
+        if not path:
+            raise _BadKeyError(MSG_KEY.format(key, type(key)))
+        name, rest = path[0], path[1:]
+        self._check_field(name)
+        if rest:
+            held = _rust.get_field(name, self)
+            if not isinstance(held, CollectionProtocol):
+                found = type(held).__name__
+                raise AttributeError(MSG_NO_ENTRIES.format(name, found, rest))
+            held.set(rest, item, inplace, non_blocking=non_blocking, **kwargs)
+        elif inplace and name in inner._entries():
+            self._write_field(name, item, non_blocking)
+        elif item is None:
+            self._unset_field(name)
+        else:
+            value, is_tensor = self._as_entry(name, item)
+            if is_tensor:
+                _rust.set_entry(inner, name, value, False, non_blocking)
+            else:
+                inner.set_non_tensor(name, value)
+        return self
+
+    def _write_field(self, name: str, item: Any, non_blocking: bool) -> None:
+        """Write into the entry of a field; a value that is no tensor takes its place."""
+        inner = self._tensordict
+        value, is_tensor = self._as_entry(name, item)
+        if not is_tensor or isinstance(value, list):
+            held = type(inner._entries()[name])
+            raise RuntimeError(MSG_TYPES.format(held, type(item)))
+        is_value = getattr(value, "_is_non_tensor", False)
+        _rust.set_entry(inner, name, value, not is_value, non_blocking)
 
     def __bool__(self) -> NoReturn:
         raise RuntimeError(MSG_BOOL)
@@ -287,17 +369,19 @@ class FieldAccess(TensorCollection):
         raise AttributeError(msg)
 
     def setdefault(self, key: Any, default: Any, inplace: bool = False) -> Any:
-        """The entry at a nested key, which is set to ``default`` where there is none."""
-        super().setdefault(key, default, inplace)
+        """The entry at a nested key, which is set to ``default`` where there is none.
+
+        The key need not begin with a field: see :meth:`set_non_tensor`.
+        """
+        self._tensordict.setdefault(key, default, inplace)
         return _rust.get(self, key)
 
     def set_non_tensor(self, key: Any, value: Any) -> Self:
-        """Store a value of any type in a field, whatever the options of the class.
+        """Store a value of any type, whatever the options of the class.
 
-        Raises:
-            AttributeError: the key does not begin with a field.
+        The key need not begin with a field. What does not is an entry that no attribute
+        reads, with which no other instance can be made: that is a ValueError.
         """
-        self._check_path(key)
         self._tensordict.set_non_tensor(key, value)
         return self
 
@@ -309,6 +393,5 @@ class FieldAccess(TensorCollection):
         """Remove an entry at a nested key; a field that is not set stays so."""
         if not (isinstance(key, str) and key in type(self).__expected_keys__):
             return super().del_(key)
-        if self._tensordict._get_entry(key, NO_DEFAULT) is not NO_DEFAULT:
-            self._tensordict.del_(key)
+        self._unset_field(key)
         return self

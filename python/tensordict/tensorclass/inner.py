@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.common import MSG_LOCKED
 from tensordict.ops.display import DisplayOps, describe_fields
 from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.making import Making
@@ -49,7 +48,6 @@ class OverContainer(Making):
         return self._tensordict._get_entry(key, default)
 
     def _set_entry(self, key: str, value: Any) -> None:
-        self._check_field(key)
         self._tensordict._set_entry(key, value)
 
     def _del_entry(self, key: str) -> None:
@@ -88,6 +86,7 @@ class OverContainer(Making):
         return self._tensordict._sample_entry(key)
 
     def _update_parts(self, source: Any) -> list[Any] | None:
+        self._check_mapping(source)
         return self._tensordict._update_parts(inside(source))
 
     def _member_operands(self, operands: Any) -> Any:
@@ -189,7 +188,6 @@ class OverContainer(Making):
         self._tensordict._store_leaves(values)
 
     def _hang(self, key: str, value: Any) -> None:
-        self._check_field(key)
         self._tensordict._hang(key, value)
 
     def _set_path(
@@ -201,21 +199,14 @@ class OverContainer(Making):
         validated: bool,
         ignore_lock: bool,
     ) -> None:
-        inner = self._tensordict
-        if inplace is not None:
-            if inner.is_locked and inplace is False and not ignore_lock:
-                raise RuntimeError(MSG_LOCKED)
-            self._check_field(path[0])
-        if len(path) == 1 and not validated and inplace is False:
-            if value is None:
-                self._set_attribute(path[0], None)
-                return
-            value, is_tensor = self._as_entry(path[0], value)
-            if not is_tensor:
-                inner.set_non_tensor(path[0], value)
-                return
         _rust.set_entry(
-            inner, path, value, inplace, non_blocking, validated, ignore_lock
+            self._tensordict,
+            path,
+            value,
+            inplace,
+            non_blocking,
+            validated,
+            ignore_lock,
         )
 
     def _apply_nest(self, fn: Any, *others: Any, **kwargs: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, Self, cast
 
 from tensordict import _rust
@@ -46,7 +47,8 @@ class Making(FieldAccess):
         rebuild: bool = True,
     ) -> Self:
         # `rebuild` is accepted for compatibility, as `safe` is.
-        cls._check_keys(tensordict)
+        if not tensordict._is_dense:
+            cls._check_keys(tensordict)
         made = cls._wrap(tensordict)
         for name, value in (non_tensordict or {}).items():
             if value is not None:
@@ -78,14 +80,19 @@ class Making(FieldAccess):
 
     @classmethod
     def _check_keys(cls, entries: Any) -> None:
+        """Raise where an entry is no field.
+
+        Of a dense container :func:`wrap_fields` looks at the keys, and calls this where
+        they are not all fields.
+        """
         expected = cls.__expected_keys__
-        if isinstance(entries, CollectionProtocol) and entries._is_dense:
-            entries = entries._tensordict
-            if entries.keys() <= expected:
-                return
         keys = {key if isinstance(key, str) else key[0] for key in entries.keys()}  # noqa: SIM118 - a collection's own
         if not keys <= expected:
             raise ValueError(MSG_KEYS.format(keys, expected, keys - expected))
+
+    def _check_mapping(self, source: Any) -> None:
+        if isinstance(source, Mapping) and not isinstance(source, CollectionProtocol):
+            self._check_keys(source)
 
     @classmethod
     def from_tensordict(

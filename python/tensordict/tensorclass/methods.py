@@ -5,13 +5,14 @@ All others are that container's: see :mod:`tensordict.tensorclass.delegation`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.protocol import CollectionProtocol
 from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.inner import OverContainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["MethodsOfClass"]
 
@@ -47,6 +48,12 @@ class MethodsOfClass(OverContainer):
                 result.setdefault(name, None)
         return result
 
+    def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
+        """The fields that are not set, with None, then the non-tensor entries."""
+        held = set(self._tensordict.keys())
+        unset = [(name, None) for name in self._field_names() if name not in held]
+        return (*unset, *self._tensordict.non_tensor_items(include_nested))
+
     def empty(self, *args: Any, **kwargs: Any) -> Self:
         """An instance of the same batch size, device and names without any field set."""
         made: Self = _rust.wrap_fields(
@@ -64,18 +71,6 @@ class MethodsOfClass(OverContainer):
         # The fields that are exchanged are set before `__post_init__` sees them.
         changed = super(MethodsOfClass, made).replace(*args, **kwargs)
         return self if changed is made else self._wrap(changed._tensordict)
-
-    def create_nested(self, key: Any) -> Self:
-        """Put an empty collection into a field. See :meth:`TensorDict.create_nested`.
-
-        Raises:
-            AttributeError: the key does not begin with a field.
-        """
-        path = _rust.unravel_key_to_tuple(key)
-        if path:
-            self._check_field(path[0])
-        self._tensordict.create_nested(key)
-        return self
 
     def where(
         self, condition: Any, other: Any, *, out: Any = None, **kwargs: Any
@@ -109,10 +104,9 @@ class MethodsOfClass(OverContainer):
         """Set the fields of a collection or mapping. See :meth:`TensorDict.update`.
 
         Raises:
-            ValueError: it has a key that is no field.
+            ValueError: a mapping has a key that is no field.
         """
-        if input_dict_or_td is not None:
-            self._check_keys(input_dict_or_td)
+        self._check_mapping(input_dict_or_td)
         return super().update(input_dict_or_td, *args, **kwargs)
 
     def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
@@ -137,20 +131,6 @@ class MethodsOfClass(OverContainer):
         self._tensordict.update_at_(inside(input_dict_or_td), idx, *args, **kwargs)
         return self
 
-    def _check_mapping(self, source: Any) -> None:
-        if isinstance(source, Mapping) and not isinstance(source, CollectionProtocol):
-            self._check_keys(source)
-
-    def rename_key_(self, old_key: Any, new_key: Any, safe: bool = False) -> Self:
-        """Move an entry to another nested key. See :meth:`TensorDict.rename_key_`.
-
-        Raises:
-            AttributeError: the new key does not begin with a field.
-        """
-        self._check_path(new_key)
-        self._tensordict.rename_key_(old_key, new_key, safe)
-        return self
-
     def rename_keys(self, mapping: Any, *, strict: bool = True) -> Self:
         """An instance with entries at other keys. See :meth:`TensorDict.rename_keys`.
 
@@ -166,25 +146,26 @@ class MethodsOfClass(OverContainer):
         renamed = self._tensordict.rename_keys(mapping, strict=strict)
         return self._from_tensordict(renamed)
 
-    def stack_tensors(self, *keys: Any, out_key: Any, **kwargs: Any) -> Self:
-        """Replace entries by their stack. See :meth:`TensorDict.stack_tensors`.
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Answer a call of a torch function.
 
-        Raises:
-            AttributeError: ``out_key`` does not begin with a field.
+        Where a method gives the instance itself, as there is nothing to do, a function
+        gives another around the same container.
         """
-        self._check_path(out_key)
-        self._tensordict.stack_tensors(*keys, out_key=out_key, **kwargs)
-        return self
-
-    def cat_tensors(self, *keys: Any, out_key: Any, **kwargs: Any) -> Self:
-        """Replace entries by their concatenation. See :meth:`TensorDict.cat_tensors`.
-
-        Raises:
-            AttributeError: ``out_key`` does not begin with a field.
-        """
-        self._check_path(out_key)
-        self._tensordict.cat_tensors(*keys, out_key=out_key, **kwargs)
-        return self
+        result = super().__torch_function__(func, types, args, kwargs)
+        is_same = (
+            bool(args) and result is args[0] and isinstance(result, MethodsOfClass)
+        )
+        if is_same and not (result._is_non_tensor or func.__name__.endswith("_")):
+            return result._wrap(result._tensordict)
+        return result
 
     def pack(self, dim: int = -1, *, layout: Any = None) -> Any:
         """The leaves in one tensor, and the layout. See :meth:`TensorDict.pack`."""

@@ -1,7 +1,7 @@
 //! The fields of tensorclasses: entries of the container that an instance holds.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFrozenSet, PyString, PyTuple, PyType};
+use pyo3::types::{PyBool, PyDict, PyFrozenSet, PySet, PyString, PyTuple, PyType};
 
 use crate::container;
 use crate::ffi;
@@ -70,7 +70,10 @@ fn store<'py>(
     storing::set_entry(inner, name, value, Inplace::Replace, None, false, false)
 }
 
-/// A tensorclass around the container `inner`: unchecked, without `__init__`.
+/// A tensorclass around the container `inner`, without a call of `__init__`.
+///
+/// # Errors
+/// `ValueError` where `inner` is dense and has an entry that is no field.
 #[pyfunction]
 #[pyo3(signature = (class, inner), text_signature = "(cls, inner)")]
 fn wrap_fields<'py>(
@@ -83,8 +86,27 @@ fn wrap_fields<'py>(
         Some(tc) => tc,
         None => class.call_method1(imports.names.method_new.bind(py), (class,))?,
     };
+    if container::is_dense(imports, inner)? && !has_fields_alone(imports, &tc, inner)? {
+        class.call_method1(imports.names.method_check_keys.bind(py), (inner,))?;
+    }
     set_state(imports, &tc, inner)?;
     Ok(tc)
+}
+
+/// Whether each entry of a dense container is known at a glance to be a field of `tc`.
+fn has_fields_alone(
+    imports: &Imports,
+    tc: &Bound<'_, PyAny>,
+    inner: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    let fields = ffi::plain_attribute(tc, imports.names.expected_keys.bind(tc.py()))?;
+    let fields = fields.cast::<PySet>()?;
+    for (name, _) in ffi::dict_pairs(&container::entries(imports, inner)?) {
+        if !(name.is_exact_instance_of::<PyString>() && fields.contains(&name)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn set_state<'py>(

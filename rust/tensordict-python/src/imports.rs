@@ -42,6 +42,8 @@ names! {
     method_set_attribute = "_set_attribute",
     method_set_field_entry = "_set_field_entry",
     plain_fields = "_plain_fields",
+    expected_keys = "__expected_keys__",
+    method_check_keys = "_check_keys",
     non_tensors = "_non_tensordict",
     is_initialized = "_is_initialized",
     method_read_field = "_read_field",
