@@ -207,7 +207,7 @@ def test_generic_classes():
 
 
 def test_reserved_names():
-    with pytest.raises(AttributeError, match="Attribute name 'keys' can't be used"):
+    with pytest.raises(AttributeError, match="Attribute name keys can't be used"):
 
         class Refused(TensorClass):
             keys: torch.Tensor

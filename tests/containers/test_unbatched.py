@@ -265,3 +265,26 @@ def test_traced(name: str) -> None:
     td = make()
     traced = torch.compile(SHAPED[name], backend="eager", fullgraph=True)
     assert same(traced(td), SHAPED[name](td))
+
+
+@pytest.mark.parametrize("join", [torch.stack, torch.cat])
+@pytest.mark.parametrize("nested", [False, True])
+def test_out_of_a_join_gets_the_tensor_and_leaves_the_sources(join, nested):
+    def make(start):
+        entries = {
+            "a": torch.zeros(2, 3),
+            "u": UnbatchedTensor(torch.full((5,), start)),
+        }
+        td = TensorDict(entries, [2, 3])
+        return TensorDict({"n": td}, [2, 3]) if nested else td
+
+    key = ("n", "u") if nested else "u"
+    first, second = make(1.0), make(2.0)
+    out = join([first, first])
+    assert join([second, second], out=out) is out
+    assert (out.get(key).data == 2).all()
+    assert out.get(key).data.shape == (5,)
+    assert (first.get(key).data == 1).all()
+    if not nested:
+        bare = join([second, second], out=TensorDict({}, out.batch_size))
+        assert bare["u"].data.shape == (5,)

@@ -452,11 +452,13 @@ def _write_join(
     for key, value in list(tds[0]._entries().items()):
         group = [value, *(td._get_entry(key, NO_DEFAULT) for td in tds[1:])]
         target = out._get_entry(key, NO_DEFAULT)
-        if target is NO_DEFAULT:
+        if _is_unbatched(value) or _is_unbatched(target):
+            out._set_entry(key, _joined_alone(tds, key, dim, build))
+        elif target is NO_DEFAULT:
             fresh = build(group, dim) if _is_nested(value) else join(group, dim)
             out.set(key, fresh)
         else:
-            _write_group(target, group, dim, join)
+            _write_group(target, group, dim, build, join)
     return out
 
 
@@ -469,14 +471,32 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, CollectionProtocol)
 
 
-def _write_group(target: Any, group: list[Any], dim: int, join: Any) -> None:
+def _is_unbatched(value: Any) -> bool:
+    from tensordict._unbatched import UnbatchedTensor
+
+    return isinstance(value, UnbatchedTensor)
+
+
+def _joined_alone(tds: Sequence[Any], key: str, dim: int, build: Any) -> Any:
+    """An entry of the joined collections that has none of their dims.
+
+    It may be a tensor of theirs, which is not to be written into.
+    """
+    return build([td.select(key) for td in tds], dim)._get_entry(key, None)
+
+
+def _write_group(
+    target: Any, group: list[Any], dim: int, build: Any, join: Any
+) -> None:
     if not _is_nested(target):
         join(group, dim, out=target)
         return
     for key, value in list(target._entries().items()):
-        _write_group(
-            value, [item._get_entry(key, NO_DEFAULT) for item in group], dim, join
-        )
+        if _is_unbatched(value):
+            target._set_entry(key, _joined_alone(group, key, dim, build))
+        else:
+            items = [item._get_entry(key, NO_DEFAULT) for item in group]
+            _write_group(value, items, dim, build, join)
 
 
 def _leaves_in_order(td: Any, order: Any) -> list[torch.Tensor]:

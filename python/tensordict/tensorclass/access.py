@@ -344,13 +344,16 @@ class FieldAccess(TensorCollection):
 
     def _write_field(self, name: str, item: Any, non_blocking: bool) -> None:
         """Write into the entry of a field; a value that is no tensor takes its place."""
-        inner = self._tensordict
+        cls, inner = type(self), self._tensordict
         value, is_tensor = self._as_entry(name, item)
-        if not is_tensor or isinstance(value, list):
+        if is_tensor and not isinstance(value, list):
+            is_value = getattr(value, "_is_non_tensor", False) and not cls._tensor_only
+            _rust.set_entry(inner, name, value, not is_value, non_blocking)
+        elif cls._autocast:
+            inner.set_non_tensor(name, value)
+        else:
             held = type(inner._entries()[name])
             raise RuntimeError(MSG_TYPES.format(held, type(item)))
-        is_value = getattr(value, "_is_non_tensor", False)
-        _rust.set_entry(inner, name, value, not is_value, non_blocking)
 
     def __bool__(self) -> NoReturn:
         raise RuntimeError(MSG_BOOL)

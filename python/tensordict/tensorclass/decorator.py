@@ -106,7 +106,13 @@ def _rebased(
     A class without bases cannot be given one: the layout of its instances is fixed.
     """
     namespace = dict(vars(cls))
-    for name in ("__dict__", "__weakref__"):
+    slots = namespace.get("__slots__", ())
+    # What stands for a slot is made anew with the class.
+    for name in (
+        "__dict__",
+        "__weakref__",
+        *([slots] if isinstance(slots, str) else slots),
+    ):
         namespace.pop(name, None)
     own = [base for base in cls.__bases__ if base not in (object, Generic)]
     generic = [base for base in cls.__bases__ if base is Generic]

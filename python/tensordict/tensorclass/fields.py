@@ -30,13 +30,14 @@ OPTIONS = (
 """The flags of a tensorclass; each is a class attribute with an underscore in front."""
 
 MSG_RESERVED = (
-    "Attribute name {!r} can't be used with @tensorclass or TensorClass, as "
+    "Attribute name {} can't be used with @tensorclass or TensorClass, as "
     "tensorclasses have a member of that name. To allow it, pass shadow=True "
     "(@tensorclass(shadow=True) or TensorClass['shadow'])."
 )
 MSG_AUTOCAST = "autocast is exclusive with nocast."
 MSG_TENSOR_ONLY = "tensor_only and autocast or nocast are exclusive features."
 MSG_TENSOR_TYPES = "tensor_only requires types to be Tensor, Tensor-subtypes or None."
+MSG_ORDER = "non-default argument {!r} follows default argument"
 MSG_TWICE = "The key {} is already set in kwargs"
 MSG_TOO_MANY = "{}.__init__() takes {} positional arguments but {} were given"
 MSG_REQUIRED = "{}.__init__() did not set the required field {!r}"
@@ -77,6 +78,7 @@ def prepare(
     _check_names(cls, own)
     _forget_preparation(cls, own)
     own_init = cls.__dict__.get("__init__")
+    has_text = bool(cls.__dict__.get("__doc__"))
     # A field without a default must not take for one what the class inherits under
     # its name: a member of the vocabulary, or the property of an inherited field.
     for name in own:
@@ -112,6 +114,8 @@ def prepare(
         cls.__init__ = _wrapped_init(cls, own_init)
     else:
         cls.__init__ = _generated_init(cls)
+    if not has_text:
+        cls.__doc__ = f"{cls.__name__}{inspect.signature(cls)}"
 
 
 def _forget_preparation(cls: Any, own: dict[str, Any]) -> None:
@@ -153,7 +157,7 @@ def _pass_over_generated(cls: Any) -> None:
 
 def _is_generated(function: Any) -> bool:
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return code is not None and code.co_filename == "<string>"
+    return code is not None and code.co_qualname.startswith("__create_fn__")
 
 
 def _check_names(cls: Any, own: dict[str, Any]) -> None:
@@ -390,7 +394,11 @@ def _split_further(
 
 
 def _signature_of(fields: list[Any]) -> inspect.Signature:
-    """What :func:`inspect.signature` says of the class: the fields, then its own."""
+    """What :func:`inspect.signature` says of the class: the fields, then its own.
+
+    Raises:
+        TypeError: a field with a default stands before one without.
+    """
     kinds = inspect.Parameter
     parameters = [kinds("self", kinds.POSITIONAL_OR_KEYWORD)]
     own = {
@@ -398,6 +406,7 @@ def _signature_of(fields: list[Any]) -> inspect.Signature:
         "device": kinds("device", kinds.KEYWORD_ONLY, default=None),
         "names": kinds("names", kinds.KEYWORD_ONLY, default=None),
     }
+    has_default = False
     for field in fields:
         if not field.init:
             continue
@@ -408,6 +417,10 @@ def _signature_of(fields: list[Any]) -> inspect.Signature:
         elif field.default_factory is not dataclasses.MISSING:
             default = _UNSET
         kind = kinds.KEYWORD_ONLY if field.kw_only else kinds.POSITIONAL_OR_KEYWORD
+        if not field.kw_only:
+            if default is kinds.empty and has_default:
+                raise TypeError(MSG_ORDER.format(field.name))
+            has_default = has_default or default is not kinds.empty
         parameters.append(
             kinds(field.name, kind, default=default, annotation=field.type)
         )

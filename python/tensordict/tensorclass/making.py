@@ -15,6 +15,7 @@ from tensordict.tensorclass.access import FieldAccess
 
 __all__ = ["Making"]
 
+MSG_NO_COLLECTION = "Expected a TensorDictBase instance but got {}"
 MSG_KEYS = (
     "Keys from the tensordict ({}) must correspond to the class attributes ({}). Got the "
     "set of keys {{{}}} which do not belong to the class."
@@ -49,6 +50,8 @@ class Making(FieldAccess):
         # `rebuild` is accepted for compatibility, as `safe` is.
         if not tensordict._is_dense:
             cls._check_keys(tensordict)
+        if non_tensordict:
+            cls._check_keys(non_tensordict)
         made = cls._wrap(tensordict)
         for name, value in (non_tensordict or {}).items():
             if value is not None:
@@ -109,6 +112,7 @@ class Making(FieldAccess):
             safe: accepted for compatibility: keys are always checked.
 
         Raises:
+            RuntimeError: ``tensordict`` is no collection.
             ValueError: a key is no field.
 
         Examples:
@@ -117,6 +121,8 @@ class Making(FieldAccess):
             >>> Data.from_tensordict(TensorDict(a=torch.zeros(3), batch_size=[3])).a.shape
             torch.Size([3])
         """
+        if not isinstance(tensordict, CollectionProtocol):
+            raise RuntimeError(MSG_NO_COLLECTION.format(type(tensordict)))
         return cls._from_tensordict(_with_classes(cls, tensordict), non_tensordict)
 
     def __getstate__(self) -> dict[str, Any]:
