@@ -115,12 +115,23 @@ def check_number(leaves: list[torch.Tensor], value: Any, is_index: bool) -> None
             raise RuntimeError(MSG_OVERFLOW.format(name)) from error
 
 
-def check_dtypes(op: Any, leaves: list[torch.Tensor], operands: list[Any]) -> None:
+def check_results(op: Any, leaves: list[torch.Tensor], operands: list[Any]) -> None:
     """Raise where ``op`` cannot store a result in a leaf, before any leaf is written.
 
     ``op(leaves, *operands)`` writes into leaves one by one; each operand is a list of as
     many tensors, or one for all leaves.
     """
+    if len(leaves) < 2:  # the only leaf is not written where it fails
+        return
+    lists = [operand for operand in operands if type(operand) is list]
+    for position, leaf in enumerate(leaves):
+        if not all([_spreads(parts[position], leaf) for parts in lists]):
+            # The error is torch's, about a copy of the leaf.
+            samples = [
+                [operand[position]] if type(operand) is list else operand
+                for operand in operands
+            ]
+            op([leaf.detach().clone()], *samples)
     if len({leaf.dtype for leaf in leaves}) < 2:  # two dtypes
         return
     seen = set()
@@ -141,6 +152,20 @@ def check_dtypes(op: Any, leaves: list[torch.Tensor], operands: list[Any]) -> No
             for part, operand in zip(parts, operands, strict=True)
         ]
         op([_sample(leaf)], *samples)
+
+
+def _spreads(part: Any, leaf: torch.Tensor) -> bool:
+    """Whether ``part`` broadcasts to the shape of ``leaf``, as far as that is known."""
+    if not isinstance(part, torch.Tensor) or leaf.is_nested or part.is_nested:
+        return True
+    shape, whole = part.shape, leaf.shape
+    if shape == whole:
+        return True
+    missing = len(whole) - len(shape)
+    return missing >= 0 and all(
+        length in (1, expected)
+        for length, expected in zip(shape, whole[missing:], strict=True)
+    )
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:

@@ -629,4 +629,44 @@ CASES = [
         on="flat nested",
         message=False,
     ),
+    *cases(
+        "with in place",
+        """
+        with td.unflatten(0, (1, 2), inplace=True) as v: v['z'] = T([1, 2, 3]); o = v.batch_size
+        with td.unflatten(-1, (3, -1), inplace=True) as v: v['z'] = T([2, 3, 1])
+    """,
+        on="flat nested",
+        message=False,
+    ),
+    *cases(
+        "in place",
+        """
+        x = td.select('a'); x['z'] = T([2, 3, 2]); y = x.clone(); y['z'] = T([2, 3, 4]); x.add_(y)
+        x = td.select('a'); x['z'] = T([2, 3, 2]); y = x.clone(); y['z'] = T([2, 3, 4]); x *= y
+        x = td.select('a'); x['z'] = T([2, 3, 2]); y = x.clone(); y['z'] = T([2, 3, 4]); x.addcmul_(x, y)
+        x = td.select('a'); x['z'] = T([2, 3, 2]); y = x.clone(); y['z'] = T([2, 3, 4]); x.lerp_(y, 0.5)
+        x = td.select('a'); x['z'] = T([2, 3, 1]); y = x.clone(); y['z'] = T([2, 3, 4]); x.maximum_(y)
+    """,
+        on="flat",
+        reason="the entries before the one that does not fit are written",
+        ours="isinstance(error, RuntimeError) and (x['a'] == td['a']).all()",
+    ),
+    *cases(
+        "in place",
+        """
+        x = td.select('a'); x['z'] = T([2, 3, 2]); y = x.clone(); y['z'] = T([2, 3, 1]); x.add_(y)['z']
+        x = td.select('a'); x['z'] = T([2, 3, 2]); y = x.clone(); y['z'] = T([2, 3, 1]); x.addcmul_(x, y)['z']
+    """,
+        on="flat",
+    ),
+    *cases(
+        "cat with fewer dims",
+        """
+        x = td.clone(); x['n'].batch_size = [2]; y = torch.cat([x, x], 1); y['n'].batch_size, y['n', 'b'].shape
+        x = td.clone(); x['n'].batch_size = []; y = torch.cat([x, x[:, :1]], -1); y['n'].batch_size, y['n', 'b'].shape
+    """,
+        on="nested",
+        reason="a nested collection that was given fewer dims cannot be joined along them",
+        ours="y['n', 'b'].equal(torch.cat([x['n', 'b'], x['n', 'b']], 1)[:, : y.shape[1]])",
+    ),
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensordict.common import check_dtypes
+from tensordict.common import check_results
 from tensordict.interop.twins import align, leaves, rebuild, rebuild_as
 from tensordict.protocol import CollectionProtocol
 
@@ -57,7 +57,7 @@ def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:
         lists.append(found)
     values = leaves(td)
     if values:
-        check_dtypes(op, values, lists)
+        check_results(op, values, lists)
         op(values, *lists)
     if not td._is_dense:
         td._store_leaves(values)

@@ -671,14 +671,17 @@ def cat(tds: Any, dim: int) -> Any:
         own, entries, _ = _joinable(td)
         if own != batch_size:
             _check_cat(batch_size, own, dim, len(all_entries))
-        length += own[dim]
+        length += own[dim] if dim < len(own) else 0
         if len(entries) != len(mine):
             raise _cat_keys(len(all_entries), entries, mine)
         all_entries.append(entries)
         if device is not None and td.device != device:
             device = None
     others = all_entries[1:]
-    size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
+    size = batch_size
+    if dim < len(batch_size):
+        # One that was given fewer dims than its parent keeps them: leaves are joined.
+        size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
     special = (CollectionProtocol, UnbatchedTensor)
     joined = {}
     for key, item in list(mine.items()):

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from tensordict import _rust
-from tensordict.common import check_dtypes
+from tensordict.common import check_results
 from tensordict.protocol import CollectionProtocol
 
 __all__ = [
@@ -571,7 +571,7 @@ def _write_combined(op: ForEach, td: Any, *operands: Any) -> Any:
     """:func:`combine_inplace` with operands that are not in line as they are."""
     _, values, lists = operand_lists(td, operands)
     if values:
-        check_dtypes(op, values, lists)
+        check_results(op, values, lists)
         op(values, *lists)
     if not td._is_dense:
         td._store_leaves(values)

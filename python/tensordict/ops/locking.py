@@ -242,7 +242,12 @@ class LockingOps(CollectionProtocol):
         source._write_back(self.view(source.batch_size))
 
     def _undo_unflatten(self, source: Any, dim: int, unflattened_size: Any) -> None:
-        source._write_back(self.view(source.batch_size))
+        if source is self:
+            added = len(unflattened_size) - 1
+            start = dim % (self.batch_dims - added)
+            self._replace_content(self.flatten(start, start + added))
+        else:
+            source._write_back(self.view(source.batch_size))
 
     def _undo_atleast_1d(self, source: Any) -> None:
         source._write_back(self.view(source.batch_size))

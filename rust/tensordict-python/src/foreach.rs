@@ -15,7 +15,7 @@ use crate::container::{self, Kind, kind};
 use crate::ffi;
 use crate::imports::{Imports, from_twin, imports};
 use crate::storing::batch_size_of;
-use crate::tensors::Tensor;
+use crate::tensors::{Tensor, shape_of};
 use crate::walks::{leaves, rebuild_with};
 
 /// Whether all leaves have one dtype, so that all or none can hold the results.
@@ -37,6 +37,20 @@ fn has_one_dtype(imports: &Imports, leaves: &Bound<'_, PyAny>) -> PyResult<bool>
         }
     }
     Ok(true)
+}
+
+/// Whether the leaves at each place of `lists` are known to have the same shape, so that
+/// results fit. The only leaf need not be known: it is not written where it fails.
+fn have_one_shape(lists: &[Bound<'_, PyAny>]) -> bool {
+    let mut lists = lists.iter().filter_map(|list| list.cast::<PyList>().ok());
+    let Some(leaves) = lists.next().filter(|leaves| leaves.len() > 1) else {
+        return true;
+    };
+    lists.all(|parts| {
+        leaves.iter().zip(parts).all(|(leaf, part)| {
+            shape_of(&leaf).is_some_and(|shape| shape_of(&part).is_some_and(|own| own == shape))
+        })
+    })
 }
 
 fn is_number(value: &Bound<'_, PyAny>) -> bool {
@@ -153,9 +167,9 @@ fn foreach_inplace<'py>(
         return Ok(false);
     };
     if !lists[0].is_empty()? {
-        if !has_one_dtype(imports, &lists[0])? {
+        if !has_one_dtype(imports, &lists[0])? || !have_one_shape(&lists) {
             let arguments = (op, &lists[0], PyList::new(py, &lists[1..])?);
-            from_twin(py, container::COMMON, "check_dtypes", arguments)?;
+            from_twin(py, container::COMMON, "check_results", arguments)?;
         }
         called(py, op, &lists)?;
     }
