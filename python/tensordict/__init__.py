@@ -96,6 +96,7 @@ from tensordict.utils import isin, parse_tensor_dict_string
 
 if TYPE_CHECKING:
     from tensordict import nn
+    from tensordict._arrow import from_arrow, to_arrow
     from tensordict.nn import (
         TensorClassModuleBase,
         TensorClassModuleWrapper,
@@ -112,6 +113,8 @@ if not TYPE_CHECKING:  # which is to find names that there are not
             "TensorClassModuleBase": "tensordict.nn",
             "TensorClassModuleWrapper": "tensordict.nn",
             "as_tensordict_module": "tensordict.nn",
+            "from_arrow": "tensordict._arrow",
+            "to_arrow": "tensordict._arrow",
         },
     )
 
@@ -149,6 +152,7 @@ __all__ = [
     "default_is_leaf",
     "dense_stack_tds",
     "from_any",
+    "from_arrow",
     "from_consolidated",
     "from_dataclass",
     "from_dict",
@@ -195,6 +199,7 @@ __all__ = [
     "set_printoptions",
     "stack",
     "tensorclass",
+    "to_arrow",
     "to_safetensors",
     "unpack_memmap",
     "unpad_sequence",

@@ -184,3 +184,12 @@ def test_samples_of_a_truncated_normal_are_inside_its_bounds(loc, scale):
     samples = dist.sample((4,))
     assert ((samples >= -1) & (samples <= 1)).all()
     assert dist.log_prob(samples).isfinite().all()
+
+
+def test_established_private_names_of_probabilistic_modules():
+    from tensordict.nn.probabilistic import _use_generator
+
+    first, second = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    with _use_generator(first):
+        drawn = torch.rand(2)
+    assert torch.equal(drawn, torch.rand(2, generator=second))

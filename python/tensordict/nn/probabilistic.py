@@ -4,7 +4,10 @@ from typing import TYPE_CHECKING
 
 from tensordict._deprecated_utils import NN_PROBABILISTIC
 from tensordict._deprecation import deprecated_names
-from tensordict.nn.probabilistic_module import ProbabilisticTensorDictModule
+from tensordict.nn.probabilistic_module import (
+    ProbabilisticTensorDictModule,
+    _use_generator,
+)
 from tensordict.nn.probabilistic_sequence import ProbabilisticTensorDictSequential
 from tensordict.nn.settings import (
     InteractionType,
@@ -16,6 +19,7 @@ __all__ = [
     "InteractionType",
     "ProbabilisticTensorDictModule",
     "ProbabilisticTensorDictSequential",
+    "_use_generator",
     "interaction_type",
     "set_interaction_type",
 ]
