@@ -438,8 +438,9 @@ class RearrangingOps(CollectionProtocol):
         return self._replace_content(result) if inplace else result
 
     def is_contiguous(self) -> bool:
-        """Whether all leaves are contiguous."""
-        return _rust.truth(self, "is_contiguous")
+        """Whether all leaves are contiguous: what is stacked lazily is not."""
+        entries = list(self._entries().values())
+        return all([entry.is_contiguous() for entry in entries])
 
     def densify(self, layout: torch.layout = torch.strided) -> Self:
         """Make one tensor of every entry that is stacked lazily.

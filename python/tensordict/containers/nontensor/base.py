@@ -511,6 +511,14 @@ class NonTensorOps(CollectionProtocol):
         self._check_unlocked()
         return self
 
+    def set_non_tensor(self, key: Any, value: Any) -> Self:
+        """Set the value, under the key ``"data"``."""
+        if key in ("data", ("data",)):
+            this: Any = self
+            this.set("data", value)
+            return self
+        raise KeyError(MSG_NO_ENTRIES.format(type(self).__name__, key))
+
     def pad(
         self,
         pad_size: Sequence[int],

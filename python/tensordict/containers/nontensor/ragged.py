@@ -285,18 +285,9 @@ class RaggedStack(NonTensorStack):
         chosen = torch.where(mask, mine, theirs)
         return self._padded_out(self, [*self._cells, *cells], chosen)
 
-    def insert(self, index: int, tensordict: Any) -> None:
-        """Add a row before the one at ``index``; it can have any length.
-
-        Raises:
-            RuntimeError: the stack is locked.
-            TypeError: ``tensordict`` is no stack of values.
-        """
-        self._check_unlocked()
-        self._check_row(tensordict)
-        rows: list[Any] = self.tensordicts
-        rows.insert(index, tensordict)
-        self._become(_stack_of(rows, self.stack_dim))
+    def _check_row_size(self, found: torch.Size) -> None:
+        if len(found) != len(self._batch_size) - 1:
+            super()._check_row_size(found)
 
     # As a whole --------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ __all__ = ["StackWriting"]
 
 MSG_ONLY_DATA = "only 'data' keys are supported for NonTensorData."
 MSG_NEW_TYPE = (
-    "Expected new value to be a collection of non-tensor values but got {} instead."
+    "Expected new value to be TensorDictBase instance but got {} instead: only a "
+    "NonTensorStack can become rows of another one."
 )
 MSG_NEW_SIZE = (
     "Batch sizes in tensordicts differs: a row of the stack has batch_size={}, new_value "
@@ -59,39 +60,42 @@ class StackWriting(NonTensorOps):
     # Members --------------------------------------------------------------------------
 
     def insert(self, index: int, tensordict: Any) -> None:
-        """Add a value, or a row of them, before the one at ``index``.
+        """Add a row, which is a stack of values, before the one at ``index``.
 
         Raises:
             RuntimeError: the stack is locked.
-            TypeError: ``tensordict`` is no collection of values.
+            TypeError: ``tensordict`` is no stack of values.
             ValueError: it does not have the batch size of a row.
         """
-        self._check_unlocked()
-        self._check_row(tensordict)
-        size, dim = self._batch_size, self.stack_dim
-        row = torch.Size([*size[:dim], *size[dim + 1 :]])
-        if tensordict.batch_size != row:
-            raise ValueError(MSG_NEW_SIZE.format(row, tensordict.batch_size))
-        members: list[Any] = [*self.unbind(dim)]
-        members.insert(index, tensordict)
-        self._take(self._non_tensor_stack_type(*members, stack_dim=dim))
-
-    @staticmethod
-    def _check_row(row: Any) -> None:
-        if not isinstance(row, NonTensorOps):
-            raise TypeError(MSG_NEW_TYPE.format(type(row)))
+        self._insert_rows(index, [tensordict])
 
     def append(self, tensordict: Any) -> None:
-        """Add a value, or a row of them, at the end. See :meth:`insert`."""
-        self.insert(self._batch_size[self.stack_dim], tensordict)
+        """Add a row at the end. See :meth:`insert`."""
+        self._insert_rows(self._batch_size[self.stack_dim], [tensordict])
 
     def extend(self, tensordict: Any) -> None:
-        """Add several values, or rows of them, at the end. See :meth:`insert`."""
-        added = tensordict
+        """Add rows at the end, or those of another stack. See :meth:`insert`."""
+        rows = tensordict
         if isinstance(tensordict, CollectionProtocol):
-            added = tensordict.unbind(self.stack_dim)
-        for member in added:
-            self.append(member)
+            rows = tensordict.unbind(self.stack_dim)
+        self._insert_rows(self._batch_size[self.stack_dim], list(rows))
+
+    def _insert_rows(self, index: int, rows: list[Any]) -> None:
+        self._check_unlocked()
+        for row in rows:
+            if not isinstance(row, StackWriting):
+                raise TypeError(MSG_NEW_TYPE.format(type(row)))
+            self._check_row_size(row.batch_size)
+        dim = self.stack_dim
+        members: list[Any] = [*self.unbind(dim)]
+        members[index:index] = rows
+        self._take(self._non_tensor_stack_type(*members, stack_dim=dim))
+
+    def _check_row_size(self, found: torch.Size) -> None:
+        size, dim = self._batch_size, self.stack_dim
+        row = torch.Size([*size[:dim], *size[dim + 1 :]])
+        if found != row:
+            raise ValueError(MSG_NEW_SIZE.format(row, found))
 
     def _take(self, other: Any) -> None:
         """Take the values of another stack, and its size."""
