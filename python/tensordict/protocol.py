@@ -420,7 +420,7 @@ class CollectionProtocol:
         """
         raise NotImplementedError
 
-    def _check_item(self, size: torch.Size, value: Any) -> None:
+    def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
         """Raise where a non-tensor entry does not take a value at an index of ``size``."""
         raise NotImplementedError
 

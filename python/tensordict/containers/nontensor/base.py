@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import operator
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -11,8 +10,17 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorCollection
-from tensordict.common import MSG_LOCKED, _call, _spliced_names, _spliced_size
+from tensordict.common import MSG_LOCKED, _spliced_names, _spliced_size
+from tensordict.containers.nontensor.operations import (
+    MSG_REDUCED,
+    SUMMING,
+    has_tensors,
+    leaf_call,
+    moves_elements,
+    name_of,
+)
 from tensordict.containers.nontensor.positions import on_real_tensors
+from tensordict.containers.nontensor.sameness import copied, same_value
 from tensordict.containers.nontensor.shared import share_columns
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage import values
@@ -20,13 +28,7 @@ from tensordict.storage import values
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = [
-    "NonTensorOps",
-    "bare",
-    "is_nothing",
-    "release",
-    "same_value",
-]
+__all__ = ["NonTensorOps", "release"]
 
 MSG_WRITTEN_SIZE = (
     "indexed destination TensorDict batch size is {} (batch_size = {}, index={}), which "
@@ -176,8 +178,8 @@ class NonTensorOps(CollectionProtocol):
             k = len(own)
         size = _spliced_size(own, prefix, k)
         if moves_elements(op):
-            result = self._moved(_leaf_call(op, args, tail, k), size)
-        elif _name_of(op) == "_pad_leaf":
+            result = self._moved(leaf_call(op, args, tail, k), size)
+        elif name_of(op) == "_pad_leaf":
             result = self._padded(op, args[0], size)
         elif size == own:
             self._check_reduces(op)
@@ -193,7 +195,7 @@ class NonTensorOps(CollectionProtocol):
             result = self._as_row(result, dims)
         else:
             result._follow(self, None)
-        result._settle(_name_of(op), self, isinstance(names, tuple))
+        result._settle(name_of(op), self, isinstance(names, tuple))
         if lock and self._is_locked:
             _rust.lock_tree(result)
         return result
@@ -240,7 +242,7 @@ class NonTensorOps(CollectionProtocol):
         for position, prefix in enumerate(prefixes):
             size = _spliced_size(own, prefix, k)
             if moves_elements(op):
-                result = self._moved(_leaf_call(op, args, 0, k, position), size)
+                result = self._moved(leaf_call(op, args, 0, k, position), size)
             else:
                 result = self._reduced(op, size)
             if not isinstance(result, NonTensorOps):
@@ -371,7 +373,7 @@ class NonTensorOps(CollectionProtocol):
 
     def _check_reduces(self, op: Any) -> None:
         """Raise where an operation computes one value of the values of the elements."""
-        name = _name_of(op)
+        name = name_of(op)
         if name in SUMMING and not self._is_one:
             raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
 
@@ -415,7 +417,7 @@ class NonTensorOps(CollectionProtocol):
         old = self._td_dim_names
         result._follow(self, dims)
         result._named(_spliced_names(old, dims, len(self._batch_size), size))
-        if _has_tensors(at):
+        if has_tensors(at):
             result._follow_block(self, at)
         elif -1 in dims:
             return self._with_new_dims(result, dims)
@@ -577,140 +579,6 @@ class NonTensorOps(CollectionProtocol):
         from tensordict.containers.nontensor.joining import cat_values
 
         return cat_values(tds, dim)
-
-
-MOVING = frozenset(
-    {
-        "contiguous",
-        "diagonal",
-        "broadcast_to",
-        "expand",
-        "flatten",
-        "flip",
-        "gather",
-        "index_select",
-        "masked_select",
-        "movedim",
-        "narrow",
-        "permute",
-        "repeat",
-        "repeat_interleave",
-        "reshape",
-        "roll",
-        "rot90",
-        "squeeze",
-        "tile",
-        "transpose",
-        "unflatten",
-        "unsqueeze",
-        "view",
-        "_gather",
-        "_interleave_leaf",
-        "_roll_flat",
-        "chunk",
-        "split",
-        "split_with_sizes",
-        "tensor_split",
-        "unbind",
-    }
-)
-"""The names of operations that move elements, where a batch size does not tell."""
-
-
-SUMMING = frozenset(
-    {"mean", "nanmean", "nansum", "prod", "quantile", "std", "sum", "var"}
-)
-"""The names of reductions that refuse a value for each element in a collection."""
-
-REFUSED = SUMMING | {"amax", "amin", "cummax", "cummin", "max", "min"}
-"""The names of reductions that a value for each element does not have itself."""
-
-MSG_REDUCED = (
-    "{0} requires this object to be cast to a regular TensorDict: a {1} has a value of "
-    "its own for each element, which nothing can reduce. Leave it out first, with "
-    "filter_non_tensor_data()."
-)
-
-_ATOMIC = frozenset({bool, bytes, complex, float, int, str, type, type(None)})
-"""Types of values that need no copy."""
-
-
-def copied(held: Sequence[Any]) -> list[Any]:
-    """Deep copies of values; of one that is there several times one copy.
-
-    Raises:
-        TypeError: one cannot be copied.
-    """
-    if set(map(type, held)) <= _ATOMIC:
-        return list(held)
-    memo: dict[int, Any] = {}
-    return [
-        value.clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value, memo)
-        for value in held
-    ]
-
-
-def _has_tensors(index: Any) -> bool:
-    parts = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(part, torch.Tensor) for part in parts)
-
-
-def _name_of(op: Any) -> str:
-    op = getattr(op, "func", op)
-    return op if isinstance(op, str) else getattr(op, "__name__", str(op))
-
-
-def moves_elements(op: Any) -> bool:
-    """Whether an operation on leaves moves elements, rather than compute with them."""
-    return _name_of(op) in MOVING
-
-
-def _leaf_call(
-    op: Any, args: tuple[Any, ...], tail: int, k: int, part: int | None = None
-) -> Any:
-    def call(positions: torch.Tensor) -> Any:
-        result = _call(positions, op, args, tail, k)
-        return result if part is None else result[part]
-
-    return call
-
-
-def same_value(first: Any, second: Any) -> bool:
-    """Whether two values are equal; arrays and tensors where all their elements are."""
-    if type(first) is not type(second) and (
-        isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor)
-    ):
-        return False
-    if isinstance(first, torch.Tensor):
-        return first.shape == second.shape and bool((first == second).all())
-    try:
-        found = first == second
-    except Exception:  # noqa: BLE001 - what a value's own comparison raises
-        return False
-    if isinstance(found, bool):
-        return found
-    try:
-        return bool(found)
-    except Exception:  # noqa: BLE001
-        all_of = getattr(found, "all", None)
-        shapes = getattr(first, "shape", None), getattr(second, "shape", None)
-        if all_of is None or shapes[0] != shapes[1]:
-            return False
-        return bool(all_of())
-
-
-def is_nothing(value: Any) -> bool:
-    """Whether a value is an empty collection, which writes nothing."""
-    return (
-        isinstance(value, CollectionProtocol)
-        and not value._is_non_tensor
-        and value.is_empty()
-    )
-
-
-def bare(value: Any) -> Any:
-    """The value that a collection of one holds; what is no such collection as it is."""
-    return value.data if isinstance(value, NonTensorOps) and value._is_one else value
 
 
 def release(cls: type, base: type, *without: type) -> None:

@@ -10,17 +10,17 @@ import torch
 from tensordict import _rust
 from tensordict.collection import TensorCollection
 from tensordict.common import as_size
-from tensordict.containers.nontensor.base import NonTensorOps, release, same_value
+from tensordict.containers.nontensor.base import NonTensorOps, release
+from tensordict.containers.nontensor.data_files import DataFiles
 from tensordict.containers.nontensor.data_writing import DataWriting
+from tensordict.containers.nontensor.sameness import same_value
 from tensordict.interop.pytree import register_value
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
-from tensordict.storage import describing, registry, safetensors, values
+from tensordict.storage import registry
 from tensordict.tensorclass.base import TensorClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from tensordict.storage.paths import SavedPath
 
 __all__ = ["MetaData", "NonTensorData", "NonTensorDataBase"]
 
@@ -72,7 +72,7 @@ else:
     _Named = TensorClass
 
 
-class NonTensorDataBase(DataWriting, _Named):
+class NonTensorDataBase(DataFiles, DataWriting, _Named):
     """One value of any type for all elements of a batch: the base of both kinds.
 
     No operation looks into the value. It is shared, never copied, by what is made of
@@ -402,98 +402,6 @@ class NonTensorDataBase(DataWriting, _Named):
     def __ne__(self, other: object) -> Any:
         """Whether the values differ, for each element: a bool tensor ``[*B]``."""
         return _compared(self, other, False)
-
-    # Files and pickles -------------------------------------------------------------------------
-
-    def _save_plan(self, plan: Any, level: int) -> None:
-        values.plan_value(self, plan, level)
-
-    @classmethod
-    def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
-        return values.load_value(cls, directory, options)
-
-    def _take_loaded(self, loaded: Any) -> Any:
-        if type(loaded) is not type(self):
-            return loaded
-        # Cells of its own: copies of this collection keep their value.
-        self._cells, self._at = [loaded.data], 0
-        self._metadata = loaded._metadata
-        self._memmap_prefix = loaded._memmap_prefix
-        return self
-
-    def _loaded_in(self, size: torch.Size) -> Self:
-        if not self._batch_size:
-            self._batch_size = size
-        return self
-
-    @property
-    def _tensordict(self) -> Any:  # type: ignore[override]
-        """An empty dense container of the same size: what the release keeps here."""
-        names = self._td_dim_names
-        return _rust.new(
-            self._plain_type,
-            {},
-            self._batch_size,
-            self._device,
-            None if names is None else list(names),
-        )
-
-    @property
-    def _non_tensordict(self) -> dict[str, Any]:
-        return {
-            "data": self.data,
-            "_metadata": self._metadata,
-            "_is_non_tensor": True,
-        }
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state in the form that the published release reads."""
-        state = {
-            "tensordict": self._tensordict,
-            "non_tensordict": self._non_tensordict,
-        }
-        if self._has_files():
-            state["_memmap_prefix"] = self._memmap_prefix
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's."""
-        td, fields = state["tensordict"], state["non_tensordict"]
-        self._cells = [fields["data"]]
-        self._at = 0
-        self._batch_size = td.batch_size
-        self._device = td.device
-        self._td_dim_names = td._td_dim_names
-        if fields.get("_metadata") is not None:
-            self._metadata = fields["_metadata"]
-        if td.is_locked:
-            self._lock_tree()
-        if state.get("_memmap_prefix") is not None:
-            self._is_memmap = True
-            self._memmap_prefix = state["_memmap_prefix"]
-
-    # Files of one buffer, and safetensors ---------------------------------------------
-
-    def _describe(self, rows: Any) -> Any:
-        device = None if self._device is None else str(self._device)
-        return describing.Value((self.data, list(self._batch_size), device))
-
-    @classmethod
-    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
-        return source.value(level["non_tensors"]["data"], (*path, "data"))
-
-    def _described_child(self, name: str) -> Self:
-        return self
-
-    def _put_leaves(self, leaves: Any) -> None:
-        """Do nothing: there are none."""
-
-    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        raise TypeError(safetensors.MSG_ALONE)
-
-    def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        entry: dict[str, Any] = writer.value(self.data, path, type(self).__name__)
-        return entry
 
     def __copy__(self) -> Self:
         return self._twin()

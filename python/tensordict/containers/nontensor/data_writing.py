@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.containers.nontensor.base import (
-    NonTensorOps,
-    bare,
-    is_nothing,
-    same_value,
-)
+from tensordict.containers.nontensor.base import NonTensorOps
+from tensordict.containers.nontensor.sameness import bare, is_nothing, same_value
 from tensordict.interop.convert import tensor_of
 from tensordict.ops.copying import replacements
 from tensordict.protocol import CollectionProtocol

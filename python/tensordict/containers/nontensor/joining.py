@@ -12,7 +12,6 @@ from tensordict import _options
 from tensordict.containers.nontensor.base import (
     MSG_NO_NON_TENSOR,
     NonTensorOps,
-    same_value,
 )
 from tensordict.containers.nontensor.data import (
     MetaData,
@@ -21,6 +20,7 @@ from tensordict.containers.nontensor.data import (
 )
 from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.ragged import RaggedStack, cat_rows, stack_rows
+from tensordict.containers.nontensor.sameness import same_value
 from tensordict.containers.nontensor.stack import (
     MSG_DIFFERENT_SIZES,
     NonTensorStack,

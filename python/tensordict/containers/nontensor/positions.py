@@ -11,7 +11,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["on_real_tensors"]
+__all__ = [
+    "MSG_INDEX",
+    "dim_of_parts",
+    "dims_taken",
+    "is_view",
+    "on_real_tensors",
+    "out_of_bounds",
+    "taken",
+]
+
+MSG_INDEX = "index {} is out of bounds for the stack dim of size {}"
 
 
 def on_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,3 +43,45 @@ def on_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
 def _has_modes() -> bool:
     """Whether a dispatch mode is on."""
     return bool(torch._C._len_torch_dispatch_stack())
+
+
+def taken(cells: list[Any], places: torch.Tensor) -> list[Any]:
+    """The values at some positions, row by row."""
+    return list(map(cells.__getitem__, places.flatten().tolist()))
+
+
+def dims_taken(item: Any) -> int:
+    """How many dims an item of an index selects along."""
+    if item is None or isinstance(item, bool):
+        return 0
+    is_mask = isinstance(item, torch.Tensor) and item.dtype is torch.bool
+    return item.dim() if is_mask else 1
+
+
+def dim_of_parts(old: torch.Size, new: torch.Size) -> int | None:
+    """The stack dim where one dim of ``old`` is cut into several; None where not."""
+    extra = len(new) - len(old)
+    if extra < 1:
+        return None
+    pairs = enumerate(zip(old, new, strict=False))
+    cut = next((at for at, pair in pairs if pair[0] != pair[1]), len(old) - 1)
+    behind = cut + extra + 1
+    if new[cut:behind].numel() != old[cut] or new[behind:] != old[cut + 1 :]:
+        return None
+    return cut + extra - 1
+
+
+def out_of_bounds(places: torch.Tensor, length: int) -> IndexError:
+    """The error of a position that is none among ``length`` of them."""
+    at = next(at for at in places.flatten().tolist() if not -length <= at < length)
+    return IndexError(MSG_INDEX.format(at, length))
+
+
+def is_view(moved: torch.Tensor, places: torch.Tensor) -> bool:
+    """Whether ``moved`` shows each element of ``places`` once at most, in its memory."""
+    if moved.untyped_storage()._cdata != places.untyped_storage()._cdata:
+        return False
+    return all(
+        stride or length < 2
+        for stride, length in zip(moved.stride(), moved.shape, strict=True)
+    )

@@ -8,13 +8,16 @@ import torch
 from torch.nn.functional import pad
 
 from tensordict import _rust
-from tensordict.containers.nontensor.base import NonTensorOps, moves_elements
+from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.linked import LinkedList
-from tensordict.containers.nontensor.positions import on_real_tensors
-from tensordict.containers.nontensor.stack import (
+from tensordict.containers.nontensor.operations import moves_elements
+from tensordict.containers.nontensor.positions import (
     MSG_INDEX,
+    is_view,
+    on_real_tensors,
+)
+from tensordict.containers.nontensor.stack import (
     NonTensorStack,
-    _is_view,
     _stack_of,
 )
 
@@ -141,7 +144,7 @@ class RaggedStack(NonTensorStack):
             self._check_empty(moved)
         except RuntimeError:
             raise self._refused("this operation") from None
-        if _is_view(moved, self._places):
+        if is_view(moved, self._places):
             return self._shared(moved)
         return self._padded_out(self, list(self._cells), moved)
 
@@ -201,7 +204,7 @@ class RaggedStack(NonTensorStack):
             result = self._shared(self._places[index])
         else:
             places = self._places_at(index)
-            if _is_view(places, self._places) or not places.dim():
+            if is_view(places, self._places) or not places.dim():
                 result = self._shared(places)
             else:
                 result = self._padded_out(self, list(self._cells), places)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -15,11 +14,8 @@ from tensordict.containers.lazy.combining import MSG_TO_SIZE, CombiningOps
 from tensordict.containers.lazy.making import MSG_NEGATIVE_DIM, checked_dim
 from tensordict.containers.nontensor.base import (
     MSG_NO_NON_TENSOR,
-    MSG_REDUCED,
-    REFUSED,
     NonTensorOps,
     release,
-    same_value,
 )
 from tensordict.containers.nontensor.data import (
     NonTensorData,
@@ -28,23 +24,30 @@ from tensordict.containers.nontensor.data import (
     _nested,
 )
 from tensordict.containers.nontensor.linked import LinkedList
-from tensordict.containers.nontensor.positions import on_real_tensors
+from tensordict.containers.nontensor.operations import MSG_REDUCED, REFUSED
+from tensordict.containers.nontensor.positions import (
+    dim_of_parts,
+    dims_taken,
+    is_view,
+    on_real_tensors,
+    out_of_bounds,
+    taken,
+)
+from tensordict.containers.nontensor.row import RowCells
+from tensordict.containers.nontensor.sameness import same_value
+from tensordict.containers.nontensor.stack_files import StackFiles
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
 from tensordict.protocol import CollectionProtocol
-from tensordict.storage import describing, registry, safetensors, values
-from tensordict.storage import source as sources
+from tensordict.storage import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from tensordict.storage.paths import SavedPath
 
 __all__ = ["NonTensorStack"]
 
 MSG_NOT_UNIQUE = (
     "Cannot get the non-unique data of a NonTensorStack. Use .tolist() instead."
 )
-MSG_INDEX = "index {} is out of bounds for the stack dim of size {}"
 MSG_STACK_DIM = "Stack dim {} is too big for batch size {}."
 MSG_DIFFERENT_SIZES = (
     "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
@@ -62,7 +65,7 @@ RESTACKING = frozenset(
 
 
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
-    StackWriting, LazyStackedTensorDict
+    StackFiles, StackWriting, LazyStackedTensorDict
 ):
     """A value of any type for each element of a batch.
 
@@ -160,6 +163,17 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             )
         return non_tensor.maybe_to_stack()
 
+    @classmethod
+    def _from_nested(cls, data: list[Any], batch_size: list[int] | None) -> Any:
+        """The stack of nested lists: of a batch size, or of as many dims as they have."""
+        if batch_size is not None and -1 in batch_size:
+            return _from_list(data)
+        size = _common_shape(data) if batch_size is None else batch_size
+        flat = data
+        for _ in size[1:]:
+            flat = [item for row in flat for item in row]
+        return cls._of_cells(list(flat), torch.Size(size))
+
     # The values --------------------------------------------------------------------------
 
     @on_real_tensors
@@ -167,7 +181,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """The values row by row. Not to be changed: it may be the list of cells."""
         if self._places is None:
             return self._cells
-        return _taken(self._cells, self._places)
+        return taken(self._cells, self._places)
 
     def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
@@ -287,11 +301,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if not moved.dim():
             member = self._member_class
             return self._part(member._of(self._cells, int(moved), size, self._device))
-        if _is_view(moved, places):
+        if is_view(moved, places):
             made = self._sized(size, self._cells)
             made._places = moved
             return self._part(made)
-        return self._sized(size, _taken(self._cells, moved))
+        return self._sized(size, taken(self._cells, moved))
 
     def _part(self, made: Any) -> Any:
         """``made``, which shares cells with this one and does not write to its files."""
@@ -339,10 +353,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             if plan is not None and isinstance(plan[0], torch.Tensor):
                 # The positions are what the index says.
                 try:
-                    taken = _taken(self._cells, plan[0])
+                    found = taken(self._cells, plan[0])
                 except IndexError:
-                    raise _out_of_bounds(plan[0], len(self._cells)) from None
-                column = self._sized(plan[1], taken)
+                    raise out_of_bounds(plan[0], len(self._cells)) from None
+                column = self._sized(plan[1], found)
                 names = _spliced_names(self._td_dim_names, plan[2], 1, plan[1])
                 return column._named(names)
         return super()._index(index)
@@ -469,11 +483,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         at = front = 0
         for item in index if isinstance(index, tuple) else (index,):
             is_tensor = isinstance(item, torch.Tensor)
-            if is_tensor and at <= source.stack_dim < at + _dims_taken(item):
+            if is_tensor and at <= source.stack_dim < at + dims_taken(item):
                 # The first of the dims that the tensor makes.
                 self.stack_dim = min(front, len(self._batch_size) - 1)
                 return
-            at += _dims_taken(item)
+            at += dims_taken(item)
             front += item is None or isinstance(item, slice)
 
     def _with_new_dims(self, result: Any, dims: tuple[int, ...]) -> Any:
@@ -500,10 +514,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             self.stack_dim = 0
             self._has_one_a_row = False
         elif name == "reshape" and not keeps_dims:
-            self.stack_dim = _dim_of_parts(size, own) or 0
+            self.stack_dim = dim_of_parts(size, own) or 0
             self._has_one_a_row = False
         elif name in ("unflatten", "view") and len(own) > len(size):
-            at = _dim_of_parts(size, own)
+            at = dim_of_parts(size, own)
             self.stack_dim = self.stack_dim if at is None else at
         elif name in ("flatten", "view") and len(own) < len(size):
             pairs = enumerate(zip(own, size, strict=False))
@@ -523,172 +537,6 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         return _compared(self, other, False)
 
     __hash__: ClassVar[Any] = None
-
-    # Files and pickles ---------------------------------------------------------------------------
-
-    def _save_plan(self, plan: Any, level: int) -> None:
-        values.plan_column(self, plan, level)
-
-    @classmethod
-    def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
-        return values.load_column(cls, directory, options)
-
-    def _take_loaded(self, loaded: Any) -> Any:
-        if type(loaded) is not type(self) or loaded.batch_size != self.batch_size:
-            return loaded
-        self._take(loaded)
-        self._memmap_prefix = loaded._memmap_prefix
-        return self
-
-    @classmethod
-    def _from_nested(cls, data: list[Any], batch_size: list[int] | None) -> Any:
-        """The stack of nested lists: of a batch size, or of as many dims as they have."""
-        if batch_size is not None and -1 in batch_size:
-            return _from_list(data)
-        size = _common_shape(data) if batch_size is None else batch_size
-        flat = data
-        for _ in size[1:]:
-            flat = [item for row in flat for item in row]
-        return cls._of_cells(list(flat), torch.Size(size))
-
-    # Files of one buffer, and safetensors ---------------------------------------------
-
-    def _describe(self, rows: Any) -> Any:
-        dim = self.stack_dim
-        return describing.describe_stack(
-            "NonTensorStack", self.tensordicts, dim, None, rows
-        )
-
-    def _described_child(self, name: str) -> Any:
-        return self.tensordicts[int(name)]
-
-    @classmethod
-    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
-        members = sources.members_of(level, source, path)
-        fields = level["cls_metadata"]
-        stack = members[0]._stack_lazily(members, fields["stack_dim"], None)
-        return sources.locked_as(stack, fields)
-
-    def _put_leaves(self, leaves: Any) -> None:
-        """Do nothing: there are none."""
-
-    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        raise TypeError(safetensors.MSG_ALONE)
-
-    def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        raise TypeError(
-            f"Cannot save the non-tensor stack at {path} as safetensors: only single "
-            "JSON values are supported."
-        )
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a call of the class, which the published release understands, too."""
-        is_plain = (
-            self._device is None
-            and self._td_dim_names is None
-            and not self._is_locked
-            and not self._has_files()
-            and not self.stack_dim
-            and self._member_class is NonTensorData
-        )
-        if is_plain and len(self._batch_size) == 1:
-            return NonTensorStack, tuple(self._flat())
-        return copyreg.__newobj__, (NonTensorStack,), self.__getstate__()  # type: ignore[attr-defined]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state in the form that the published release reads."""
-        state: dict[str, Any] = {
-            "_is_locked": self._is_locked or None,
-            "stack_dim": self.stack_dim,
-            "_batch_size": self._batch_size,
-            "tensordicts": self.tensordicts,
-            "_hook_out": None,
-            "_hook_in": None,
-        }
-        names = self._td_dim_names
-        if names is not None:
-            state["_td_dim_name"] = names[self.stack_dim]
-        if self._has_files():
-            state["_memmap_prefix"] = self._memmap_prefix
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's."""
-        dim, size = state.get("stack_dim", 0), state.get("_batch_size")
-        if size is not None and not size.numel():
-            # Members without elements do not tell the other dims.
-            self._cells, self._places, self._batch_size = [], None, size
-            self.stack_dim = dim
-        else:
-            self._become(_stack_of(state["tensordicts"], dim))
-        name = state.get("_td_dim_name")
-        if name is not None:
-            names = self._td_dim_names or [None] * len(self._batch_size)
-            self._named([*names[:dim], name, *names[dim + 1 :]])
-        if state.get("_is_locked"):
-            self._lock_tree()
-        if state.get("_memmap_prefix") is not None:
-            self._is_memmap = True
-            self._memmap_prefix = state["_memmap_prefix"]
-
-
-class RowCells(list[Any]):
-    """The one cell of a row of a stack, whose elements take what is written to it."""
-
-    def __init__(self, value: Any, row: NonTensorStack, places: list[int]) -> None:
-        super().__init__([value])
-        self._row = row
-        self._row_places = places
-
-    def __setitem__(self, at: Any, value: Any) -> None:
-        """Set the value here and in the stack that the row is of."""
-        self._row._put_cells(self._row_places, [value] * len(self._row_places))
-        super().__setitem__(at, value)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a plain list: what is copied belongs to no stack."""
-        return list, (list(self),)
-
-
-def _taken(cells: list[Any], places: torch.Tensor) -> list[Any]:
-    """The values at some positions, row by row."""
-    return list(map(cells.__getitem__, places.flatten().tolist()))
-
-
-def _dims_taken(item: Any) -> int:
-    """How many dims an item of an index selects along."""
-    if item is None or isinstance(item, bool):
-        return 0
-    is_mask = isinstance(item, torch.Tensor) and item.dtype is torch.bool
-    return item.dim() if is_mask else 1
-
-
-def _dim_of_parts(old: torch.Size, new: torch.Size) -> int | None:
-    """The stack dim where one dim of ``old`` is cut into several; None where not."""
-    extra = len(new) - len(old)
-    if extra < 1:
-        return None
-    pairs = enumerate(zip(old, new, strict=False))
-    cut = next((at for at, pair in pairs if pair[0] != pair[1]), len(old) - 1)
-    behind = cut + extra + 1
-    if new[cut:behind].numel() != old[cut] or new[behind:] != old[cut + 1 :]:
-        return None
-    return cut + extra - 1
-
-
-def _out_of_bounds(places: torch.Tensor, length: int) -> IndexError:
-    at = next(at for at in places.flatten().tolist() if not -length <= at < length)
-    return IndexError(MSG_INDEX.format(at, length))
-
-
-def _is_view(moved: torch.Tensor, places: torch.Tensor) -> bool:
-    """Whether ``moved`` shows each element of ``places`` once at most, in its memory."""
-    if moved.untyped_storage()._cdata != places.untyped_storage()._cdata:
-        return False
-    return all(
-        stride or length < 2
-        for stride, length in zip(moved.stride(), moved.shape, strict=True)
-    )
 
 
 def _stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.containers.nontensor.base import (
-    NonTensorOps,
-    is_nothing,
-)
+from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.data import (
     MetaData,
     NonTensorData,
@@ -18,6 +15,7 @@ from tensordict.containers.nontensor.data import (
 )
 from tensordict.containers.nontensor.data_writing import MSG_COPY_OF_OTHER
 from tensordict.containers.nontensor.positions import on_real_tensors
+from tensordict.containers.nontensor.sameness import is_nothing
 from tensordict.interop.convert import tensor_of_sequence
 from tensordict.ops.copying import replacements
 from tensordict.protocol import CollectionProtocol

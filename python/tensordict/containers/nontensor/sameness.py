@@ -1,0 +1,72 @@
+"""Values compared, copied, and taken out of what holds them."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["bare", "copied", "is_nothing", "same_value"]
+
+_ATOMIC = frozenset({bool, bytes, complex, float, int, str, type, type(None)})
+"""Types of values that need no copy."""
+
+
+def copied(held: Sequence[Any]) -> list[Any]:
+    """Deep copies of values; of one that is there several times one copy.
+
+    Raises:
+        TypeError: one cannot be copied.
+    """
+    if set(map(type, held)) <= _ATOMIC:
+        return list(held)
+    memo: dict[int, Any] = {}
+    return [
+        value.clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value, memo)
+        for value in held
+    ]
+
+
+def same_value(first: Any, second: Any) -> bool:
+    """Whether two values are equal; arrays and tensors where all their elements are."""
+    if type(first) is not type(second) and (
+        isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor)
+    ):
+        return False
+    if isinstance(first, torch.Tensor):
+        return first.shape == second.shape and bool((first == second).all())
+    try:
+        found = first == second
+    except Exception:  # noqa: BLE001 - what a value's own comparison raises
+        return False
+    if isinstance(found, bool):
+        return found
+    try:
+        return bool(found)
+    except Exception:  # noqa: BLE001
+        all_of = getattr(found, "all", None)
+        shapes = getattr(first, "shape", None), getattr(second, "shape", None)
+        if all_of is None or shapes[0] != shapes[1]:
+            return False
+        return bool(all_of())
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether a value is an empty collection, which writes nothing."""
+    return (
+        isinstance(value, CollectionProtocol)
+        and not value._is_non_tensor
+        and value.is_empty()
+    )
+
+
+def bare(value: Any) -> Any:
+    """The value that a collection of one holds; what is no such collection as it is."""
+    is_value = isinstance(value, CollectionProtocol) and value._is_non_tensor
+    return value.data if is_value and value._is_one else value

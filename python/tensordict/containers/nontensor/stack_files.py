@@ -1,0 +1,126 @@
+"""A column of values in files, pickles and state dicts."""
+
+from __future__ import annotations
+
+import copyreg
+from typing import TYPE_CHECKING, Any
+
+from tensordict.containers.nontensor.base import NonTensorOps
+from tensordict.storage import describing, safetensors, values
+from tensordict.storage import source as sources
+
+if TYPE_CHECKING:
+    import torch
+
+    from tensordict.storage.paths import SavedPath
+
+__all__ = ["StackFiles"]
+
+
+class StackFiles(NonTensorOps):
+    """What files and pickles hold of a :class:`NonTensorStack`."""
+
+    if TYPE_CHECKING:
+        stack_dim: int
+        tensordicts: list[Any]
+        _places: torch.Tensor | None
+        _member_class: type[Any]
+
+        def _become(self, source: Any) -> None: ...
+        def _take(self, other: Any) -> None: ...
+
+    def _save_plan(self, plan: Any, level: int) -> None:
+        values.plan_column(self, plan, level)
+
+    @classmethod
+    def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
+        return values.load_column(cls, directory, options)
+
+    def _take_loaded(self, loaded: Any) -> Any:
+        if type(loaded) is not type(self) or loaded.batch_size != self.batch_size:
+            return loaded
+        self._take(loaded)
+        self._memmap_prefix = loaded._memmap_prefix
+        return self
+
+    # Files of one buffer, and safetensors ---------------------------------------------
+
+    def _describe(self, rows: Any) -> Any:
+        dim = self.stack_dim
+        return describing.describe_stack(
+            "NonTensorStack", self.tensordicts, dim, None, rows
+        )
+
+    def _described_child(self, name: str) -> Any:
+        return self.tensordicts[int(name)]
+
+    @classmethod
+    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+        members = sources.members_of(level, source, path)
+        fields = level["cls_metadata"]
+        stack = members[0]._stack_lazily(members, fields["stack_dim"], None)
+        return sources.locked_as(stack, fields)
+
+    def _put_leaves(self, leaves: Any) -> None:
+        """Do nothing: there are none."""
+
+    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        raise TypeError(safetensors.MSG_ALONE)
+
+    def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        raise TypeError(
+            f"Cannot save the non-tensor stack at {path} as safetensors: only single "
+            "JSON values are supported."
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a call of the class, which the published release understands, too."""
+        is_plain = (
+            self._device is None
+            and self._td_dim_names is None
+            and not self._is_locked
+            and not self._has_files()
+            and not self.stack_dim
+            and self._member_class is self._non_tensor_type
+        )
+        if is_plain and len(self._batch_size) == 1:
+            return self._non_tensor_stack_type, tuple(self._flat())
+        return copyreg.__newobj__, (self._non_tensor_stack_type,), self.__getstate__()  # type: ignore[attr-defined]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state in the form that the published release reads."""
+        state: dict[str, Any] = {
+            "_is_locked": self._is_locked or None,
+            "stack_dim": self.stack_dim,
+            "_batch_size": self._batch_size,
+            "tensordicts": self.tensordicts,
+            "_hook_out": None,
+            "_hook_in": None,
+        }
+        names = self._td_dim_names
+        if names is not None:
+            state["_td_dim_name"] = names[self.stack_dim]
+        if self._has_files():
+            state["_memmap_prefix"] = self._memmap_prefix
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle, ours or the published release's."""
+        dim, size = state.get("stack_dim", 0), state.get("_batch_size")
+        if size is not None and not size.numel():
+            # Members without elements do not tell the other dims.
+            self._cells, self._places, self._batch_size = [], None, size
+            self.stack_dim = dim
+        else:
+            self._become(
+                self._non_tensor_stack_type(*state["tensordicts"], stack_dim=dim)
+            )
+        name = state.get("_td_dim_name")
+        if name is not None:
+            names = self._td_dim_names or [None] * len(self._batch_size)
+            self._named([*names[:dim], name, *names[dim + 1 :]])
+        if state.get("_is_locked"):
+            self._lock_tree()
+        if state.get("_memmap_prefix") is not None:
+            self._is_memmap = True
+            self._memmap_prefix = state["_memmap_prefix"]
