@@ -11,8 +11,12 @@
 
 mod compress;
 mod directory;
+mod entries;
 mod locate;
 mod read;
+mod records;
+mod refresh;
+mod unpack;
 mod verify;
 mod write;
 
@@ -20,8 +24,10 @@ pub use compress::Method;
 pub use directory::Entry;
 pub use locate::LeafBytes;
 pub use read::Archive;
+pub use refresh::refresh;
+pub use unpack::unpack;
 pub(crate) use verify::verify;
-pub use write::{Written, create, pack, refresh, save, unpack};
+pub use write::{Written, create, pack, save};
 
 const LOCAL_SIGNATURE: u32 = 0x0403_4B50;
 const CENTRAL_SIGNATURE: u32 = 0x0201_4B50;

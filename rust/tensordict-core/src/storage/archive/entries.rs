@@ -1,0 +1,132 @@
+//! What is to become the entries of an archive, in their order.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::super::plan::{Content, FileContent, Plan};
+use super::super::region::Region;
+use super::super::source::Source;
+use super::super::sums::SUMS_FILE;
+use super::super::work::is_area;
+use super::super::{METADATA_FILE, StorageError, StorageResult};
+use super::write::SLAB_LIMIT;
+
+/// What an entry is to hold.
+pub(super) struct NewEntry {
+    pub(super) name: String,
+    /// The key as messages show it, of a leaf that is written by itself.
+    pub(super) key: String,
+    /// The leaf of the plan, where it is one.
+    pub(super) leaf: Option<usize>,
+    pub(super) content: NewContent,
+}
+
+pub(super) enum NewContent {
+    Data(Source),
+    /// Zeros, for which no space is taken.
+    Zeros(u64),
+    /// A file of this length.
+    File(PathBuf, u64),
+}
+
+impl NewContent {
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Data(source) => source.len(),
+            Self::Zeros(length) | Self::File(_, length) => *length,
+        }
+    }
+}
+
+/// The files of a plan as entries, in the order of archives: of each level the metadata, then the other
+/// files by name, then the levels below by name.
+pub(super) fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
+    let mut levels: Vec<usize> = (0..plan.levels.len()).collect();
+    levels.sort_by(|&left, &right| plan.level_path(left).cmp(plan.level_path(right)));
+    let mut ranks = vec![0; levels.len()];
+    for (rank, level) in levels.into_iter().enumerate() {
+        ranks[level] = rank;
+    }
+    let mut files: Vec<_> = plan
+        .files
+        .iter()
+        .map(|file| {
+            let name = file.name.as_str();
+            (ranks[file.level], name != METADATA_FILE, name, file)
+        })
+        .collect();
+    files.sort_by_key(|&(rank, is_other, name, _)| (rank, is_other, name));
+    files
+        .into_iter()
+        .map(|(.., file)| {
+            let mut key = String::new();
+            let mut leaf_number = None;
+            let content = match &file.content {
+                FileContent::Bytes(bytes) => {
+                    // The plan holds the bytes while it is written.
+                    NewContent::Data(Source::Memory(Region::of(bytes)))
+                }
+                FileContent::Leaf(number) => {
+                    let leaf = &plan.leaves[*number];
+                    leaf_number = Some(*number);
+                    if leaf.length >= SLAB_LIMIT {
+                        key = plan.display_leaf(leaf);
+                    }
+                    match &leaf.content {
+                        _ if is_sparse => NewContent::Zeros(leaf.length),
+                        Content::Data(source) => NewContent::Data(source.clone()),
+                        Content::Link { memory, .. } => NewContent::Data(Source::Memory(*memory)),
+                        Content::Absent => NewContent::Zeros(leaf.length),
+                    }
+                }
+            };
+            NewEntry {
+                name: plan.file_path(file).to_string_lossy().into_owned(),
+                key,
+                leaf: leaf_number,
+                content,
+            }
+        })
+        .collect()
+}
+
+/// The files of a directory and of those below it, in the order of archives.
+pub(super) fn collect(source: &Path) -> StorageResult<Vec<NewEntry>> {
+    let mut entries = Vec::new();
+    // Those that wait are kept in a list, so that depth costs no stack.
+    let mut waiting = vec![(source.to_path_buf(), String::new())];
+    while let Some((directory, prefix)) = waiting.pop() {
+        let refused = |source: io::Error| StorageError::io(&directory, source);
+        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        for entry in fs::read_dir(&directory).map_err(refused)? {
+            let path = entry.map_err(refused)?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let Some(name) = name.map(str::to_owned) else {
+                let text = "names in archives are UTF-8, and this one is not";
+                let error = io::Error::new(io::ErrorKind::InvalidInput, text);
+                return Err(StorageError::io(path, error));
+            };
+            let metadata = fs::metadata(&path).map_err(|source| StorageError::io(&path, source))?;
+            let full = format!("{prefix}{name}");
+            if metadata.is_dir() {
+                if !is_area(&name) {
+                    directories.push((path, format!("{full}/")));
+                }
+            } else if metadata.is_file() && full != SUMS_FILE {
+                files.push((name != METADATA_FILE, full, path, metadata.len()));
+            }
+        }
+        files.sort();
+        entries.extend(files.into_iter().map(|(_, name, path, length)| NewEntry {
+            name,
+            key: String::new(),
+            leaf: None,
+            content: NewContent::File(path, length),
+        }));
+        // The first is taken first.
+        directories.sort_by(|left, right| right.cmp(left));
+        waiting.extend(directories);
+    }
+    Ok(entries)
+}

@@ -1,0 +1,93 @@
+//! Taking the checksums of an archive anew, in place.
+
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use rustix::fs::OFlags;
+
+use super::super::file::next_crc32;
+use super::super::job::Job;
+use super::super::sums::{FileSum, SUMS_FILE, Sum, Sums};
+use super::super::{StorageError, StorageResult, thread_count, threads};
+use super::read::Archive;
+use super::verify::sum_of;
+
+/// Takes the checksums of an archive anew, in place, after it was stored to through a mapping; of
+/// how many entries.
+///
+/// # Errors
+/// It is no archive; it is damaged in a way that stores do not explain; it is not writable.
+pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
+    let refused = |source: io::Error| StorageError::io(path, source);
+    let opened = job.disk.open(path, OFlags::RDWR).map_err(refused)?;
+    let archive = Archive::of_file(path, opened)?;
+    let file = archive.file();
+    // Stores that wait in memory come first, so that a later one gives a newer time.
+    job.disk.sync(file).map_err(refused)?;
+    let old = archive.sums().unwrap_or_default();
+    let names: Vec<&String> = archive
+        .entries()
+        .keys()
+        .filter(|name| *name != SUMS_FILE)
+        .collect();
+    let found: Vec<OnceLock<(Sum, u32)>> = names.iter().map(|_| OnceLock::new()).collect();
+    threads::for_each(names.len(), thread_count(job.threads), |number| {
+        let name = names[number];
+        let sum = sum_of(&archive, name, &archive.entries()[name])?;
+        // Each number is given out once.
+        let _ = found[number].set(sum);
+        Ok::<_, StorageError>(())
+    })?;
+    let set_crc32 = |name: &str, crc32: u32| -> StorageResult<()> {
+        let entry = &archive.entries()[name];
+        let bytes = crc32.to_le_bytes();
+        // The local header is checked before it is written to.
+        archive.offset(name, entry)?;
+        job.disk
+            .write_all_at(file, &bytes, entry.header + 14)
+            .and_then(|()| job.disk.write_all_at(file, &bytes, entry.record + 16))
+            .map_err(refused)
+    };
+    let mut sums = Sums {
+        generation: old.generation,
+        ..Sums::default()
+    };
+    let found: Vec<(Sum, u32)> = found
+        .into_iter()
+        .map(|found| found.into_inner().unwrap_or_default())
+        .collect();
+    // Nothing is written before all of it was looked at.
+    for (&name, (_, crc32)) in names.iter().zip(&found) {
+        let entry = &archive.entries()[name];
+        if *crc32 != entry.crc32 && entry.method != 0 {
+            return Err(archive.damaged(name, "its bytes are not those of its checksum"));
+        }
+    }
+    for (name, (sum, crc32)) in names.into_iter().zip(found) {
+        if crc32 != archive.entries()[name].crc32 {
+            set_crc32(name, crc32)?;
+        }
+        let modified_ns = job.stamp_ns;
+        sums.files
+            .insert(name.clone(), FileSum { sum, modified_ns });
+    }
+    if let Some(entry) = archive.entries().get(SUMS_FILE) {
+        // The text is as long as before: the files, their sizes and the digits of a time are.
+        let mut text = sums.to_text().into_bytes();
+        let length = usize::try_from(entry.length).unwrap_or(usize::MAX);
+        if text.len() <= length && entry.method == 0 {
+            text.resize(length, b' ');
+            let offset = archive.offset(SUMS_FILE, entry)?;
+            job.disk
+                .write_all_at(file, &text, offset)
+                .map_err(refused)?;
+            set_crc32(SUMS_FILE, next_crc32(0, &text))?;
+        }
+    }
+    job.disk.set_modified(file, job.stamp_ns).map_err(refused)?;
+    if job.is_durable {
+        job.disk.sync(file).map_err(refused)?;
+    }
+    Ok(sums.files.len())
+}
