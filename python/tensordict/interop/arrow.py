@@ -88,7 +88,7 @@ def from_arrow(
         >>> import pyarrow as pa
         >>> table = pa.table({"a": [1, 2], "b": [[1.0, 2.0], [3.0]], "c": ["x", "y"]})
         >>> td = from_arrow(table)
-        >>> td.batch_size, td["a"], td["c"]
+        >>> td.batch_size, td["a"], list(td["c"])
         (torch.Size([2]), tensor([1, 2]), ['x', 'y'])
         >>> td["b"].is_nested
         True
