@@ -39,14 +39,19 @@ __all__ = ["TensorCollection", "TensorDictBase", "gather"]
 
 _OF_ITS_CLASS = frozenset(
     {
+        "__abstractmethods__",
         "__annotations__",
         "__dict__",
         "__doc__",
         "__firstlineno__",
         "__module__",
+        "__orig_bases__",
+        "__parameters__",
         "__qualname__",
+        "__slots__",
         "__static_attributes__",
         "__weakref__",
+        "_abc_impl",
     }
 )
 """What a class dictionary says of the class itself."""

@@ -129,6 +129,13 @@ class CollectionProtocol:
     _device: torch.device | None
     _td_dim_names: list[str | None] | None
 
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Take part in torch's functions: walks tell by it what is no plain tensor."""
+        return NotImplemented
+
     # What the topics use of one another -------------------------------------
 
     if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.overrides import has_torch_function_unary as is_special
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor
@@ -94,14 +95,10 @@ def getitem(td: Any, index: Any) -> Any:
     if isinstance(index, str):
         if td._is_dense and index in td._tensordict:
             entry = td._tensordict[index]
-            if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
-                return entry._value()
-            return entry
+            return value_of(entry) if is_special(entry) else entry
         return value_of(get(td, index))
-    if isinstance(index, tuple):
-        path = unravel_key_to_tuple(index)
-        if path:
-            return value_of(get(td, path))
+    if isinstance(index, tuple) and _rust.unravel_key_to_tuple(index):
+        return value_of(get(td, index))
     if td._is_dense and not td._is_locked:
         return _rust.index(td, index)
     return td._get_index(index)
@@ -178,20 +175,20 @@ def set_entry(
     """
     if isinstance(key, str):
         if inplace is False and td._is_dense:
-            size = td._batch_size
+            is_collection = False
             # A tensor that fits needs no other function, which Dynamo would enter.
-            if not validated and not (
-                type(value) is torch.Tensor
-                and td._device is None
-                and (
-                    not size
-                    or (not value.is_nested and value.shape[: len(size)] == size)
-                )
+            if not validated and (
+                td._device is not None
+                or is_special(value)
+                or not isinstance(value, torch.Tensor)
+                or value.is_nested
+                or value.shape[: len(td._batch_size)] != td._batch_size
             ):
                 value = validate(td, key, value, non_blocking)
+                is_collection = isinstance(value, CollectionProtocol)
             if td._is_locked and not ignore_lock:
                 raise RuntimeError(MSG_LOCKED)
-            if not validated and isinstance(value, CollectionProtocol):
+            if is_collection:
                 td._hang(key, value)
             else:
                 td._tensordict[key] = value

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import missing_key
@@ -49,6 +51,88 @@ def apply_nest(
     A container without any results is left out: with ``filter_empty`` true always,
     with None unless it is empty in ``td`` too, with false never.
     """
+    if (
+        batch_size is not None
+        or is_leaf is not None
+        or others
+        or named
+        or device is not NO_DEFAULT
+        or names is not NO_DEFAULT
+        or not td._is_dense
+    ):
+        return _apply_any(
+            td,
+            fn,
+            others,
+            batch_size,
+            device,
+            names,
+            default,
+            named,
+            nested_keys,
+            filter_empty,
+            is_leaf,
+            checked,
+            prefix,
+            on_unbatched,
+        )
+    # The usual case: nothing but the function is asked of the leaves.
+    size, names, is_bound = td._batch_size, td._td_dim_names, td._device is not None
+    entries: dict[str, Any] = {}
+    result = object.__new__(td.__class__)
+    result.__dict__ = {
+        "_tensordict": entries,
+        "_batch_size": size,
+        "_device": td._device,
+        "_td_dim_names": None if names is None else list(names),
+    }
+    held = td._tensordict.copy()
+    is_mixed = any_special(*held.values())
+    for key, value in held.items():
+        if is_mixed and isinstance(value, CollectionProtocol):
+            item = apply_nest(
+                value, fn, (), None, NO_DEFAULT, NO_DEFAULT, default, False,
+                nested_keys, filter_empty, None, checked, (*prefix, key), on_unbatched,
+            )  # fmt: skip
+            is_sure = checked or item is None or _fits(result, value, item)
+        else:
+            item = fn(value)
+            is_sure = checked or (
+                type(item) is Tensor
+                and not is_bound
+                and not item.is_nested
+                and item.shape[: len(size)] == size
+            )
+        if item is None:
+            continue
+        if not is_sure:
+            item = validate(result, key, item)
+            if isinstance(item, CollectionProtocol):
+                result._hang(key, item)
+                continue
+        entries[key] = item
+    if entries or filter_empty is False or (filter_empty is None and td.is_empty()):
+        return result
+    return None
+
+
+def _apply_any(
+    td: Any,
+    fn: Any,
+    others: tuple[Any, ...],
+    batch_size: torch.Size | None,
+    device: Any,
+    names: Any,
+    default: Any,
+    named: bool,
+    nested_keys: bool,
+    filter_empty: bool | None,
+    is_leaf: Any,
+    checked: bool,
+    prefix: tuple[str, ...],
+    on_unbatched: bool,
+) -> Any:
+    """:func:`apply_nest` of any container, with any arguments."""
     if not td._is_dense:
         return td._apply_nest(
             fn,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.overrides import has_torch_function_unary as is_special
 
 from tensordict.interop.access_twins import init, set_entry
 from tensordict.protocol import CollectionProtocol
@@ -25,9 +26,9 @@ def get_field(name: str, tc: Any) -> Any:
         value = inner._tensordict.get(name)
     else:
         value = tc._read_field(name)
-    if value is None or isinstance(value, torch.Tensor):
-        return value
-    return tc._value_of_entry(value)
+    if is_special(value) and not isinstance(value, torch.Tensor):
+        return tc._value_of_entry(value)
+    return value
 
 
 def set_field(tc: Any, name: str, value: Any) -> None:

@@ -12,6 +12,8 @@ import operator
 from typing import Any
 
 import torch
+from torch.overrides import has_torch_function_unary as is_special
+from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict import _rust, ragged_leaves
 from tensordict._unbatched import UnbatchedTensor
@@ -219,12 +221,32 @@ def index(td: Any, index: Any) -> Any:
     """
     if not td._is_dense:
         return td._index(index)
-    batch_size = td._batch_size
     # The primitive, so that a plan of what is known is made and not traced.
-    plan = _rust.index_plan(batch_size, index, True)
+    plan = _rust.index_plan(td._batch_size, index, True)
     if plan is None:
         return td
-    return _index(td, plan[0], plan[1], plan[2], len(batch_size))
+    index, size, names = plan
+    entries = td._tensordict.copy()
+    is_mixed = any_special(*entries.values())
+    for key, value in entries.items():
+        if is_mixed and is_special(value):
+            k = len(td._batch_size)
+            entries[key] = _special_at(value, index, size, names, k, size)
+        elif value.is_nested:
+            entries[key] = ragged_leaves.at_index(value, index)
+        else:
+            entries[key] = value[index]
+    own_names = td._td_dim_names
+    if own_names is not None:
+        own_names = _spliced_names(own_names, names, len(td._batch_size), size)
+    result = object.__new__(td.__class__)
+    result.__dict__ = {
+        "_tensordict": entries,
+        "_batch_size": size,
+        "_device": td._device,
+        "_td_dim_names": own_names,
+    }
+    return result
 
 
 def keep_storage(td: Any, result: Any) -> None:
@@ -238,27 +260,33 @@ def keep_storage(td: Any, result: Any) -> None:
         lock_tree(result)
 
 
-def _index(td: Any, index: Any, size: Any, names: Any, k: int) -> Any:
-    if not td._is_dense:
-        return td._index(index)
-    old = td._batch_size
+def _special_at(
+    value: Any, index: Any, size: Any, names: Any, k: int, parent: Any
+) -> Any:
+    """What is no plain tensor at a planned index, in a result of batch size ``parent``.
+
+    ``size`` is the batch size of the result of the walk's root, which has ``k`` dims.
+    """
+    if not isinstance(value, CollectionProtocol):
+        if isinstance(value, UnbatchedTensor):
+            return value._with_batch_size(parent)
+        if value.is_nested:
+            return ragged_leaves.at_index(value, index)
+        return value[index]
+    if not value._is_dense:
+        return value._index(index)
+    old, own_names = value._batch_size, value._td_dim_names
     own = size if len(old) == k else torch.Size([*size, *old[k:]])
-    special = (CollectionProtocol, UnbatchedTensor)
-    entries = {}
-    for key, value in list(td._tensordict.items()):
-        if not isinstance(value, special):
-            if value.is_nested:
-                entries[key] = ragged_leaves.at_index(value, index)
-            else:
-                entries[key] = value[index]
-        elif isinstance(value, CollectionProtocol):
-            entries[key] = _index(value, index, size, names, k)
+    entries = value._tensordict.copy()
+    is_mixed = any_special(*entries.values())
+    for key, item in entries.items():
+        if is_mixed or item.is_nested:
+            entries[key] = _special_at(item, index, size, names, k, own)
         else:
-            entries[key] = value._with_batch_size(own)
-    own_names = td._td_dim_names
+            entries[key] = item[index]
     if own_names is not None:
         own_names = _spliced_names(own_names, names, k, own)
-    return new(type(td), entries, own, td._device, own_names)
+    return new(value.__class__, entries, own, value._device, own_names)
 
 
 MSG_INDEXED_SIZE = (
@@ -555,7 +583,7 @@ def stack(tds: Any, dim: int) -> Any:
         return first._stack_all(tds, dim)
     batch_size, mine = first._batch_size, first._tensordict
     all_entries: list[Any] = []
-    named = False
+    named = is_mixed = False
     for td in tds:
         own, entries, has_names = _joinable(td)
         if own != batch_size:
@@ -566,21 +594,15 @@ def stack(tds: Any, dim: int) -> Any:
             raise RuntimeError(MSG_EXCLUSIVE)
         all_entries.append(entries)
         named = named or has_names
-    others = all_entries[1:]
+        is_mixed = is_mixed or any_special(*entries.values())
     size = torch.Size([*batch_size[:dim], len(tds), *batch_size[dim:]])
-    special = (CollectionProtocol, UnbatchedTensor)
     joined = {}
-    for key, item in list(mine.items()):
-        group = [item]
-        is_plain = not isinstance(item, special)
-        for entries in others:
-            if key not in entries:
-                raise RuntimeError(MSG_EXCLUSIVE)
-            item = entries[key]
-            if isinstance(item, special):
-                is_plain = False
-            group.append(item)
-        if is_plain:
+    for key in mine.copy():
+        try:
+            group = [entries[key] for entries in all_entries]
+        except KeyError:
+            raise RuntimeError(MSG_EXCLUSIVE) from None
+        if not (is_mixed and any_special(*group)):
             try:
                 joined[key] = torch.stack(group, dim)
             except RuntimeError as error:
@@ -665,6 +687,7 @@ def cat(tds: Any, dim: int) -> Any:
     mine = first._tensordict
     all_entries: list[Any] = []
     length = 0
+    is_mixed = False
     for td in tds:
         if not td._is_dense and td._is_non_tensor:
             return td._cat_with_entries(tds, dim)
@@ -675,26 +698,20 @@ def cat(tds: Any, dim: int) -> Any:
         if len(entries) != len(mine):
             raise _cat_keys(len(all_entries), entries, mine)
         all_entries.append(entries)
+        is_mixed = is_mixed or any_special(*entries.values())
         if device is not None and td.device != device:
             device = None
-    others = all_entries[1:]
     size = batch_size
     if dim < len(batch_size):
         # One that was given fewer dims than its parent keeps them: leaves are joined.
         size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
-    special = (CollectionProtocol, UnbatchedTensor)
     joined = {}
-    for key, item in list(mine.items()):
-        group = [item]
-        is_plain = not (isinstance(item, special) or item.is_nested)
-        for entries in others:
-            if key not in entries:
-                raise _cat_keys(len(group), entries, mine)
-            item = entries[key]
-            if isinstance(item, special) or item.is_nested:
-                is_plain = False
-            group.append(item)
-        if is_plain:
+    for key in mine.copy():
+        try:
+            group = [entries[key] for entries in all_entries]
+        except KeyError:
+            raise _no_cat_key(key, all_entries) from None
+        if not (is_mixed and any_special(*group)) and not group[0].is_nested:
             joined[key] = torch.cat(group, dim)
         else:
             joined[key] = _cat_entry(key, group, dim, size)
@@ -709,6 +726,11 @@ def _cat_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
     if any(containers):
         raise RuntimeError(MSG_STACK_KIND.format(key))
     return joined_leaves(group, dim, size, ragged_leaves.cat_leaves)
+
+
+def _no_cat_key(key: str, all_entries: list[dict[str, Any]]) -> KeyError:
+    position = [key in entries for entries in all_entries].index(False)
+    return _cat_keys(position, all_entries[position], all_entries[0])
 
 
 def _cat_keys(position: int, other: Any, first: Any) -> KeyError:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, KeysView
 from typing import Any
 
 import torch
+from torch.overrides import has_torch_function_unary as is_special
 
 from tensordict import ragged_leaves
 from tensordict.common import (
@@ -30,7 +31,6 @@ from tensordict.interop.twins import (
     clone_structure,
     containers,
     leaves,
-    new,
     unravel_key_to_tuple,
     walk,
 )
@@ -151,13 +151,14 @@ def _like(td: Any, entries: dict[str, Any]) -> Any:
     if not td._is_dense:
         return td._with_entries(entries)
     names = td._td_dim_names
-    return new(
-        type(td),
-        entries,
-        td._batch_size,
-        td._device,
-        None if names is None else list(names),
-    )
+    result = object.__new__(td.__class__)
+    result.__dict__ = {
+        "_tensordict": entries,
+        "_batch_size": td._batch_size,
+        "_device": td._device,
+        "_td_dim_names": None if names is None else list(names),
+    }
+    return result
 
 
 def exclude(td: Any, keys: tuple[Any, ...], inplace: bool) -> Any:
@@ -378,14 +379,35 @@ def update(
         if td._is_locked and not ignore_lock:
             raise RuntimeError(MSG_LOCKED)
         stored = {}
-        for key, value in list(source.items()):
+        size, is_bound = td._batch_size, td._device is not None
+        for key, value in source.copy().items():
             if not isinstance(key, str) or not isinstance(value, torch.Tensor):
                 break
-            item = validate(td, key, value, non_blocking)
-            stored[key] = item.clone() if clone else item
+            # What a plain tensor needs is looked at here, everything else there.
+            if (
+                is_bound
+                or is_special(value)
+                or value.is_nested
+                or value.shape[: len(size)] != size
+            ):
+                value = validate(td, key, value, non_blocking)
+            stored[key] = value.clone() if clone else value
         else:
             td._tensordict.update(stored)
             return
+    _update_staged(td, source, clone, inplace, non_blocking, is_leaf, ignore_lock)
+
+
+def _update_staged(
+    td: Any,
+    source: Any,
+    clone: bool,
+    inplace: bool,
+    non_blocking: bool,
+    is_leaf: Any,
+    ignore_lock: bool,
+) -> None:
+    """:func:`update` of what is looked at, level by level, before all of it is stored."""
     root = _Branch(td)
     copies: list[tuple[Any, Any]] = []
     options = (clone, inplace, non_blocking, is_leaf, ignore_lock)

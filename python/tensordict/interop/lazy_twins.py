@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.overrides import has_torch_function_variadic as any_special
 
-from tensordict._unbatched import is_unbatched
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.interop.twins import (
     _rebuild,
     _rebuild_as,
@@ -49,13 +50,13 @@ def stacked_values(
 
 
 def _stacked_leaves(values: list[Any], dim: int) -> torch.Tensor | None:
-    shape = None
-    for value in values:
-        if isinstance(value, CollectionProtocol) or is_unbatched(value):
-            return None
-        if shape is None:
-            shape = value.shape
-        elif value.shape != shape:
+    if any_special(*values) and any(
+        [isinstance(value, (CollectionProtocol, UnbatchedTensor)) for value in values]
+    ):
+        return None
+    shape = values[0].shape
+    for value in values[1:]:
+        if value.shape != shape:
             return None
     return torch.stack(values, dim)
 

@@ -442,20 +442,8 @@ class TensorDictModule(TensorDictModuleBase):
     ) -> Any:
         """Write the outputs of the module to their keys; the collection that has them."""
         keys: Any = self._out_keys if out_keys is None else list(out_keys)
-        if len(tensors) > len(keys):
-            msg = (
-                f"There are more tensors (len(tensors)={len(tensors)}) than out_keys "
-                f"(out_keys={keys}). {type(self).__name__} needs a key for each output: "
-                'name it "_" to drop it.'
-            )
-            raise RuntimeError(msg)
-        if len(tensors) < len(keys):
-            msg = (
-                f"There are more out_keys than tensors. {type(self).__name__} got "
-                f"{len(tensors)} of its module for out_keys={keys}: several outputs are "
-                "a tuple, or a dictionary with these keys."
-            )
-            raise RuntimeError(msg)
+        if len(tensors) != len(keys):
+            raise _other_number(self, tensors, keys)
         if tensordict_out is None:
             inplace = self.inplace
             if inplace is True:
@@ -512,7 +500,7 @@ class TensorDictModule(TensorDictModuleBase):
                 "tensors."
             )
             raise ValueError(msg)
-        skip = SKIP.get()
+        skip = SKIP.get() if SKIP.by_thread else SKIP.value
         if skip and has_results(
             skip, self._in_keys, self._out_keys_apparent, tensordict
         ):
@@ -525,11 +513,7 @@ class TensorDictModule(TensorDictModuleBase):
         try:
             outputs = self._call_module(tensors, **kwargs)
         except Exception as error:
-            missing = [
-                repr(key)
-                for key, tensor in zip(self._in_keys, tensors, strict=True)
-                if tensor is None
-            ]
+            missing = _missing_among(self._in_keys, tensors)
             # What None is to blame for says so.
             if missing and "None" in str(error):
                 raise _missing_inputs(self, missing, tensordict) from error
@@ -604,15 +588,34 @@ def _as_keys(keys: Any, message: str) -> list[NestedKey]:
 
 def _read(td: Any, key: NestedKey, kwargs: dict[str, Any]) -> Any:
     """The value of an entry: None where it is missing, no wrapper where it is no tensor."""
-    if kwargs:
-        value = td.get(key, None, **kwargs)
-    elif type(td) is TensorDict:
+    if not kwargs and td.__class__ is TensorDict:
         value = _rust.get(td, key, None)
     else:
-        value = td.get(key, None)
+        value = td.get(key, None, **kwargs)
     if isinstance(value, torch.Tensor) or not getattr(value, "_is_non_tensor", False):
         return value
     return td[key]
+
+
+def _missing_among(keys: Sequence[NestedKey], tensors: list[Any]) -> list[str]:
+    """The names of the inputs that were not there."""
+    pairs = zip(keys, tensors, strict=True)
+    return [repr(key) for key, tensor in pairs if tensor is None]
+
+
+def _other_number(module: Any, tensors: Sequence[Any], keys: Any) -> RuntimeError:
+    """The error of a module with more outputs than keys, or fewer."""
+    name, count = type(module).__name__, len(tensors)
+    if count > len(keys):
+        return RuntimeError(
+            f"There are more tensors (len(tensors)={count}) than out_keys "
+            f"(out_keys={keys}). {name} needs a key for each output: "
+            'name it "_" to drop it.'
+        )
+    return RuntimeError(
+        f"There are more out_keys than tensors. {name} got {count} of its module for "
+        f"out_keys={keys}: several outputs are a tuple, or a dictionary with these keys."
+    )
 
 
 def _explain(module: Any, tensors: list[Any], error: BaseException) -> None:

@@ -402,7 +402,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             RuntimeError: log-probabilities are aggregated otherwise than when this
                 module was made.
         """
-        skip = SKIP.get()
+        skip = SKIP.get() if SKIP.by_thread else SKIP.value
         if skip and has_results(skip, self.in_keys, self.out_keys, tensordict):
             return tensordict
         out = tensordict if tensordict_out is None else tensordict_out

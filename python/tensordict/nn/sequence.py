@@ -217,7 +217,7 @@ class TensorDictSequential(TensorDictModule):
         Raises:
             RuntimeError: there are other keyword arguments.
         """
-        skip = SKIP.get()
+        skip = SKIP.get() if SKIP.by_thread else SKIP.value
         if skip and has_results(
             skip, self._in_keys, self._out_keys_apparent, tensordict
         ):

@@ -36,6 +36,37 @@ MSG_FAST_COPY = (
 )
 
 
+def _chosen(source: Any, keys: Any) -> Any:
+    """``source`` with the entries at ``keys`` alone.
+
+    Of a collection and keys in it, only the keys count.
+    """
+    paths = _paths(keys)
+    wanted = [key for key in paths if not any(_goes_on([key], p) for p in paths)]
+    return _restricted(source, wanted)
+
+
+def _update_with_batch_size(
+    td: Any, source: CollectionProtocol, options: tuple[Any, ...]
+) -> None:
+    """Update ``td``, which takes the batch sizes of ``source``; or change nothing."""
+    held = [
+        (container, dict(container._entries()), container.batch_size)
+        for container in _rust.containers(td)
+    ]
+    try:
+        _take_batch_sizes(td, source)
+        _rust.update(td, source, *options)
+    except BaseException:
+        for container, entries, batch_size in held:
+            container._batch_size = batch_size
+            for key in list(container._entries()):
+                container._del_entry(key)
+            for key, value in entries.items():
+                container._set_entry(key, value)
+        raise
+
+
 class MergingOps(CollectionProtocol):
     """Writing many entries at once, at an index, or one number into all of them."""
 
@@ -83,42 +114,20 @@ class MergingOps(CollectionProtocol):
         """
         if self._is_locked and not inplace and not ignore_lock:
             raise RuntimeError(MSG_LOCKED)
+        if input_dict_or_td is self:
+            return self
         source: Any = kwargs
         if input_dict_or_td is not None:
-            if input_dict_or_td is self:
-                return self
             source = input_dict_or_td
             if kwargs:
                 source = {**dict(source.items()), **kwargs}
         if keys_to_update is not None:
-            # Of a collection and keys in it, only the keys count.
-            paths = _paths(keys_to_update)
-            wanted = [
-                key for key in paths if not any(_goes_on([key], p) for p in paths)
-            ]
-            source = _restricted(source, wanted)
-        if not update_batch_size or not isinstance(source, CollectionProtocol):
-            _rust.update(
-                self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
-            )
-            return self
-        held = [
-            (container, dict(container._entries()), container.batch_size)
-            for container in _rust.containers(self)
-        ]
-        try:
-            _take_batch_sizes(self, source)
-            _rust.update(
-                self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
-            )
-        except BaseException:
-            for container, entries, batch_size in held:
-                container._batch_size = batch_size
-                for key in list(container._entries()):
-                    container._del_entry(key)
-                for key, value in entries.items():
-                    container._set_entry(key, value)
-            raise
+            source = _chosen(source, keys_to_update)
+        options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
+        if update_batch_size and isinstance(source, CollectionProtocol):
+            _update_with_batch_size(self, source, options)
+        else:
+            _rust.update(self, source, *options)
         return self
 
     def update_(
