@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordict import TensorDict, TensorDictParams, _rust
+from tensordict import TensorDict, TensorDictParams, UnbatchedTensor, _rust
 from tensordict.interop import (
     access_twins,
     apply_twins,
@@ -461,6 +461,29 @@ def test_index_plan_is_what_torch_does(index, size):
 def test_index(data, index):
     td = data.draw(trees.containers())
     both("index", td, index)
+
+
+def unbatched_below() -> TensorDict:
+    """Leaves held whole by the root, and by a nested container with a dim more."""
+    whole = UnbatchedTensor(torch.ones(5))
+    nested = TensorDict({"x": torch.zeros(3, 2), "whole": whole}, [3, 2])
+    return TensorDict({"x": torch.zeros(3), "whole": whole, "n": nested}, [3])
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "sizes"),
+    [
+        ("index", (0,), ((), (2,))),
+        ("map_leaves", ("clone",), ((3,), (3, 2))),
+        ("map_leaves", ("unsqueeze", (0,), torch.Size([1, 3])), ((1, 3), (1, 3, 2))),
+    ],
+)
+def test_unbatched_leaves_take_the_size_of_their_container(name, args, sizes):
+    td = unbatched_below()
+    for function in (TWINS[name], getattr(_rust, name)):
+        result = function(td, *args)
+        found = (result["whole"].batch_size, result["n", "whole"].batch_size)
+        assert found == sizes
 
 
 @given(

@@ -123,11 +123,13 @@ class MergingOps(CollectionProtocol):
                 source = {**dict(source.items()), **kwargs}
         if keys_to_update is not None:
             source = _chosen(source, keys_to_update)
-        options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
         if update_batch_size and isinstance(source, CollectionProtocol):
+            options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
             _update_with_batch_size(self, source, options)
         else:
-            _rust.update(self, source, *options)
+            _rust.update(
+                self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
+            )
         return self
 
     def update_(
