@@ -97,20 +97,18 @@ fn collect_alike<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     other: &Bound<'py, PyAny>,
-    out: &Bound<'py, PyList>,
+    out: &mut ffi::Values<'py>,
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
     let mine = container::entries(imports, td)?;
     let theirs = container::entries(imports, other)?;
     let mut added = Ok(true);
     let have_same_keys = ffi::visit_pairs(&mine, &theirs, |value, found| {
-        added = if container::is_plain_leaf(imports, &value) {
-            if container::is_plain_leaf(imports, &found) {
-                out.append(found).map(|()| true)
-            } else {
-                Ok(false)
-            }
-        } else if container::is_plain(imports, &value) && container::is_plain(imports, &found) {
+        if container::is_plain_leaf(imports, &value) && container::is_plain_leaf(imports, &found) {
+            out.push(found.to_owned());
+            return true;
+        }
+        added = if container::is_plain(imports, &value) && container::is_plain(imports, &found) {
             collect_alike(imports, &value, &found, out)
         } else {
             Ok(false)
@@ -122,7 +120,7 @@ fn collect_alike<'py>(
 
 /// The leaves of `other` where both are plain containers of the same structure, with the keys
 /// in the same order: the commonest case of all.
-fn alike_leaves<'py>(
+pub(crate) fn alike_leaves<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     other: &Bound<'py, PyAny>,
@@ -130,15 +128,11 @@ fn alike_leaves<'py>(
     if !container::is_plain(imports, td) || !container::is_plain(imports, other) {
         return Ok(None);
     }
-    let mine = container::entries(imports, td)?;
-    let theirs = container::entries(imports, other)?;
-    if ffi::visit_pairs(&mine, &theirs, |value, found| {
-        container::is_plain_leaf(imports, &value) && container::is_plain_leaf(imports, &found)
-    }) {
-        return ffi::list_of_values(&theirs).map(Some);
+    let mut out = ffi::Values::new();
+    if !collect_alike(imports, td, other, &mut out)? {
+        return Ok(None);
     }
-    let out = PyList::empty(td.py());
-    Ok(collect_alike(imports, td, other, &out)?.then_some(out))
+    ffi::list_of(td.py(), out).map(Some)
 }
 
 /// The leaves of `other` in the order in which `leaves` gives those of `td`.
@@ -190,7 +184,11 @@ impl<'py> RebuildAs<'_, 'py> {
         let _guard = RecursionGuard::enter(py)?;
         let state = State::of(imports, td)?;
         let entries = ffi::copy_dict(&state.entries)?;
-        ffi::replace_values(&entries, |value| {
+        let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
+        ffi::replace_leaves(&entries, is_leaf, |other| {
+            let Some(value) = other else {
+                return values.take().map(Some);
+            };
             Ok(Some(match kind(imports, value)? {
                 Kind::Leaf => values.take()?,
                 Kind::Dense => self.dense(value, values)?,
@@ -218,7 +216,7 @@ impl<'py> RebuildAs<'_, 'py> {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = td.py();
         let name = self.imports.names.method_rebuild_as.bind(py);
-        td.call_method1(name, (values.rest()?, self.class, self.size))
+        td.call_method1(name, (values.rest(py)?, self.class, self.size))
     }
 }
 

@@ -5,16 +5,15 @@
 //! reference, and dictionaries are only iterated where no Python code can run.
 
 use std::cell::Cell;
-use std::ffi::CStr;
 
-use pyo3::exceptions::{PyRecursionError, PySystemError};
+use pyo3::exceptions::PyRecursionError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::{with_critical_section, with_critical_section2};
 use pyo3::types::{PyDict, PyInt, PyList, PySlice, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
-use crate::slots::{self, Place};
+use crate::slots::{self, Found, Place};
 
 /// How many entries of one container fit on the stack of a walk.
 const INLINE_ENTRIES: usize = 16;
@@ -136,10 +135,8 @@ unsafe fn ascii_bytes<'a>(text: *mut ffi::PyObject) -> &'a [u8] {
     }
 }
 
-/// The values of `dict` in a new list.
-pub(crate) fn list_of_values<'py>(dict: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyList>> {
-    let py = dict.py();
-    let values = dict_values(dict);
+/// The values in a new list.
+pub(crate) fn list_of<'py>(py: Python<'py>, values: Values<'py>) -> PyResult<Bound<'py, PyList>> {
     // SAFETY: the list is new, known to nobody, and each of its places is filled once, with a
     // reference that it takes over, before anything else can happen.
     unsafe {
@@ -245,6 +242,36 @@ pub(crate) fn replace_values<'py>(
             }
             Place::Hole => {}
             Place::End | Place::Unknown => return Ok(()),
+        }
+        place += 1;
+    }
+}
+
+/// As [`replace_values`], where `replace` is not given the values that `is_leaf` accepts.
+#[inline]
+pub(crate) fn replace_leaves<'py>(
+    dict: &Bound<'py, PyDict>,
+    is_leaf: impl Fn(&Bound<'py, PyAny>) -> bool,
+    mut replace: impl FnMut(Option<&Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>>,
+) -> PyResult<()> {
+    if !slots::can_replace(dict) {
+        return replace_entries(dict, |_, value| replace((!is_leaf(value)).then_some(value)));
+    }
+    let mut place = 0;
+    loop {
+        match slots::leaf_at(dict, place, &is_leaf) {
+            Found::Leaf => {
+                if let Some(new) = replace(None)? {
+                    slots::put(dict, place, new);
+                }
+            }
+            Found::Other(value) => {
+                if let Some(new) = replace(Some(&value))? {
+                    slots::replace(dict, place, &value, new);
+                }
+            }
+            Found::Hole => {}
+            Found::End => return Ok(()),
         }
         place += 1;
     }
@@ -560,13 +587,14 @@ pub(crate) fn weak_reference<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'
     }
 }
 
-/// One level of a walk, counted here and by the interpreter, given back on drop.
+/// One level of a walk, counted and given back on drop.
 ///
-/// The interpreter alone does not protect the stack: from 3.12 on it counts native calls
-/// apart from Python's and lets ten thousand pass, which these frames do not fit.
-pub(crate) struct RecursionGuard<'py>(Python<'py>);
-
-const WHERE: &CStr = c" while walking nested containers";
+/// The interpreter counts its own frames: those of a walk would only be seen by it where it is
+/// told, which costs more than all else that a level of a small container does.
+pub(crate) struct RecursionGuard<'py> {
+    depth: u32,
+    _py: Python<'py>,
+}
 
 /// How deep containers may be nested: Python's own default limit.
 const MAX_DEPTH: u32 = 1000;
@@ -579,30 +607,26 @@ impl<'py> RecursionGuard<'py> {
     /// Counts one level.
     ///
     /// # Errors
-    /// `RecursionError` where a limit is reached.
+    /// `RecursionError` where the limit is reached.
+    #[inline]
     pub(crate) fn enter(py: Python<'py>) -> PyResult<Self> {
         let depth = DEPTH.get();
         if depth >= MAX_DEPTH {
-            return Err(PyRecursionError::new_err(
-                "maximum recursion depth exceeded while walking nested containers",
-            ));
-        }
-        // SAFETY: the thread is attached, `WHERE` is a constant.
-        if unsafe { ffi::Py_EnterRecursiveCall(WHERE.as_ptr()) } != 0 {
-            return Err(PyErr::take(py)
-                .unwrap_or_else(|| PySystemError::new_err("recursion limit without an error")));
+            return Err(too_deep());
         }
         DEPTH.set(depth + 1);
-        Ok(Self(py))
+        Ok(Self { depth, _py: py })
     }
+}
+
+#[cold]
+fn too_deep() -> PyErr {
+    PyRecursionError::new_err("maximum recursion depth exceeded while walking nested containers")
 }
 
 impl Drop for RecursionGuard<'_> {
     fn drop(&mut self) {
-        let _ = self.0;
-        DEPTH.set(DEPTH.get() - 1);
-        // SAFETY: paired with the successful `Py_EnterRecursiveCall` that made the guard.
-        unsafe { ffi::Py_LeaveRecursiveCall() }
+        DEPTH.set(self.depth);
     }
 }
 

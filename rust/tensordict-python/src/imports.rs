@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
 
+use crate::state;
 use crate::tensors;
 
 /// The attribute and method names of the protocol, interned.
@@ -163,7 +164,7 @@ impl Imports {
         }
         let class = self.protocol.bind(py).getattr("_plain_type").ok()?;
         drop(PLAIN_TYPE.set(py, class.cast_into::<PyType>().ok()?.unbind()));
-        PLAIN_TYPE.get(py)
+        PLAIN_TYPE.get(py).inspect(|class| state::remember(class))
     }
 }
 

@@ -8,12 +8,14 @@ use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 
+use crate::aligning::alike_leaves;
 use crate::container::is_plain;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
 use crate::storing::{self, Target, has_leading_dims, or_false};
-use crate::tensors::with_layout;
+use crate::tensors::have_one_shape;
+use crate::walks::plain_leaves;
 
 const TWINS: &str = "tensordict.interop.key_twins";
 
@@ -421,6 +423,27 @@ impl<'py> Copies<'py> {
     }
 }
 
+/// The leaves of `td` and those of `source` in line with them, where both are plain
+/// containers of the same structure and each pair is of one shape: the commonest case of all.
+fn alike_lists<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    source: &Bound<'py, PyAny>,
+) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyList>)>> {
+    let Some(values) = alike_leaves(imports, td, source)? else {
+        return Ok(None);
+    };
+    let Some(targets) = plain_leaves(imports, td)? else {
+        return Ok(None);
+    };
+    let fit = targets.len() == values.len()
+        && targets
+            .iter()
+            .zip(&values)
+            .all(|(target, value)| are_alike(imports, &target, &value));
+    Ok(fit.then_some((targets, values)))
+}
+
 /// Copy every leaf of `source` into the entry of `td` with the same path.
 #[pyfunction]
 #[pyo3(
@@ -436,6 +459,15 @@ fn copy_into<'py>(
     let py = td.py();
     let imports = imports(py)?;
     let non_blocking = or_false(py, non_blocking);
+    if keys.is_none()
+        && let Some((targets, values)) = alike_lists(imports, td, source)?
+    {
+        if !targets.is_empty() {
+            let copy = imports.foreach_copy.bind(py);
+            ffi::call(copy, &[targets.into_any(), values.into_any(), non_blocking])?;
+        }
+        return Ok(());
+    }
     if keys.is_none() && container::is_dense(imports, td)? {
         let copies = Copies {
             targets: PyList::empty(py),
@@ -627,10 +659,7 @@ pub(crate) fn are_alike(
 ) -> bool {
     first.get_type().is(&imports.tensor)
         && second.get_type().is(&imports.tensor)
-        && with_layout(first, |shape, _| {
-            with_layout(second, |other, _| other == shape).unwrap_or(false)
-        })
-        .unwrap_or(false)
+        && have_one_shape(first, second)
 }
 
 /// Store every entry of `tree` in `td`: all of them, or where one does not fit none.

@@ -191,6 +191,57 @@ pub(crate) fn value_at<'py>(dict: &Bound<'py, PyDict>, place: usize) -> Place<'p
     value.map_or(Place::Hole, Place::Value)
 }
 
+/// What is at a place of a dictionary whose leaves are not needed.
+pub(crate) enum Found<'py> {
+    Leaf,
+    Other(Bound<'py, PyAny>),
+    /// An entry that was deleted.
+    Hole,
+    /// Behind the last entry, or kept in another way.
+    End,
+}
+
+/// As [`value_at`], without owning what `is_leaf` accepts. That must not run Python code.
+#[inline]
+pub(crate) fn leaf_at<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: usize,
+    is_leaf: impl Fn(&Bound<'py, PyAny>) -> bool,
+) -> Found<'py> {
+    let Some(slots) = Slots::of(dict).filter(|slots| place < slots.count) else {
+        return Found::End;
+    };
+    // SAFETY: the place is below the count; the value is lent for the call alone, or owned.
+    unsafe {
+        let value = (*slots.at(place)).value;
+        if value.is_null() {
+            return Found::Hole;
+        }
+        let value = Borrowed::from_ptr(dict.py(), value);
+        if is_leaf(&value) {
+            Found::Leaf
+        } else {
+            Found::Other(value.to_owned())
+        }
+    }
+}
+
+/// Puts `new` at `place`, where a value is. Nothing happens where there is none any more.
+#[inline]
+pub(crate) fn put<'py>(dict: &Bound<'py, PyDict>, place: usize, new: Bound<'py, PyAny>) {
+    let Some(slots) = Slots::of(dict).filter(|slots| place < slots.count) else {
+        return;
+    };
+    // SAFETY: as in `replace`.
+    unsafe {
+        let entry = slots.at(place);
+        if !(*entry).value.is_null() {
+            let old = std::mem::replace(&mut (*entry).value, new.into_ptr());
+            drop(Bound::from_owned_ptr(dict.py(), old));
+        }
+    }
+}
+
 /// Whether values of `dict`, which nobody else knows yet, can be replaced in their places.
 #[inline]
 pub(crate) fn can_replace(dict: &Bound<'_, PyDict>) -> bool {

@@ -13,7 +13,7 @@
 //! in another way is noticed before the first container is made.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -26,6 +26,17 @@ pub(crate) const COUNT: usize = 4;
 
 /// Set where the layout below was found to be that of this interpreter.
 static IS_KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// The class of most containers, which is never freed.
+static USUAL_CLASS: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The names that its instances share, once the first of them were found to be the four.
+static USUAL_KEYS: AtomicPtr<Keys> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Notes the class of most containers, whose names are compared once and not each time.
+pub(crate) fn remember(class: &'static Py<PyType>) {
+    USUAL_CLASS.store(class.as_ptr().cast(), Ordering::Relaxed);
+}
 
 /// The flag of a type whose instances have their attributes in front of them.
 const MANAGED_DICT: std::ffi::c_ulong = 1 << 4;
@@ -68,6 +79,30 @@ impl Places {
                 keys: keys.cast_const().cast(),
             })
         }
+    }
+
+    /// Whether `names` are those of the first attributes, in this order.
+    #[inline]
+    fn begin_with(self, names: [&Py<PyString>; COUNT]) -> bool {
+        // The keys of a class live as long as it does, and those that are there stay.
+        USUAL_KEYS.load(Ordering::Relaxed).cast_const() == self.keys || self.are(names)
+    }
+
+    fn are(self, names: [&Py<PyString>; COUNT]) -> bool {
+        let are_they = (0..)
+            .zip(names)
+            .all(|(place, name)| self.is_at(place, name));
+        if are_they {
+            let class = USUAL_CLASS.load(Ordering::Relaxed);
+            // SAFETY: a class that is remembered is a heap type and never freed.
+            let usual = unsafe {
+                (!class.is_null()).then(|| (*class.cast::<ffi::PyHeapTypeObject>()).ht_cached_keys)
+            };
+            if usual.is_some_and(|keys| std::ptr::addr_eq(keys, self.keys)) {
+                USUAL_KEYS.store(self.keys.cast_mut(), Ordering::Relaxed);
+            }
+        }
+        are_they
     }
 
     /// Whether the attribute at `place` is `name`.
@@ -126,10 +161,7 @@ pub(crate) fn get_all<'py>(
     names: [&Py<PyString>; COUNT],
 ) -> PyResult<[Bound<'py, PyAny>; COUNT]> {
     if let Some(places) = Places::of(td)
-        && places.num_keys() >= COUNT
-        && (0..)
-            .zip(names)
-            .all(|(place, name)| places.is_at(place, name))
+        && places.begin_with(names)
     {
         let py = td.py();
         // SAFETY: as in `get`, for the four at once.
@@ -152,21 +184,18 @@ pub(crate) fn set_all<'py>(
 ) -> PyResult<()> {
     if let Some(places) = Places::of(td)
         && places.len() == 0
-        && (0..)
-            .zip(names)
-            .all(|(place, name)| places.is_at(place, name))
+        && places.begin_with(names)
     {
         // SAFETY: the instance has no attribute yet, so that every place is null. Each of
         // the four is filled with a reference of its own, and noted in the order of
         // setting, which grows downwards from the number in use.
         unsafe {
-            let in_use = places.values.cast::<u8>().sub(2);
-            for (place, value) in (0_u8..).zip(values) {
-                let at = usize::from(place);
-                *places.values.add(at) = value.clone().into_ptr();
-                *in_use.sub(at + 1) = place;
-                *in_use = place + 1;
+            for (place, value) in values.into_iter().enumerate() {
+                *places.values.add(place) = value.clone().into_ptr();
             }
+            let in_use = places.values.cast::<u8>().sub(2);
+            in_use.sub(COUNT).cast::<[u8; COUNT]>().write([3, 2, 1, 0]);
+            *in_use = 4;
         }
         return Ok(());
     }

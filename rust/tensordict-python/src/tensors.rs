@@ -139,6 +139,19 @@ pub(crate) fn with_layout<T>(
     dlpack::with_layout(tensor, look)
 }
 
+/// Whether two tensors are known to have one shape.
+pub(crate) fn have_one_shape(first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>) -> bool {
+    let answer = match (Tensor::of(first), Tensor::of(second)) {
+        (Some(first), Some(second)) => {
+            first.with_shape(|shape| second.with_shape(|other| other == shape))
+        }
+        _ => with_layout(first, |shape, _| {
+            with_layout(second, |other, _| other == shape)
+        }),
+    };
+    answer.flatten().unwrap_or(false)
+}
+
 /// The shape of a tensor; None as in [`with_layout`].
 pub(crate) fn shape_of(tensor: &Bound<'_, PyAny>) -> Option<Shape> {
     with_layout(tensor, |shape, _| Shape::from_slice(shape))

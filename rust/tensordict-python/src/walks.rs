@@ -11,6 +11,7 @@
 
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
+use pyo3::types::iter::{BoundListIterator, BoundTupleIterator};
 use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple, PyType};
 
 use crate::container::{self, Kind, Names, State, kind};
@@ -45,14 +46,16 @@ fn collect_leaves<'py>(
 fn collect_plain<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
-    out: &Bound<'py, PyList>,
+    out: &mut ffi::Values<'py>,
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
     let mut added = Ok(true);
     ffi::all_entries(&container::entries(imports, td)?, |_, value| {
-        added = if container::is_plain_leaf(imports, value) {
-            out.append(value).map(|()| true)
-        } else if container::is_plain(imports, value) {
+        if container::is_plain_leaf(imports, value) {
+            out.push(value.clone());
+            return true;
+        }
+        added = if container::is_plain(imports, value) {
             collect_plain(imports, value, out)
         } else {
             Ok(false)
@@ -64,21 +67,18 @@ fn collect_plain<'py>(
 
 /// The leaves of a plain container that holds nothing but plain leaves and containers;
 /// None where it does.
-fn plain_leaves<'py>(
+pub(crate) fn plain_leaves<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
     if !container::is_plain(imports, td) {
         return Ok(None);
     }
-    let entries = container::entries(imports, td)?;
-    if ffi::all_entries(&entries, |_, value| {
-        container::is_plain_leaf(imports, value)
-    }) {
-        return ffi::list_of_values(&entries).map(Some);
+    let mut out = ffi::Values::new();
+    if !collect_plain(imports, td, &mut out)? {
+        return Ok(None);
     }
-    let out = PyList::empty(td.py());
-    Ok(collect_plain(imports, td, &out)?.then_some(out))
+    ffi::list_of(td.py(), out).map(Some)
 }
 
 /// Every leaf, depth first, in key order.
@@ -105,32 +105,20 @@ pub(crate) fn leaves<'py>(
 }
 
 /// The leaves of a result, taken one by one as a walk comes to their places.
-pub(crate) struct NewLeaves<'py> {
-    given: Given<'py>,
-    place: usize,
-    // What is left, once somebody needs it as an iterator.
-    rest: Option<Bound<'py, PyIterator>>,
-}
-
-enum Given<'py> {
-    List(Bound<'py, PyList>),
-    Tuple(Bound<'py, PyTuple>),
-    Iterator,
+pub(crate) enum NewLeaves<'py> {
+    List(BoundListIterator<'py>),
+    Tuple(BoundTupleIterator<'py>),
+    Iterator(Bound<'py, PyIterator>),
 }
 
 impl<'py> NewLeaves<'py> {
     pub(crate) fn new(values: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let (given, rest) = if let Ok(tuple) = values.cast_exact::<PyTuple>() {
-            (Given::Tuple(tuple.clone()), None)
+        Ok(if let Ok(tuple) = values.cast_exact::<PyTuple>() {
+            Self::Tuple(tuple.iter())
         } else if let Ok(list) = values.cast_exact::<PyList>() {
-            (Given::List(list.clone()), None)
+            Self::List(list.iter())
         } else {
-            (Given::Iterator, Some(values.try_iter()?))
-        };
-        Ok(Self {
-            given,
-            place: 0,
-            rest,
+            Self::Iterator(values.try_iter()?)
         })
     }
 
@@ -139,31 +127,23 @@ impl<'py> NewLeaves<'py> {
     /// # Errors
     /// `StopIteration` where there is none.
     pub(crate) fn take(&mut self) -> PyResult<Bound<'py, PyAny>> {
-        let leaf = match (&self.given, &mut self.rest) {
-            (_, Some(rest)) => rest.next().transpose()?,
-            (Given::List(list), None) if self.place < list.len() => {
-                Some(list.get_item(self.place)?)
-            }
-            (Given::Tuple(tuple), None) if self.place < tuple.len() => {
-                Some(tuple.get_item(self.place)?)
-            }
-            _ => None,
+        let leaf = match self {
+            Self::List(leaves) => leaves.next(),
+            Self::Tuple(leaves) => leaves.next(),
+            Self::Iterator(leaves) => leaves.next().transpose()?,
         };
-        self.place += 1;
         leaf.ok_or_else(|| PyStopIteration::new_err(()))
     }
 
     /// What is left, for a container that takes its own part of it.
-    pub(crate) fn rest(&mut self) -> PyResult<Bound<'py, PyIterator>> {
-        if self.rest.is_none() {
-            self.rest = match &self.given {
-                Given::List(list) => Some(list.get_slice(self.place, list.len()).try_iter()?),
-                Given::Tuple(tuple) => Some(tuple.get_slice(self.place, tuple.len()).try_iter()?),
-                Given::Iterator => None,
-            };
-        }
-        let rest = self.rest.clone();
-        rest.ok_or_else(|| PyStopIteration::new_err(()))
+    pub(crate) fn rest(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        let rest = match self {
+            Self::List(leaves) => PyList::new(py, leaves)?.try_iter()?,
+            Self::Tuple(leaves) => PyList::new(py, leaves)?.try_iter()?,
+            Self::Iterator(leaves) => return Ok(leaves.clone()),
+        };
+        *self = Self::Iterator(rest.clone());
+        Ok(rest)
     }
 }
 
@@ -273,7 +253,11 @@ impl<'py> Rebuild<'_, 'py> {
         let _guard = RecursionGuard::enter(py)?;
         let state = State::of(imports, td)?;
         let entries = ffi::copy_dict(&state.entries)?;
-        ffi::replace_values(&entries, |value| {
+        let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
+        ffi::replace_leaves(&entries, is_leaf, |other| {
+            let Some(value) = other else {
+                return self.values.take().map(Some);
+            };
             Ok(Some(match kind(imports, value)? {
                 Kind::Leaf => self.values.take()?,
                 Kind::Dense => self.walk(value)?,
@@ -298,7 +282,7 @@ impl<'py> Rebuild<'_, 'py> {
     fn foreign(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         td.call_method1(
             self.imports.names.method_rebuild.bind(td.py()),
-            (self.values.rest()?, false),
+            (self.values.rest(td.py())?, false),
         )
     }
 }
@@ -368,7 +352,11 @@ pub(crate) fn copy_containers<'py>(
     let _guard = RecursionGuard::enter(py)?;
     let state = State::of(imports, td)?;
     let entries = ffi::copy_dict(&state.entries)?;
-    ffi::replace_values(&entries, |value| {
+    let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
+    ffi::replace_leaves(&entries, is_leaf, |other| {
+        let Some(value) = other else {
+            return Ok(None);
+        };
         Ok(match kind(imports, value)? {
             Kind::Leaf => None,
             Kind::Dense => Some(copy_containers(imports, value)?),
