@@ -163,6 +163,33 @@ class TensorDict(TensorDictBase):
             pass
         return _rust.get(self, key, default)
 
+    def _set_str(
+        self,
+        key: str,
+        value: Any,
+        *,
+        inplace: bool | None,
+        validated: bool,
+        ignore_lock: bool = False,
+        non_blocking: bool = False,
+    ) -> Self:
+        if (
+            validated
+            and inplace is False
+            and type(value) is torch.Tensor
+            and (ignore_lock or not self._is_locked)
+        ):
+            self._tensordict[key] = value
+            return self
+        return super()._set_str(
+            key,
+            value,
+            inplace=inplace,
+            validated=validated,
+            ignore_lock=ignore_lock,
+            non_blocking=non_blocking,
+        )
+
     # The protocol ----------------------------------------------------------------
 
     def _entries(self) -> dict[str, Any]:

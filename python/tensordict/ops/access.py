@@ -295,14 +295,10 @@ class AccessOps(CollectionProtocol):
         ignore_lock: bool = False,
         non_blocking: bool = False,
     ) -> Self:
-        return self._set_str(
-            key,  # type: ignore[arg-type]
-            value,
-            inplace=inplace,
-            validated=validated,
-            ignore_lock=ignore_lock,
-            non_blocking=non_blocking,
-        )
+        if inplace is not False:
+            inplace = None if inplace is True else bool(inplace)
+        _rust.set_entry(self, key, value, inplace, non_blocking, validated, ignore_lock)
+        return self
 
     def setdefault(
         self, key: NestedKeyLike, default: Any, inplace: bool = False

@@ -8,7 +8,6 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
-from tensordict.checks import is_leaf_nontensor
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -143,10 +142,7 @@ class BatchOps(CollectionProtocol):
             >>> TensorDict({"a": {"b": {"c": torch.zeros(())}}}).depth
             2
         """
-        keys = self.keys(True, True, is_leaf=is_leaf_nontensor)
-        return max(
-            (len(key) - 1 for key in keys if not isinstance(key, str)), default=0
-        )
+        return max(_depth_of(self), 0)
 
     def auto_batch_size_(
         self, batch_dims: int | None = None, keep_compliant_size: bool = False
@@ -399,3 +395,18 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
         if length != other:
             return first[:at]
     return first[: min(len(first), len(second))]
+
+
+def _depth_of(td: Any) -> int:
+    """How many collections deep the deepest leaf lies; -1 where there is none."""
+    depth = -1
+    for value in td._sample_entries().values():
+        below = 0
+        if not isinstance(value, torch.Tensor) and (
+            isinstance(value, CollectionProtocol) and not value._is_non_tensor
+        ):
+            below = _depth_of(value)
+            if below >= 0:
+                below += 1
+        depth = max(depth, below)
+    return depth

@@ -15,7 +15,7 @@ from tensordict.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
 if TYPE_CHECKING:
     from tensordict.protocol import NestedKeyLike
 
-__all__ = ["CopyingOps"]
+__all__ = ["CopyingOps", "replacements"]
 
 SHAPE_TAIL = 1
 """Tells :func:`_rust.map_leaves` to append the leaf's own dims to a shape argument."""

@@ -566,8 +566,7 @@ class SavingOps(CollectionProtocol):
 
         It is not once it was unlocked, nor when it was loaded.
         """
-        # Without a call of ``bool``, which would be most of what this costs.
-        return True if self._is_memmap else False  # noqa: SIM210
+        return self._is_memmap
 
     # State dicts -----------------------------------------------------------------
 

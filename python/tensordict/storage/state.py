@@ -30,15 +30,20 @@ def state_dict(
     out: Any = OrderedDict() if destination is None else destination
     if getattr(out, "_metadata", None) is None:
         out._metadata = OrderedDict()
-    if flatten and len(_rust.containers(td)) > 1:
+    if destination is not None and flatten and len(_rust.containers(td)) > 1:
         _check_names(td)
-    _add(td, out, out._metadata, prefix, keep_vars, flatten)
+    num_leaves = _add(td, out, out._metadata, prefix, keep_vars, flatten)
+    if destination is None and len(out) != num_leaves:
+        # Nobody has seen what was written twice.
+        _check_names(td)
     return out
 
 
 def _add(
     td: Any, out: Any, metadata: Any, prefix: str, keep_vars: bool, flatten: bool
-) -> None:
+) -> int:
+    """Add the tensors of ``td``: how many there were."""
+    num_leaves = 0
     about = {"batch_size": td.batch_size, "device": td.device, **td._state_fields()}
     metadata[prefix[:-1]] = about
     for key, value in td._entries().items():
@@ -48,9 +53,13 @@ def _add(
             is_kept = keep_vars or not isinstance(value, torch.Tensor)
             out[prefix + key] = value if is_kept else value.detach()
         elif flatten:
-            _add(value, out, metadata, f"{prefix}{key}.", keep_vars, flatten)
+            below = f"{prefix}{key}."
+            num_leaves += _add(value, out, metadata, below, keep_vars, flatten)
+            continue
         else:
             out[prefix + key] = state_dict(value, None, "", keep_vars, flatten)
+        num_leaves += 1
+    return num_leaves
 
 
 def _check_names(td: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
+from tensordict.ops.copying import replacements
 from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.inner import OverContainer
 
@@ -69,6 +70,9 @@ class MethodsOfClass(OverContainer):
         inner = _rust.clone_structure(self._tensordict)
         made: Any = _rust.wrap_fields(type(self), inner)
         # The fields that are exchanged are set before `__post_init__` sees them.
+        if inner._is_dense:
+            changes = replacements(args, kwargs)
+            return self._wrap(made.update(changes)._tensordict) if changes else self
         changed = super(MethodsOfClass, made).replace(*args, **kwargs)
         return self if changed is made else self._wrap(changed._tensordict)
 

@@ -6,6 +6,7 @@ use pyo3::types::{PyBool, PyDict, PyTuple};
 use crate::container::{self, Kind, State, kind};
 use crate::ffi::{self, Filling, RecursionGuard};
 use crate::imports::{COMMON, Imports, from_twin, imports};
+use crate::slots;
 use crate::storing::Target;
 use crate::walks::appended;
 
@@ -67,6 +68,19 @@ struct Made<'py> {
     dim_names: Bound<'py, PyAny>,
 }
 
+/// What a value becomes, None for nothing, and whether that must be checked.
+type Item<'py> = (Option<Bound<'py, PyAny>>, bool);
+
+/// How far the entries of a copy were replaced in their places.
+enum Filled<'py> {
+    All,
+    /// The next is that at `at`, for which the function has been called: it gave `item`.
+    UpTo {
+        at: usize,
+        item: Item<'py>,
+    },
+}
+
 impl<'py> Apply<'py> {
     /// What is left of the dense `td`, or None where that is nothing.
     fn walk(
@@ -83,19 +97,38 @@ impl<'py> Apply<'py> {
         let mut made = self.made_of(&state, names)?;
         // Most results take the places of their leaves in a copy.
         let entries = ffi::copy_dict(&state.entries)?;
+        let is_plain = others.is_empty()
+            && names.is(&imports.no_default)
+            && matches!(self.is_leaf, IsLeaf::Tensors)
+            && self.keeps_places()
+            && slots::can_replace(&entries);
+        let (first, mut called) = if is_plain {
+            match self.fill(td, &entries, &made, prefix)? {
+                Filled::All => {
+                    let result = self.result(td, &entries, &made)?;
+                    return self.kept(td, &entries, result);
+                }
+                Filled::UpTo { at, item } => (at, Some(item)),
+            }
+        } else {
+            (0, None)
+        };
         let mut filling = Filling::new(&entries);
         let mut gone = ffi::Values::new();
         let mut fast = None;
         // The result, once there was a value that has to be converted or looked at.
         let mut target: Option<Target<'py>> = None;
-        let pairs = ffi::dict_pairs(&state.entries);
+        let pairs = ffi::dict_pairs(&entries);
         let mut values = ffi::Values::with_capacity(others.len());
-        for (at, (key, value)) in pairs.iter().enumerate() {
+        for (at, (key, value)) in pairs.iter().enumerate().skip(first) {
             values.clear();
             for other in others {
                 values.push(self.other_entry(other, key)?);
             }
-            let (item, must_be_checked) = self.item(&made, key, value, &mut values, prefix)?;
+            let (item, must_be_checked) = match called.take() {
+                Some(called) => called,
+                None => self.item(&made, key, value, &mut values, prefix)?,
+            };
             if let Some(target) = &target {
                 match item {
                     Some(item) if must_be_checked => {
@@ -150,11 +183,69 @@ impl<'py> Apply<'py> {
             Some(target) => target.td,
             None => self.result(td, &entries, &made)?,
         };
+        self.kept(td, &entries, result)
+    }
+
+    /// Puts what becomes of each of `entries`, a copy of those of `td`, in its place, as far
+    /// as it fits there.
+    fn fill(
+        &self,
+        td: &Bound<'py, PyAny>,
+        entries: &Bound<'py, PyDict>,
+        made: &Made<'py>,
+        prefix: &Bound<'py, PyTuple>,
+    ) -> PyResult<Filled<'py>> {
+        let imports = self.imports;
+        let mut none = ffi::Values::new();
+        let mut target = None;
+        let mut from = 0;
+        for at in 0.. {
+            let Some((place, key, value)) = slots::entry_from(entries, from) else {
+                break;
+            };
+            from = place + 1;
+            let (item, must_be_checked) = self.item(made, &key, &value, &mut none, prefix)?;
+            let Some(item) = item else {
+                let item = (None, must_be_checked);
+                return Ok(Filled::UpTo { at, item });
+            };
+            if item.is(&value) && container::is_plain_leaf(imports, &value) {
+                continue;
+            }
+            let fits = !must_be_checked
+                || (item.get_type().is(&imports.tensor) && {
+                    let target = match &target {
+                        Some(target) => target,
+                        None => target.insert(Target::with(
+                            imports,
+                            td,
+                            made.batch_size.clone(),
+                            made.device.clone(),
+                        )?),
+                    };
+                    target.takes(&item)
+                });
+            if !fits {
+                let item = (Some(item), must_be_checked);
+                return Ok(Filled::UpTo { at, item });
+            }
+            slots::put(entries, place, item);
+        }
+        Ok(Filled::All)
+    }
+
+    /// `result`, of the given entries, or None where it is filtered out.
+    fn kept(
+        &self,
+        td: &Bound<'py, PyAny>,
+        entries: &Bound<'py, PyDict>,
+        result: Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let is_kept = !entries.is_empty()
             || match self.filter_empty {
                 Some(filters) => !filters,
                 None => td
-                    .call_method0(imports.names.is_empty.bind(py))?
+                    .call_method0(self.imports.names.is_empty.bind(td.py()))?
                     .is_truthy()?,
             };
         Ok(is_kept.then_some(result))
@@ -168,7 +259,7 @@ impl<'py> Apply<'py> {
         value: &Bound<'py, PyAny>,
         others: &mut ffi::Values<'py>,
         prefix: &Bound<'py, PyTuple>,
-    ) -> PyResult<(Option<Bound<'py, PyAny>>, bool)> {
+    ) -> PyResult<Item<'py>> {
         let imports = self.imports;
         let value_kind = kind(imports, value)?;
         let is_leaf = match &self.is_leaf {
@@ -186,7 +277,11 @@ impl<'py> Apply<'py> {
         if is_leaf {
             return Ok((self.call(key, value, others, prefix)?, !self.is_checked));
         }
-        let below = appended(prefix, key)?;
+        let below = if self.named || value_kind == Kind::Foreign {
+            appended(prefix, key)?
+        } else {
+            prefix.clone()
+        };
         let item = if value_kind == Kind::Dense {
             self.walk(value, others, imports.no_default.bind(key.py()), &below)?
         } else {

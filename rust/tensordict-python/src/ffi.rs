@@ -407,18 +407,18 @@ pub(crate) fn slice_bounds<'py>(slice: &Bound<'py, PySlice>) -> [Bound<'py, PyAn
 }
 
 /// What is called on each leaf: a method by name, or a callable.
-#[derive(Clone, Copy)]
-pub(crate) enum Operation<'a, 'py> {
-    Method(&'a Bound<'py, PyString>),
-    Function(&'a Bound<'py, PyAny>),
+#[derive(Clone)]
+pub(crate) enum Operation<'py> {
+    Method(Bound<'py, PyString>),
+    Function(Bound<'py, PyAny>),
     /// `leaf[argument]`, the operator: cheaper than looking its method up.
     GetItem,
 }
 
 /// A call that is repeated with another first argument each time: one argument array for
 /// all of them, passed to the callee in place.
-pub(crate) struct RepeatedCall<'a, 'py> {
-    operation: Operation<'a, 'py>,
+pub(crate) struct RepeatedCall<'py> {
+    operation: Operation<'py>,
     // [scratch, leaf, arguments...]: the callee may use the scratch slot (PEP 590).
     slots: SmallVec<[*mut ffi::PyObject; 12]>,
     arguments: Bound<'py, PyTuple>,
@@ -427,8 +427,8 @@ pub(crate) struct RepeatedCall<'a, 'py> {
 /// Where the arguments begin among the slots.
 const FIRST: usize = 2;
 
-impl<'a, 'py> RepeatedCall<'a, 'py> {
-    pub(crate) fn new(operation: Operation<'a, 'py>, arguments: &Bound<'py, PyTuple>) -> Self {
+impl<'py> RepeatedCall<'py> {
+    pub(crate) fn new(operation: Operation<'py>, arguments: &Bound<'py, PyTuple>) -> Self {
         let mut slots = SmallVec::with_capacity(arguments.len() + FIRST);
         slots.push(std::ptr::null_mut());
         slots.push(std::ptr::null_mut());
@@ -480,7 +480,7 @@ impl<'a, 'py> RepeatedCall<'a, 'py> {
         // offset flag promises, and the callee restores what it changes.
         unsafe {
             let arguments = self.slots.as_mut_ptr().add(1).cast_const();
-            let result = match self.operation {
+            let result = match &self.operation {
                 Operation::Method(name) => ffi::PyObject_VectorcallMethod(
                     name.as_ptr(),
                     arguments,

@@ -167,7 +167,9 @@ fn foreach_inplace<'py>(
         return Ok(false);
     };
     if !lists[0].is_empty()? {
-        if !has_one_dtype(imports, &lists[0])? || !have_one_shape(&lists) {
+        // A zero is of every dtype.
+        let fits_all = op.is(&imports.foreach_zero);
+        if !fits_all && (!has_one_dtype(imports, &lists[0])? || !have_one_shape(&lists)) {
             let arguments = (op, &lists[0], PyList::new(py, &lists[1..])?);
             from_twin(py, container::COMMON, "check_results", arguments)?;
         }

@@ -70,6 +70,8 @@ names! {
     method_hang = "_hang",
     method_has_names = "_has_names",
     method_set_path = "_set_path",
+    method_update_parts = "_update_parts",
+    method_children = "_children",
     property_batch_size = "batch_size",
     property_device = "device",
     property_names = "names",

@@ -283,7 +283,7 @@ struct ReadAt<'a, 'py> {
     place: &'a Bound<'py, PyAny>,
     size: &'a Bound<'py, PyAny>,
     splice: Splice<'a, 'py>,
-    call: RepeatedCall<'a, 'py>,
+    call: RepeatedCall<'py>,
 }
 
 impl<'py> ReadAt<'_, 'py> {

@@ -79,14 +79,17 @@ fn columns<'py>(
     Ok(Some(columns))
 }
 
+/// The batch sizes of the containers that are joined.
+type Sizes<'py> = SmallVec<[Bound<'py, PyTuple>; 4]>;
+
 struct Joining<'py> {
     imports: &'static Imports,
     how: Join,
     dim: usize,
     // The dim as torch is given it.
     place: Bound<'py, PyAny>,
-    // The batch size that all had last, and what it became.
-    last: Option<(Bound<'py, PyTuple>, Bound<'py, PyAny>)>,
+    // The batch sizes that they had last, and what these became.
+    last: Option<(Sizes<'py>, Bound<'py, PyAny>)>,
 }
 
 impl<'py> Joining<'py> {
@@ -129,7 +132,7 @@ impl<'py> Joining<'py> {
             group.extend(columns.iter().map(|column| column[at].clone()));
             for item in &group {
                 if (kind(imports, item)? == Kind::Leaf) != is_leaf
-                    || container::is_unbatched(imports, item)
+                    || (is_leaf && container::is_unbatched(imports, item))
                 {
                     return Ok(None);
                 }
@@ -160,10 +163,11 @@ impl<'py> Joining<'py> {
         let (py, dim) = (self.place.py(), self.dim);
         let size = &states[0].batch_size;
         // What is nested mostly has the very sizes of what it is in.
-        let are_one = states.iter().all(|state| state.batch_size.is(size));
-        if are_one
-            && let Some((old, new)) = &self.last
-            && old.is(size)
+        if let Some((old, new)) = &self.last
+            && old
+                .iter()
+                .zip(states)
+                .all(|(old, state)| state.batch_size.is(old))
         {
             return Ok(Some(new.clone()));
         }
@@ -196,9 +200,8 @@ impl<'py> Joining<'py> {
             }
         }
         let joined = ffi::new_size(self.imports.size.bind(py), &dims)?;
-        if are_one {
-            self.last = Some((size.clone(), joined.clone()));
-        }
+        let sizes = states.iter().map(|state| state.batch_size.clone());
+        self.last = Some((sizes.collect(), joined.clone()));
         Ok(Some(joined))
     }
 }

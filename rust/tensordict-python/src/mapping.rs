@@ -67,9 +67,11 @@ const SPREADING_METHODS: [&str; 8] = [
 struct LeafCall<'a, 'py> {
     imports: &'static Imports,
     op: &'a Bound<'py, PyAny>,
-    call: RepeatedCall<'a, 'py>,
-    // The same call on plain tensors, with the head of the list spread over the arguments.
-    spread: Option<RepeatedCall<'a, 'py>>,
+    call: RepeatedCall<'py>,
+    // The same call on plain tensors, whose method is looked up once.
+    plain: Option<RepeatedCall<'py>>,
+    // The same again, with the head of the list spread over the arguments.
+    spread: Option<RepeatedCall<'py>>,
     arguments: &'a Bound<'py, PyTuple>,
     tail: Tail,
     k: usize,
@@ -89,29 +91,37 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         k: usize,
     ) -> PyResult<Self> {
         let mut spread = None;
+        let mut plain = None;
         let mut keeps_cpu = false;
         let operation = match op.cast::<PyString>() {
             Ok(name) => {
                 let text = name.to_str()?;
-                let operation = Operation::Method(name);
+                let operation = Operation::Method(name.clone());
+                let method = imports.tensor.bind(op.py()).getattr(name).ok();
+                let of_tensors = method.map(Operation::Function);
+                let of_tensors = of_tensors.unwrap_or_else(|| operation.clone());
                 if arguments.len() == 1 && SPREADING_METHODS.contains(&text) {
-                    spread = spread_call(operation, &arguments.get_item(0)?, tail)?;
+                    spread = spread_call(of_tensors, &arguments.get_item(0)?, tail)?;
+                } else {
+                    plain = Some(RepeatedCall::new(of_tensors, arguments));
                 }
                 if text == "to" && arguments.len() == 1 {
                     keeps_cpu = is_cpu(imports, &arguments.get_item(0)?)?;
                 }
                 if text == "__getitem__" && arguments.len() == 1 && tail == Tail::Nothing {
+                    plain = None;
                     Operation::GetItem
                 } else {
                     operation
                 }
             }
-            Err(_) => Operation::Function(op),
+            Err(_) => Operation::Function(op.clone()),
         };
         Ok(Self {
             imports,
             op,
             call: RepeatedCall::new(operation, arguments),
+            plain,
             spread,
             keeps_cpu,
             arguments,
@@ -127,7 +137,8 @@ impl<'a, 'py> LeafCall<'a, 'py> {
     }
 
     fn call_torch(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        if leaf.get_type().is(&self.imports.tensor) {
+        let is_plain = std::ptr::addr_eq(leaf.get_type_ptr(), self.imports.tensor.as_ptr());
+        if is_plain {
             if self.spread.is_some() {
                 return self.call_spread(leaf);
             }
@@ -137,7 +148,10 @@ impl<'a, 'py> LeafCall<'a, 'py> {
             }
         }
         match self.tail {
-            Tail::Nothing => self.call.call(leaf),
+            Tail::Nothing => match &mut self.plain {
+                Some(plain) if is_plain => plain.call(leaf),
+                _ => self.call.call(leaf),
+            },
             Tail::Shape => {
                 let shape = self.shape_tail(leaf)?;
                 let dims = container::joined_dims(&self.arguments.get_item(0)?, &shape, self.k)?;
@@ -227,11 +241,11 @@ fn is_cpu(imports: &Imports, device: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// The call with the list `head` as several arguments; None where it is no list of plain
 /// numbers.
-fn spread_call<'a, 'py>(
-    operation: Operation<'a, 'py>,
+fn spread_call<'py>(
+    operation: Operation<'py>,
     head: &Bound<'py, PyAny>,
     tail: Tail,
-) -> PyResult<Option<RepeatedCall<'a, 'py>>> {
+) -> PyResult<Option<RepeatedCall<'py>>> {
     let head = if let Ok(head) = head.cast::<PyTuple>() {
         head.clone()
     } else if let Ok(head) = head.cast::<PyList>() {

@@ -126,6 +126,19 @@ struct Branch<'py> {
     staged: Vec<(Bound<'py, PyAny>, Staged<'py>)>,
     // Plain tensors only, which all fit: stored at once.
     merged: Option<Bound<'py, PyDict>>,
+    // Those of the members, where it is a stack.
+    members: Vec<Branch<'py>>,
+}
+
+impl<'py> Branch<'py> {
+    fn new(target: &Bound<'py, PyAny>) -> Self {
+        Self {
+            target: target.clone(),
+            staged: Vec::new(),
+            merged: None,
+            members: Vec::new(),
+        }
+    }
 }
 
 enum Staged<'py> {
@@ -144,6 +157,45 @@ struct Update<'a, 'py> {
 }
 
 impl<'py> Update<'_, 'py> {
+    /// Stages `source` for the members of the stack `td`; None where the twin must take over.
+    fn stage_members(
+        &mut self,
+        td: &Bound<'py, PyAny>,
+        source: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Branch<'py>>> {
+        let (py, imports) = (td.py(), self.imports);
+        let names = &imports.names;
+        let _guard = RecursionGuard::enter(py)?;
+        let is_locked = || td.getattr(names.property_is_locked.bind(py))?.is_truthy();
+        if container::is_non_tensor(imports, td)?
+            || (!self.inplace && !self.ignore_lock && is_locked()?)
+        {
+            return Ok(None);
+        }
+        let parts = td.call_method1(names.method_update_parts.bind(py), (source,))?;
+        let Ok(parts) = parts.cast_into_exact::<PyList>() else {
+            return Ok(None);
+        };
+        let children = td.call_method0(names.method_children.bind(py))?;
+        let children = children.cast_into_exact::<PyList>()?;
+        if parts.len() != children.len() {
+            return Ok(None);
+        }
+        let mut branch = Branch::new(td);
+        for (child, part) in children.iter().zip(parts.iter()) {
+            let staged = match kind(imports, &child)? {
+                Kind::Dense => self.stage(&child, &part)?,
+                Kind::Foreign => self.stage_members(&child, &part)?,
+                Kind::Leaf => None,
+            };
+            match staged {
+                Some(staged) => branch.members.push(staged),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(branch))
+    }
+
     /// Stages `source` for the dense `td`; None where the twin must take over.
     fn stage(
         &mut self,
@@ -174,11 +226,7 @@ impl<'py> Update<'_, 'py> {
         }
         let held = container::entries(imports, td)?;
         let target = Target::new(imports, td, Kind::Dense)?;
-        let mut branch = Branch {
-            target: td.clone(),
-            staged: Vec::new(),
-            merged: None,
-        };
+        let mut branch = Branch::new(td);
         if !self.inplace && !self.clone && is_plain(imports, td) {
             let copy = ffi::copy_dict(&entries)?;
             if has_only_tensors(imports, &held) && target.takes_all(&copy) {
@@ -248,6 +296,9 @@ impl<'py> Update<'_, 'py> {
         let py = branch.target.py();
         let imports = self.imports;
         let td = &branch.target;
+        for member in branch.members {
+            self.commit(member)?;
+        }
         if let Some(merged) = &branch.merged {
             return container::entries(imports, td)?.update(merged.as_mapping());
         }
@@ -319,7 +370,7 @@ fn update<'py>(
     let imports = imports(py)?;
     let [clone, inplace, non_blocking, ignore_lock] =
         [clone, inplace, non_blocking, ignore_lock].map(|flag| or_false(py, flag));
-    if is_leaf.is_none() && container::is_dense(imports, td)? {
+    if is_leaf.is_none() {
         let mut update = Update {
             imports,
             clone: clone.is_truthy()?,
@@ -328,7 +379,12 @@ fn update<'py>(
             non_blocking: &non_blocking,
             copies: Vec::new(),
         };
-        let staged = match update.stage(td, source) {
+        let staged = if container::is_dense(imports, td)? {
+            update.stage(td, source)
+        } else {
+            update.stage_members(td, source)
+        };
+        let staged = match staged {
             Ok(staged) => staged,
             // The twin fails, too, and has the right order of the checks.
             Err(error) if error.is_instance_of::<PyException>(py) => None,

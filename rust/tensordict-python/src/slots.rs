@@ -242,6 +242,25 @@ pub(crate) fn put<'py>(dict: &Bound<'py, PyDict>, place: usize, new: Bound<'py, 
     }
 }
 
+/// The first entry from `place` on, and its place; None behind the last one, or where they
+/// are kept in another way. Python code may run between two calls.
+#[inline]
+pub(crate) fn entry_from<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: usize,
+) -> Option<(usize, Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    let slots = Slots::of(dict)?;
+    (place..slots.count).find_map(|place| {
+        // SAFETY: the place is below the count; key and value are owned at once.
+        unsafe {
+            let entry = slots.at(place);
+            let value = Bound::from_borrowed_ptr_or_opt(dict.py(), (*entry).value)?;
+            let key = Bound::from_borrowed_ptr(dict.py(), (*entry).key);
+            Some((place, key, value))
+        }
+    })
+}
+
 /// Whether values of `dict`, which nobody else knows yet, can be replaced in their places.
 #[inline]
 pub(crate) fn can_replace(dict: &Bound<'_, PyDict>) -> bool {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.interop.index_twins import joined_leaves
@@ -20,6 +21,9 @@ MSG_NESTED_ROWS = (
     "Cannot build a nested tensor from entries that are nested tensors themselves: the "
     "members of this stack are stacks, or hold nested tensors. Pass as_list=True."
 )
+MAX_PADDING = 2**24
+"""Up to here an integer is the same in all common dtypes."""
+
 MSG_PADDING_SIDE = "Expected padding_side to be one of left or right, but got {}."
 
 
@@ -68,6 +72,9 @@ def as_padded(values: list[torch.Tensor], padding: float, side: str) -> torch.Te
     shapes = [value.shape for value in values]
     if all(shape == first.shape for shape in shapes):
         return torch.stack(values)
+    if _differ_in_first_dim(values, padding):
+        # Torch does the commonest case in one call.
+        return pad_sequence(values, True, padding, side)
     if any(len(shape) != len(first.shape) for shape in shapes):
         msg = (
             f"Cannot pad tensors of different numbers of dims, got the shapes {shapes}."
@@ -84,6 +91,23 @@ def as_padded(values: list[torch.Tensor], padding: float, side: str) -> torch.Te
             row = row.narrow(at, start, length)
         row.copy_(value)
     return out
+
+
+def _differ_in_first_dim(values: list[torch.Tensor], padding: float) -> bool:
+    """Whether tensors of one dtype differ in the first of their dims alone."""
+    first = values[0]
+    if not isinstance(padding, (int, float)) or not abs(padding) < MAX_PADDING:
+        return False
+    if not first.dim():
+        return False
+    inner, dtype, device = first.shape[1:], first.dtype, first.device
+    return all(
+        value.dim()
+        and value.shape[1:] == inner
+        and value.dtype is dtype
+        and value.device == device
+        for value in values
+    )
 
 
 def as_nested(values: list[torch.Tensor], layout: torch.layout | None) -> torch.Tensor:

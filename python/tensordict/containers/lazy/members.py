@@ -172,6 +172,15 @@ class MembersOps(CollectionProtocol):
             members = members * count
         return members[0]._stack_lazily(members, dim, self._td_dim_name)
 
+    def unbind(self, dim: int) -> tuple[Any, ...]:
+        """The collections along a batch dim: see :meth:`TensorDictBase.unbind`.
+
+        Along the stack dim they are the members.
+        """
+        if dim == self.stack_dim and self.tensordicts:
+            return self._parts(self.tensordicts)
+        return super().unbind(dim)
+
     def _split_leaves(
         self,
         op: str | Callable[..., Any],
