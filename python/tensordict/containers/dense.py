@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
+from torch import Tensor
 
 from tensordict import _rust
 from tensordict._options import CHECK_INVARIANTS
@@ -176,7 +177,7 @@ class TensorDict(TensorDictBase):
         if (
             validated
             and inplace is False
-            and type(value) is torch.Tensor
+            and type(value) is Tensor
             and (ignore_lock or not self._is_locked)
         ):
             self._tensordict[key] = value
