@@ -11,6 +11,8 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorCollection, TensorDictBase
 from tensordict.ops.access import AccessOps
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["delegate", "forwarded", "inside"]
+
+Size, Device = torch.Size, torch.device
 
 _OWN_TOPICS = frozenset(
     topic
@@ -141,9 +145,12 @@ def _outside(tc: Any, result: Any) -> Any:
     """What a method of the container inside ``tc`` gives, as a method of ``tc``."""
     if result is tc._tensordict:
         return tc
+    # What properties mostly give: the compiler knows these comparisons.
+    kind = type(result)
+    if kind is Size or kind is bool or kind is int or kind is Device or result is None:
+        return result
     if isinstance(result, TensorDictBase) and not result._is_non_tensor:
         return tc._from_tensordict(result)
-    kind = type(result)
     # The other tuples are the named ones of reductions, such as `torch.return_types.max`.
     if kind is list or kind is tuple or kind.__module__ == "torch.return_types":
         return kind(_outside(tc, item) for item in result)
