@@ -109,7 +109,12 @@ def _delegated_method(name: str, function: Any) -> Any:
 
 def _delegated_property(name: str, own: property) -> property:
     def read(self: Any) -> Any:
-        return _outside(self, getattr(self._tensordict, name))
+        value = getattr(self._tensordict, name)
+        # Most are plain. The compiler knows these comparisons.
+        kind = type(value)
+        if value is None or kind is Size or kind is bool or kind is int:
+            return value
+        return _outside(self, value)
 
     def write(self: Any, value: Any) -> None:
         setattr(self._tensordict, name, inside(value))
@@ -145,9 +150,8 @@ def _outside(tc: Any, result: Any) -> Any:
     """What a method of the container inside ``tc`` gives, as a method of ``tc``."""
     if result is tc._tensordict:
         return tc
-    # What properties mostly give: the compiler knows these comparisons.
     kind = type(result)
-    if kind is Size or kind is bool or kind is int or kind is Device or result is None:
+    if result is None or kind is Size or kind is bool or kind is int or kind is Device:
         return result
     if isinstance(result, TensorDictBase) and not result._is_non_tensor:
         return tc._from_tensordict(result)
