@@ -100,6 +100,8 @@ def _delegated_method(name: str, function: Any) -> Any:
     @functools.wraps(function)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         inner = self._tensordict
+        if not args and not kwargs:
+            return _outside(self, getattr(inner, name)())
         if kwargs:
             kwargs = {key: inside(value) for key, value in kwargs.items()}
         return _outside(self, getattr(inner, name)(*map(inside, args), **kwargs))
