@@ -15,7 +15,7 @@ use crate::container::{self, Kind, kind};
 use crate::ffi;
 use crate::imports::{Imports, from_twin, imports};
 use crate::storing::batch_size_of;
-use crate::tensors::{Tensor, shape_of};
+use crate::tensors::{self, Tensor};
 use crate::walks::{leaves, rebuild_with};
 
 /// Whether all leaves have one dtype, so that all or none can hold the results.
@@ -47,9 +47,10 @@ fn have_one_shape(lists: &[Bound<'_, PyAny>]) -> bool {
         return true;
     };
     lists.all(|parts| {
-        leaves.iter().zip(parts).all(|(leaf, part)| {
-            shape_of(&leaf).is_some_and(|shape| shape_of(&part).is_some_and(|own| own == shape))
-        })
+        leaves
+            .iter()
+            .zip(parts)
+            .all(|(leaf, part)| tensors::have_one_shape(&leaf, &part))
     })
 }
 
