@@ -115,7 +115,7 @@ class JoiningOps(CollectionProtocol):
         """Write the stack of ``list_item`` along ``dim`` into the leaves of this."""
         for key, value in list(self._entries().items()):
             group = [item._get_entry(key, NO_DEFAULT) for item in list_item]
-            _write_group(value, group, dim, torch.stack)
+            _write_group(value, group, dim, _rust.stack, torch.stack)
         return self
 
     # Entries of one collection ---------------------------------------------------
