@@ -397,6 +397,13 @@ class CollectionProtocol:
             return None
         return self._member_operands((condition, other))
 
+    def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
+        """All of ``tds`` joined, where this decides what an ordinary first one gives.
+
+        None where it does not.
+        """
+        return None
+
     def _update_parts(self, source: Any) -> list[Any] | None:
         """Of a stack, what of the source of an update goes to each of its children."""
         return None

@@ -190,4 +190,38 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "join_stacks",
+        """
+        A; B; torch.cat([a, b])
+        A; B; torch.cat([b, a])
+        A; B; torch.stack([a, b])
+        A; B; torch.stack([b, a], -1)
+        A; b = lazy_stack([TensorDict(a=T([])), TensorDict(a=T([]), x=T([]))]); torch.cat([a, b])
+        A; B; torch.cat([a, b, a]).batch_size
+        a = TensorDict(n=TensorDict(a=T([2]), batch_size=[2]), batch_size=[2]); B; torch.cat([a, TensorDict(n=b, batch_size=[2])])
+        B; b.expand(3, 2)['a'].stride(), b.squeeze(0) is b, b[:1].squeeze(0) is b[0]
+        B; v = b.expand(3, 2); v[0] = 7; v
+        B; b.new_zeros(3, empty_lazy=True)
+        B; b.new_ones(3, 4, empty_lazy=True).batch_size, b.new_ones(3, 4).batch_size
+        B; TensorDict(x=b, batch_size=[2]).auto_batch_size_()
+        B; c = lazy_stack([TensorDict(a=T([])), TensorDict(a=T([]), x=T([]))]); b.contiguous().update_(c)
+        B; c = lazy_stack([TensorDict(a=T([])), TensorDict(a=T([]), x=T([]))]); torch.where(torch.tensor([True, False]), c, c + 1, out=c.clone())
+        lazy_stack([TensorDict(b=T([4, 5])), TensorDict()]).densify()['b'].unbind()[1].shape
+        lazy_stack([TensorDict(b=T([2, 4, 5]), batch_size=[2]), TensorDict(batch_size=[2])]).densify()['b'].unbind()[1].shape
+        lazy_stack([TensorDict(b=T([2, 3]), batch_size=[2, 3]), TensorDict(batch_size=[2, 3])]).densify()['b'].unbind()[1].shape
+        s = LazyStackedTensorDict(stack_dim=0, batch_size=[3], names=['x']); s.batch_size, s.names
+        s = LazyStackedTensorDict(stack_dim=0, batch_size=[3]); s[None].batch_size, s[:, 0].batch_size, s[:, :2].batch_size
+        LazyStackedTensorDict(stack_dim=-3, batch_size=[3])
+        LazyStackedTensorDict(stack_dim=3, batch_size=[3])
+        LazyStackedTensorDict(stack_dim=0, batch_size=[3], names=['x', 'y'])
+        LazyStackedTensorDict.from_list([]).batch_size
+        """.replace(  # noqa: E501
+            "A;", "a = TensorDict(a=T([2]), batch_size=[2]);"
+        ).replace(
+            "B;", "b = lazy_stack([TensorDict(a=T([])), TensorDict(a=T([], start=1))]);"
+        ),  # noqa: E501
+        on="none",
+        message=False,
+    ),
 ]

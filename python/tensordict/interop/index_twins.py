@@ -689,8 +689,9 @@ def cat(tds: Any, dim: int) -> Any:
     length = 0
     is_mixed = False
     for td in tds:
-        if not td._is_dense and td._is_non_tensor:
-            return td._cat_with_entries(tds, dim)
+        whole = None if td._is_dense else td._cat_with_entries(tds, dim)
+        if whole is not None:
+            return whole
         own, entries, _ = _joinable(td)
         if own != batch_size:
             _check_cat(batch_size, own, dim, len(all_entries))

@@ -222,6 +222,10 @@ class CombiningOps(CollectionProtocol):
                 if not (ragged and isinstance(value, torch.Tensor)):
                     value = _rust.validate(self, key, value)
                 pieces = self._value_parts(value)
+            if len(pieces) != len(parts):
+                raise RuntimeError(
+                    MSG_PARTS.format(len(pieces), self.stack_dim, len(parts))
+                )
             for part, piece in zip(parts, pieces, strict=True):
                 part[key] = piece
         return parts
@@ -420,6 +424,10 @@ class CombiningOps(CollectionProtocol):
         result._td_dim_name = name
         return result
 
+    def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
+        # A stack: what only some members have is kept.
+        return self._cat_all(tds, dim)
+
     # Leaf by leaf ----------------------------------------------------------------------
 
     def data_ptr(self, *, storage: bool = False) -> Any:
@@ -482,8 +490,8 @@ class CombiningOps(CollectionProtocol):
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
         """Keep the elements where ``mask`` is true, stacked."""
         mask.ndimension()
-        entries = {key: value[mask] for key, value in self._entries().items()}
         size = _rust.index_shape(self.batch_size, mask)
+        entries = {key: value[mask] for key, value in self._entries().items()}
         result = _rust.new(self._plain_type, entries, size, self._device, None)
         return self._replace_content(result) if inplace else result
 
