@@ -63,3 +63,13 @@ def test_stack_tensors_replaces_its_inputs() -> None:
     assert td.stack_tensors("a", "b", out_key="a", dim=1) is td
     assert list(td.keys()) == ["c", "a"]
     assert td["a"].shape == (3, 2)
+
+
+def test_a_stack_is_written_onto_the_leaves_that_are_there():
+    target = TensorDict({"a": torch.zeros(2, 3), "n": {"b": torch.zeros(2, 3)}}, [2, 3])
+    leaf = target["n", "b"]
+    ones = TensorDict({"a": torch.ones(3), "n": {"b": torch.ones(3)}}, [3])
+    assert target._stack_onto_([ones, ones * 2], 0) is target
+    assert target["n", "b"] is leaf
+    assert leaf[:, 0].tolist() == [1.0, 2.0]
+    assert target["a"][:, 0].tolist() == [1.0, 2.0]

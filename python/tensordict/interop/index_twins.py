@@ -267,7 +267,8 @@ def _special_at(
 
     ``size`` is the batch size of the result of the walk's root, which has ``k`` dims.
     """
-    if not isinstance(value, CollectionProtocol):
+    is_collection = isinstance(value, CollectionProtocol)
+    if not is_collection:
         if isinstance(value, UnbatchedTensor):
             return value._with_batch_size(parent)
         if value.is_nested:
