@@ -384,12 +384,83 @@ CASES = [
         on="none",
     ),
     *cases("set", "td.set(('n', 'z'), T([2, 3]))", on="tc_nested"),
+    *cases("set", "td.set(('n', 'z'), T([2, 3]))", on="tc tc_named", message=False),
     *cases(
-        "set",
-        "td.set(('n', 'z'), T([2, 3]))",
-        on="tc tc_named",
-        reason="a key below a field that is not set makes a collection, as elsewhere",
-        ours="td.n['z'].shape == (2, 3)",
+        "tensorclass keys",
+        """
+        td.get(('a', 'z'))
+        td.get(('n', 'z'))
+        td.get(('n', 'z'), 3)
+        td.get(('a', 'z'), default=3)
+        td.get('zz', 5)
+        td.get('b', 5)
+        td.get(('a',))
+        td.set_non_tensor('zz', 'x'); list(td.keys())
+        td.setdefault('zz', T([2, 3])).shape
+        td.setdefault(('zz', 'y'), T([2, 3])).shape
+        td.create_nested('zz'); list(td.keys())
+        td.create_nested(('zz', 'y')); list(td.keys(True))
+        td.rename_key_('a', 'zz'); list(td.keys())
+        td.rename_key_('a', ('zz', 'y')); list(td.keys(True))
+        td.update(TensorDict(zz=T([2, 3]), batch_size=td.batch_size)); list(td.keys())
+        [key for key, _ in td.non_tensor_items()]
+        torch.squeeze(td) is td, torch.squeeze(td)._tensordict is td._tensordict
+        torch.permute(td, tuple(range(td.ndim))) is td
+        td.squeeze() is td
+        td.attrs().device
+    """,
+        on=FORMS,
+    ),
+    *cases(
+        "tensorclass keys",
+        """
+        td.set((), 1)
+        td.set(1, 1)
+        td.set(None, 1)
+        td.set(('a', 'z'), T([2, 3]))
+        td.set(('zz', 'z'), T([2, 3]))
+        td.set('zz', T([2, 3]), inplace=True)
+        td.set('a', td.a + 1, inplace=True); td.a
+        td.set('a', 'x', inplace=True)
+        td.set('a', [1, 2], inplace=True)
+        td.set('b', T([2, 3]), inplace=True); td.b
+        td.set('a', None); td.a
+        td.setdefault('zz', T([2, 3])); td[0]
+        td.setdefault('zz', T([2, 3])); td.clone()
+        td.setdefault('zz', T([2, 3])); td + 1
+        td.setdefault('zz', T([2, 3])); td.view(-1)
+        td.setdefault('zz', T([2, 3])); td.replace(a=td.a)
+        td.setdefault('zz', T([2, 3])); td.to_tensordict()
+        td.setdefault('zz', T([2, 3])); td.select('a')
+        del td.zz
+    """,
+        on=FORMS,
+        message=False,
+    ),
+    *cases(
+        "tensorclass from outside",
+        """
+        o = TensorDict(n=Data(T([2]))); o['n', 'zz'] = 5; list(o.keys(True))
+        o = TensorDict(n=Data(T([2]))); o.set(('n', 'zz', 'y'), T([2])); list(o.keys(True))
+        o = TensorDict(p=Point(T([2]))); o['p', 'k'] = 5; o['p'].k
+        o = TensorDict(p=Point(T([2]))); o['p', 's'] = np.ones(2); o['p'].s
+        o = TensorDict(n=Data(T([2]))); o['n', 'a'] = None; o['n'].a
+        lazy_stack([Data(T([2]), n=Data(T([2]))), Data(T([2]))]).n
+        s = lazy_stack([Data(T([2]), n=Data(T([2]))), Data(T([2]))]); s.n = None; s.n, s[0].n
+        Data.from_tensordict({'a': 1})
+        s = lazy_stack([Data(None), Data(None)]); s.load_state_dict(s.state_dict()); s.batch_size
+    """,
+        on="none",
+    ),
+    *cases(
+        "tensorclass from outside",
+        """
+        Data.from_tensordict(TensorDict(a=1), {'zz': 'x'})
+        tensorclass(type('Odd', (), {'__annotations__': {'a': int, 'b': int}, 'a': 1}))
+        tensorclass(type('Odd', (), {'__annotations__': {'keys': int}}))
+    """,
+        on="none",
+        message=False,
     ),
     *cases("update", "td.update({'zz': T([2, 3])})", on=FORMS, message=False),
     *cases(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import torch
 
 from tensordict import _options, _rust
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -113,9 +114,7 @@ class JoiningOps(CollectionProtocol):
 
     def _stack_onto_(self, list_item: list[Any], dim: int) -> Self:
         """Write the stack of ``list_item`` along ``dim`` into the leaves of this."""
-        for key, value in list(self._entries().items()):
-            group = [item._get_entry(key, NO_DEFAULT) for item in list_item]
-            _write_group(value, group, dim, _rust.stack, torch.stack)
+        _write_group(self, list_item, dim, _rust.stack, torch.stack)
         return self
 
     # Entries of one collection ---------------------------------------------------
@@ -452,7 +451,7 @@ def _write_join(
     for key, value in list(tds[0]._entries().items()):
         group = [value, *(td._get_entry(key, NO_DEFAULT) for td in tds[1:])]
         target = out._get_entry(key, NO_DEFAULT)
-        if _is_unbatched(value) or _is_unbatched(target):
+        if isinstance(value, UnbatchedTensor) or isinstance(target, UnbatchedTensor):
             out._set_entry(key, _joined_alone(tds, key, dim, build))
         elif target is NO_DEFAULT:
             fresh = build(group, dim) if _is_nested(value) else join(group, dim)
@@ -471,12 +470,6 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, CollectionProtocol)
 
 
-def _is_unbatched(value: Any) -> bool:
-    from tensordict._unbatched import UnbatchedTensor
-
-    return isinstance(value, UnbatchedTensor)
-
-
 def _joined_alone(tds: Sequence[Any], key: str, dim: int, build: Any) -> Any:
     """An entry of the joined collections that has none of their dims.
 
@@ -492,7 +485,7 @@ def _write_group(
         join(group, dim, out=target)
         return
     for key, value in list(target._entries().items()):
-        if _is_unbatched(value):
+        if isinstance(value, UnbatchedTensor):
             target._set_entry(key, _joined_alone(group, key, dim, build))
         else:
             items = [item._get_entry(key, NO_DEFAULT) for item in group]

@@ -120,6 +120,8 @@ class FieldAccess(TensorCollection):
             self._set_attribute(name, None)
         elif hasattr(self, name):
             object.__delattr__(self, name)
+        elif self._tensordict.is_locked:
+            raise RuntimeError(MSG_LOCKED)
         else:
             raise _NoSuchFieldError(name)
 
@@ -316,13 +318,13 @@ class FieldAccess(TensorCollection):
             RuntimeError: this is locked, also with ``inplace``: :meth:`set_` writes.
             ValueError: the key is no nested key.
         """
-        inner = self._tensordict
-        if inner.is_locked:
-            raise RuntimeError(MSG_LOCKED)
         path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
         if not path:
             raise _BadKeyError(MSG_KEY.format(key, type(key)))
+        inner = self._tensordict
         name, rest = path[0], path[1:]
+        if not rest and inner.is_locked:
+            raise RuntimeError(MSG_LOCKED)
         self._check_field(name)
         if rest:
             held = _rust.get_field(name, self)
