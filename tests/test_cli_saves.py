@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tensordict
 from tensordict import TensorDict, cli, load
 from tensordict.cli import common
 
@@ -306,3 +307,47 @@ def test_a_class_that_is_not_here(saved, capsys):
 )
 def test_readable_sizes(num_bytes, text):
     assert common.readable(num_bytes) == text
+
+
+@pytest.mark.parametrize("layout", ["archive", "safetensors"])
+def test_verify_names_a_file_that_was_cut_off(layout, saved, capsys):
+    path = in_layout(saved, layout)
+    os.truncate(path, path.stat().st_size // 2)
+    capsys.readouterr()
+    status, found = call(capsys, "verify", path, "--json")
+    assert (status, found["layout"]) == (1, layout)
+    (line,) = found["damaged"]
+    assert "the end of the file is missing" in line
+
+
+def test_metadata_that_is_no_json_is_damage_that_names_the_file(saved, capsys):
+    (saved / "meta.json").write_text('{"a": ')
+    status, text = call(capsys, "verify", saved)
+    assert status == 1
+    assert "meta.json, is no JSON" in text
+
+
+def test_an_error_is_json_where_json_is_asked_for(tmp_path, capsys):
+    status, found = call(capsys, "inspect", tmp_path, "--json")
+    assert status == 2
+    assert found["error"] == f"{tmp_path} is no save: it has no meta.json."
+
+
+def test_a_save_without_sums_is_not_said_to_be_compared(capsys):
+    path = next(RELEASE.glob("memmap_0_15_3/*/meta.json")).parent
+    status, text = call(capsys, "verify", path, "--deep")
+    assert status == 0
+    assert "no sums to compare" in text
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_inspect_shows_batch_sizes(layout, saved, capsys):
+    path = in_layout(saved, layout)
+    capsys.readouterr()
+    assert "./ TensorDict [3]" in call(capsys, "inspect", path)[1]
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"tensordict {tensordict.__version__}\n"

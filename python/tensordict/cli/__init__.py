@@ -16,6 +16,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Final
 
+import tensordict
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -46,6 +48,8 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     others cannot be imported.
     """
     result = argparse.ArgumentParser(prog="tensordict")
+    version = f"%(prog)s {tensordict.__version__}"
+    result.add_argument("--version", action="version", version=version)
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module_name, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
@@ -66,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: the arguments are wrong, or help was asked for.
     """
     argv = sys.argv[1:] if argv is None else argv
-    # The program has no options of its own but --help, so a command comes first.
+    # The options of the program itself end it, so otherwise a command comes first.
     arguments = parser(argv[0] if argv else None).parse_args(argv)
     status: int = arguments.run(arguments)
     return status

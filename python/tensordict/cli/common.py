@@ -20,7 +20,10 @@ FAILED = 2
 def reporting_errors(
     run: Callable[[argparse.Namespace], int],
 ) -> Callable[[argparse.Namespace], int]:
-    """Let a command print what went wrong as a line, and give the status for it."""
+    """Let a command print what went wrong as a line, and give the status for it.
+
+    With ``--json`` the output is an object with the text as ``error``.
+    """
 
     @functools.wraps(run)
     def reported(arguments: argparse.Namespace) -> int:
@@ -29,6 +32,8 @@ def reporting_errors(
         except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             text = error.args[0] if isinstance(error, KeyError) else error
             sys.stderr.write(f"tensordict {arguments.command}: {text}\n")
+            if getattr(arguments, "json", False):
+                print_json({"error": str(text)})
             return FAILED
 
     return reported

@@ -77,11 +77,11 @@ def _show(
         print(f"DAMAGED   {line}")
     for line in modified:
         print(f"MODIFIED  {line}")
-    counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
-    how = (
-        f"every byte: {counted or 'nothing to compare'}"
-        if outcomes
-        else "sizes and metadata"
-    )
+    how = "sizes and metadata"
+    if outcomes.keys() == {"unchecked"}:
+        how += "; the save has no sums to compare its bytes with"
+    elif outcomes:
+        counted = [f"{count} {outcome}" for outcome, count in outcomes.items()]
+        how = f"every byte: {', '.join(counted)}"
     verdict = "damaged" if problems else "modified since the save" if modified else "ok"
     print(f"{found.path}: {found.layout}, {verdict} ({how})")

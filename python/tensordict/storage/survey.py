@@ -31,6 +31,9 @@ ITEM_BYTES = {
 }
 
 
+_LONGEST_HEADER = 100_000_000  # the limit of the safetensors format
+
+
 class Entry(NamedTuple):
     """An entry of a save."""
 
@@ -70,7 +73,7 @@ class Survey(NamedTuple):
 
 def shown(key: tuple[str, ...]) -> str:
     """A key as messages show it."""
-    return repr(key[0] if len(key) == 1 else key)
+    return repr(key[0] if len(key) == 1 else key) if key else "of the root"
 
 
 def survey(path: str | Path) -> Survey:
@@ -100,12 +103,28 @@ def survey(path: str | Path) -> Survey:
     if not os.path.exists(path):
         raise FileNotFoundError(2, "No such file or directory", path)
     if not zipfile.is_zipfile(path):
-        raise ValueError(
-            f"{path} is a file but no save: neither an archive, nor a safetensors or "
-            "consolidated file."
-        )
+        layout = _cut_off(path)
+        if layout is None:
+            raise ValueError(
+                f"{path} is a file but no save: neither an archive, nor a safetensors or "
+                "consolidated file. One that was cut off is not recognised either."
+            )
+        problem = "the end of the file is missing: it was cut off"
+        return Survey(path, layout, [Entry((), "collection", problem=problem)])
     with zipfile.ZipFile(path) as archive:
         return Survey(path, "archive", list(_level(_Members(archive), "", ())))
+
+
+def _cut_off(path: str) -> str | None:
+    """The layout that a file has by its beginning alone; None where that does not tell."""
+    with open(path, "rb") as file:
+        start = file.read(9)
+    if start.startswith(b"PK\x03\x04"):
+        return "archive"
+    # The length of a header of JSON, and its first byte.
+    if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= _LONGEST_HEADER:
+        return "safetensors"
+    return None
 
 
 # Trees, as directories and as archives ------------------------------------------------
@@ -137,6 +156,7 @@ class _Members:
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self.archive = archive
+        self.root = archive.filename
         self.sizes = {info.filename: info.file_size for info in archive.infolist()}
 
     def text(self, name: str) -> str:
@@ -163,10 +183,17 @@ def _level(
 
     try:
         fields = json.loads(files.text(inside("meta.json")))
-    except (OSError, ValueError) as error:
-        if not key:
-            raise
-        yield Entry(key, "collection", problem=f"its metadata: {error}")
+    except OSError as error:
+        if key:
+            yield Entry(key, "collection", problem=f"its metadata: {error}")
+            return
+        if isinstance(error, FileNotFoundError):
+            msg = f"{files.root} is no save: it has no meta.json."
+            raise FileNotFoundError(msg) from error
+        raise
+    except ValueError as error:
+        problem = f"its metadata, {inside('meta.json')}, is no JSON: {error}"
+        yield Entry(key, "collection", problem=problem)
         return
     if not isinstance(fields, dict):
         yield Entry(key, "collection", problem="its metadata is no JSON object")
@@ -262,15 +289,19 @@ def _short(value: Any) -> str:
 
 
 def _safetensors(path: str) -> Iterator[Entry]:
-    notes, values = _described(path)
-    yield Entry((), "collection", note=notes.get((), "safetensors of others"))
+    notes, sizes, values = _described(path)
+
+    def collection(key: tuple[str, ...], note: str) -> Entry:
+        return Entry(key, "collection", shape=sizes.get(key), note=notes.get(key, note))
+
+    yield collection((), "safetensors of others")
     seen: set[tuple[str, ...]] = {()}
     for name, dtype, shape, num_bytes in safetensors.tensors_of(path):
         key = tuple(name.split("."))
         for depth in range(1, len(key)):
             if key[:depth] not in seen:
                 seen.add(key[:depth])
-                yield Entry(key[:depth], "collection", note=notes.get(key[:depth], ""))
+                yield collection(key[:depth], "")
         yield Entry(key, "tensor", dtype, shape, num_bytes)
     for key, value in values.items():
         yield Entry(key, "value", note=_short(value))
@@ -278,13 +309,16 @@ def _safetensors(path: str) -> Iterator[Entry]:
 
 def _described(
     path: str,
-) -> tuple[dict[tuple[str, ...], str], dict[tuple[str, ...], Any]]:
-    """The classes of the collections, and the values, of a safetensors file of ours."""
+) -> tuple[
+    dict[tuple[str, ...], str], dict[tuple[str, ...], Any], dict[tuple[str, ...], Any]
+]:
+    """Of a safetensors file of ours: classes and sizes of collections, and values."""
     text = safetensors.description_of(path)
     notes: dict[tuple[str, ...], str] = {}
+    sizes: dict[tuple[str, ...], Any] = {}
     values: dict[tuple[str, ...], Any] = {}
     if text is None:
-        return notes, values
+        return notes, sizes, values
 
     def visit(level: Any, key: tuple[str, ...]) -> None:
         if not isinstance(level, dict):
@@ -292,6 +326,7 @@ def _described(
         cls = level.get("class") or (level.get("subclass") or ["", "TensorDict"])[1]
         name = str(cls).removesuffix("'>").rpartition(".")[2]
         notes[key] = "LazyStackedTensorDict" if "stack_dim" in level else name
+        sizes[key] = level.get("batch_size")
         for entry_key, entry in level.get("keys", {}).items():
             if "td" in entry:
                 visit(entry["td"], (*key, entry_key))
@@ -299,7 +334,7 @@ def _described(
                 values[(*key, entry_key)] = entry["non_tensor"]
 
     visit(json.loads(text).get("root"), ())
-    return notes, values
+    return notes, sizes, values
 
 
 def _consolidated(path: str) -> Iterator[Entry]:
