@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensordict import TensorDict, _rust
+from tensordict import TensorDict, TensorDictBase, _rust
 
 STATE = ["_tensordict", "_batch_size", "_device", "_td_dim_names"]
 
@@ -175,3 +175,8 @@ def test_natively_called_functions_leave_what_is_not_plain_to_their_code():
         plain["e"] = torch.zeros(4)
     with pytest.raises(RuntimeError, match="NestedKey"):
         _ = 1 in plain
+
+
+def test_a_method_replaced_on_the_base_class_is_that_of_containers(monkeypatch):
+    monkeypatch.setattr(TensorDictBase, "neg", lambda self: "replaced")
+    assert TensorDict(a=1).neg() == "replaced"

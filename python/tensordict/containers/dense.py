@@ -9,9 +9,10 @@ from torch import Tensor
 
 from tensordict import _rust
 from tensordict._options import CHECK_INVARIANTS
-from tensordict.collection import TensorDictBase, gather
+from tensordict.collection import TensorDictBase
 from tensordict.common import as_size
 from tensordict.ops.keys import listed_items, listed_keys, listed_values
+from tensordict.ops.torch_dispatch import TorchDispatchOps
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class TensorDict(TensorDictBase):
     """
 
     _is_dense: ClassVar[bool] = True
+
+    # Torch asks for this by a string that is new each time, which the cache of attributes
+    # does not know: here it is found in the first class of some forty.
+    __torch_function__: Any = TorchDispatchOps.__dict__["__torch_function__"]
 
     # Compiled code sets it on each container that it makes, and guards all the classes
     # in front of the one that has it.
@@ -224,8 +229,5 @@ def _check_invariants(td: TensorDict) -> None:
         raise AssertionError(msg)
 
 
-# Torch asks for `__torch_function__` by a string that is new each time, which the cache of
-# attributes does not know: with the others it is found in the first class of some forty.
-gather(TensorDict)
 TensorDict.__module__ = "tensordict._td"
 CollectionProtocol._plain_type = TensorDict
