@@ -57,6 +57,14 @@ class _NoSuchFieldError(KeyError, AttributeError):
     """What is deleted is neither a field nor an attribute."""
 
 
+def _refuse_key(index: Any, hint: str) -> None:
+    """Refuse a key in the place of an index: fields are attributes."""
+    if isinstance(index, str) or (
+        isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
+    ):
+        raise ValueError(MSG_INDEX.format(index, hint.format(index)))
+
+
 class FieldAccess(TensorCollection):
     """What a class knows of its fields, and what is done with one of them."""
 
@@ -236,11 +244,7 @@ class FieldAccess(TensorCollection):
         Raises:
             ValueError: the index is a key: fields are attributes.
         """
-        if isinstance(index, str) or (
-            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
-        ):
-            hint = MSG_READ.format(index)
-            raise ValueError(MSG_INDEX.format(index, hint))
+        _refuse_key(index, MSG_READ)
         return self._index(index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -249,11 +253,7 @@ class FieldAccess(TensorCollection):
         Raises:
             ValueError: the index is a key: fields are attributes.
         """
-        if isinstance(index, str) or (
-            isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
-        ):
-            hint = MSG_WRITE.format(index)
-            raise ValueError(MSG_INDEX.format(index, hint))
+        _refuse_key(index, MSG_WRITE)
         self._tensordict[index] = self._assignable(value)
 
     def _assignable(self, value: Any) -> Any:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["delegate", "forwarded", "inside"]
 
-Size, Device = torch.Size, torch.device
-
 _OWN_TOPICS = frozenset(
     topic
     for base in (
@@ -114,7 +112,7 @@ def _delegated_property(name: str, own: property) -> property:
         value = getattr(self._tensordict, name)
         # Most are plain. The compiler knows these comparisons.
         kind = type(value)
-        if value is None or kind is Size or kind is bool or kind is int:
+        if value is None or kind is torch.Size or kind is bool or kind is int:
             return value
         return _outside(self, value)
 
@@ -153,7 +151,13 @@ def _outside(tc: Any, result: Any) -> Any:
     if result is tc._tensordict:
         return tc
     kind = type(result)
-    if result is None or kind is Size or kind is bool or kind is int or kind is Device:
+    if (
+        result is None
+        or kind is torch.Size
+        or kind is bool
+        or kind is int
+        or kind is torch.device
+    ):
         return result
     if isinstance(result, TensorDictBase) and not result._is_non_tensor:
         return tc._from_tensordict(result)
