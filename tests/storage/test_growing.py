@@ -15,7 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
+from tensordict import (
+    LazyStackedTensorDict,
+    MemoryMappedTensor,
+    TensorDict,
+    tensorclass,
+)
 
 
 @tensorclass
@@ -221,3 +226,15 @@ def test_nested_entries_of_two_are_all_there(tmp_path):
     other.make_memmap(("q", "y"), (3,))
     assert sorted(other["q"].keys()) == ["y", "z"]
     assert sorted(td.memmap_refresh_()["q"].keys()) == ["y", "z"]
+
+
+def test_a_mapped_leaf_without_elements_stays_one_that_knows_its_file(tmp_path):
+    td = TensorDict(a=torch.zeros(0, 2), n={"b": torch.ones(0)}, batch_size=[0])
+    saved = td.memmap(tmp_path / "save")
+    for reload in (
+        saved.memmap_refresh_,
+        lambda: saved.load_memmap_(tmp_path / "save"),
+    ):
+        reload()
+        assert isinstance(saved["a"], MemoryMappedTensor)
+        assert isinstance(saved["n", "b"], MemoryMappedTensor)

@@ -518,6 +518,18 @@ def _is_strided_nested(value: torch.Tensor) -> bool:
     return value.is_nested and value.layout is torch.strided
 
 
+def _is_loaded_already(present: Any, value: Any) -> bool:
+    """Whether a leaf has no bytes to load; it says where it is saved none the less."""
+    return (
+        isinstance(present, MemoryMappedTensor)
+        and not present.numel()
+        and isinstance(value, torch.Tensor)
+        and value.dtype == present.dtype
+        and not value.is_nested
+        and value.shape == present.shape
+    )
+
+
 def take_loaded_dense(out: Any, loaded: Any) -> Any:
     """Give a dense container the entries that were loaded for it, nested ones kept."""
     if loaded._is_non_tensor:
@@ -525,10 +537,12 @@ def take_loaded_dense(out: Any, loaded: Any) -> Any:
     entries: dict[str, Any] = {}
     for key, value in loaded.items():
         present = out._get_entry(key, None)
-        is_pair = isinstance(present, CollectionProtocol) and isinstance(
-            value, CollectionProtocol
-        )
-        entries[key] = present._take_loaded(value) if is_pair else value
+        if isinstance(present, CollectionProtocol):
+            if isinstance(value, CollectionProtocol):
+                value = present._take_loaded(value)
+        elif _is_loaded_already(present, value):
+            value = present
+        entries[key] = value
     out._tensordict.clear()
     out._tensordict.update(entries)
     names = loaded._td_dim_names
