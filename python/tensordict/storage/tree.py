@@ -537,9 +537,11 @@ def take_loaded_dense(out: Any, loaded: Any) -> Any:
     entries: dict[str, Any] = {}
     for key, value in loaded.items():
         present = out._get_entry(key, None)
-        if isinstance(present, CollectionProtocol):
-            if isinstance(value, CollectionProtocol):
-                value = present._take_loaded(value)
+        is_pair = isinstance(present, CollectionProtocol) and isinstance(
+            value, CollectionProtocol
+        )
+        if is_pair:
+            value = present._take_loaded(value)
         elif _is_loaded_already(present, value):
             value = present
         entries[key] = value
