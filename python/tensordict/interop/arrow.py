@@ -198,6 +198,11 @@ def _as_one_array(pa: Any, column: Any) -> Any:
     return joined.chunk(0) if isinstance(joined, pa.ChunkedArray) else joined
 
 
+def _validity(array: Any) -> torch.Tensor:
+    """``[N]``: False where a value is null."""
+    return torch.from_numpy(array.is_valid().to_numpy(zero_copy_only=False))
+
+
 def _nested(fields: dict[str, Any], rows: int) -> Any:
     return _rust.new(TensorDict, fields, torch.Size([rows]), None, None)
 
@@ -230,8 +235,7 @@ class _Reader:
             )
         if array.null_count:
             self._refuse(path, array)
-            valid = array.is_valid().to_numpy(zero_copy_only=False)
-            self.masks[path] = torch.from_numpy(valid)
+            self.masks[path] = _validity(array)
         if self._is_number(array.type):
             return self._numbers(path, array)
         if self._is_block(array.type):
@@ -291,8 +295,7 @@ class _Reader:
         # What is in the place of a null list is not specified, nor whether it is null.
         rows = _Reader(self.pa, True, False)._block(path, inner)
         rows = rows.reshape(len(array), size, *rows.shape[1:])
-        valid = torch.from_numpy(array.is_valid().to_numpy(zero_copy_only=False))
-        rows[~valid] = float("nan") if rows.is_floating_point() else 0
+        rows[~_validity(array)] = float("nan") if rows.is_floating_point() else 0
         return rows
 
     def _jagged(self, path: tuple[str, ...], array: Any) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _options, _rust
 from tensordict._unbatched import is_unbatched
+from tensordict.common import MSG_BATCH_MISMATCH
 from tensordict.ops.rearranging import RearrangingOps
 from tensordict.ops.splitting import SplittingOps
 from tensordict.protocol import CollectionProtocol
@@ -39,10 +40,6 @@ MSG_UNFLATTEN = (
 MSG_SHAPE_ARGUMENTS = (
     "Either the kwarg `size`, a single shape argument or a sequence of integers can be "
     "passed. Got args={} and kwargs={}."
-)
-MSG_BATCH_MISMATCH = (
-    "batch dimension mismatch, got self.batch_size={} and value.shape={} for key {!r}. "
-    "The leading dimensions of a value must match the batch size."
 )
 
 NO_TAIL, SHAPE_TAIL = 0, 1

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
+from tensordict.common import MSG_BATCH_MISMATCH
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry
 from tensordict.storage.mapped import MemoryMappedTensor
@@ -216,11 +217,7 @@ def _said(known: Any) -> str:
 def _check_batch(td: Any, key: str, shape: torch.Size) -> None:
     batch_size = td.batch_size
     if shape[: len(batch_size)] != batch_size:
-        raise RuntimeError(
-            f"batch dimension mismatch, got self.batch_size={batch_size} and "
-            f"value.shape={shape} for key {key!r}. The leading dimensions of a value "
-            "must match the batch size."
-        )
+        raise RuntimeError(MSG_BATCH_MISMATCH.format(batch_size, shape, key))
 
 
 def _add_child(td: Any, key: str, robust_key: bool | None) -> Any:
