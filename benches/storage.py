@@ -186,15 +186,21 @@ def run_limit(job: dict[str, Any]) -> Times:
         job = {**job, "size": job["leaves"] * job["size"] // job["shards"]}
     is_save = job["kind"] == "save"
     work = write_plain if is_save else map_plain
-    content = memoryview(bytearray(os.urandom(1 << 10)) * (job["size"] // 1024 + 1))
-    content = content[: job["size"]]
+    # As many bytes as a save reads: two threads that write the same memory find in the
+    # cache what the other has read.
+    num_bytes = len(names) * job["size"] if is_save else job["size"]
+    content = memoryview(os.urandom(MIB) * (num_bytes // MIB + 1))
+    step = job["size"] if is_save else 0
+    files = [
+        (name, content[number * step :][: job["size"]])
+        for number, name in enumerate(names)
+    ]
     kept: list[Any] = []
     start, used = time.perf_counter(), time.process_time()
     if is_save:
         path.mkdir()
     halves = [
-        threading.Thread(target=work, args=(names[part::2], content, kept))
-        for part in range(2)
+        threading.Thread(target=work, args=(files[part::2], kept)) for part in range(2)
     ]
     for half in halves:
         half.start()
@@ -257,16 +263,16 @@ TARGETS: dict[int, list[bytearray]] = {}
 """Memory that is read into, touched before it is timed."""
 
 
-def write_plain(names: list[str], content: memoryview, _kept: list[Any]) -> None:
-    for name in names:
+def write_plain(files: list[tuple[str, memoryview]], _kept: list[Any]) -> None:
+    for name, content in files:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         for offset in range(0, len(content), 8 * MIB):
             os.pwrite(descriptor, content[offset : offset + 8 * MIB], offset)
         os.close(descriptor)
 
 
-def map_plain(names: list[str], content: memoryview, kept: list[Any]) -> None:
-    for name in names:
+def map_plain(files: list[tuple[str, memoryview]], kept: list[Any]) -> None:
+    for name, content in files:
         descriptor = os.open(name, os.O_RDWR)
         kept.append(mmap.mmap(descriptor, len(content)))
         os.close(descriptor)

@@ -27,6 +27,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
+use crc_fast::{Digest, checksum};
 use indexmap::IndexMap;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
@@ -142,7 +144,7 @@ impl FileWriter<'_> {
         bounce: &mut Vec<u8>,
     ) -> StorageResult<Written> {
         let mut summer = Summer::default();
-        let mut crc32 = 0;
+        let mut crc32 = Crc32::default();
         let failed =
             |source: io::Error| StorageError::io_of(segment.key.clone(), self.path, source);
         let take = |block: &[u8]| {
@@ -150,7 +152,7 @@ impl FileWriter<'_> {
                 summer.update(block);
             }
             if self.takes_crc32 {
-                crc32 = next_crc32(crc32, block);
+                crc32.update(block);
             }
         };
         let source = &segment.source;
@@ -164,7 +166,10 @@ impl FileWriter<'_> {
             &failed,
         )?;
         let sum = self.finish(summer, segment.source.len());
-        Ok(Written { sum, crc32 })
+        Ok(Written {
+            sum,
+            crc32: crc32.finish(),
+        })
     }
 
     fn finish(&self, summer: Summer, length: u64) -> Sum {
@@ -205,23 +210,32 @@ pub(crate) fn pour(
     })
 }
 
-/// Continues a CRC-32 with more bytes.
-#[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
-pub(crate) fn next_crc32(so_far: u32, bytes: &[u8]) -> u32 {
-    use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
-    let sum = crc_fast::checksum(Crc32IsoHdlc, bytes);
-    if so_far == 0 {
-        // That of nothing; and others that are zero combine so, too.
-        return sum as u32;
+/// Takes the CRC-32 of zip files as bytes come.
+pub(crate) struct Crc32(Digest);
+
+impl Default for Crc32 {
+    fn default() -> Self {
+        Self(Digest::new(Crc32IsoHdlc))
     }
-    combine_crc32(so_far, sum as u32, bytes.len() as u64)
 }
 
-/// The CRC-32 of bytes and of those that follow, from theirs.
+impl Crc32 {
+    /// Takes the next bytes.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The sum of all bytes that came.
+    #[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+    pub(crate) fn finish(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
+/// The CRC-32 of zip files.
 #[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
-pub(crate) fn combine_crc32(left: u32, right: u32, right_bytes: u64) -> u32 {
-    use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
-    crc_fast::checksum_combine(Crc32IsoHdlc, left.into(), right.into(), right_bytes) as u32
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
+    checksum(Crc32IsoHdlc, bytes) as u32
 }
 
 /// Small segments, with the gaps between them, to be written in one call.
@@ -260,11 +274,7 @@ impl Slab {
         if writer.job.has_sums {
             summer.update(bytes);
         }
-        let crc32 = if writer.takes_crc32 {
-            next_crc32(0, bytes)
-        } else {
-            0
-        };
+        let crc32 = if writer.takes_crc32 { crc32(bytes) } else { 0 };
         let sum = writer.finish(summer, bytes.len() as u64);
         Written { sum, crc32 }
     }

@@ -310,6 +310,9 @@ impl<'f> Layout<'f> {
     }
 }
 
+/// Data of fewer bytes begins at a line of the cache, and not at a page.
+const PAGE_LIMIT: u64 = 64 << 10;
+
 /// The bytes before the data.
 fn header(file: &NewFile, order: &[usize], sums: Option<&Sums>) -> Vec<u8> {
     let mut text = String::from("{");
@@ -351,7 +354,10 @@ fn header(file: &NewFile, order: &[usize], sums: Option<&Sums>) -> Vec<u8> {
     }
     text.push('}');
     let mut bytes = text.into_bytes();
-    bytes.resize(bytes.len().next_multiple_of(8), b' ');
+    // The format lets spaces end the text; so the data begins where a page or, in a small file, a
+    // line of the cache does, which is faster to write and to map.
+    let step = if start < PAGE_LIMIT { 64 } else { 4096 };
+    bytes.resize((8 + bytes.len()).next_multiple_of(step) - 8, b' ');
     let mut header = (bytes.len() as u64).to_le_bytes().to_vec();
     header.append(&mut bytes);
     header

@@ -230,7 +230,8 @@ impl Archive {
             .decompress(BufReader::with_capacity(1 << 18, range), entry.length)
             .map_err(broken)?;
         let mut buffer = vec![0; 1 << 18];
-        let (mut length, mut crc32) = (0_u64, 0);
+        let mut length = 0_u64;
+        let mut crc32 = file::Crc32::default();
         loop {
             let read = match reader.read(&mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -243,13 +244,13 @@ impl Archive {
             if read == 0 {
                 break;
             }
-            crc32 = file::next_crc32(crc32, &buffer[..read]);
+            crc32.update(&buffer[..read]);
             take(&buffer[..read]);
         }
         if length != entry.length {
             return Err(self.damaged(name, "it is shorter than the directory says"));
         }
-        Ok(crc32)
+        Ok(crc32.finish())
     }
 
     /// The sums that the archive has; none for one of the published release.

@@ -1,6 +1,6 @@
 //! The headers and records of archives, byte by byte.
 
-use super::super::file::{combine_crc32, next_crc32};
+use super::super::file::crc32;
 use super::super::sums::Sum;
 use super::{
     CENTRAL_SIGNATURE, END_SIGNATURE, END64_BYTES, END64_LOCATOR_SIGNATURE, END64_SIGNATURE,
@@ -35,18 +35,25 @@ impl Record {
 /// The CRC-32 of zeros, without going through them.
 pub(super) fn crc32_of_zeros(length: u64) -> u32 {
     // Of 1, 2, 4 ... zeros; those that the bits of the length name are put together.
-    let (mut piece, mut piece_bytes) = (next_crc32(0, &[0]), 1);
-    let mut crc32 = 0;
+    let (mut piece, mut piece_bytes) = (crc32(&[0]), 1);
+    let mut whole = 0;
     let mut left = length;
     while left > 0 {
         if left & 1 == 1 {
-            crc32 = combine_crc32(crc32, piece, piece_bytes);
+            whole = combine(whole, piece, piece_bytes);
         }
-        piece = combine_crc32(piece, piece, piece_bytes);
+        piece = combine(piece, piece, piece_bytes);
         piece_bytes *= 2;
         left >>= 1;
     }
-    crc32
+    whole
+}
+
+/// The CRC-32 of bytes and of those that follow, from theirs.
+#[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+fn combine(left: u32, right: u32, right_bytes: u64) -> u32 {
+    use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
+    crc_fast::checksum_combine(Crc32IsoHdlc, left.into(), right.into(), right_bytes) as u32
 }
 
 /// The bytes of the block that aligns an entry, its id and length included.

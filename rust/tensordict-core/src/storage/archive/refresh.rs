@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::OFlags;
 
-use super::super::file::next_crc32;
+use super::super::file::crc32;
 use super::super::job::Job;
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Sums};
 use super::super::{StorageError, StorageResult, thread_count, threads};
@@ -82,7 +82,7 @@ pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
             job.disk
                 .write_all_at(file, &text, offset)
                 .map_err(refused)?;
-            set_crc32(SUMS_FILE, next_crc32(0, &text))?;
+            set_crc32(SUMS_FILE, crc32(&text))?;
         }
     }
     job.disk.set_modified(file, job.stamp_ns).map_err(refused)?;

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::OFlags;
 
-use super::super::file::{FileWriter, PIECE_BYTES, Segment, next_crc32, save_file};
+use super::super::file::{Crc32, FileWriter, PIECE_BYTES, Segment, crc32, save_file};
 use super::super::io::Disk;
 use super::super::job::Job;
 use super::super::map::Mapping;
@@ -321,7 +321,7 @@ impl Out<'_, '_> {
             });
             let Ok(()) = taken;
             let bytes = &self.slab[start + header_bytes..];
-            record.crc32 = next_crc32(0, bytes);
+            record.crc32 = crc32(bytes);
             if self.job.has_sums {
                 record.sum = Sum::of(bytes);
             }
@@ -363,19 +363,19 @@ impl Out<'_, '_> {
             ..
         } = *self.job;
         let mut summer = Summer::default();
-        let mut crc32 = 0;
+        let mut crc32 = Crc32::default();
         let mut place = place;
         let writer = &*self.writer;
         for_each_piece(disk, path, length, &mut self.bounce, |piece| {
             if has_sums {
                 summer.update(piece);
             }
-            crc32 = next_crc32(crc32, piece);
+            crc32.update(piece);
             writer.write_at(place, piece)?;
             place += piece.len() as u64;
             progress.advance(piece.len() as u64)
         })?;
-        Ok((crc32, summer.finish()))
+        Ok((crc32.finish(), summer.finish()))
     }
 
     /// Adds the sums of all entries so far, as an entry.
@@ -436,13 +436,13 @@ struct Packed {
 
 fn compress(disk: Disk<'_>, entry: &NewEntry, method: Method) -> StorageResult<Packed> {
     let mut summer = Summer::default();
-    let mut crc32 = 0;
+    let mut crc32 = Crc32::default();
     let refused = |source| StorageError::io_of(entry.key.clone(), Path::new(&entry.name), source);
     let mut buffer = Vec::new();
     let bytes = method.compress(refused, |out| {
         let mut take = |piece: &[u8]| {
             summer.update(piece);
-            crc32 = next_crc32(crc32, piece);
+            crc32.update(piece);
             out.write_all(piece).map_err(refused)
         };
         match &entry.content {
@@ -458,7 +458,7 @@ fn compress(disk: Disk<'_>, entry: &NewEntry, method: Method) -> StorageResult<P
     })?;
     Ok(Packed {
         bytes,
-        crc32,
+        crc32: crc32.finish(),
         sum: summer.finish(),
     })
 }
