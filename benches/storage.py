@@ -8,6 +8,8 @@ and the published release in a process of its own, at its best number of threads
 a timing a scratch file of the same size is written and removed, so that none pays for
 what another left dirty; every save goes to a fresh directory, which is removed after
 all timings of its workload (ext4 is slow to make files where many were just removed).
+Each side loads what it saved itself, the limit what we saved: how bytes lie in the page
+cache depends on how they were written.
 Everything is warm: in the page cache, not durable. Prints the least and the median
 time of each side, the least CPU time (which others on the machine disturb less), and
 the ratios of the least ones.
@@ -29,6 +31,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 MIB = 1 << 20
 
@@ -125,14 +129,19 @@ def time_workload(
     suffix = ".tdz" if job["archive"] else ""
     times = {side: [] for side in sides}
     try:
-        saved = folder / f"saved{suffix}"
-        if job["kind"] != "save":
-            sides["ours"]({**job, "kind": "save", "path": str(saved)})
+        # What is loaded was saved by the side that loads it; the limit loads ours. How the
+        # bytes lie in the page cache depends on how they were written.
+        saved = dict.fromkeys(sides, folder / f"ours{suffix}")
+        for side in ("ours", *[side for side in sides if side.startswith("peer")]):
+            if side != "ours":
+                saved[side] = folder / f"peer{suffix}"
+            if job["kind"] != "save" and not saved[side].exists():
+                sides[side]({**job, "kind": "save", "path": str(saved[side])})
         for round_number in range(arguments.rounds):
             for number, (side, run) in enumerate(sides.items()):
                 path = folder / f"{round_number}-{number}{suffix}"
                 if job["kind"] != "save":
-                    path = saved
+                    path = saved[side]
                 else:
                     write_scratch(folder / "scratch", leaves * size)
                 times[side].append(run({**job, "path": str(path)}))
@@ -238,15 +247,17 @@ def run_limit_of_one(job: dict[str, Any]) -> Times:
         del views
         return times
     targets = TARGETS.setdefault(
-        num_bytes, [bytearray(job["size"]) for _ in range(job["leaves"])]
+        num_bytes,
+        # Filled now, and aligned as the memory of tensors is.
+        [np.ones(job["size"] + 64, np.uint8) for _ in range(job["leaves"])],
     )
     names = [path / f"k{i}.memmap" for i in range(job["leaves"])]
 
     def read(part: int) -> None:
         for name, target in zip(names[part::2], targets[part::2], strict=True):
             descriptor = os.open(name, os.O_RDONLY)
-            view = memoryview(target)
-            for offset in range(0, len(target), 8 * MIB):
+            view = memoryview(target)[-target.ctypes.data % 64 :][: job["size"]]
+            for offset in range(0, len(view), 8 * MIB):
                 os.preadv(descriptor, [view[offset : offset + 8 * MIB]], offset)
             os.close(descriptor)
 
@@ -259,7 +270,7 @@ def run_limit_of_one(job: dict[str, Any]) -> Times:
     return time.perf_counter() - start, time.process_time() - used
 
 
-TARGETS: dict[int, list[bytearray]] = {}
+TARGETS: dict[int, list[np.ndarray]] = {}
 """Memory that is read into, touched before it is timed."""
 
 
