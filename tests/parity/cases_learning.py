@@ -126,6 +126,9 @@ m.out_keys, m.out_keys_source
 m=M(lambda x:(x,x+1,x+2),["a"],["b","c",("n","d")]).select_out_keys(("n","d"),"b")
 m(TensorDict(a=1)), m.out_keys
 
+m=M(lambda x:(x,x+1,x+2),["a"],["b",("n","c"),("n","m","d")]).select_out_keys("b")
+m(TensorDict(a=1)).keys(True), m(TensorDict(a=1,n={"e":2})).keys(True), m(TensorDict(a=1,n={})).keys(True)
+
 m=M(lambda x:(x,x+1,x+2),["a"],["b","c",("n","d")]); m.select_out_keys("b"); m.reset_out_keys()
 m(TensorDict(a=1)), m.out_keys
 

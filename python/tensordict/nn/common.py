@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Self
 
@@ -83,7 +83,25 @@ def _dropped(td: Any, module: Any, out_keys: list[NestedKey]) -> Any:
         for key in module.out_keys_source
         if key not in kept and _rust.contains(td, key)
     ]
-    return td.exclude(*gone, inplace=True) if gone else td
+    return without(td, gone) if gone else td
+
+
+def without(td: Any, keys: list[NestedKey], kept: Collection[Any] = ()) -> Any:
+    """``td`` without entries, and without the nested collections that held only them.
+
+    Collections that are ``kept`` stay.
+    """
+    td.exclude(*keys, inplace=True)
+    for key in keys:
+        path = key
+        while not isinstance(path, str):
+            path = path[0] if len(path) == 2 else path[:-1]
+            if path in kept:
+                break
+            held = td.get(path, None)
+            if isinstance(held, CollectionProtocol) and held.is_empty():
+                td.exclude(path, inplace=True)
+    return td
 
 
 def is_tdmodule_compatible(module: Any) -> bool:

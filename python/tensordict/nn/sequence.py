@@ -16,10 +16,10 @@ from tensordict.nn.common import (
     TensorDictModuleBase,
     WrapModule,
     is_tdmodule_compatible,
+    without,
 )
 from tensordict.nn.dispatching import SINK, dispatch, is_contained
 from tensordict.nn.settings import SKIP, has_results
-from tensordict.protocol import CollectionProtocol
 
 __all__ = ["TensorDictSequential"]
 
@@ -257,7 +257,7 @@ class TensorDictSequential(TensorDictModule):
                     for key in self._complete_out_keys
                     if key not in keys and key not in kept and key != SINK
                 ]
-                return _without(result, gone, kept) if gone else result
+                return without(result, gone, kept) if gone else result
             if inplace is True:
                 out = source
             elif inplace == "empty":
@@ -327,21 +327,6 @@ class TensorDictSequential(TensorDictModule):
             self._out_keys_apparent = [
                 key for key in selected if key in self._complete_out_keys
             ]
-
-
-def _without(td: Any, keys: list[NestedKey], kept: set[Any]) -> Any:
-    """``td`` without entries, and without the nested collections that held only them."""
-    td.exclude(*keys, inplace=True)
-    for key in keys:
-        path = key
-        while not isinstance(path, str):
-            path = path[0] if len(path) == 2 else path[:-1]
-            if path in kept:
-                break
-            held = td.get(path, None)
-            if isinstance(held, CollectionProtocol) and held.is_empty():
-                td.exclude(path, inplace=True)
-    return td
 
 
 def _listed(keys: Iterable[NestedKey] | None, default: list[NestedKey]) -> list[Any]:
