@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict import TensorDict, assert_close
+from tensordict import TensorDict, TensorDictParams, assert_close
 
 
 @pytest.fixture
@@ -90,10 +90,25 @@ def test_dims_that_do_not_exist_are_refused(td):
         torch.vmap(lambda one: one, out_dims=3)(td)
 
 
-def test_vmap_maps_over_the_leaves_of_a_collection_without_batch_dims():
-    td = TensorDict(a=torch.arange(3.0), n={"b": torch.ones(3, 2)})
+class Own(TensorDict):
+    """A subclass, which is no node of a pytree."""
+
+
+@pytest.mark.parametrize("kind", [TensorDict, Own, TensorDictParams])
+def test_vmap_maps_over_the_leaves_of_a_collection_without_batch_dims(kind):
+    td = kind(TensorDict(a=torch.arange(3.0), n={"b": torch.ones(3, 2)}))
     result = torch.vmap(lambda td: td["a"] * td["n", "b"].sum())(td)
     assert result.tolist() == [0, 2, 4]
+    result = torch.vmap(lambda td, scale: (td * scale)["n"], (0, None))(td, 2)
+    assert result["b"].tolist() == [[2, 2]] * 3
+
+
+@pytest.mark.parametrize("kind", [TensorDict, Own, TensorDictParams])
+@pytest.mark.parametrize(("other", "message"), [((4,), "same size"), ((), "in_dim")])
+def test_leaves_that_do_not_fit_together_are_refused(kind, other, message):
+    td = kind(TensorDict(a=torch.arange(3.0), b=torch.ones(other)))
+    with pytest.raises(ValueError, match=message):
+        torch.vmap(lambda td: td["a"])(td)
 
 
 # Forward mode imports decompositions that torch still compiles with its old compiler.

@@ -57,8 +57,23 @@ def _is_collection(value: Any) -> bool:
 
 
 def _stand_in(value: Any) -> Any:
-    """A tensor without memory that has the batch dims of a collection."""
-    return torch.empty(()).expand(value.batch_size) if _is_collection(value) else value
+    """A tensor without memory that has the dims of a collection which are mapped over."""
+    return (
+        torch.empty(()).expand(_mapped_size(value)) if _is_collection(value) else value
+    )
+
+
+def _mapped_size(td: Any) -> Any:
+    """The batch size, or the shape of the first leaf of a collection without batch dims.
+
+    Such a one is an argument of its own where it is no node of a pytree (parameters,
+    subclasses); the dims of its leaves are mapped then, as those of a node's are.
+    """
+    return td.batch_size or next((leaf.shape for leaf in _leaves(td)), ())
+
+
+def _leaves(td: Any) -> Any:
+    return td.values(include_nested=True, leaves_only=True)
 
 
 def _has_batch_dims(value: Any) -> bool:
@@ -76,7 +91,28 @@ def _process_batched_inputs(
         return original(in_dims, args, func)
     stand_ins = _pytree.tree_unflatten(list(map(_stand_in, flat)), spec)
     batch_size, flat_in_dims, _, spec = original(in_dims, stand_ins, func)
+    for dim, value in zip(flat_in_dims, flat, strict=True):
+        if dim is not None and _is_collection(value) and not value.batch_size:
+            _check_leaves(value, dim, batch_size, functorch._get_name(func))
     return batch_size, flat_in_dims, flat, spec
+
+
+def _check_leaves(td: Any, dim: int, batch_size: int, name: str) -> None:
+    """Raise where a leaf has not the size that is mapped over."""
+    for leaf in _leaves(td):
+        if dim >= leaf.ndim:
+            msg = (
+                f"vmap({name}, ...)(<inputs>): Got in_dim={dim} for some input, but that "
+                f"input is a Tensor of dimensionality {leaf.ndim}"
+            )
+            raise ValueError(msg)
+        if leaf.shape[dim] != batch_size:
+            msg = (
+                "vmap: Expected all tensors to have the same size in the mapped "
+                f"dimension, got sizes {[batch_size, leaf.shape[dim]]} for the mapped "
+                "dimension"
+            )
+            raise ValueError(msg)
 
 
 def _create_batched_inputs(
