@@ -349,6 +349,14 @@ class CollectionProtocol:
         """A container of this structure with the leaves that ``values`` yields."""
         raise NotImplementedError
 
+    def _drop_empty(self) -> None:
+        """Take the nested containers that hold nothing out of a result just made."""
+        for key, value in list(self._entries().items()):
+            if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+                value._drop_empty()
+                if value.is_empty():
+                    self._del_entry(key)
+
     def _rebuild_plain(self, values: Any) -> Any:
         """As :meth:`_rebuild`, for a result that keeps neither class nor names."""
         return self._rebuild(values, False)

@@ -241,7 +241,7 @@ def test_rebuilding(td, lock, ask, less):
     if less:
         values = values[1:]
     for names in (True, None):
-        both("rebuild", td, values, names, ask)
+        both("rebuild", td, values, names, ask, less)
     both("rebuild_as", td, values, None, None, ask)
     both("rebuild_as", td, values, trees.TensorDict, torch.Size([]), ask)
 
@@ -270,7 +270,7 @@ def test_functions_of_lists(data, lock):
     operands = tuple(data.draw(st.lists(other, max_size=2)))
     if lock:
         twins.lock_tree(td)
-    both("foreach", td, added, operands)
+    both("foreach", td, added, operands, data.draw(st.booleans()))
     both_on_copies("foreach_inplace", td, add_into, operands)
     both("compare", td, torch.eq, data.draw(other), trees.TensorDict)
 

@@ -26,11 +26,14 @@ def _in_line(td: Any, operand: Any, is_complete: bool = False) -> Any:
     return align(td, operand, is_complete)
 
 
-def foreach(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> Any:
+def foreach(
+    td: Any, op: Any, operands: tuple[Any, ...] = (), drop_empty: bool = False
+) -> Any:
     """A container of the leaves that ``op(leaves, *operands)`` gives.
 
-    It keeps names and, where there are leaves, the lock. None where ``op`` was not
-    called because of an operand.
+    It keeps names and, where there are leaves, the lock; with ``drop_empty`` it is then
+    without the containers that hold nothing. None where ``op`` was not called because of
+    an operand.
     """
     lists = []
     for operand in operands:
@@ -41,7 +44,7 @@ def foreach(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> Any:
     values = leaves(td)
     if values:
         values = op(values, *lists)
-    return rebuild(td, values, True, bool(values))
+    return rebuild(td, values, True, bool(values), drop_empty and bool(values))
 
 
 def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:

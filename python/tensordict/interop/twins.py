@@ -310,13 +310,22 @@ def truth(td: Any, op: str) -> bool:
     return not wanted
 
 
-def rebuild(td: Any, values: Any, names: Any = True, lock: bool = False) -> Any:
+def rebuild(
+    td: Any,
+    values: Any,
+    names: Any = True,
+    lock: bool = False,
+    drop_empty: bool = False,
+) -> Any:
     """A container of the structure of ``td`` with the leaves that ``values`` yields.
 
     ``values`` is a list in the order of :func:`leaves`. ``names`` True keeps the names,
-    None drops them. With ``lock`` the result of a locked container is locked.
+    None drops them. With ``lock`` the result of a locked container is locked, with
+    ``drop_empty`` it is without the nested containers that hold nothing.
     """
     result = _rebuild(td, iter(values), names)
+    if drop_empty:
+        result._drop_empty()
     if lock and td._is_locked:
         lock_tree(result)
     return result

@@ -95,20 +95,22 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
     """Fill ``method(self, other, default=None)`` with ``op(leaves, operand)``.
 
     ``op`` takes a list of leaves and either a list of as many operands, or one operand
-    for all. Names and lock are kept. The stub says whether ``default`` is keyword-only.
+    for all. Names and lock are kept; nested containers that hold nothing are not, but
+    where the operand is a tensor with dims. The stub says whether ``default`` is
+    keyword-only.
     """
 
     def fill(stub: F) -> F:
         def method(self: Any, other: Any, default: Any = None) -> Any:
-            result = _rust.foreach(self, op, (other,))
+            result = _rust.foreach(self, op, (other,), True)
             return _with(op, self, other, default) if result is None else result
 
         def by_keyword(self: Any, other: Any, *, default: Any = None) -> Any:
-            result = _rust.foreach(self, op, (other,))
+            result = _rust.foreach(self, op, (other,), True)
             return _with(op, self, other, default) if result is None else result
 
         def plain(self: Any, other: Any) -> Any:
-            result = _rust.foreach(self, op, (other,))
+            result = _rust.foreach(self, op, (other,), True)
             return _with(op, self, other, None) if result is None else result
 
         if "default" in (stub.__kwdefaults__ or {}):
@@ -126,7 +128,7 @@ def _with(op: ForEach, td: Any, other: Any, default: Any) -> Any:
         return with_tensor(op, td, other)
     values = _rust.leaves(td)
     values = op(values, _one_for_all(other, values)) if values else values
-    return _rust.rebuild(td, values, True, bool(values))
+    return _rust.rebuild(td, values, True, bool(values), bool(values))
 
 
 def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
@@ -137,7 +139,7 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
             self: Any, other: Any, *, alpha: Any = None, default: Any = None
         ) -> Any:
             each = op if alpha is None else _scaled(op, torch._foreach_add, sign, alpha)
-            result = _rust.foreach(self, each, (other,))
+            result = _rust.foreach(self, each, (other,), True)
             return _with(each, self, other, default) if result is None else result
 
         return _filled(method, stub)
@@ -424,7 +426,7 @@ def with_collection(op: ForEach, td: Any, other: Any, default: Any) -> Any:
             return _with_default(op, td, other, default)
         operands = matched_leaves(td, other, strict=True) if values else values
     values = op(values, operands) if values else values
-    return _rust.rebuild(td, values, True, bool(values))
+    return _rust.rebuild(td, values, True, bool(values), bool(values))
 
 
 def matched_leaves(td: Any, other: Any, *, strict: bool) -> Leaves:
@@ -483,7 +485,7 @@ def _with_default(op: ForEach, td: Any, other: Any, default: Any) -> Any:
     mine = dict(_rust.walk(td, 2, True, True))
     theirs = dict(_rust.walk(other, 2, True, True))
     if isinstance(default, str):
-        if default != "intersection":
+        if default != "intersection" and mine.keys() != theirs.keys():
             raise TypeError(MSG_BAD_DEFAULT.format(default))
         common = [key for key in mine if key in theirs]
         others = [key for key, _ in td.non_tensor_items(include_nested=True)]
@@ -491,7 +493,7 @@ def _with_default(op: ForEach, td: Any, other: Any, default: Any) -> Any:
         values = [mine[key] for key in common]
         if values:
             values = op(values, [theirs[key] for key in common])
-        result = _rust.rebuild(kept, values, True, False)
+        result = _rust.rebuild(kept, values, True, False, bool(values))
     else:
         if not isinstance(default, torch.Tensor):
             default = torch.as_tensor(default)
@@ -503,7 +505,7 @@ def _with_default(op: ForEach, td: Any, other: Any, default: Any) -> Any:
         operands = [theirs.get(key, default) for key in [*mine, *added]]
         if values:
             values = op(values, operands)
-        result = _rust.rebuild(td, values[: len(mine)], True, False)
+        result = _rust.rebuild(td, values[: len(mine)], True, False, bool(mine))
         for key, value in zip(added, values[len(mine) :], strict=True):
             _rust.set_entry(result, key, value)
     if td.is_locked:

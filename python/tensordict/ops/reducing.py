@@ -304,13 +304,15 @@ def _one_dim(td: Any, dim: Any, name: str) -> int:
 
     Raises:
         TypeError: it names several, or nothing.
+        IndexError: it is an empty sequence.
     """
     if dim is None or dim is NO_DEFAULT:
         msg = f'{name}() missing 1 required positional arguments: "dim"'
         raise TypeError(msg)
     if isinstance(dim, (tuple, list)):
         if len(dim) != 1:
-            raise TypeError(MSG_ONE_DIM.format(name, dim))
+            error = TypeError if dim else IndexError
+            raise error(MSG_ONE_DIM.format(name, dim))
         dim = dim[0]
     return _batch_dims(dim, len(td.batch_size))[0]
 
@@ -346,8 +348,9 @@ def extremum(
         return found if return_indices else found[0]
     if is_feature(dim):
         raise RuntimeError(MSG_FEATURE.format(name))
+    has_nested = False
     if return_indices:
-        td = _without_values(td)
+        td, has_nested = _without_values(td)
     one = dim if type(dim) is int else _one_dim(td, dim, name)
     if keepdim:
         one = _one_dim(td, one, name)
@@ -358,6 +361,9 @@ def extremum(
         found = _rust.extrema(td, name, one)
     if not return_indices:
         return found[0]
+    if has_nested:
+        for part in found:
+            part._drop_empty()
     return _RETURN_TYPES[name](found)
 
 
@@ -377,11 +383,15 @@ def cumulative(
         return found if return_indices else found[0]
     one = _one_dim(td, dim, name)
     size = td.batch_size
+    has_nested = False
     if return_indices:
-        td = _without_values(td)
+        td, has_nested = _without_values(td)
     found = _rust.split_leaves(td, name, (one,), [size, size])
     if not return_indices:
         return found[0]
+    if has_nested:
+        for part in found:
+            part._drop_empty()
     return getattr(torch.return_types, name)(found)
 
 
@@ -414,9 +424,13 @@ def _plain(td: Any) -> Any:
     )
 
 
-def _without_values(td: Any) -> Any:
-    """The collection without its non-tensor entries, which nothing can reduce."""
-    for container in _rust.containers(td):
+def _without_values(td: Any) -> tuple[Any, bool]:
+    """The collection without its non-tensor entries, which nothing can reduce.
+
+    And whether there are nested containers, which may hold nothing.
+    """
+    containers = _rust.containers(td)
+    for container in containers:
         if container._is_non_tensor:
-            return td.filter_non_tensor_data()
-    return td
+            return td.filter_non_tensor_data(), True
+    return td, len(containers) > 1

@@ -126,6 +126,9 @@ class OverContainer(Making):
         leaves = self._taken(values)
         return self._wrap(_rust.rebuild(self._tensordict, leaves, True, lock))
 
+    def _drop_empty(self) -> None:
+        self._tensordict._drop_empty()
+
     def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Self:
         leaves = self._taken(values)
         return self._wrap(_rust.rebuild_as(self._tensordict, leaves, cls, size))

@@ -130,13 +130,18 @@ fn called<'py>(
 }
 
 /// A container of the leaves that `op(leaves, *operands)` gives, with names and, where
-/// there are leaves, with the lock.
+/// there are leaves, with the lock; with `drop_empty` then without the containers that
+/// hold nothing.
 #[pyfunction]
-#[pyo3(signature = (td, op, operands = None), text_signature = "(td, op, operands=())")]
+#[pyo3(
+    signature = (td, op, operands = None, drop_empty = false),
+    text_signature = "(td, op, operands=(), drop_empty=False)"
+)]
 fn foreach<'py>(
     td: &Bound<'py, PyAny>,
     op: &Bound<'py, PyAny>,
     operands: Option<Bound<'py, PyTuple>>,
+    drop_empty: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let imports = imports(td.py())?;
     let operands = operands.unwrap_or_else(|| PyTuple::empty(td.py()));
@@ -150,7 +155,8 @@ fn foreach<'py>(
     } else {
         lists[0].clone()
     };
-    rebuild_with(imports, td, &values, true, has_leaves).map(Some)
+    let drop_empty = drop_empty && has_leaves;
+    rebuild_with(imports, td, &values, true, has_leaves, drop_empty).map(Some)
 }
 
 /// `op(leaves, *operands)`, which writes into the leaves: whether it was called.

@@ -61,6 +61,7 @@ names! {
     method_split_leaves = "_split_leaves",
     method_leaves = "_leaves",
     method_rebuild = "_rebuild",
+    method_drop_empty = "_drop_empty",
     method_store_leaves = "_store_leaves",
     method_clone_structure = "_clone_structure",
     method_lock_tree = "_lock_tree",

@@ -244,6 +244,8 @@ struct Rebuild<'a, 'py> {
     imports: &'static Imports,
     values: &'a mut NewLeaves<'py>,
     keep_names: bool,
+    /// Whether nested containers without leaves and values are left out.
+    drop_empty: bool,
 }
 
 impl<'py> Rebuild<'_, 'py> {
@@ -254,16 +256,22 @@ impl<'py> Rebuild<'_, 'py> {
         let state = State::of(imports, td)?;
         let entries = ffi::copy_dict(&state.entries)?;
         let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
+        let mut has_nested = false;
         ffi::replace_leaves(&entries, is_leaf, |other| {
             let Some(value) = other else {
                 return self.values.take().map(Some);
             };
-            Ok(Some(match kind(imports, value)? {
+            let kind = kind(imports, value)?;
+            has_nested |= kind != Kind::Leaf;
+            Ok(Some(match kind {
                 Kind::Leaf => self.values.take()?,
                 Kind::Dense => self.walk(value)?,
                 Kind::Foreign => self.foreign(value)?,
             }))
         })?;
+        if has_nested && self.drop_empty {
+            drop_empty(imports, &entries)?;
+        }
         let dim_names = if self.keep_names {
             container::copied_names(&state.dim_names)?
         } else {
@@ -280,27 +288,43 @@ impl<'py> Rebuild<'_, 'py> {
     }
 
     fn foreign(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        td.call_method1(
-            self.imports.names.method_rebuild.bind(td.py()),
-            (self.values.rest(td.py())?, false),
-        )
+        let py = td.py();
+        let names = &self.imports.names;
+        let arguments = (self.values.rest(py)?, false);
+        let result = td.call_method1(names.method_rebuild.bind(py), arguments)?;
+        if self.drop_empty {
+            result.call_method0(names.method_drop_empty.bind(py))?;
+        }
+        Ok(result)
     }
+}
+
+/// Takes the containers that hold nothing out of `entries`, which are of a new container.
+fn drop_empty(imports: &Imports, entries: &Bound<'_, PyDict>) -> PyResult<()> {
+    for pair in entries.items() {
+        let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
+        if holds_nothing(imports, &value)? {
+            entries.del_item(key)?;
+        }
+    }
+    Ok(())
 }
 
 /// A container of the structure of `td` with the leaves that `values` yields.
 #[pyfunction]
 #[pyo3(
-    signature = (td, values, names = Names::Keep, lock = false),
-    text_signature = "(td, values, names=True, lock=False)"
+    signature = (td, values, names = Names::Keep, lock = false, drop_empty = false),
+    text_signature = "(td, values, names=True, lock=False, drop_empty=False)"
 )]
 fn rebuild<'py>(
     td: &Bound<'py, PyAny>,
     values: &Bound<'py, PyAny>,
     names: Names<'py>,
     lock: bool,
+    drop_empty: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let keep_names = matches!(names, Names::Keep);
-    rebuild_with(imports(td.py())?, td, values, keep_names, lock)
+    rebuild_with(imports(td.py())?, td, values, keep_names, lock, drop_empty)
 }
 
 /// [`rebuild`] for other primitives.
@@ -310,12 +334,14 @@ pub(crate) fn rebuild_with<'py>(
     values: &Bound<'py, PyAny>,
     keep_names: bool,
     lock: bool,
+    drop_empty: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut leaves = NewLeaves::new(values)?;
     let mut walk = Rebuild {
         imports,
         values: &mut leaves,
         keep_names,
+        drop_empty,
     };
     let result = if container::is_dense(imports, td)? {
         walk.walk(td)?
@@ -336,6 +362,7 @@ pub(crate) fn rebuild_from<'py>(
         imports,
         values: leaves,
         keep_names: true,
+        drop_empty: false,
     };
     if container::is_dense(imports, td)? {
         walk.walk(td)

@@ -257,6 +257,10 @@ class MembersOps(CollectionProtocol):
     def _rebuild(self, values: Any, lock: bool) -> Any:
         return self._like(_rust.rebuilt_members(self.tensordicts, values, None))
 
+    def _drop_empty(self) -> None:
+        for member in self.tensordicts:
+            member._drop_empty()
+
     def _rebuild_plain(self, values: Any) -> Any:
         """As :meth:`_rebuild`, of plain containers without names: a comparison."""
         from tensordict.containers.lazy.stack import LazyStackedTensorDict

@@ -386,6 +386,9 @@ class NonTensorOps(CollectionProtocol):
             _rust.lock_tree(result)
         return result
 
+    def _drop_empty(self) -> None:
+        """Take nothing out: what there is is the value."""
+
     def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Any:
         if size is None or size == self._batch_size:
             return self._twin()
