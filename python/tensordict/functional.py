@@ -14,6 +14,7 @@ from tensordict.checks import is_leaf_nontensor, is_non_tensor, is_tensorclass
 from tensordict.containers.dense import TensorDict
 from tensordict.ops.joining import dense_stack_tds
 from tensordict.protocol import CollectionProtocol
+from tensordict.tensorclass.delegation import inside
 
 if TYPE_CHECKING:
     from tensordict._nestedkey import NestedKey
@@ -432,7 +433,7 @@ def merge_tensordicts(
     result = tensordicts[0].empty(recurse=True)
     done: set[Any] = set()
     for td in tensordicts:
-        for key, value in td.items(True, True, is_leaf=is_leaf_nontensor):
+        for key, value in inside(td).items(True, True, is_leaf=is_leaf_nontensor):
             if key in done:
                 continue
             done.add(key)

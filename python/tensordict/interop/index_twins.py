@@ -381,13 +381,17 @@ def _fit_source(
     source = value.batch_size
     if source == size or (source and size[-len(source) :] == source):
         return value
+    misfit = RuntimeError(MSG_INDEXED_SIZE.format(size, batch_size, index, source))
+    if len(source) >= len(size) and source[: len(size)] != size:
+        # A tensor refuses this size below. A value would take any.
+        entries = value._entries().values()
+        if any(getattr(entry, "_is_non_tensor", False) for entry in entries):
+            raise misfit
     value = value.copy()
     try:
         value.batch_size = size
     except RuntimeError:
-        raise RuntimeError(
-            MSG_INDEXED_SIZE.format(size, batch_size, index, source)
-        ) from None
+        raise misfit from None
     return value
 
 
@@ -430,10 +434,10 @@ def _plan_fill(
             _plan_fill(entry, at, size, k, value, writes)
             continue
         if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
-            if isinstance(value, (int, float, complex)):
-                value = torch.as_tensor(value)
-            entry._check_item(size, value, at)
-            writes.append((td, key, entry, value))
+            is_number = isinstance(value, (int, float, complex))
+            item = torch.as_tensor(value) if is_number else value
+            entry._check_item(size, item, at)
+            writes.append((td, key, entry, item))
             continue
         if not isinstance(value, (int, float, complex, torch.Tensor)):
             raise not_a_value(key, entry, value)

@@ -93,6 +93,10 @@ class JoiningOps(CollectionProtocol):
             >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3])
             >>> td.to_lazystack(0).tensordicts[0]["a"].shape
             torch.Size([4])
+
+        Raises:
+            IndexError: ``dim`` is no batch dim.
+            RuntimeError: its size is 0.
         """
         ndim = len(self.batch_size)
         if not -ndim <= dim < ndim:
@@ -102,7 +106,7 @@ class JoiningOps(CollectionProtocol):
         members = list(self.unbind(dim))
         name = None if names is None else names[dim]
         if not members:
-            return self
+            raise RuntimeError(MSG_NO_MEMBERS)
         return members[0]._stack_lazily(members, dim, name)
 
     @classmethod
@@ -227,6 +231,7 @@ class JoiningOps(CollectionProtocol):
         return torch.cat(_leaves_in_order(self, sorted), dim, out=out)
 
 
+MSG_NO_MEMBERS = "items cannot be empty: a batch dim of size 0 makes no stack."
 MSG_LAZY_DIM = "Incompatible dim {} for tensordict with batch dims {}."
 
 

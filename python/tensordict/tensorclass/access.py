@@ -28,6 +28,10 @@ MSG_NO_ENTRIES = (
     "The field {!r} holds {}, which has no entries: {} cannot be set. Set the field to a "
     "collection first."
 )
+MSG_NO_ENTRIES_OUT = (
+    "{!r} object in the field {!r} has no entries: {} cannot be removed from it."
+)
+MSG_NO_ENTRY = "Key {} could not be found in tensorclass {}."
 MSG_INDEX = (
     "Invalid indexing arguments: {!r}. A tensorclass is indexed along its batch "
     "dimensions; to {}."
@@ -63,6 +67,14 @@ def _refuse_key(index: Any, hint: str) -> None:
         isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
     ):
         raise ValueError(MSG_INDEX.format(index, hint.format(index)))
+
+
+def _holds(td: Any, name: str) -> bool:
+    """Whether a container, or some member of a stack of them, has an entry."""
+    parts = td._member_operands(())
+    if parts is None:
+        return name in td._entries()
+    return any(_holds(part, name) for part, _ in parts)
 
 
 class FieldAccess(TensorCollection):
@@ -202,9 +214,18 @@ class FieldAccess(TensorCollection):
         value = inner.get(name)
         if value is None:
             members = [member for member, _ in inner._member_operands(()) or ()]
-            if any(name in member._entries() for member in members):
-                return [self._value_of_entry(member.get(name)) for member in members]
+            if any(_holds(member, name) for member in members):
+                return [self._values_of_part(member, name) for member in members]
         return value
+
+    @classmethod
+    def _values_of_part(cls, member: Any, name: str) -> Any:
+        """The value of an entry of a member: a list, where that is a stack like it."""
+        value = member.get(name)
+        if value is None and _holds(member, name):
+            parts = [part for part, _ in member._member_operands(())]
+            return [cls._values_of_part(part, name) for part in parts]
+        return cls._value_of_entry(value)
 
     @classmethod
     def _value_of_entry(cls, value: Any) -> Any:
@@ -242,8 +263,10 @@ class FieldAccess(TensorCollection):
         """The instance of the fields indexed along the batch dims.
 
         Raises:
-            ValueError: the index is a key: fields are attributes.
+            ValueError: the index is a key, for fields are attributes, or ``()``.
         """
+        if type(index) is tuple and not index:
+            raise ValueError(MSG_INDEX.format(index, MSG_READ.format(index)))
         _refuse_key(index, MSG_READ)
         return self._index(index)
 
@@ -395,8 +418,25 @@ class FieldAccess(TensorCollection):
         return type(self._tensordict.get(key))
 
     def del_(self, key: Any) -> Self:
-        """Remove an entry at a nested key; a field that is not set stays so."""
-        if not (isinstance(key, str) and key in type(self).__expected_keys__):
-            return super().del_(key)
-        self._unset_field(key)
+        """Remove an entry at a nested key; a field that is not set stays so.
+
+        Raises:
+            AttributeError: the key goes on below a field that holds no collection.
+            KeyError: there is no such entry.
+            RuntimeError: the container that holds it is locked.
+        """
+        path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
+        name, rest = path[0] if path else "", path[1:]
+        if rest:
+            held = self._tensordict._get_entry(name, None)
+            if not isinstance(held, CollectionProtocol) or held._is_non_tensor:
+                found = type(self.get(name)).__name__
+                raise AttributeError(MSG_NO_ENTRIES_OUT.format(found, name, rest))
+            held.del_(rest)
+        elif name in type(self).__expected_keys__:
+            self._unset_field(name)
+        elif self._tensordict._get_entry(name, None) is None:
+            raise KeyError(MSG_NO_ENTRY.format(path, type(self).__name__))
+        else:
+            super().del_(name)
         return self

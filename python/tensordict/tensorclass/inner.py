@@ -181,6 +181,9 @@ class OverContainer(Making):
 
     # Views, locks and writes -----------------------------------------------------------
 
+    def _as_source(self) -> Any:
+        return self._tensordict._as_source()
+
     def _get_sub_tensordict(self, idx: Any) -> Any:
         return self._wrap(self._tensordict._get_sub_tensordict(idx))
 
