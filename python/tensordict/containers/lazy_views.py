@@ -20,8 +20,7 @@ from tensordict.storage.lazy_views import load_view, plan_view, saved_view
 from tensordict.storage.tree import load_into
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from tensordict._rust import SavedTensors
     from tensordict.storage.paths import SavedPath
 
 __all__ = [
@@ -446,9 +445,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _save_plan(self, plan: Any, level: int) -> None:
         plan_view(self, plan, level)
 
-    def _saved(
-        self, leaves: Iterator[torch.Tensor], directory: Any, inplace: bool
-    ) -> Any:
+    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
         return saved_view(self, leaves, directory, inplace)
 
     def _unlock_saved(self) -> Self:

@@ -24,8 +24,9 @@ from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from tensordict._rust import SavedTensors
     from tensordict.protocol import NestedKeyLike
     from tensordict.storage.paths import SavedPath
 
@@ -723,9 +724,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _save_plan(self, plan: Any, level: int) -> None:
         plan_part(self, plan, level)
 
-    def _saved(
-        self, leaves: Iterator[torch.Tensor], directory: Any, inplace: bool
-    ) -> Self:
+    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Self:
         return saved_part(self, leaves, directory)
 
     def _unlock_saved(self) -> Self:

@@ -15,9 +15,10 @@ from tensordict.storage.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
     from collections import OrderedDict
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from tensordict._rust import SavedTensors
     from tensordict.protocol import NestedKeyLike
     from tensordict.storage.paths import SavedPath
 
@@ -120,17 +121,17 @@ class SavingOps(CollectionProtocol):
             MemoryMappedTensor([0, 1, 2])
         """
         options = _tree.SaveOptions(
-            copy_existing,
-            num_threads,
-            return_early,
-            existsok,
-            robust_key is not False,
-            atomic,
-            archive,
-            compression,
-            durable,
-            pbar,
-            checks,
+            copy_existing=copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            existsok=existsok,
+            robust_key=robust_key,
+            atomic=atomic,
+            archive=archive,
+            compression=compression,
+            durable=durable,
+            pbar=pbar,
+            checks=checks,
             share_non_tensor=share_non_tensor,
         )
         return _tree.save(self, prefix, options, inplace=False)
@@ -165,12 +166,12 @@ class SavingOps(CollectionProtocol):
             MemoryMappedTensor([0, 1, 2])
         """
         options = _tree.SaveOptions(
-            copy_existing,
-            num_threads,
-            return_early,
-            existsok,
-            robust_key is not False,
-            atomic,
+            copy_existing=copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            existsok=existsok,
+            robust_key=robust_key,
+            atomic=atomic,
             archive=False,
             durable=durable,
             pbar=pbar,
@@ -225,11 +226,10 @@ class SavingOps(CollectionProtocol):
             (1, 0)
         """
         options = _tree.SaveOptions(
-            copy_existing,
-            num_threads,
-            return_early,
-            existsok,
-            robust_key is not False,
+            num_threads=num_threads,
+            return_early=return_early,
+            existsok=existsok,
+            robust_key=robust_key,
             archive=archive,
             preallocate=preallocate,
             share_non_tensor=share_non_tensor,
@@ -633,9 +633,7 @@ class SavingOps(CollectionProtocol):
         """Add this container to a level of a plan. See :mod:`tensordict.storage`."""
         _tree.plan_dense(self, plan, level)
 
-    def _saved(
-        self, leaves: Iterator[torch.Tensor], directory: Any, inplace: bool
-    ) -> Self:
+    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Self:
         """Take the tensors over the files. See :mod:`tensordict.storage`."""
         return _tree.saved_dense(self, leaves, directory, inplace)
 

@@ -21,9 +21,9 @@ A container takes part with three methods, which each kind of container may over
     such as pickled values), and closes the level (``plan.close_level`` or
     ``plan.close_level_as``);
 ``_saved(leaves, directory, inplace)``
-    takes the tensors over its files from an iterator, in the order in which it planned
-    them (of each level the tensors first, then what is nested), and gives the saved
-    container: a new one, or itself changed in place;
+    takes the tensors over its files (``leaves.take_level``), in the order in which it
+    planned them (of each level the tensors first, then what is nested), and gives the
+    saved container: a new one, or itself changed in place;
 ``_load_tree(directory, options)``, a class method
     makes a container from a directory that holds one of its class.
 """

@@ -77,7 +77,8 @@ def save(
     checks: bool = True,
 ) -> Any:
     """Save a collection: :meth:`TensorDictBase.save` as a function."""
-    return data.memmap(
+    return memmap(
+        data,
         prefix,
         copy_existing,
         num_threads=num_threads,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict.storage import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from tensordict._rust import SavedTensors
     from tensordict.storage.paths import SavedPath
 
 __all__ = ["load_view", "plan_view", "saved_view"]
@@ -53,7 +52,7 @@ def plan_view(view: Any, plan: Any, level: int) -> None:
     plan.close_level_as(level, json.dumps(fields))
 
 
-def saved_view(view: Any, leaves: Iterator[Any], directory: Any, inplace: bool) -> Any:
+def saved_view(view: Any, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
     """The same view of the saved source."""
     child = None if directory is None else directory.child(_SOURCE)
     source = view._source._saved(leaves, child, inplace)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tensordict import _rust
-from tensordict._unbatched import is_unbatched
+from tensordict._unbatched import UnbatchedTensor, is_unbatched
 
 __all__ = [
     "describe",
@@ -32,7 +32,9 @@ def refuse_unbatched(td: Any, message: str) -> None:
 
     The formats of files have no word for such a leaf: it would come back as another.
     """
-    if not any([is_unbatched(leaf) for leaf in _rust.leaves(td)]):
+    if not any(
+        issubclass(cls, UnbatchedTensor) for cls in {*map(type, _rust.leaves(td))}
+    ):
         return
     for key, value in td.items(True, True):
         if is_unbatched(value):

@@ -15,8 +15,7 @@ import torch
 from tensordict.storage import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from tensordict._rust import SavedTensors
     from tensordict.storage.paths import SavedPath
 
 __all__ = ["load_part", "plan_part", "saved_part"]
@@ -38,7 +37,7 @@ def plan_part(part: Any, plan: Any, level: int) -> None:
     plan.close_level_as(level, json.dumps(fields))
 
 
-def saved_part(part: Any, leaves: Iterator[torch.Tensor], directory: Any) -> Any:
+def saved_part(part: Any, leaves: SavedTensors, directory: Any) -> Any:
     """The same part of the saved source."""
     child = None if directory is None else directory.child(_SOURCE)
     saved = type(part)(part._source._saved(leaves, child, False), part.idx)

@@ -35,8 +35,7 @@ def save(td: Any, path: str | Path, options: Any) -> Any:
         os.path.exists(path) or safetensors.index_of(path) is not None
     ):
         raise RuntimeError(f"The file {path} already exists.")
-    how = max(0, options.num_threads), options.durable, options.checks
-    return safetensors.save_mapped(td, path, how, options.pbar).lock_()
+    return safetensors.save_mapped(td, path, options.how, options.pbar).lock_()
 
 
 def layout_of(path: str | Path) -> str | None:

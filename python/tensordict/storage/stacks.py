@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict.storage import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from tensordict._rust import SavedTensors
     from tensordict.storage.paths import SavedPath
 
 __all__ = ["load_stack", "plan_stack", "saved_stack", "take_loaded"]
@@ -49,9 +48,7 @@ def plan_stack(stack: Any, plan: Any, level: int) -> None:
     plan.close_level_as(level, json.dumps(fields))
 
 
-def saved_stack(
-    stack: Any, leaves: Iterator[Any], directory: Any, inplace: bool
-) -> Any:
+def saved_stack(stack: Any, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
     """The stack of the saved members: ``stack`` itself, or one like it."""
     members = []
     for at, member in enumerate(stack.tensordicts):

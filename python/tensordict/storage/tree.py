@@ -36,7 +36,7 @@ from tensordict.storage.mapped import MemoryMappedTensor
 from tensordict.storage.paths import SavedPath, from_one_save
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = [
     "LoadOptions",
@@ -63,15 +63,14 @@ MSG_COMPRESSION = (
 
 
 class SaveOptions(NamedTuple):
-    """The arguments of :meth:`memmap` and its kin, tidied."""
+    """The arguments of :meth:`memmap` and its kin, and what follows from them."""
 
     copy_existing: bool = False
     num_threads: int = 0
     return_early: bool = False
     existsok: bool = True
-    robust_key: bool = True
+    robust_key: bool | None = True
     atomic: bool | None = None
-    """False writes in place; None and True commit in one step."""
     archive: bool | None = None
     compression: str | int | None = None
     durable: bool = False
@@ -79,6 +78,21 @@ class SaveOptions(NamedTuple):
     checks: bool = True
     preallocate: bool = False
     share_non_tensor: bool = False
+
+    @property
+    def escapes_keys(self) -> bool:
+        """Whether keys become names of files by escaping."""
+        return self.robust_key is not False
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether files are written over, and not committed in one step."""
+        return self.atomic is False
+
+    @property
+    def how(self) -> tuple[int, bool, bool]:
+        """The most threads, whether it is on the disk at the end, whether sums are taken."""
+        return max(0, self.num_threads), self.durable, self.checks
 
     def is_archive(self, prefix: Any) -> bool:
         """Whether an archive is written, and no directory."""
@@ -135,11 +149,13 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
         if path is None:
             return _save_anonymous(td, True, inplace)
         target = os.path.abspath(path)
-        how = max(0, options.num_threads), options.durable, options.checks
-        plan = _rust.SavePlan(target, options.robust_key, options.copy_existing, False)
+        escapes_keys = options.escapes_keys
+        plan = _rust.SavePlan(target, escapes_keys, options.copy_existing, False)
         td._save_plan(plan, 0)
-        leaves = plan.write(options.existsok, options.atomic is False, how, progress)
-        return td._saved(iter(leaves), _Directory(path, options.robust_key), inplace)
+        leaves = plan.write(
+            options.existsok, options.is_in_place, options.how, progress
+        )
+        return td._saved(leaves, _Directory(path, escapes_keys), inplace)
 
     return _now_or_later(work, options, progress)
 
@@ -156,7 +172,7 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
         if path is None:
             return _save_anonymous(td, False, False)
         target = os.path.abspath(path)
-        plan = _rust.SavePlan(target, options.robust_key, True, True)
+        plan = _rust.SavePlan(target, options.escapes_keys, True, True)
         td._save_plan(plan, 0)
         leaves, grown = plan.create(options.existsok, options.preallocate)
         for file, before, now, leaf in grown:
@@ -169,8 +185,8 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
                 FutureWarning,
                 stacklevel=4,
             )
-        directory = _Directory(path, options.robust_key)
-        return td._saved(iter(leaves), directory, False)
+        directory = _Directory(path, options.escapes_keys)
+        return td._saved(leaves, directory, False)
 
     return _now_or_later(work, options, _rust.SaveProgress())
 
@@ -193,12 +209,11 @@ def _save_archive(
     progress = _rust.SaveProgress()
 
     def work() -> Any:
-        how = max(0, options.num_threads), options.durable, options.checks
-        plan = _rust.SavePlan(target, options.robust_key, True, is_sparse)
+        plan = _rust.SavePlan(target, options.escapes_keys, True, is_sparse)
         td._save_plan(plan, 0)
-        leaves = plan.write_archive(number, how, progress)
+        leaves = plan.write_archive(number, options.how, progress)
         # Over an archive nothing can grow, so the container is an ordinary one.
-        return td._saved(iter(leaves), None, False)._unlock_saved()
+        return td._saved(leaves, None, False)._unlock_saved()
 
     return _now_or_later(work, options, progress)
 
@@ -206,7 +221,7 @@ def _save_archive(
 def _save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
     plan = _AnonymousPlan(copy_data)
     td._save_plan(plan, 0)
-    return td._saved(iter(plan.leaves), None, inplace)
+    return td._saved(_rust.SavedTensors(plan.leaves), None, inplace)
 
 
 def _now_or_later(work: Callable[[], Any], options: SaveOptions, progress: Any) -> Any:
@@ -259,21 +274,18 @@ def plan_dense(td: Any, plan: Any, level: int) -> None:
 
 
 def saved_dense(
-    td: Any, leaves: Iterator[torch.Tensor], directory: _Directory | None, inplace: bool
+    td: Any, leaves: _rust.SavedTensors, directory: _Directory | None, inplace: bool
 ) -> Any:
     """A dense container over the files of a save: ``td`` itself, or one like it."""
-    entries: dict[str, Any] = dict(td._tensordict)
     # In the order of the plan: all leaves of a level, then what is below.
-    for key, value in entries.items():
-        if isinstance(value, torch.Tensor):
-            leaf = next(leaves)
-            if value.is_nested and not leaf.is_nested:
-                leaf = _as_nested(leaf, value._nested_tensor_size())
-            entries[key] = leaf
-    for key, value in entries.items():
-        if not isinstance(value, torch.Tensor):
-            child = None if directory is None else directory.child(key)
-            entries[key] = value._saved(leaves, child, inplace)
+    entries, flat, others = leaves.take_level(td._tensordict)
+    for key in flat:
+        entries[key] = _as_nested(
+            entries[key], td._tensordict[key]._nested_tensor_size()
+        )
+    for key in others:
+        child = None if directory is None else directory.child(key)
+        entries[key] = entries[key]._saved(leaves, child, inplace)
     if inplace:
         td._tensordict.update(entries)
         td._device = CPU
@@ -304,7 +316,8 @@ class _AnonymousPlan:
 
     def __init__(self, copy_data: bool) -> None:
         self.copy_data = copy_data
-        self.leaves: list[torch.Tensor] = []
+        self.leaves: list[tuple[torch.Tensor, bool]] = []
+        """Tensors, and whether each has the values of a nested one, flat."""
 
     def add_entries(
         self, level: int, entries: dict[str, Any]
@@ -312,7 +325,8 @@ class _AnonymousPlan:
         others = []
         for key, value in list(entries.items()):
             if isinstance(value, torch.Tensor):
-                self.leaves.append(self._shared(value))
+                shared = self._shared(value)
+                self.leaves.append((shared, value.is_nested and not shared.is_nested))
             else:
                 others.append((key, level, value))
         return others

@@ -39,8 +39,9 @@ from tensordict.storage.stacks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
+    from tensordict._rust import SavedTensors
     from tensordict.storage.paths import SavedPath
 
 
@@ -602,9 +603,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def _save_plan(self, plan: Any, level: int) -> None:
         plan_stack(self, plan, level)
 
-    def _saved(
-        self, leaves: Iterator[torch.Tensor], directory: Any, inplace: bool
-    ) -> Any:
+    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
         return saved_stack(self, leaves, directory, inplace)
 
     @classmethod

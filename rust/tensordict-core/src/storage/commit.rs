@@ -160,7 +160,7 @@ fn read_back(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec<Opt
                 .keys
                 .as_slice()
                 .into(),
-            key: plan.leaves[number].key.clone(),
+            key: String::from(&*plan.leaves[number].key),
             path: target.join(plan.leaf_path(number)),
             meta: LeafMeta {
                 device: "".into(),

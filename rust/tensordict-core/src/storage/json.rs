@@ -135,8 +135,10 @@ impl Value {
 pub fn write_ints(ints: &[i64], text: &mut String) {
     text.push('[');
     for (position, int) in ints.iter().enumerate() {
-        let between = if position > 0 { ", " } else { "" };
-        write!(text, "{between}{int}").expect("a String takes all that is written");
+        if position > 0 {
+            text.push_str(", ");
+        }
+        write!(text, "{int}").expect("a String takes all that is written");
     }
     text.push(']');
 }
@@ -144,6 +146,11 @@ pub fn write_ints(ints: &[i64], text: &mut String) {
 /// Appends a JSON string in ASCII, escaped as Python does.
 pub fn write_string(string: &str, text: &mut String) {
     text.push('"');
+    if string.bytes().all(is_plain) {
+        text.push_str(string);
+        text.push('"');
+        return;
+    }
     for character in string.chars() {
         match character {
             '"' => text.push_str("\\\""),
@@ -162,6 +169,11 @@ pub fn write_string(string: &str, text: &mut String) {
         }
     }
     text.push('"');
+}
+
+/// Whether a byte stands for itself in a JSON string.
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')
 }
 
 /// Reads a text that holds one JSON value.

@@ -12,13 +12,14 @@
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use smallvec::SmallVec;
 
 use super::io::Disk;
 use super::json::{self, Reader, SyntaxError, Value};
-use super::{FORMAT_VERSION, Named, StorageError, StorageResult, dtype};
+use super::{FORMAT_VERSION, StorageError, StorageResult, dtype};
 
 /// The text of the class of dense collections.
 pub(crate) const DENSE_CLASS: &str = "<class 'tensordict._td.TensorDict'>";
@@ -51,6 +52,9 @@ pub enum Entry {
     Child(String),
 }
 
+/// The entries of a level by key, in their order. Whoever plans files shares the keys.
+pub type LevelEntries = indexmap::IndexMap<Arc<str>, Entry, RandomState>;
+
 /// What a level says about itself, after its entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LevelFields {
@@ -73,7 +77,7 @@ pub fn is_reserved(key: &str) -> bool {
 
 /// The text of a level's metadata file.
 #[must_use]
-pub fn level_text(entries: &Named<Entry>, fields: &LevelFields) -> String {
+pub fn level_text(entries: &LevelEntries, fields: &LevelFields) -> String {
     let mut text = String::with_capacity(96 * entries.len() + 256);
     text.push('{');
     for (key, entry) in entries {
@@ -480,10 +484,10 @@ mod tests {
                 is_nested: false,
             })
         };
-        let entries = Named::from_iter([
-            ("obs".to_owned(), leaf(&[3, 2], "torch.float32")),
-            ("done".to_owned(), leaf(&[3], "torch.bool")),
-            ("nested".to_owned(), Entry::Child("TensorDict".into())),
+        let entries = LevelEntries::from_iter([
+            ("obs".into(), leaf(&[3, 2], "torch.float32")),
+            ("done".into(), leaf(&[3], "torch.bool")),
+            ("nested".into(), Entry::Child("TensorDict".into())),
         ]);
         let fields = LevelFields {
             batch_size: vec![3],

@@ -5,21 +5,23 @@
 //! a plan that exists can be written: no two entries share a file, no entry is lost under a
 //! field of the metadata, no name is too long.
 
+use std::borrow::Cow;
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use rustix::io::Errno;
 
 use super::map::FileIdentity;
-use super::metadata::{self, Entry, LeafMeta, LevelFields};
+use super::metadata::{self, Entry, LeafMeta, LevelEntries, LevelFields};
 use super::names::{self, display_key};
 use super::region::Region;
 use super::source::Source;
 use super::sums::SUMS_FILE;
-use super::{MAX_LEVELS, METADATA_FILE, Named, StorageError, StorageResult};
+use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult};
 
 /// The longest file name that the usual file systems take, in bytes.
 const MAX_NAME_BYTES: usize = 255;
@@ -54,7 +56,7 @@ pub(crate) enum FileContent {
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedFile {
     pub(crate) level: usize,
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) content: FileContent,
 }
 
@@ -62,8 +64,8 @@ pub(crate) struct PlannedFile {
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedLeaf {
     pub(crate) level: usize,
-    pub(crate) key: String,
-    pub(crate) name: String,
+    pub(crate) key: Arc<str>,
+    pub(crate) name: Arc<str>,
     pub(crate) length: u64,
     pub(crate) content: Content,
 }
@@ -74,9 +76,9 @@ pub(crate) struct PlannedLevel {
     pub(crate) keys: Vec<String>,
     /// The directory, relative to the root.
     pub(crate) path: PathBuf,
-    entries: Named<Entry>,
+    entries: LevelEntries,
     /// The key that uses each name in the directory.
-    used: HashMap<String, String, RandomState>,
+    used: HashMap<Arc<str>, Arc<str>, RandomState>,
     is_closed: bool,
 }
 
@@ -108,9 +110,10 @@ impl Plan {
     }
 
     fn push_level(&mut self, keys: Vec<String>, path: PathBuf) -> usize {
-        let mut used = HashMap::from_iter([(METADATA_FILE.to_owned(), String::new())]);
+        let nobody: Arc<str> = "".into();
+        let mut used = HashMap::from_iter([(METADATA_FILE.into(), nobody.clone())]);
         if self.levels.is_empty() {
-            used.insert(SUMS_FILE.to_owned(), String::new());
+            used.insert(SUMS_FILE.into(), nobody);
         }
         self.levels.push(PlannedLevel {
             keys,
@@ -119,6 +122,15 @@ impl Plan {
             ..PlannedLevel::default()
         });
         self.levels.len() - 1
+    }
+
+    /// Makes room for entries of a level, so that adding them moves nothing.
+    pub fn reserve(&mut self, level: usize, count: usize) {
+        self.leaves.reserve(count);
+        self.files.reserve(count);
+        let level = &mut self.levels[level];
+        level.entries.reserve(count);
+        level.used.reserve(count);
     }
 
     /// A key of a level as messages show it.
@@ -134,15 +146,16 @@ impl Plan {
     /// # Errors
     /// The key is reserved, its name is taken or too long; collections are nested too deep.
     pub fn add_child(&mut self, level: usize, key: &str, class_name: &str) -> StorageResult<usize> {
-        let name = self.file_name(level, key)?;
-        self.claim(level, key, &name)?;
+        let name: Arc<str> = self.file_name(level, key)?.into();
+        let key: Arc<str> = key.into();
+        self.claim(level, &key, &name)?;
         let parent = &mut self.levels[level];
+        let mut keys = parent.keys.clone();
+        keys.push(String::from(&*key));
         parent
             .entries
-            .insert(key.to_owned(), Entry::Child(class_name.to_owned()));
-        let mut keys = parent.keys.clone();
-        keys.push(key.to_owned());
-        let path = parent.path.join(&name);
+            .insert(key, Entry::Child(class_name.to_owned()));
+        let path = parent.path.join(&*name);
         if keys.len() > MAX_LEVELS {
             return Err(StorageError::TooDeep { path });
         }
@@ -171,11 +184,12 @@ impl Plan {
             });
         }
         let stem = self.file_name(level, key)?;
-        let name = format!("{stem}.memmap");
-        self.claim(level, key, &name)?;
-        if let Some(table) = table {
-            let name = format!("{stem}.shape.memmap");
-            self.claim(level, key, &name)?;
+        let key: Arc<str> = key.into();
+        let name = named(&stem, ".memmap");
+        let table_name = table.is_some().then(|| named(&stem, ".shape.memmap"));
+        self.claim(level, &key, &name)?;
+        if let (Some(table), Some(name)) = (table, table_name) {
+            self.claim(level, &key, &name)?;
             if !table.is_empty() {
                 self.files.push(PlannedFile {
                     level,
@@ -195,10 +209,10 @@ impl Plan {
         }
         self.levels[level]
             .entries
-            .insert(key.to_owned(), Entry::Leaf(meta));
+            .insert(key.clone(), Entry::Leaf(meta));
         self.leaves.push(PlannedLeaf {
             level,
-            key: key.to_owned(),
+            key,
             name,
             length,
             content,
@@ -224,7 +238,7 @@ impl Plan {
 
     /// Closes a level of another layout with the text of its metadata.
     pub fn close_level_as(&mut self, level: usize, text: String) {
-        self.push_file(level, METADATA_FILE, text.into_bytes());
+        self.push_file(level, METADATA_FILE.into(), text.into_bytes());
         self.levels[level].is_closed = true;
     }
 
@@ -234,16 +248,17 @@ impl Plan {
     /// # Errors
     /// Its name is taken.
     pub fn add_file(&mut self, level: usize, name: &str, bytes: Vec<u8>) -> StorageResult<()> {
-        self.claim(level, name, name)?;
+        let name: Arc<str> = name.into();
+        self.claim(level, &name, &name)?;
         self.push_file(level, name, bytes);
         Ok(())
     }
 
-    fn push_file(&mut self, level: usize, name: &str, bytes: Vec<u8>) {
+    fn push_file(&mut self, level: usize, name: Arc<str>, bytes: Vec<u8>) {
         let content = FileContent::Bytes(bytes);
         self.files.push(PlannedFile {
             level,
-            name: name.to_owned(),
+            name,
             content,
         });
     }
@@ -254,7 +269,7 @@ impl Plan {
         let mut files: Vec<_> = self.files.iter().enumerate().collect();
         files.sort_by_key(|(_, file)| {
             // A level is opened after the one that it is in, but is closed before or after.
-            let is_metadata = file.name == METADATA_FILE;
+            let is_metadata = &*file.name == METADATA_FILE;
             is_metadata.then_some(std::cmp::Reverse(file.level))
         });
         files
@@ -264,7 +279,7 @@ impl Plan {
     #[must_use]
     pub fn leaf_path(&self, leaf: usize) -> PathBuf {
         let leaf = &self.leaves[leaf];
-        self.levels[leaf.level].path.join(&leaf.name)
+        self.levels[leaf.level].path.join(&*leaf.name)
     }
 
     /// The directory of a level, relative to the root.
@@ -323,15 +338,15 @@ impl Plan {
     }
 
     pub(crate) fn file_path(&self, file: &PlannedFile) -> PathBuf {
-        self.levels[file.level].path.join(&file.name)
+        self.levels[file.level].path.join(&*file.name)
     }
 
-    fn file_name(&self, level: usize, key: &str) -> StorageResult<String> {
+    fn file_name<'k>(&self, level: usize, key: &'k str) -> StorageResult<Cow<'k, str>> {
         if self.escapes_keys {
-            return Ok(names::escape(key).into_owned());
+            return Ok(names::escape(key));
         }
         if names::is_safe_raw_name(key) {
-            return Ok(key.to_owned());
+            return Ok(Cow::Borrowed(key));
         }
         let path = self.levels[level].path.join(format!("{key}.memmap"));
         Err(StorageError::io_of(
@@ -341,35 +356,43 @@ impl Plan {
         ))
     }
 
-    fn claim(&mut self, level: usize, key: &str, name: &str) -> StorageResult<()> {
+    fn claim(&mut self, level: usize, key: &Arc<str>, name: &Arc<str>) -> StorageResult<()> {
         if name.len() > MAX_NAME_BYTES {
-            let path = self.levels[level].path.join(name);
+            let path = self.levels[level].path.join(&**name);
             return Err(StorageError::io_of(
                 self.display(level, key),
                 path,
                 Errno::NAMETOOLONG,
             ));
         }
-        let taken = match self.levels[level].used.entry(name.to_owned()) {
+        let taken = match self.levels[level].used.entry(name.clone()) {
             Slot::Vacant(slot) => {
-                slot.insert(key.to_owned());
+                slot.insert(key.clone());
                 return Ok(());
             }
             Slot::Occupied(slot) => slot.get().clone(),
         };
-        if taken.is_empty() && matches!(name, METADATA_FILE | SUMS_FILE) {
+        if taken.is_empty() && matches!(&**name, METADATA_FILE | SUMS_FILE) {
             let key = self.display(level, key);
             return Err(StorageError::ReservedKey {
                 key,
-                field: name.to_owned(),
+                field: String::from(&**name),
             });
         }
         Err(StorageError::NameCollision {
             first: self.display(level, &taken),
             second: self.display(level, key),
-            name: name.to_owned(),
+            name: String::from(&**name),
         })
     }
+}
+
+/// A name in one piece of memory.
+fn named(stem: &str, suffix: &str) -> Arc<str> {
+    let mut name = String::with_capacity(stem.len() + suffix.len());
+    name.push_str(stem);
+    name.push_str(suffix);
+    name.into()
 }
 
 /// The leaves that lie in one of the files `written`.

@@ -207,7 +207,17 @@ impl Sums {
     /// The text of [`SUMS_FILE`].
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut text = String::with_capacity(128 + self.files.len() * 96);
+        let files = self.files.iter();
+        self.text_of(files.map(|(name, file)| (&**name, &file.sum, file.modified_ns)))
+    }
+
+    /// The text of [`SUMS_FILE`] with these files, by name, and the times at which their sums were
+    /// right, in the place of those that are here.
+    #[must_use]
+    pub fn text_of<'s>(&self, files: impl Iterator<Item = (&'s str, &'s Sum, i64)>) -> String {
+        let mut text = String::with_capacity(128 + files.size_hint().0 * 96);
+        // Files of one save have one time, which is put into words once.
+        let mut time = (0, "0".to_owned());
         write!(
             text,
             "{{\"version\": {VERSION}, \"algorithm\": \"crc32c\", \"block_bytes\": {BLOCK_BYTES}, \
@@ -216,21 +226,22 @@ impl Sums {
         .expect("a String takes all that is written");
         json::write_string(&self.generation, &mut text);
         text.push_str(", \"files\": {");
-        for (number, (name, file)) in self.files.iter().enumerate() {
+        for (number, (name, sum, modified_ns)) in files.enumerate() {
             if number > 0 {
                 text.push_str(", ");
             }
+            if modified_ns != time.0 {
+                time = (modified_ns, modified_ns.to_string());
+            }
             json::write_string(name, &mut text);
-            write!(
-                text,
-                ": [{}, {}, \"{:08x}",
-                file.sum.length, file.modified_ns, file.sum.whole
-            )
-            .expect("a String takes all that is written");
-            if !file.sum.blocks.is_empty() {
+            write!(text, ": [{}, ", sum.length).expect("a String takes all that is written");
+            text.push_str(&time.1);
+            text.push_str(", \"");
+            push_hex(sum.whole, &mut text);
+            if !sum.blocks.is_empty() {
                 text.push_str("\", \"");
-                for block in &file.sum.blocks {
-                    write!(text, "{block:08x}").expect("a String takes all that is written");
+                for &block in &sum.blocks {
+                    push_hex(block, &mut text);
                 }
             }
             text.push_str("\"]");
@@ -264,6 +275,14 @@ impl Sums {
             generation: generation.unwrap_or_default().to_owned(),
             files,
         })
+    }
+}
+
+/// Appends eight hexadecimal digits.
+fn push_hex(sum: u32, text: &mut String) {
+    for place in (0..8).rev() {
+        let digit = sum >> (4 * place) & 0xF;
+        text.push(char::from_digit(digit, 16).unwrap_or('0'));
     }
 }
 

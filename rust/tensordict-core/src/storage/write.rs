@@ -200,7 +200,7 @@ impl Writer<'_> {
         bounce: &mut Vec<u8>,
     ) -> StorageResult<()> {
         let Job { disk, .. } = *self.job;
-        let name = planned.name.as_str();
+        let name = &*planned.name;
         let leaf = match &planned.content {
             FileContent::Leaf(leaf) => Some((*leaf, &self.plan.leaves[*leaf])),
             FileContent::Bytes(_) => None,

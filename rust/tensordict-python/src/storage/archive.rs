@@ -239,24 +239,19 @@ fn tensor_in<'py>(
     unsafe { tensor_at(py, pointer, length, dtype_name, shape, mapping.clone()) }
 }
 
-/// Tensors of these dtypes and shapes over an archive that was just written, by leaf.
-pub(super) fn written_tensors<'py, 'l>(
+/// A tensor over its bytes in an archive that was just written.
+pub(super) fn written_tensor<'py>(
     py: Python<'py>,
-    mapping: Mapping,
-    offsets: &[u64],
-    leaves: impl Iterator<Item = (&'l str, &'l [i64])>,
-) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let mapping = Arc::new(mapping);
-    leaves
-        .zip(offsets)
-        .map(|((dtype_name, shape), &offset)| {
-            let length = memory_bytes(dtype_name, shape)?;
-            if length == 0 {
-                return empty(py, dtype_name, shape);
-            }
-            tensor_in(py, &mapping, offset, dtype_name, shape, length)
-        })
-        .collect()
+    mapping: &Arc<Mapping>,
+    offset: u64,
+    dtype_name: &str,
+    shape: &[i64],
+) -> PyResult<Bound<'py, PyAny>> {
+    let length = memory_bytes(dtype_name, shape)?;
+    if length == 0 {
+        return empty(py, dtype_name, shape);
+    }
+    tensor_in(py, mapping, offset, dtype_name, shape, length)
 }
 
 /// A tensor over memory of our own.

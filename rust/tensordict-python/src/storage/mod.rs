@@ -15,6 +15,7 @@ mod lock;
 mod mapped;
 mod safetensors;
 mod save;
+mod saved;
 
 pub(crate) use errors::exception;
 use pyo3::prelude::*;
@@ -22,6 +23,7 @@ use pyo3::prelude::*;
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     mapped::register(module)?;
     save::register(module)?;
+    saved::register(module)?;
     load::register(module)?;
     lock::register(module)?;
     archive::register(module)?;

@@ -24,11 +24,12 @@ use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::{Signs, Source};
 use tensordict_core::storage::{archive, commit, names, replace, sparse};
 
-use super::archive::{OpenArchive, written_tensors};
+use super::archive::OpenArchive;
 use super::dlpack::{self, Memory};
 use super::exception;
 use super::load::num_bytes;
 use super::mapped::{file_at, mapped_class, mapped_tensor, whole_file_at};
+use super::saved::{Place, Saved, SavedTensors};
 use crate::ffi::PausedCollector;
 
 /// How many entries of a level are taken in at once.
@@ -72,12 +73,14 @@ fn imports(py: Python<'_>) -> PyResult<&Imports> {
 struct SavedLeaf {
     /// What the container holds.
     original: Py<PyAny>,
-    /// What holds the bytes that are written: the original, or a copy without gaps.
-    source: Py<PyAny>,
+    /// What holds the bytes that are written, where it is a copy without gaps.
+    copied: Option<Py<PyAny>>,
     dtype: Cow<'static, str>,
     shape: Shape,
     /// Where its bytes begin in memory, where there are any to write.
     address: usize,
+    /// Whether it is a nested tensor, whose file has its values flat.
+    is_flat: bool,
 }
 
 /// A save being planned. Containers add their levels and entries; `write` does it.
@@ -131,6 +134,11 @@ impl SavePlan {
         })?;
         let others = PyList::empty(py);
         let imports = imports(py)?;
+        {
+            let mut state = self.state.lock();
+            state.plan.reserve(level, pairs.len());
+            state.leaves.reserve(pairs.len());
+        }
         for (key, value) in pairs {
             let name = key.to_str()?;
             if value.is_instance(imports.tensor.bind(py))? {
@@ -195,14 +203,14 @@ impl SavePlan {
     /// Writes the plan and makes it the target; the tensors over its files, in the order in which
     /// the leaves were added. `how` is (threads, durable, checks).
     #[pyo3(signature = (exist_ok, in_place, how, progress))]
-    fn write<'py>(
+    fn write(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         exist_ok: bool,
         in_place: bool,
         how: How,
         progress: &SaveProgress,
-    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    ) -> PyResult<SavedTensors> {
         let mappings = py.detach(|| {
             let job = progress.job(how);
             let options = SaveOptions { exist_ok, in_place };
@@ -219,13 +227,13 @@ impl SavePlan {
     /// Writes the plan as an archive, of zeros for a sparse plan; the tensors over it, in the order
     /// in which the leaves were added.
     #[pyo3(signature = (compression, how, progress))]
-    fn write_archive<'py>(
+    fn write_archive(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         compression: u16,
         how: How,
         progress: &SaveProgress,
-    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    ) -> PyResult<SavedTensors> {
         let method = super::archive::method(compression, None)?;
         let threads = how.0;
         let written = py.detach(|| {
@@ -238,15 +246,18 @@ impl SavePlan {
             }
         });
         let written = written.map_err(|error| exception(py, &error))?;
-        let _paused = PausedCollector::new(py);
         // Taken out for the while, since Python runs: the plan is done with.
         let leaves = std::mem::take(&mut self.state.lock().leaves);
         let archive = match written {
             Written::Mapped { mapping, offsets } => {
-                let kinds = leaves
-                    .iter()
-                    .map(|leaf| (&*leaf.dtype, leaf.shape.as_slice()));
-                return written_tensors(py, mapping, &offsets, kinds);
+                let leaves = leaves.into_iter().zip(offsets);
+                let places = leaves.map(|(leaf, offset)| Place {
+                    offset,
+                    dtype: leaf.dtype,
+                    shape: leaf.shape,
+                    is_flat: leaf.is_flat,
+                });
+                return Ok(SavedTensors::in_archive(mapping, places.collect()));
             }
             Written::Packed(archive) => archive,
         };
@@ -261,18 +272,19 @@ impl SavePlan {
             .iter()
             .zip(paths)
             .map(|(leaf, path)| (path, &*leaf.dtype, leaf.shape.as_slice()));
-        opened.tensors(py, wanted, threads)
+        let tensors = opened.tensors(py, wanted, threads)?;
+        Ok(saved(&leaves, tensors))
     }
 
     /// Makes the files of the plan, of zeros where they are not there; the tensors over them, and
     /// `(file, bytes before, bytes now, key, dtype)` of those that were too short.
     #[expect(clippy::type_complexity, reason = "it is what Python unpacks")]
-    fn create<'py>(
+    fn create(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         exist_ok: bool,
         is_reserved: bool,
-    ) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<(PathBuf, u64, u64, String)>)> {
+    ) -> PyResult<(SavedTensors, Vec<(PathBuf, u64, u64, String)>)> {
         let progress = SaveProgress::default();
         let made = py.detach(|| {
             let job = Job::new(&progress.progress);
@@ -305,7 +317,7 @@ impl SavePlan {
         if let Some(state) = self.state.try_lock() {
             for leaf in &state.leaves {
                 visit.call(&leaf.original)?;
-                visit.call(&leaf.source)?;
+                visit.call(&leaf.copied)?;
             }
         }
         Ok(())
@@ -390,12 +402,13 @@ impl SavePlan {
         let mut content = Content::Absent;
         let saved = SavedLeaf {
             original: value.clone().unbind(),
-            source: source
+            copied: source
                 .as_ref()
-                .map_or_else(|| value.clone(), |(held, _)| held.clone())
-                .unbind(),
+                .filter(|(held, _)| !held.is(value))
+                .map(|(held, _)| held.clone().unbind()),
             dtype: meta.dtype.clone(),
             shape: mapped_shape,
+            is_flat: meta.is_nested,
             address: source
                 .as_ref()
                 .map_or(0, |(_, memory)| memory.pointer.addr()),
@@ -519,11 +532,7 @@ impl SavePlan {
     }
 
     /// The tensors over the files: new ones, and those that are there where the file was linked.
-    fn tensors<'py>(
-        &self,
-        py: Python<'py>,
-        mappings: Vec<Option<Mapping>>,
-    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    fn tensors(&self, py: Python<'_>, mappings: Vec<Option<Mapping>>) -> PyResult<SavedTensors> {
         let _paused = PausedCollector::new(py);
         // Taken out for the while, since Python runs: the plan is done with.
         let leaves = std::mem::take(&mut self.state.lock().leaves);
@@ -541,8 +550,26 @@ impl SavePlan {
                 mapping => mapped_tensor(py, mapping, &path, &leaf.dtype, &leaf.shape, None)?,
             });
         }
-        Ok(tensors)
+        Ok(saved(&leaves, tensors))
     }
+}
+
+/// Tensors over the files of leaves, for the containers to take.
+fn saved(leaves: &[SavedLeaf], tensors: Vec<Bound<'_, PyAny>>) -> SavedTensors {
+    let tensors = leaves.iter().zip(tensors);
+    SavedTensors::made(
+        tensors
+            .map(|(leaf, tensor)| Saved {
+                is_flat: leaf.is_flat && !tensor.is(&leaf.original),
+                tensor: tensor.unbind(),
+            })
+            .collect(),
+    )
+}
+
+/// The class of tensors.
+pub(super) fn tensor_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    Ok(imports(py)?.tensor.bind(py))
 }
 
 const MSG_NO_MEMORY: &str = "the tensor has no memory that could be saved";
@@ -575,8 +602,8 @@ fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
         conjugated: is_complex && value.call_method0(&imports.is_conj)?.is_truthy()?,
     };
     // The sign of a float is a bit; that of an integer is not.
-    let has_sign_bit = is_complex || memory.dtype.contains("float");
-    Ok((has_sign_bit || !memory.signs.negated).then_some(memory))
+    let can_be_negated = !memory.signs.negated || is_complex || memory.dtype.contains("float");
+    Ok(can_be_negated.then_some(memory))
 }
 
 /// Where a save reads the bytes of a tensor.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::super::plan::{Content, FileContent, Plan};
 use super::super::region::Region;
@@ -14,7 +15,7 @@ use super::write::SLAB_LIMIT;
 
 /// What an entry is to hold.
 pub(super) struct NewEntry {
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     /// The key as messages show it, of a leaf that is written by itself.
     pub(super) key: String,
     /// The leaf of the plan, where it is one.
@@ -52,11 +53,12 @@ pub(super) fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
         .files
         .iter()
         .map(|file| {
-            let name = file.name.as_str();
-            (ranks[file.level], name != METADATA_FILE, name, file)
+            let name = &*file.name;
+            let place = (ranks[file.level], name != METADATA_FILE, beginning(name));
+            (place, name, file)
         })
         .collect();
-    files.sort_by_key(|&(rank, is_other, name, _)| (rank, is_other, name));
+    files.sort_unstable_by_key(|&(place, name, _)| (place, name));
     files
         .into_iter()
         .map(|(.., file)| {
@@ -82,13 +84,25 @@ pub(super) fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
                 }
             };
             NewEntry {
-                name: plan.file_path(file).to_string_lossy().into_owned(),
+                name: if file.level == Plan::ROOT {
+                    file.name.clone()
+                } else {
+                    plan.file_path(file).to_string_lossy().into()
+                },
                 key,
                 leaf: leaf_number,
                 content,
             }
         })
         .collect()
+}
+
+/// The first bytes of a name as a number of the same order: most names are told apart by it.
+fn beginning(name: &str) -> u64 {
+    let mut first = [0; 8];
+    let length = name.len().min(first.len());
+    first[..length].copy_from_slice(&name.as_bytes()[..length]);
+    u64::from_be_bytes(first)
 }
 
 /// The files of a directory and of those below it, in the order of archives.
@@ -119,7 +133,7 @@ pub(super) fn collect(source: &Path) -> StorageResult<Vec<NewEntry>> {
         }
         files.sort();
         entries.extend(files.into_iter().map(|(_, name, path, length)| NewEntry {
-            name,
+            name: name.into(),
             key: String::new(),
             leaf: None,
             content: NewContent::File(path, length),

@@ -1,5 +1,7 @@
 //! The headers and records of archives, byte by byte.
 
+use std::sync::Arc;
+
 use super::super::file::crc32;
 use super::super::sums::Sum;
 use super::{
@@ -14,7 +16,7 @@ const LINE_BYTES: u64 = 64;
 
 /// An entry that is written.
 pub(super) struct Record {
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) header: u64,
     pub(super) method: Method,
     pub(super) crc32: u32,
@@ -101,35 +103,49 @@ pub(super) const CRC32_OFFSET: usize = 14;
 
 pub(super) fn local_header(record: &Record, date: (u16, u16), out: &mut Vec<u8>) {
     let extra_bytes = usize::from(record.pad) + SIZES_BYTES;
-    put32(LOCAL_SIGNATURE, out);
-    put_fields(record, date, (SEE_SIZES, SEE_SIZES), extra_bytes, out);
-    out.extend(record.name.as_bytes());
+    let mut header = [0; LOCAL_BYTES];
+    header[..4].copy_from_slice(&LOCAL_SIGNATURE.to_le_bytes());
+    let fields = fields(record, date, (SEE_SIZES, SEE_SIZES), extra_bytes);
+    header[4..].copy_from_slice(&fields);
+    out.extend_from_slice(&header);
+    out.extend_from_slice(record.name.as_bytes());
     put_pad(record.pad, out);
-    put16(SIZES_ID, out);
-    put16(16, out);
-    put64(record.length, out);
-    put64(record.packed, out);
+    let mut sizes = [0; SIZES_BYTES];
+    sizes[..2].copy_from_slice(&SIZES_ID.to_le_bytes());
+    sizes[2..4].copy_from_slice(&16_u16.to_le_bytes());
+    sizes[4..12].copy_from_slice(&record.length.to_le_bytes());
+    sizes[12..].copy_from_slice(&record.packed.to_le_bytes());
+    out.extend_from_slice(&sizes);
 }
 
-/// What a local header and a record of the directory have in common: `sizes` are those of the packed
-/// bytes and of the bytes.
-fn put_fields(
+/// What a local header and a record of the directory have in common, from the version on: `sizes` are
+/// those of the packed bytes and of the bytes.
+fn fields(
     record: &Record,
     date: (u16, u16),
     sizes: (u32, u32),
     extra_bytes: usize,
-    out: &mut Vec<u8>,
-) {
-    put16(record.method.version(), out);
-    put16(flags(record), out);
-    put16(record.method.number(), out);
-    put16(date.0, out);
-    put16(date.1, out);
-    put32(record.crc32, out);
-    put32(sizes.0, out);
-    put32(sizes.1, out);
-    put16(short(record.name.len()), out);
-    put16(short(extra_bytes), out);
+) -> [u8; LOCAL_BYTES - 4] {
+    let mut fields = [0; LOCAL_BYTES - 4];
+    let shorts = [
+        record.method.version(),
+        flags(record),
+        record.method.number(),
+        date.0,
+        date.1,
+    ];
+    for (place, value) in fields.chunks_exact_mut(2).zip(shorts) {
+        place.copy_from_slice(&value.to_le_bytes());
+    }
+    for (place, value) in fields[10..22]
+        .chunks_exact_mut(4)
+        .zip([record.crc32, sizes.0, sizes.1])
+    {
+        place.copy_from_slice(&value.to_le_bytes());
+    }
+    fields[22..24].copy_from_slice(&short(record.name.len()).to_le_bytes());
+    fields[24..].copy_from_slice(&short(extra_bytes).to_le_bytes());
+    fields
 }
 
 fn short(length: usize) -> u16 {
@@ -155,14 +171,14 @@ pub(super) fn central_record(record: &Record, date: (u16, u16), out: &mut Vec<u8
     put32(CENTRAL_SIGNATURE, out);
     // Made by: Unix.
     put16(record.method.version() | 3 << 8, out);
-    put_fields(record, date, (packed, length), extra_bytes, out);
+    out.extend_from_slice(&fields(record, date, (packed, length), extra_bytes));
     // No comment, the first disk, no attributes but those of Unix: -rw-r--r--.
     put16(0, out);
     put16(0, out);
     put16(0, out);
     put32(0o644 << 16, out);
     put32(header, out);
-    out.extend(record.name.as_bytes());
+    out.extend_from_slice(record.name.as_bytes());
     put_pad(record.pad, out);
     if !sizes.is_empty() {
         put16(SIZES_ID, out);
@@ -236,10 +252,7 @@ mod tests {
     #[test]
     fn test_crc32_of_zeros() {
         for length in [0, 1, 2, 3, 100, 70_001] {
-            assert_eq!(
-                crc32_of_zeros(length as u64),
-                next_crc32(0, &vec![0; length])
-            );
+            assert_eq!(crc32_of_zeros(length as u64), crc32(&vec![0; length]));
         }
     }
 

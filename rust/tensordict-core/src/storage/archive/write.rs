@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::OFlags;
 
@@ -17,7 +17,7 @@ use super::super::job::Job;
 use super::super::map::Mapping;
 use super::super::plan::Plan;
 use super::super::source::Source;
-use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer, Sums};
+use super::super::sums::{SUMS_FILE, Sum, Summer, Sums};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 use super::entries::{NewContent, NewEntry, collect, planned};
 use super::read::{Archive, is_directory};
@@ -25,7 +25,7 @@ use super::records::{
     CRC32_OFFSET, Record, central_record, crc32_of_zeros, dos_date, end_records, local_header,
     pad_bytes,
 };
-use super::{Method, is_leaf};
+use super::{CENTRAL_BYTES, Method, is_leaf};
 
 /// Entries of fewer bytes go into slabs.
 pub(super) const SLAB_LIMIT: u64 = 1 << 20;
@@ -146,18 +146,24 @@ fn write_archive<T>(
             date: dos_date(job.stamp_ns),
             bounce: Vec::new(),
         };
-        let mut entries = entries.into_iter().peekable();
-        while entries.peek().is_some() {
-            let mut window = Vec::new();
-            let mut bytes = 0;
-            while let Some(entry) = entries.peek() {
-                bytes += entry.content.len();
-                if !window.is_empty() && bytes > WINDOW_BYTES {
-                    break;
-                }
-                window.extend(entries.next());
+        if method == Method::Stored {
+            for entry in entries {
+                out.add(entry)?;
             }
-            out.window(window, method)?;
+        } else {
+            let mut entries = entries.into_iter().peekable();
+            while entries.peek().is_some() {
+                let mut window = Vec::new();
+                let mut bytes = 0;
+                while let Some(entry) = entries.peek() {
+                    bytes += entry.content.len();
+                    if !window.is_empty() && bytes > WINDOW_BYTES {
+                        break;
+                    }
+                    window.extend(entries.next());
+                }
+                out.window(window, method)?;
+            }
         }
         if job.has_sums {
             out.sums()?;
@@ -193,53 +199,60 @@ impl Out<'_, '_> {
         Ok(())
     }
 
-    fn window(&mut self, entries: Vec<NewEntry>, method: Method) -> StorageResult<()> {
-        let mut ready: Vec<(NewEntry, Method)> = Vec::with_capacity(entries.len());
-        for mut entry in entries {
-            if let NewContent::File(path, length) = &entry.content
-                && *length < SLAB_LIMIT
-            {
-                let bytes = self.job.disk.read(path);
-                let bytes = bytes.map_err(|source| StorageError::io(path, source))?;
-                entry.content = NewContent::Data(Source::Bytes(bytes));
+    /// Adds entries whose leaves are compressed side by side.
+    fn window(&mut self, mut entries: Vec<NewEntry>, method: Method) -> StorageResult<()> {
+        for entry in &mut entries {
+            self.take_small_file(entry)?;
+        }
+        let packed: Vec<OnceLock<Packed>> = entries.iter().map(|_| OnceLock::new()).collect();
+        threads::for_each(entries.len(), thread_count(self.job.threads), |number| {
+            let entry = &entries[number];
+            if is_leaf(&entry.name) {
+                self.job.progress.check()?;
+                // Each number is given out once.
+                let _ = packed[number].set(compress(self.job.disk, entry, method)?);
             }
-            let method = if is_leaf(&entry.name) {
-                method
-            } else {
-                Method::Stored
-            };
-            ready.push((entry, method));
-        }
-        let packed: Vec<OnceLock<Packed>> = ready.iter().map(|_| OnceLock::new()).collect();
-        if method != Method::Stored {
-            threads::for_each(ready.len(), thread_count(self.job.threads), |number| {
-                let (entry, method) = &ready[number];
-                if *method != Method::Stored {
-                    self.job.progress.check()?;
-                    // Each number is given out once.
-                    let _ = packed[number].set(compress(self.job.disk, entry, *method)?);
-                }
-                Ok::<_, StorageError>(())
-            })?;
-        }
-        for ((entry, method), packed) in ready.into_iter().zip(packed) {
+            Ok::<_, StorageError>(())
+        })?;
+        for (entry, packed) in entries.into_iter().zip(packed) {
             let length = entry.content.len();
-            let is_large = !matches!(entry.content, NewContent::Zeros(_)) && length >= SLAB_LIMIT;
             match packed.into_inner() {
-                Some(packed) => self.add_packed(entry.name, method, packed)?,
-                // Large ones say themselves how far they are.
-                None if is_large => {
-                    self.add_stored(entry)?;
-                    continue;
+                Some(packed) => {
+                    self.add_packed(entry.name, method, packed)?;
+                    self.job.progress.advance(length)?;
                 }
-                None => self.add_stored(entry)?,
+                None => self.add(entry)?,
             }
-            self.job.progress.advance(length)?;
         }
         Ok(())
     }
 
-    fn add_packed(&mut self, name: String, method: Method, packed: Packed) -> StorageResult<()> {
+    /// Adds an entry as it is.
+    fn add(&mut self, mut entry: NewEntry) -> StorageResult<()> {
+        self.take_small_file(&mut entry)?;
+        let length = entry.content.len();
+        let is_large = !matches!(entry.content, NewContent::Zeros(_)) && length >= SLAB_LIMIT;
+        self.add_stored(entry)?;
+        // Large ones say themselves how far they are.
+        if is_large {
+            return Ok(());
+        }
+        self.job.progress.advance(length)
+    }
+
+    /// Reads what an entry is to hold, where that is a small file.
+    fn take_small_file(&self, entry: &mut NewEntry) -> StorageResult<()> {
+        if let NewContent::File(path, length) = &entry.content
+            && *length < SLAB_LIMIT
+        {
+            let bytes = self.job.disk.read(path);
+            let bytes = bytes.map_err(|source| StorageError::io(path, source))?;
+            entry.content = NewContent::Data(Source::Bytes(bytes));
+        }
+        Ok(())
+    }
+
+    fn add_packed(&mut self, name: Arc<str>, method: Method, packed: Packed) -> StorageResult<()> {
         let record = Record {
             header: self.end(),
             method,
@@ -380,23 +393,24 @@ impl Out<'_, '_> {
 
     /// Adds the sums of all entries so far, as an entry.
     fn sums(&mut self) -> StorageResult<()> {
-        let mut sums = Sums::new();
-        for record in &mut self.records {
-            let sum = std::mem::take(&mut record.sum);
-            let modified_ns = self.job.stamp_ns;
-            sums.files
-                .insert(record.name.clone(), FileSum { sum, modified_ns });
-        }
+        let modified_ns = self.job.stamp_ns;
+        let files = self.records.iter();
+        let text = Sums::new().text_of(files.map(|record| {
+            let Record { name, sum, .. } = record;
+            (&**name, sum, modified_ns)
+        }));
         self.add_stored(NewEntry {
-            name: SUMS_FILE.to_owned(),
+            name: SUMS_FILE.into(),
             key: String::new(),
             leaf: None,
-            content: NewContent::Data(Source::Bytes(sums.to_text().into_bytes())),
+            content: NewContent::Data(Source::Bytes(text.into_bytes())),
         })
     }
 
     fn directory(&mut self) -> StorageResult<()> {
         let start = self.end();
+        // The names and numbers of a record are about as long as the pad of an entry.
+        self.slab.reserve(self.records.len() * (2 * CENTRAL_BYTES));
         for record in &self.records {
             central_record(record, self.date, &mut self.slab);
         }
@@ -437,7 +451,7 @@ struct Packed {
 fn compress(disk: Disk<'_>, entry: &NewEntry, method: Method) -> StorageResult<Packed> {
     let mut summer = Summer::default();
     let mut crc32 = Crc32::default();
-    let refused = |source| StorageError::io_of(entry.key.clone(), Path::new(&entry.name), source);
+    let refused = |source| StorageError::io_of(entry.key.clone(), Path::new(&*entry.name), source);
     let mut buffer = Vec::new();
     let bytes = method.compress(refused, |out| {
         let mut take = |piece: &[u8]| {

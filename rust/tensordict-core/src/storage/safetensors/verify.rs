@@ -1,0 +1,98 @@
+//! Comparing tensors with their sums.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::super::io::open_to_read;
+use super::super::names::display_key;
+use super::super::sums::Sums;
+use super::super::verify::{Expected, Finding, Outcome, Report, check_all};
+use super::super::{StorageError, StorageResult};
+use super::SUMS_ENTRY;
+use super::read::{damaged, header_of};
+use super::shards::read_index;
+
+/// Compares the tensors of an open file with their sums.
+///
+/// # Errors
+/// The file cannot be read, or is none of this format.
+pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<Report> {
+    let mut report = empty_report();
+    verify_file(&Arc::new(file), path, threads, &mut report)?;
+    Ok(report)
+}
+
+/// Compares the tensors of the files of an index with their sums; whether one was not there, too.
+///
+/// # Errors
+/// A file cannot be read, or is none of this format.
+pub(crate) fn verify_shards(index: &Path, threads: usize) -> StorageResult<(Report, bool)> {
+    let mut report = empty_report();
+    let paths: Vec<PathBuf> = read_index(index)?.0.into_keys().collect();
+    // All are opened before any is read: those of a save that is replaced are deleted.
+    let files: Vec<io::Result<File>> = paths.iter().map(|path| open_to_read(path)).collect();
+    let mut lacks_files = false;
+    for (path, file) in paths.iter().zip(files) {
+        match file {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                lacks_files = true;
+                report.findings.push(Finding {
+                    key: String::new(),
+                    path: path.clone(),
+                    outcome: Outcome::Damaged,
+                    detail: "the file is missing".to_owned(),
+                });
+            }
+            file => {
+                let file = file.map_err(|source| StorageError::io(path, source))?;
+                verify_file(&Arc::new(file), path, threads, &mut report)?;
+            }
+        }
+    }
+    Ok((report, lacks_files))
+}
+
+fn empty_report() -> Report {
+    Report {
+        layout: "safetensors",
+        generation: String::new(),
+        findings: Vec::new(),
+    }
+}
+
+fn verify_file(
+    file: &Arc<File>,
+    path: &Path,
+    threads: usize,
+    report: &mut Report,
+) -> StorageResult<()> {
+    let header = header_of(file, path)?;
+    let sums = match header.metadata.get(SUMS_ENTRY) {
+        None => Sums::default(),
+        Some(text) => Sums::parse(text).map_err(|reason| damaged(path, "", reason))?,
+    };
+    report.generation.clone_from(&sums.generation);
+    let mut expected = Vec::new();
+    for (name, tensor) in &header.tensors {
+        let key = display_key(&[name]);
+        match sums.files.get(name) {
+            Some(sum) if sum.sum.length == tensor.length => expected.push(Expected {
+                key,
+                path: path.to_path_buf(),
+                file: file.clone(),
+                offset: tensor.offset,
+                sum: sum.clone(),
+            }),
+            _ => report.findings.push(Finding {
+                key,
+                path: path.to_path_buf(),
+                outcome: Outcome::Unchecked,
+                detail: String::new(),
+            }),
+        }
+    }
+    report.findings.extend(check_all(&expected, threads));
+    Ok(())
+}
