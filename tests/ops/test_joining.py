@@ -73,3 +73,52 @@ def test_a_stack_is_written_onto_the_leaves_that_are_there():
     assert target["n", "b"] is leaf
     assert leaf[:, 0].tolist() == [1.0, 2.0]
     assert target["a"][:, 0].tolist() == [1.0, 2.0]
+
+
+def test_torch_joins_plain_containers_as_any_sequence_of_them(td) -> None:
+    for join, dims in ((torch.stack, (0, 1, -1, -2)), (torch.cat, (0, -1))):
+        for dim in dims:
+            of_list = join([td, td + 1], dim)
+            of_keyword = join((td, td + 1), dim=dim)
+            # Batch dims are counted, where torch counts those of a leaf.
+            at = dim if dim >= 0 else dim + 1 + (join is torch.stack)
+            expected = join([td["a"], td["a"] + 1], at)
+            assert of_list.batch_size == of_keyword.batch_size
+            assert torch.equal(of_list["a"], expected)
+            assert torch.equal(of_keyword["a"], expected)
+    for join, dim, error in (
+        (torch.stack, 2, IndexError),
+        (torch.stack, -3, IndexError),
+        (torch.cat, 1, RuntimeError),
+        (torch.cat, -2, RuntimeError),
+    ):
+        with pytest.raises(error):
+            join([td, td], dim)
+
+
+def test_a_handler_that_is_replaced_is_what_torch_calls(td, monkeypatch) -> None:
+    from tensordict.interop.torch_functions import TD_HANDLED_FUNCTIONS
+
+    for function in (torch.stack, torch.cat, torch.zeros_like):
+        monkeypatch.setitem(TD_HANDLED_FUNCTIONS, function, lambda *_: "replaced")
+    assert torch.stack([td, td]) == "replaced"
+    assert torch.cat([td, td]) == "replaced"
+    assert torch.zeros_like(td) == "replaced"
+
+
+def test_torch_stack_is_lazy_where_the_process_was_told_so(td) -> None:
+    from tensordict import LazyStackedTensorDict, set_lazy_legacy
+
+    with pytest.warns(DeprecationWarning, match="legacy lazy mode"):
+        lazily = set_lazy_legacy(True)
+    with lazily:
+        assert isinstance(torch.stack([td, td]), LazyStackedTensorDict)
+        assert type(torch.cat([td, td])) is TensorDict
+    assert type(torch.stack([td, td])) is TensorDict
+
+
+def test_zeros_like_of_a_locked_container_is_locked(td) -> None:
+    zeros = torch.zeros_like(td.lock_())
+    assert zeros.is_locked
+    assert zeros["n"].is_locked
+    assert not zeros["n", "b"].any()

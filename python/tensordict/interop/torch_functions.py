@@ -24,6 +24,9 @@ Handler = Callable[..., Any]
 
 TD_HANDLED_FUNCTIONS: dict[Callable[..., Any], Handler] = {}
 
+NATIVE_FORMS: dict[Handler, str] = {stack_collections: "stack", cat_collections: "cat"}
+"""Handlers whose work the bindings do in eager code, where the arguments are plain."""
+
 # Functions answered by the method of the same name of their first argument.
 _METHODS = """
 abs abs_ acos acos_ add addcdiv addcmul asin asin_ atan atan_ atleast_1d atleast_2d
@@ -197,6 +200,7 @@ def _like(function: Callable[..., Any]) -> None:
 
     handler.__name__ = function.__name__
     TD_HANDLED_FUNCTIONS[function] = handler
+    NATIVE_FORMS[handler] = "like"
 
 
 for _function in (

@@ -23,9 +23,11 @@ use pyo3::types::{PyBool, PyDict, PyFunction, PyString, PyTuple};
 
 use crate::access;
 use crate::calling;
-use crate::container;
+use crate::container::{self, Names};
 use crate::fields;
 use crate::imports::{Imports, imports};
+use crate::joining::{self, Join};
+use crate::mapping::{self, Tail};
 use crate::storing;
 
 /// What calls a function of Python by running its code.
@@ -153,8 +155,9 @@ native!(torch_function, |_imports,
     answer(&class, &function, &types, &args, &kwargs)
 });
 
-/// The table of the torch functions that containers take part in.
-static TABLE: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+/// The table of the torch functions that containers take part in, and that of the handlers
+/// that have a native form.
+static TABLES: PyOnceLock<[Py<PyDict>; 2]> = PyOnceLock::new();
 
 /// What the table's entry for a torch function gives; None where there is none, or where
 /// other types take part.
@@ -172,10 +175,12 @@ fn answer<'py>(
     if !types.iter_borrowed().all(|other| other.is(class)) {
         return Ok(None);
     }
-    let table = TABLE.get_or_try_init(py, || {
+    let [table, forms] = TABLES.get_or_try_init(py, || {
         let module = py.import("tensordict.interop.torch_functions")?;
         let table = module.getattr("TD_HANDLED_FUNCTIONS")?;
-        Ok::<_, PyErr>(table.cast_into::<PyDict>()?.unbind())
+        let forms = module.getattr("NATIVE_FORMS")?;
+        let tables = [table.cast_into::<PyDict>()?, forms.cast_into::<PyDict>()?];
+        Ok::<_, PyErr>(tables.map(Bound::unbind))
     })?;
     let Some(handler) = table.bind(py).get_item(function)? else {
         return Ok(None);
@@ -184,7 +189,33 @@ fn answer<'py>(
         .cast::<PyDict>()
         .ok()
         .filter(|given| !given.is_empty());
+    if kwargs.is_none()
+        && let Some(form) = forms.bind(py).get_item(&handler)?
+        && let Some(made) = made_natively(form.extract()?, function, args)?
+    {
+        return Ok(Some(made));
+    }
     handler.call(args, kwargs).map(Some)
+}
+
+/// What the handler whose native form is `form` gives for `function(*args)`; None where the
+/// arguments are not plain.
+fn made_natively<'py>(
+    form: &str,
+    function: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let imports = imports(args.py())?;
+    match (form, args.as_slice()) {
+        ("stack", _) => joining::join_plain(imports, Join::Stack, args),
+        ("cat", _) => joining::join_plain(imports, Join::Cat, args),
+        ("like", [td]) if container::is_plain(imports, td) => {
+            let (none, names) = (PyTuple::empty(td.py()), Names::Keep);
+            let tail = Tail::Nothing;
+            mapping::map_dense(imports, td, function, &none, None, &names, tail, true).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The batch size of a plain container; None where a class may have another one.

@@ -9,7 +9,7 @@ use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::locking;
 use crate::storing::batch_size_of;
-use crate::walks::{NewLeaves, entry_pairs};
+use crate::walks::{NewLeaves, entry_pairs, refill};
 
 /// The entries of any container, as it gives them.
 fn entries_of<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -97,7 +97,7 @@ fn collect_alike<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     other: &Bound<'py, PyAny>,
-    out: &mut ffi::Values<'py>,
+    out: &mut ffi::Leaves<'py>,
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
     let mine = container::entries(imports, td)?;
@@ -128,7 +128,7 @@ pub(crate) fn alike_leaves<'py>(
     if !container::is_plain(imports, td) || !container::is_plain(imports, other) {
         return Ok(None);
     }
-    let mut out = ffi::Values::new();
+    let mut out = ffi::Leaves::new();
     if !collect_alike(imports, td, other, &mut out)? {
         return Ok(None);
     }
@@ -184,29 +184,27 @@ impl<'py> RebuildAs<'_, 'py> {
         let _guard = RecursionGuard::enter(py)?;
         let state = State::of(imports, td)?;
         let entries = ffi::copy_dict(&state.entries)?;
-        let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
-        ffi::replace_leaves(&entries, is_leaf, |other| {
-            let Some(value) = other else {
-                return values.take().map(Some);
-            };
-            Ok(Some(match kind(imports, value)? {
-                Kind::Leaf => values.take()?,
-                Kind::Dense => self.dense(value, values)?,
-                Kind::Foreign => self.foreign(value, values)?,
-            }))
+        refill(imports, &entries, values, |values, value| {
+            match kind(imports, value)? {
+                Kind::Leaf => values.take(),
+                Kind::Dense => self.dense(value, values),
+                Kind::Foreign => self.foreign(value, values),
+            }
         })?;
         let size = match self.size {
             Some(size) => size.clone(),
             None => state.batch_size.into_any(),
         };
-        container::new(
-            imports,
-            self.class.unwrap_or(&td.get_type()),
-            &entries,
-            &size,
-            &state.device,
-            &py.None().into_bound(py),
-        )
+        let values = [
+            entries.into_any(),
+            size,
+            state.device,
+            py.None().into_bound(py),
+        ];
+        match self.class {
+            Some(class) => container::new_of(imports, class, values),
+            None => container::new_like(imports, td, values),
+        }
     }
 
     fn foreign(

@@ -277,7 +277,9 @@ impl<'py> Apply<'py> {
         if is_leaf {
             return Ok((self.call(key, value, others, prefix)?, !self.is_checked));
         }
-        let below = if self.named || value_kind == Kind::Foreign {
+        // Nothing reads the keys above, unless they are part of the names.
+        let names_whole_keys = self.named && self.nested_keys;
+        let below = if names_whole_keys || value_kind == Kind::Foreign {
             appended(prefix, key)?
         } else {
             prefix.clone()
@@ -331,14 +333,13 @@ impl<'py> Apply<'py> {
         entries: &Bound<'py, PyDict>,
         made: &Made<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        container::new(
-            self.imports,
-            &td.get_type(),
-            entries,
-            &made.batch_size,
-            &made.device,
-            &made.dim_names,
-        )
+        let values = [
+            entries.clone().into_any(),
+            made.batch_size.clone(),
+            made.device.clone(),
+            made.dim_names.clone(),
+        ];
+        container::new_like(self.imports, td, values)
     }
 
     /// The entry of a further container; the marker stands for the default.
@@ -379,28 +380,35 @@ impl<'py> Apply<'py> {
         others: &mut ffi::Values<'py>,
         prefix: &Bound<'py, PyTuple>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let item = if others.is_empty() && !self.named {
-            ffi::call(&self.function, std::slice::from_ref(value))?
-        } else {
-            let missing = &self.imports.no_default;
-            let mut arguments = ffi::Values::with_capacity(others.len() + 2);
-            if self.named {
-                arguments.push(if self.nested_keys && !prefix.is_empty() {
-                    appended(prefix, key)?.into_any()
-                } else {
-                    key.clone()
-                });
+        if others.is_empty() {
+            let item = if !self.named {
+                ffi::call(&self.function, std::slice::from_ref(value))?
+            } else if self.nested_keys && !prefix.is_empty() {
+                let name = appended(prefix, key)?.into_any();
+                ffi::call(&self.function, &[name, value.clone()])?
+            } else {
+                ffi::call(&self.function, &[key.clone(), value.clone()])?
+            };
+            return Ok((!item.is_none()).then_some(item));
+        }
+        let missing = &self.imports.no_default;
+        let mut arguments = ffi::Values::with_capacity(others.len() + 2);
+        if self.named {
+            arguments.push(if self.nested_keys && !prefix.is_empty() {
+                appended(prefix, key)?.into_any()
+            } else {
+                key.clone()
+            });
+        }
+        arguments.push(value.clone());
+        arguments.extend(others.drain(..).map(|other| {
+            if other.is(missing) {
+                self.default.clone()
+            } else {
+                other
             }
-            arguments.push(value.clone());
-            arguments.extend(others.drain(..).map(|other| {
-                if other.is(missing) {
-                    self.default.clone()
-                } else {
-                    other
-                }
-            }));
-            ffi::call(&self.function, &arguments)?
-        };
+        }));
+        let item = ffi::call(&self.function, &arguments)?;
         Ok((!item.is_none()).then_some(item))
     }
 

@@ -249,12 +249,38 @@ pub(crate) fn new<'py>(
     device: &Bound<'py, PyAny>,
     dim_names: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let values = [entries, batch_size, device, dim_names].map(Clone::clone);
+    new_of(imports, class, values)
+}
+
+/// As [`new`], with the four attributes in the order of [`state_names`].
+pub(crate) fn new_of<'py>(
+    imports: &Imports,
+    class: &Bound<'py, PyType>,
+    values: [Bound<'py, PyAny>; state::COUNT],
+) -> PyResult<Bound<'py, PyAny>> {
     let td = match ffi::allocate(class)? {
         Some(td) => td,
         None => class.call_method1(imports.names.method_new.bind(class.py()), (class,))?,
     };
-    fill(imports, &td, entries, batch_size, device, dim_names)?;
+    state::set_all(&td, state_names(imports), values)?;
     Ok(td)
+}
+
+/// As [`new_of`], of the type of `td`.
+#[inline]
+pub(crate) fn new_like<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    values: [Bound<'py, PyAny>; state::COUNT],
+) -> PyResult<Bound<'py, PyAny>> {
+    match ffi::allocate_like(td)? {
+        Some(made) => {
+            state::set_all(&made, state_names(imports), values)?;
+            Ok(made)
+        }
+        None => new_of(imports, &td.get_type(), values),
+    }
 }
 
 /// Sets the four attributes of a dense container.
@@ -269,7 +295,7 @@ pub(crate) fn fill<'py>(
     state::set_all(
         td,
         state_names(imports),
-        [entries, batch_size, device, dim_names],
+        [entries, batch_size, device, dim_names].map(Clone::clone),
     )
 }
 
@@ -375,6 +401,7 @@ impl<'a, 'py> Splice<'a, 'py> {
 
     /// The batch size of the result for a container of batch size `old`, where `prefix`
     /// is that of the root's result (None: all keep theirs).
+    #[inline]
     pub(crate) fn size(
         &mut self,
         prefix: Option<&Bound<'py, PyAny>>,
@@ -386,6 +413,15 @@ impl<'a, 'py> Splice<'a, 'py> {
         if old.len() == self.k {
             return Ok(prefix.clone());
         }
+        self.other_size(prefix, old)
+    }
+
+    /// That for a container that does not have as many dims as the root.
+    fn other_size(
+        &mut self,
+        prefix: &Bound<'py, PyAny>,
+        old: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         if let Some(last) = &self.last
             && last.old.is(old)
             && last.prefix.is(prefix)
@@ -426,7 +462,19 @@ impl<'a, 'py> Splice<'a, 'py> {
     }
 
     /// The names of a result of batch size `size` for a container with the names `old`.
+    #[inline]
     pub(crate) fn dim_names(
+        &self,
+        old: &Bound<'py, PyAny>,
+        size: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if old.is_none() && !matches!(self.names, Names::Given(_)) {
+            return Ok(old.clone());
+        }
+        self.some_names(old, size)
+    }
+
+    fn some_names(
         &self,
         old: &Bound<'py, PyAny>,
         size: &Bound<'py, PyAny>,
@@ -449,7 +497,6 @@ impl<'a, 'py> Splice<'a, 'py> {
                 }
                 Ok(names.into_any())
             }
-            Names::Moved(_) if old.is_none() => Ok(old.clone()),
             Names::Moved(order) => {
                 let names = PyList::empty(py);
                 let num_old = old.len()?;
@@ -480,10 +527,15 @@ impl<'a, 'py> Splice<'a, 'py> {
 }
 
 /// A list of its own with the names `old`, or None.
+#[inline]
 pub(crate) fn copied_names<'py>(old: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if old.is_none() {
         return Ok(old.clone());
     }
+    copied_list(old)
+}
+
+fn copied_list<'py>(old: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if let Ok(list) = old.cast_exact::<PyList>() {
         return Ok(list.get_slice(0, list.len()).into_any());
     }

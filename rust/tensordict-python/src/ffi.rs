@@ -13,12 +13,14 @@ use pyo3::sync::critical_section::{with_critical_section, with_critical_section2
 use pyo3::types::{PyDict, PyInt, PyList, PySlice, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
-use crate::slots::{self, Found, Place};
+use crate::slots::{self, Place};
 
 /// How many entries of one container fit on the stack of a walk.
 const INLINE_ENTRIES: usize = 16;
 
 pub(crate) type Values<'py> = SmallVec<[Bound<'py, PyAny>; INLINE_ENTRIES]>;
+/// The leaves of a whole container, of which many have some dozens.
+pub(crate) type Leaves<'py> = SmallVec<[Bound<'py, PyAny>; 64]>;
 pub(crate) type Pairs<'py> = SmallVec<[(Bound<'py, PyAny>, Bound<'py, PyAny>); INLINE_ENTRIES]>;
 
 /// The values of `dict`, owned: what a walk works on while Python may change the dict.
@@ -136,7 +138,7 @@ unsafe fn ascii_bytes<'a>(text: *mut ffi::PyObject) -> &'a [u8] {
 }
 
 /// The values in a new list.
-pub(crate) fn list_of<'py>(py: Python<'py>, values: Values<'py>) -> PyResult<Bound<'py, PyList>> {
+pub(crate) fn list_of<'py>(py: Python<'py>, values: Leaves<'py>) -> PyResult<Bound<'py, PyList>> {
     // SAFETY: the list is new, known to nobody, and each of its places is filled once, with a
     // reference that it takes over, before anything else can happen.
     unsafe {
@@ -247,34 +249,29 @@ pub(crate) fn replace_values<'py>(
     }
 }
 
-/// As [`replace_values`], where `replace` is not given the values that `is_leaf` accepts.
+/// As [`replace_values`], where values that `is_leaf` accepts stay.
 #[inline]
-pub(crate) fn replace_leaves<'py>(
+pub(crate) fn replace_others<'py>(
     dict: &Bound<'py, PyDict>,
     is_leaf: impl Fn(&Bound<'py, PyAny>) -> bool,
-    mut replace: impl FnMut(Option<&Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>>,
+    mut replace: impl FnMut(&Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>>,
 ) -> PyResult<()> {
     if !slots::can_replace(dict) {
-        return replace_entries(dict, |_, value| replace((!is_leaf(value)).then_some(value)));
+        return replace_entries(dict, |_, value| {
+            if is_leaf(value) {
+                return Ok(None);
+            }
+            replace(value)
+        });
     }
-    let mut place = 0;
-    loop {
-        match slots::leaf_at(dict, place, &is_leaf) {
-            Found::Leaf => {
-                if let Some(new) = replace(None)? {
-                    slots::put(dict, place, new);
-                }
-            }
-            Found::Other(value) => {
-                if let Some(new) = replace(Some(&value))? {
-                    slots::replace(dict, place, &value, new);
-                }
-            }
-            Found::Hole => {}
-            Found::End => return Ok(()),
+    let mut next = 0;
+    while let Some((place, value)) = slots::other_from(dict, next, &is_leaf) {
+        if let Some(new) = replace(&value)? {
+            slots::replace(dict, place, &value, new);
         }
-        place += 1;
+        next = place + 1;
     }
+    Ok(())
 }
 
 /// As [`replace_values`] for what needs the key, too.
@@ -307,6 +304,44 @@ pub(crate) fn replace_entries<'py>(
         }
     }
     Ok(())
+}
+
+/// Calls `visit` with each entry of `dict`, which nobody else knows yet, and its place there:
+/// None where values are not replaced in their places.
+#[inline]
+pub(crate) fn each_entry<'py>(
+    dict: &Bound<'py, PyDict>,
+    mut visit: impl FnMut(Option<usize>, &Bound<'py, PyAny>, &Bound<'py, PyAny>) -> PyResult<()>,
+) -> PyResult<()> {
+    if !slots::can_replace(dict) {
+        let pairs = dict_pairs(dict);
+        return pairs
+            .iter()
+            .try_for_each(|(key, value)| visit(None, key, value));
+    }
+    let mut next = 0;
+    while let Some((place, key, value)) = slots::entry_from(dict, next) {
+        visit(Some(place), &key, &value)?;
+        next = place + 1;
+    }
+    Ok(())
+}
+
+/// Stores `value` under `key`, which is at `place`, if that is known, in this copy of the
+/// dict that [`each_entry`] visits.
+#[inline]
+pub(crate) fn put_at<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: Option<usize>,
+    key: &Bound<'py, PyAny>,
+    value: Bound<'py, PyAny>,
+) -> PyResult<()> {
+    match place {
+        Some(place) => {
+            slots::put_under(dict, place, key, value).or_else(|value| dict.set_item(key, value))
+        }
+        None => dict.set_item(key, value),
+    }
 }
 
 /// A dict that nobody else knows yet, whose values are replaced in the order of its keys.
@@ -353,8 +388,24 @@ pub(crate) fn is_subtype(value: &Bound<'_, PyAny>, class: &Py<PyType>) -> bool {
 /// A new instance of `class` without any attribute, as `object.__new__` makes it; None
 /// where the class has a `__new__` of its own.
 pub(crate) fn allocate<'py>(class: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let py = class.py();
-    let raw = class.as_type_ptr();
+    // SAFETY: the type is alive for the call.
+    unsafe { allocate_raw(class.py(), class.as_type_ptr()) }
+}
+
+/// As [`allocate`], of the type of `value`.
+#[inline]
+pub(crate) fn allocate_like<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    // SAFETY: the value is alive for the call, and so is its type.
+    unsafe { allocate_raw(value.py(), value.get_type_ptr()) }
+}
+
+/// # Safety
+/// `raw` is a type that is alive for the call.
+#[inline]
+unsafe fn allocate_raw(
+    py: Python<'_>,
+    raw: *mut ffi::PyTypeObject,
+) -> PyResult<Option<Bound<'_, PyAny>>> {
     let address = |new: Option<ffi::newfunc>| new.map(|new| new as usize);
     // SAFETY: both types are alive for the call, and a type whose `tp_new` is that of
     // `object` is what `object.__new__` takes. (Not `tp_alloc`: in Python 3.11 that leaves

@@ -314,14 +314,8 @@ impl<'py> ReadAt<'_, 'py> {
             }))
         })?;
         let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
-        container::new(
-            imports,
-            &td.get_type(),
-            &entries,
-            &size,
-            &state.device,
-            &dim_names,
-        )
+        let values = [entries.into_any(), size, state.device, dim_names];
+        container::new_like(imports, td, values)
     }
 }
 

@@ -6,7 +6,8 @@
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyInt, PyList, PySequence, PyTuple};
 use smallvec::SmallVec;
 
 use crate::container::{self, Kind, State, kind};
@@ -16,7 +17,7 @@ use crate::imports::{Imports, from_twin, imports};
 const TWINS: &str = "tensordict.interop.index_twins";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Join {
+pub(crate) enum Join {
     Stack,
     Cat,
 }
@@ -227,6 +228,68 @@ fn join_or_twin<'py>(how: Join, tds: &Bound<'py, PyAny>, dim: i64) -> PyResult<B
         }
     }
     from_twin(py, TWINS, how.twin(), (tds, dim))
+}
+
+/// What the handlers of `torch.stack` and `torch.cat` give for the arguments `args`; None where
+/// these are not plain containers and a dim that they have.
+pub(crate) fn join_plain<'py>(
+    imports: &'static Imports,
+    how: Join,
+    args: &Bound<'py, PyTuple>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = args.py();
+    let (tds, given) = match args.as_slice() {
+        [tds] => (tds, 0),
+        [tds, dim] if dim.is_exact_instance_of::<PyInt>() => match dim.extract::<i64>() {
+            Ok(dim) => (tds, dim),
+            Err(_) => return Ok(None),
+        },
+        _ => return Ok(None),
+    };
+    let tds: ffi::Values<'py> = if let Ok(list) = tds.cast_exact::<PyList>() {
+        list.iter().collect()
+    } else if let Ok(tuple) = tds.cast_exact::<PyTuple>() {
+        tuple.iter().collect()
+    } else {
+        return Ok(None);
+    };
+    if tds.is_empty() || !tds.iter().all(|td| container::is_plain(imports, td)) {
+        return Ok(None);
+    }
+    let num_dims = container::batch_size(imports, &tds[0])?.len();
+    let num_places = num_dims + usize::from(how == Join::Stack);
+    let from_front = if given < 0 {
+        given + i64::try_from(num_places)?
+    } else {
+        given
+    };
+    let dim = match usize::try_from(from_front) {
+        Ok(dim) if dim < num_places => dim,
+        _ => return Ok(None),
+    };
+    if how == Join::Stack && is_lazy_by_default(py)? {
+        return Ok(None);
+    }
+    let place = dim.into_pyobject(py)?.into_any();
+    let last = None;
+    Joining {
+        imports,
+        how,
+        dim,
+        place,
+        last,
+    }
+    .join(&tds)
+}
+
+/// Whether `torch.stack` makes a lazy stack, as the process was told.
+fn is_lazy_by_default(py: Python<'_>) -> PyResult<bool> {
+    static OPTIONS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let options = OPTIONS.get_or_try_init(py, || {
+        Ok::<_, PyErr>(py.import("tensordict._options")?.unbind())
+    })?;
+    let name = pyo3::intern!(py, "_lazy_legacy");
+    options.bind(py).getattr(name)?.is_truthy()
 }
 
 /// A new container of the type of the first of `tds`, stacked along `dim`.

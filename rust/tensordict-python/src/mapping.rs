@@ -9,11 +9,11 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::container::{self, Kind, Names, Splice, State, kind};
-use crate::ffi::{self, Filling, Operation, RecursionGuard, RepeatedCall};
+use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, imports};
 use crate::locking;
 use crate::tensors::{shape_of, with_layout};
@@ -319,14 +319,9 @@ impl<'py> MapLeaves<'_, 'py> {
                 )?,
             }))
         })?;
-        container::new(
-            imports,
-            &td.get_type(),
-            &entries,
-            &size,
-            &state.device,
-            &self.splice.dim_names(&state.dim_names, &size)?,
-        )
+        let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
+        let values = [entries.into_any(), size, state.device, dim_names];
+        container::new_like(imports, td, values)
     }
 
     /// What becomes of a leaf that is held whole, where batch sizes change.
@@ -454,112 +449,82 @@ struct SplitLeaves<'a, 'py> {
     splice: Splice<'a, 'py>,
 }
 
+/// The containers that a walk makes of one: mostly few.
+type Results<'py> = SmallVec<[Bound<'py, PyAny>; 8]>;
+
 impl<'py> SplitLeaves<'_, 'py> {
-    fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Results<'py>> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
         let state = State::of(imports, td)?;
         let entries = ffi::copy_dict(&state.entries)?;
         let num_parts = self.prefixes.len();
-        let old_size = state.batch_size;
-        let mut columns = SmallVec::<[_; 16]>::with_capacity(entries.len());
-        for (key, value) in ffi::dict_pairs(&entries) {
-            let parts = match kind(imports, &value)? {
-                Kind::Leaf if container::is_unbatched(imports, &value) => {
-                    let mut parts = Vec::with_capacity(num_parts);
+        // Nobody knows these yet: what becomes of an entry takes its place in each.
+        let mut copies = SmallVec::<[Bound<'py, PyDict>; 8]>::with_capacity(num_parts);
+        for _ in 1..num_parts {
+            copies.push(ffi::copy_dict(&entries)?);
+        }
+        if num_parts > 0 {
+            copies.push(entries.clone());
+        }
+        ffi::each_entry(&entries, |place, key, value| {
+            let put = |copies: &[Bound<'py, PyDict>], parts: &[Bound<'py, PyAny>]| {
+                check_length(parts.len(), num_parts)?;
+                copies
+                    .iter()
+                    .zip(parts)
+                    .try_for_each(|(copy, part)| ffi::put_at(copy, place, key, part.clone()))
+            };
+            let given = match kind(imports, value)? {
+                Kind::Leaf if container::is_unbatched(imports, value) => {
+                    let mut parts = Results::with_capacity(num_parts);
                     for prefix in self.prefixes.iter() {
-                        let size = self.splice.size(Some(&prefix), &old_size)?;
-                        parts.extend(container::resized_unbatched(imports, &value, &size)?);
+                        let size = self.splice.size(Some(&prefix), &state.batch_size)?;
+                        parts.extend(container::resized_unbatched(imports, value, &size)?);
                     }
-                    Parts::from_vec(parts, num_parts)?
+                    return put(&copies, &parts);
                 }
-                Kind::Leaf => Parts::from_sequence(self.call.call(&value)?, num_parts)?,
+                Kind::Leaf => self.call.call(value)?,
                 Kind::Dense => {
-                    let parts = self.walk(&value)?;
-                    for part in &parts {
-                        locking::lock_like(imports, &value, part, self.lock)?;
+                    let parts = self.walk(value)?;
+                    if self.lock {
+                        for part in &parts {
+                            locking::lock_like(imports, value, part, true)?;
+                        }
                     }
-                    Parts::from_vec(parts, num_parts)?
+                    return copies
+                        .iter()
+                        .zip(parts)
+                        .try_for_each(|(copy, part)| ffi::put_at(copy, place, key, part));
                 }
-                Kind::Foreign => Parts::from_sequence(
-                    value.call_method1(
-                        imports.names.method_split_leaves.bind(py),
-                        (
-                            self.op,
-                            self.args,
-                            self.prefixes,
-                            self.names.to_object(py)?,
-                            self.lock,
-                            self.k,
-                        ),
-                    )?,
-                    num_parts,
+                Kind::Foreign => value.call_method1(
+                    imports.names.method_split_leaves.bind(py),
+                    (
+                        self.op,
+                        self.args,
+                        self.prefixes,
+                        self.names.to_object(py)?,
+                        self.lock,
+                        self.k,
+                    ),
                 )?,
             };
-            columns.push((key, parts));
-        }
-        let class = td.get_type();
-        let mut results = Vec::with_capacity(num_parts);
-        for position in 0..num_parts {
-            // Nobody knows the copy yet: the last part can have it.
-            let part = if position + 1 == num_parts {
-                entries.clone()
-            } else {
-                ffi::copy_dict(&entries)?
-            };
-            let mut filling = Filling::new(&part);
-            for (key, parts) in &columns {
-                filling.put(key, parts.get(position)?)?;
+            // What torch returns of several values are tuples, or of types derived from it.
+            if let Ok(parts) = given.cast::<PyTuple>() {
+                return put(&copies, parts.as_slice());
             }
-            let prefix = self.prefixes.get_item(position)?;
-            let size = self.splice.size(Some(&prefix), &old_size)?;
-            results.push(container::new(
-                imports,
-                &class,
-                &part,
-                &size,
-                &state.device,
-                &self.splice.dim_names(&state.dim_names, &size)?,
-            )?);
+            let parts = given.try_iter()?.collect::<PyResult<Results<'py>>>()?;
+            put(&copies, &parts)
+        })?;
+        let mut results = Results::with_capacity(num_parts);
+        for (prefix, part) in self.prefixes.iter().zip(copies) {
+            let size = self.splice.size(Some(&prefix), &state.batch_size)?;
+            let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
+            let values = [part.into_any(), size, state.device.clone(), dim_names];
+            results.push(container::new_like(imports, td, values)?);
         }
         Ok(results)
-    }
-}
-
-/// What an operation gave for one entry: an item for each result.
-enum Parts<'py> {
-    Tuple(Bound<'py, PyTuple>),
-    Vec(Vec<Bound<'py, PyAny>>),
-}
-
-impl<'py> Parts<'py> {
-    fn from_sequence(parts: Bound<'py, PyAny>, expected: usize) -> PyResult<Self> {
-        // What torch returns of several values are tuples, or of types derived from it.
-        let parts = match parts.cast_into::<PyTuple>() {
-            Ok(tuple) => tuple,
-            Err(error) => {
-                let items = error
-                    .into_inner()
-                    .try_iter()?
-                    .collect::<PyResult<Vec<_>>>()?;
-                return Self::from_vec(items, expected);
-            }
-        };
-        check_length(parts.len(), expected)?;
-        Ok(Self::Tuple(parts))
-    }
-
-    fn from_vec(parts: Vec<Bound<'py, PyAny>>, expected: usize) -> PyResult<Self> {
-        check_length(parts.len(), expected)?;
-        Ok(Self::Vec(parts))
-    }
-
-    fn get(&self, position: usize) -> PyResult<Bound<'py, PyAny>> {
-        match self {
-            Self::Tuple(tuple) => tuple.get_item(position),
-            Self::Vec(items) => Ok(items[position].clone()),
-        }
     }
 }
 

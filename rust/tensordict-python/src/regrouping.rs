@@ -71,14 +71,13 @@ fn like<'py>(
     td: &Bound<'py, PyAny>,
     entries: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    container::new(
-        imports,
-        &td.get_type(),
-        entries,
-        container::batch_size(imports, td)?.as_any(),
-        &container::device(imports, td)?,
-        &container::copied_names(&container::dim_names(imports, td)?)?,
-    )
+    let values = [
+        entries.clone().into_any(),
+        container::batch_size(imports, td)?.into_any(),
+        container::device(imports, td)?,
+        container::copied_names(&container::dim_names(imports, td)?)?,
+    ];
+    container::new_like(imports, td, values)
 }
 
 // Choosing ----------------------------------------------------------------------------

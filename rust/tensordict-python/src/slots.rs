@@ -226,6 +226,68 @@ pub(crate) fn leaf_at<'py>(
     }
 }
 
+/// The first value from `place` on that `is_leaf` does not accept, and its place; None behind
+/// the last one, or where they are kept in another way. `is_leaf` must not run Python code;
+/// between two calls it may run.
+#[inline]
+pub(crate) fn other_from<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: usize,
+    is_leaf: impl Fn(&Bound<'py, PyAny>) -> bool,
+) -> Option<(usize, Bound<'py, PyAny>)> {
+    let slots = Slots::of(dict)?;
+    (place..slots.count).find_map(|place| {
+        // SAFETY: the place is below the count; the value is lent for the call alone, or owned.
+        unsafe {
+            let value = (*slots.at(place)).value;
+            if value.is_null() {
+                return None;
+            }
+            let value = Borrowed::from_ptr(dict.py(), value);
+            (!is_leaf(&value)).then(|| (place, value.to_owned()))
+        }
+    })
+}
+
+/// Puts what `take` gives, until it gives None, at the places from `place` on whose values
+/// `is_leaf` accepts: the first place that was not filled, or a later one. Neither may run
+/// Python code.
+#[inline]
+pub(crate) fn put_leaves<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: usize,
+    is_leaf: impl Fn(&Bound<'py, PyAny>) -> bool,
+    mut take: impl FnMut() -> Option<Bound<'py, PyAny>>,
+) -> usize {
+    let Some(slots) = Slots::of(dict) else {
+        return place;
+    };
+    for place in place..slots.count {
+        // SAFETY: the place is below the count. The old value is lent until it is replaced. If
+        // nobody else has it, what frees it may run Python code, so that nothing follows.
+        unsafe {
+            let entry = slots.at(place);
+            let old = (*entry).value;
+            if old.is_null() {
+                continue;
+            }
+            if !is_leaf(&Borrowed::from_ptr(dict.py(), old)) {
+                return place;
+            }
+            let Some(new) = take() else {
+                return place;
+            };
+            (*entry).value = new.into_ptr();
+            let is_last = ffi::Py_REFCNT(old) == 1;
+            drop(Bound::from_owned_ptr(dict.py(), old));
+            if is_last {
+                return place + 1;
+            }
+        }
+    }
+    slots.count
+}
+
 /// Puts `new` at `place`, where a value is. Nothing happens where there is none any more.
 #[inline]
 pub(crate) fn put<'py>(dict: &Bound<'py, PyDict>, place: usize, new: Bound<'py, PyAny>) {
@@ -240,6 +302,32 @@ pub(crate) fn put<'py>(dict: &Bound<'py, PyDict>, place: usize, new: Bound<'py, 
             drop(Bound::from_owned_ptr(dict.py(), old));
         }
     }
+}
+
+/// Puts `new` at `place`, where `key` is.
+///
+/// # Errors
+/// `new`, where another key is there.
+#[inline]
+pub(crate) fn put_under<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: usize,
+    key: &Bound<'py, PyAny>,
+    new: Bound<'py, PyAny>,
+) -> Result<(), Bound<'py, PyAny>> {
+    let Some(slots) = Slots::of(dict).filter(|slots| place < slots.count) else {
+        return Err(new);
+    };
+    // SAFETY: as in `replace`.
+    unsafe {
+        let entry = slots.at(place);
+        if (*entry).key != key.as_ptr() || (*entry).value.is_null() {
+            return Err(new);
+        }
+        let old = std::mem::replace(&mut (*entry).value, new.into_ptr());
+        drop(Bound::from_owned_ptr(dict.py(), old));
+    }
+    Ok(())
 }
 
 /// The first entry from `place` on, and its place; None behind the last one, or where they

@@ -84,8 +84,14 @@ impl Places {
     /// Whether `names` are those of the first attributes, in this order.
     #[inline]
     fn begin_with(self, names: [&Py<PyString>; COUNT]) -> bool {
+        self.are_usual() || self.are(names)
+    }
+
+    /// Whether the four are known to be the first.
+    #[inline]
+    fn are_usual(self) -> bool {
         // The keys of a class live as long as it does, and those that are there stay.
-        USUAL_KEYS.load(Ordering::Relaxed).cast_const() == self.keys || self.are(names)
+        USUAL_KEYS.load(Ordering::Relaxed).cast_const() == self.keys
     }
 
     fn are(self, names: [&Py<PyString>; COUNT]) -> bool {
@@ -133,7 +139,8 @@ impl Places {
     }
 }
 
-/// The attribute `name`, which stands at `place` where nothing else came before it.
+/// The attribute `name` of the four, which stands at `place` where nothing else came
+/// before it.
 #[inline]
 pub(crate) fn get<'py>(
     td: &Bound<'py, PyAny>,
@@ -141,7 +148,7 @@ pub(crate) fn get<'py>(
     name: &Py<PyString>,
 ) -> PyResult<Bound<'py, PyAny>> {
     if let Some(places) = Places::of(td)
-        && places.is_at(place, name)
+        && (places.are_usual() || places.is_at(place, name))
     {
         // SAFETY: an array has a place for each of the keys; the interpreter is attached,
         // so nobody else changes it (3.11 has a global lock). What is there is owned at
@@ -180,18 +187,18 @@ pub(crate) fn get_all<'py>(
 pub(crate) fn set_all<'py>(
     td: &Bound<'py, PyAny>,
     names: [&Py<PyString>; COUNT],
-    values: [&Bound<'py, PyAny>; COUNT],
+    values: [Bound<'py, PyAny>; COUNT],
 ) -> PyResult<()> {
     if let Some(places) = Places::of(td)
         && places.len() == 0
         && places.begin_with(names)
     {
         // SAFETY: the instance has no attribute yet, so that every place is null. Each of
-        // the four is filled with a reference of its own, and noted in the order of
-        // setting, which grows downwards from the number in use.
+        // the four takes over a reference, and is noted in the order of setting, which
+        // grows downwards from the number in use.
         unsafe {
             for (place, value) in values.into_iter().enumerate() {
-                *places.values.add(place) = value.clone().into_ptr();
+                *places.values.add(place) = value.into_ptr();
             }
             let in_use = places.values.cast::<u8>().sub(2);
             in_use.sub(COUNT).cast::<[u8; COUNT]>().write([3, 2, 1, 0]);
@@ -292,7 +299,8 @@ fn learn_layout(py: Python<'_>) -> PyResult<()> {
     let is_read = get(&known, 3, d)?.is(fourth) && matches!(own(&known, &further), Own::Absent);
     let holds = is_read && {
         known.setattr(further.bind(py), first)?;
-        set_all(&made, [a, b, c, d], [fourth, third, second, first])?;
+        let reversed = [fourth, third, second, first].map(Clone::clone);
+        set_all(&made, [a, b, c, d], reversed)?;
         matches!(own(&known, &further), Own::Value(value) if value.is(first))
             && matches!(own(&made, &further), Own::Absent)
             && get(&made, 1, b)?.is(third)

@@ -122,14 +122,13 @@ fn converted_dict<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let _guard = RecursionGuard::enter(py)?;
-    let child = container::new(
-        imports,
-        &td.get_type(),
-        PyDict::new(py).as_any(),
-        container::batch_size(imports, td)?.as_any(),
-        &container::device(imports, td)?,
-        &container::copied_names(&container::dim_names(imports, td)?)?,
-    )?;
+    let values = [
+        PyDict::new(py).into_any(),
+        container::batch_size(imports, td)?.into_any(),
+        container::device(imports, td)?,
+        container::copied_names(&container::dim_names(imports, td)?)?,
+    ];
+    let child = container::new_like(imports, td, values)?;
     store_all(imports, &child, entries, non_blocking)?;
     Ok(child)
 }

@@ -18,6 +18,7 @@ use crate::container::{self, Kind, Names, State, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::locking;
+use crate::slots::{self, Found};
 use crate::tensors::with_layout;
 
 // Collecting --------------------------------------------------------------------------
@@ -46,7 +47,7 @@ fn collect_leaves<'py>(
 fn collect_plain<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
-    out: &mut ffi::Values<'py>,
+    out: &mut ffi::Leaves<'py>,
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
     let mut added = Ok(true);
@@ -74,7 +75,7 @@ pub(crate) fn plain_leaves<'py>(
     if !container::is_plain(imports, td) {
         return Ok(None);
     }
-    let mut out = ffi::Values::new();
+    let mut out = ffi::Leaves::new();
     if !collect_plain(imports, td, &mut out)? {
         return Ok(None);
     }
@@ -133,6 +134,16 @@ impl<'py> NewLeaves<'py> {
             Self::Iterator(leaves) => leaves.next().transpose()?,
         };
         leaf.ok_or_else(|| PyStopIteration::new_err(()))
+    }
+
+    /// The next leaf, unless taking it may run Python code, or there is none.
+    #[inline]
+    fn take_quickly(&mut self) -> Option<Bound<'py, PyAny>> {
+        match self {
+            Self::List(leaves) => leaves.next(),
+            Self::Tuple(leaves) => leaves.next(),
+            Self::Iterator(_) => None,
+        }
     }
 
     /// What is left, for a container that takes its own part of it.
@@ -240,36 +251,87 @@ fn holds_nothing(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> 
     Ok(true)
 }
 
-struct Rebuild<'a, 'py> {
+/// Puts the next of `leaves` in the place of each leaf of `entries`, a dict that nobody else
+/// knows yet, and what `rebuild` makes of it in the place of each other value.
+#[inline]
+pub(crate) fn refill<'py>(
+    imports: &Imports,
+    entries: &Bound<'py, PyDict>,
+    leaves: &mut NewLeaves<'py>,
+    mut rebuild: impl FnMut(&mut NewLeaves<'py>, &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<()> {
+    let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
+    if !slots::can_replace(entries) {
+        return ffi::replace_entries(entries, |_, value| {
+            if is_leaf(value) {
+                return leaves.take().map(Some);
+            }
+            rebuild(leaves, value).map(Some)
+        });
+    }
+    let mut place = 0;
+    loop {
+        place = slots::put_leaves(entries, place, is_leaf, || leaves.take_quickly());
+        match slots::leaf_at(entries, place, is_leaf) {
+            Found::Leaf => slots::put(entries, place, leaves.take()?),
+            Found::Other(value) => {
+                let new = rebuild(leaves, &value)?;
+                slots::replace(entries, place, &value, new);
+            }
+            Found::Hole => {}
+            Found::End => return Ok(()),
+        }
+        place += 1;
+    }
+}
+
+struct Rebuild {
     imports: &'static Imports,
-    values: &'a mut NewLeaves<'py>,
     keep_names: bool,
     /// Whether nested containers without leaves and values are left out.
     drop_empty: bool,
 }
 
-impl<'py> Rebuild<'_, 'py> {
-    fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+impl Rebuild {
+    fn any<'py>(
+        &self,
+        td: &Bound<'py, PyAny>,
+        leaves: &mut NewLeaves<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if container::is_dense(self.imports, td)? {
+            self.dense(td, leaves)
+        } else {
+            self.foreign(td, leaves)
+        }
+    }
+
+    fn dense<'py>(
+        &self,
+        td: &Bound<'py, PyAny>,
+        leaves: &mut NewLeaves<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let py = td.py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
         let state = State::of(imports, td)?;
         let entries = ffi::copy_dict(&state.entries)?;
-        let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
-        let mut has_nested = false;
-        ffi::replace_leaves(&entries, is_leaf, |other| {
-            let Some(value) = other else {
-                return self.values.take().map(Some);
-            };
-            let kind = kind(imports, value)?;
-            has_nested |= kind != Kind::Leaf;
-            Ok(Some(match kind {
-                Kind::Leaf => self.values.take()?,
-                Kind::Dense => self.walk(value)?,
-                Kind::Foreign => self.foreign(value)?,
-            }))
+        let mut may_be_empty = false;
+        refill(imports, &entries, leaves, |leaves, value| {
+            match kind(imports, value)? {
+                Kind::Leaf => leaves.take(),
+                Kind::Dense => {
+                    let part = self.dense(value, leaves)?;
+                    may_be_empty |=
+                        self.drop_empty && container::entries(imports, &part)?.is_empty();
+                    Ok(part)
+                }
+                Kind::Foreign => {
+                    may_be_empty = true;
+                    self.foreign(value, leaves)
+                }
+            }
         })?;
-        if has_nested && self.drop_empty {
+        if may_be_empty && self.drop_empty {
             drop_empty(imports, &entries)?;
         }
         let dim_names = if self.keep_names {
@@ -277,20 +339,23 @@ impl<'py> Rebuild<'_, 'py> {
         } else {
             py.None().into_bound(py)
         };
-        container::new(
-            imports,
-            &td.get_type(),
-            &entries,
-            state.batch_size.as_any(),
-            &state.device,
-            &dim_names,
-        )
+        let values = [
+            entries.into_any(),
+            state.batch_size.into_any(),
+            state.device,
+            dim_names,
+        ];
+        container::new_like(imports, td, values)
     }
 
-    fn foreign(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn foreign<'py>(
+        &self,
+        td: &Bound<'py, PyAny>,
+        leaves: &mut NewLeaves<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let py = td.py();
         let names = &self.imports.names;
-        let arguments = (self.values.rest(py)?, false);
+        let arguments = (leaves.rest(py)?, false);
         let result = td.call_method1(names.method_rebuild.bind(py), arguments)?;
         if self.drop_empty {
             result.call_method0(names.method_drop_empty.bind(py))?;
@@ -337,17 +402,12 @@ pub(crate) fn rebuild_with<'py>(
     drop_empty: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut leaves = NewLeaves::new(values)?;
-    let mut walk = Rebuild {
+    let walk = Rebuild {
         imports,
-        values: &mut leaves,
         keep_names,
         drop_empty,
     };
-    let result = if container::is_dense(imports, td)? {
-        walk.walk(td)?
-    } else {
-        walk.foreign(td)?
-    };
+    let result = walk.any(td, &mut leaves)?;
     locking::lock_like(imports, td, &result, lock)?;
     Ok(result)
 }
@@ -358,17 +418,13 @@ pub(crate) fn rebuild_from<'py>(
     td: &Bound<'py, PyAny>,
     leaves: &mut NewLeaves<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut walk = Rebuild {
+    let keep_names = true;
+    Rebuild {
         imports,
-        values: leaves,
-        keep_names: true,
+        keep_names,
         drop_empty: false,
-    };
-    if container::is_dense(imports, td)? {
-        walk.walk(td)
-    } else {
-        walk.foreign(td)
     }
+    .any(td, leaves)
 }
 
 pub(crate) fn copy_containers<'py>(
@@ -380,10 +436,7 @@ pub(crate) fn copy_containers<'py>(
     let state = State::of(imports, td)?;
     let entries = ffi::copy_dict(&state.entries)?;
     let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
-    ffi::replace_leaves(&entries, is_leaf, |other| {
-        let Some(value) = other else {
-            return Ok(None);
-        };
+    ffi::replace_others(&entries, is_leaf, |value| {
         Ok(match kind(imports, value)? {
             Kind::Leaf => None,
             Kind::Dense => Some(copy_containers(imports, value)?),
@@ -392,14 +445,13 @@ pub(crate) fn copy_containers<'py>(
             }
         })
     })?;
-    container::new(
-        imports,
-        &td.get_type(),
-        &entries,
-        state.batch_size.as_any(),
-        &state.device,
-        &container::copied_names(&state.dim_names)?,
-    )
+    let values = [
+        entries.into_any(),
+        state.batch_size.into_any(),
+        state.device,
+        container::copied_names(&state.dim_names)?,
+    ];
+    container::new_like(imports, td, values)
 }
 
 /// New containers all the way down that share the leaves; unlocked.
