@@ -9,7 +9,7 @@ each of its dims the old dim whose name it takes.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import has_torch_function_unary as is_special
@@ -33,6 +33,9 @@ from tensordict.indices import (
 )
 from tensordict.interop.twins import containers, lock_tree, map_leaves, new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MSG_MASK = (
     "The shape of the mask {} at index {} does not match the shape of the indexed "
@@ -226,9 +229,10 @@ def index(td: Any, index: Any) -> Any:
     if plan is None:
         return td
     index, size, names = plan
-    entries = td._tensordict.copy()
-    is_mixed = any_special(*entries.values())
-    for key, value in entries.items():
+    entries: dict[str, Any] = {}
+    held = td._tensordict.copy()
+    is_mixed = any_special(*held.values())
+    for key, value in held.items():
         if is_mixed and is_special(value):
             k = len(td._batch_size)
             entries[key] = _special_at(value, index, size, names, k, size)
@@ -278,16 +282,24 @@ def _special_at(
         return value._index(index)
     old, own_names = value._batch_size, value._td_dim_names
     own = size if len(old) == k else torch.Size([*size, *old[k:]])
-    entries = value._tensordict.copy()
-    is_mixed = any_special(*entries.values())
-    for key, item in entries.items():
+    entries: dict[str, Any] = {}
+    held = value._tensordict.copy()
+    is_mixed = any_special(*held.values())
+    for key, item in held.items():
         if is_mixed or item.is_nested:
             entries[key] = _special_at(item, index, size, names, k, own)
         else:
             entries[key] = item[index]
     if own_names is not None:
         own_names = _spliced_names(own_names, names, k, own)
-    return new(value.__class__, entries, own, value._device, own_names)
+    result = object.__new__(value.__class__)
+    result.__dict__ = {
+        "_tensordict": entries,
+        "_batch_size": own,
+        "_device": value._device,
+        "_td_dim_names": own_names,
+    }
+    return result
 
 
 MSG_INDEXED_SIZE = (
@@ -587,10 +599,18 @@ def stack(tds: Any, dim: int) -> Any:
     if not first._is_dense:
         return first._stack_all(tds, dim)
     batch_size, mine = first._batch_size, first._tensordict
+    order = [*mine]
     all_entries: list[Any] = []
+    columns: list[Any] = []
     named = is_mixed = False
     for td in tds:
-        own, entries, has_names = _joinable(td)
+        if td._is_dense:
+            # Attributes cost less to compile than properties and methods.
+            own, entries = td._batch_size, td._tensordict
+            named = named or td._td_dim_names is not None
+        else:
+            own, entries = td.batch_size, td._entries_to_join()
+            named = named or td._has_names()
         if own != batch_size:
             raise RuntimeError(
                 MSG_STACK_BATCH.format(len(all_entries), own, batch_size)
@@ -598,15 +618,16 @@ def stack(tds: Any, dim: int) -> Any:
         if len(entries) != len(mine):
             raise RuntimeError(MSG_EXCLUSIVE)
         all_entries.append(entries)
-        named = named or has_names
+        if [*entries] == order:
+            columns.append([*entries.values()])
         is_mixed = is_mixed or any_special(*entries.values())
     size = torch.Size([*batch_size[:dim], len(tds), *batch_size[dim:]])
+    if len(columns) == len(all_entries):
+        groups: Any = zip(*columns, strict=True)
+    else:
+        groups = _groups(order, all_entries, _exclusive)
     joined = {}
-    for key in mine.copy():
-        try:
-            group = [entries[key] for entries in all_entries]
-        except KeyError:
-            raise RuntimeError(MSG_EXCLUSIVE) from None
+    for key, group in zip(order, groups, strict=True):
         if not (is_mixed and any_special(*group)):
             try:
                 joined[key] = torch.stack(group, dim)
@@ -621,18 +642,33 @@ def stack(tds: Any, dim: int) -> Any:
             names = [*names[:dim], None, *names[dim:]]
         else:
             names = None
-    return new(type(first), joined, size, first._device, names)
+    result = object.__new__(first.__class__)
+    result.__dict__ = {
+        "_tensordict": joined,
+        "_batch_size": size,
+        "_device": first._device,
+        "_td_dim_names": names,
+    }
+    return result
 
 
-def _joinable(td: Any) -> tuple[torch.Size, dict[str, Any], bool]:
-    """The batch size and entries of a container, and whether a dim of it has a name."""
-    if td._is_dense:
-        # Attributes cost less to compile than properties and methods.
-        return td._batch_size, td._tensordict, td._td_dim_names is not None
-    return td.batch_size, td._entries_to_join(), td._has_names()
+def _groups(order: list[str], all_entries: list[dict[str, Any]], missing: Any) -> Any:
+    """An iterator over the entries of each key; ``missing`` makes the error of none."""
+
+    def group(key: str) -> list[Any]:
+        try:
+            return [entries[key] for entries in all_entries]
+        except KeyError:
+            raise missing(key, all_entries) from None
+
+    return map(group, order)
 
 
-def _stack_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
+def _exclusive(_key: str, _all_entries: list[dict[str, Any]]) -> RuntimeError:
+    return RuntimeError(MSG_EXCLUSIVE)
+
+
+def _stack_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> Any:
     containers = [isinstance(item, CollectionProtocol) for item in group]
     if all(containers):
         return stack(group, dim)
@@ -644,7 +680,7 @@ def _stack_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
         raise _not_stacked(key, group, error) from None
 
 
-def _not_stacked(key: str, group: list[Any], error: RuntimeError) -> RuntimeError:
+def _not_stacked(key: str, group: Sequence[Any], error: RuntimeError) -> RuntimeError:
     """The error of leaves that :func:`torch.stack` refuses, by key if shapes differ."""
     if any(map(ragged_leaves.is_jagged, group)):
         return RuntimeError(ragged_leaves.MSG_STACK.format(key))
@@ -655,7 +691,7 @@ def _not_stacked(key: str, group: list[Any], error: RuntimeError) -> RuntimeErro
     return error
 
 
-def joined_leaves(group: list[Any], dim: int, size: torch.Size, join: Any) -> Any:
+def joined_leaves(group: Sequence[Any], dim: int, size: torch.Size, join: Any) -> Any:
     """``join`` of leaves; those that are all held whole are one, in a result of ``size``.
 
     What only some containers hold whole is joined as the tensors that they are.
@@ -690,20 +726,27 @@ def cat(tds: Any, dim: int) -> Any:
         return first._cat_all(tds, dim)
     batch_size, device = first._batch_size, first._device
     mine = first._tensordict
+    order = [*mine]
     all_entries: list[Any] = []
+    columns: list[Any] = []
     length = 0
     is_mixed = False
     for td in tds:
-        whole = None if td._is_dense else td._cat_with_entries(tds, dim)
-        if whole is not None:
-            return whole
-        own, entries, _ = _joinable(td)
+        if td._is_dense:
+            own, entries = td._batch_size, td._tensordict
+        else:
+            whole = td._cat_with_entries(tds, dim)
+            if whole is not None:
+                return whole
+            own, entries = td.batch_size, td._entries_to_join()
         if own != batch_size:
             _check_cat(batch_size, own, dim, len(all_entries))
         length += own[dim] if dim < len(own) else 0
         if len(entries) != len(mine):
             raise _cat_keys(len(all_entries), entries, mine)
         all_entries.append(entries)
+        if [*entries] == order:
+            columns.append([*entries.values()])
         is_mixed = is_mixed or any_special(*entries.values())
         if device is not None and td.device != device:
             device = None
@@ -711,21 +754,28 @@ def cat(tds: Any, dim: int) -> Any:
     if dim < len(batch_size):
         # One that was given fewer dims than its parent keeps them: leaves are joined.
         size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
+    if len(columns) == len(all_entries):
+        groups: Any = zip(*columns, strict=True)
+    else:
+        groups = _groups(order, all_entries, _no_cat_key)
     joined = {}
-    for key in mine.copy():
-        try:
-            group = [entries[key] for entries in all_entries]
-        except KeyError:
-            raise _no_cat_key(key, all_entries) from None
+    for key, group in zip(order, groups, strict=True):
         if not (is_mixed and any_special(*group)) and not group[0].is_nested:
             joined[key] = torch.cat(group, dim)
         else:
             joined[key] = _cat_entry(key, group, dim, size)
     names = None if first._td_dim_names is None else first.names
-    return new(type(first), joined, size, device, names)
+    result = object.__new__(first.__class__)
+    result.__dict__ = {
+        "_tensordict": joined,
+        "_batch_size": size,
+        "_device": device,
+        "_td_dim_names": names,
+    }
+    return result
 
 
-def _cat_entry(key: str, group: list[Any], dim: int, size: torch.Size) -> Any:
+def _cat_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> Any:
     containers = [isinstance(item, CollectionProtocol) for item in group]
     if all(containers):
         return cat(group, dim)

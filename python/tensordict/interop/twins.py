@@ -140,32 +140,40 @@ def map_leaves(
     if prefix is not None:
         size = prefix if len(size) == k else _spliced_size(size, prefix, k, names)
     locked = lock and td._is_locked
-    entries = td._tensordict.copy()
-    is_mixed = any_special(*entries.values())
+    entries: dict[str, Any] = {}
+    held = td._tensordict.copy()
+    is_mixed = any_special(*held.values())
     is_method = isinstance(op, str)
     below = (op, args, prefix, names, tail, lock and not locked, k)
     if not tail and is_method:
-        for key, value in entries.items():
+        for key, value in held.items():
             if is_mixed and is_special(value):
                 entries[key] = _map_special(value, size, *below)
             else:
                 entries[key] = getattr(value, op)(*args)
     elif tail == SHAPE_TAIL and is_method and len(args) == 1 and args[0]:
-        lead = tuple(args[0])
-        for key, value in entries.items():
+        lead, shape, whole = tuple(args[0]), None, ()
+        for key, value in held.items():
             if is_mixed and is_special(value):
                 entries[key] = _map_special(value, size, *below)
             else:
+                if value.shape != shape:
+                    shape = value.shape
+                    whole = lead + shape[k:]
                 # Torch reads numbers faster than a sequence of them.
-                entries[key] = getattr(value, op)(*(lead + value.shape[k:]))
+                entries[key] = getattr(value, op)(*whole)
     elif tail == DIMS_TAIL and is_method and len(args) == 1 and args[0]:
-        for key, value in entries.items():
+        ndim, dims = -1, ()
+        for key, value in held.items():
             if is_mixed and is_special(value):
                 entries[key] = _map_special(value, size, *below)
             else:
-                entries[key] = getattr(value, op)(*args[0], *range(k, value.ndim))
+                if value.ndim != ndim:
+                    ndim = value.ndim
+                    dims = (*args[0], *range(k, ndim))
+                entries[key] = getattr(value, op)(*dims)
     else:
-        for key, value in entries.items():
+        for key, value in held.items():
             if is_mixed and is_special(value):
                 entries[key] = _map_special(value, size, *below)
             else:
@@ -229,8 +237,8 @@ def split_leaves(
     locked = lock and td._is_locked
     held = td._tensordict.copy()
     is_mixed = any_special(*held.values())
-    rows: list[dict[str, Any]] = [{} for _ in sizes]
-    for key, value in held.items():
+    columns: list[Any] = []
+    for value in held.values():
         if is_mixed and isinstance(value, CollectionProtocol):
             alone = lock and not locked
             parts = split_leaves(value, op, args, prefixes, names, alone, k)
@@ -240,14 +248,17 @@ def split_leaves(
             parts = getattr(value, op)(*args)
         else:
             parts = op(value, *args)
-        for row, part in zip(rows, parts, strict=True):
-            row[key] = part
+        columns.append(parts)
+    rows: Any = zip(*columns, strict=True) if columns else [()] * len(sizes)
     is_named = old_names is not None or names.__class__ is list
     results = []
     for size, row in zip(sizes, rows, strict=True):
+        entries: dict[str, Any] = {}
+        # The cheapest way to fill a dictionary, to compile.
+        entries.update(zip(held, row, strict=True))
         result = object.__new__(td.__class__)
         result.__dict__ = {
-            "_tensordict": row,
+            "_tensordict": entries,
             "_batch_size": size,
             "_device": device,
             "_td_dim_names": (
@@ -268,8 +279,12 @@ def leaves(td: Any, out: list[Any] | None = None) -> list[Any]:
     if not td._is_dense:
         td._leaves(out)
         return out
-    for value in list(td._tensordict.values()):
-        if isinstance(value, CollectionProtocol):
+    values = [*td._tensordict.values()]
+    if not any_special(*values):
+        out += values
+        return out
+    for value in values:
+        if is_special(value) and isinstance(value, CollectionProtocol):
             leaves(value, out)
         else:
             out.append(value)
@@ -334,20 +349,29 @@ def rebuild(
 def _rebuild(td: Any, iterator: Any, names: Any) -> Any:
     if not td._is_dense:
         return td._rebuild(iterator, False)
-    entries = {}
-    for key, value in list(td._tensordict.items()):
-        if isinstance(value, CollectionProtocol):
-            entries[key] = _rebuild(value, iterator, names)
-        else:
-            entries[key] = next(iterator)
+    entries: dict[str, Any] = {}
+    held = td._tensordict.copy()
+    if any_special(*held.values()):
+        for key, value in held.items():
+            if is_special(value) and isinstance(value, CollectionProtocol):
+                entries[key] = _rebuild(value, iterator, names)
+            else:
+                entries[key] = next(iterator)
+    else:
+        entries.update(zip(held, iterator, strict=False))
+        if len(entries) < len(held):
+            next(iterator)  # raises, as there is no more
     old_names = td._td_dim_names
-    return new(
-        type(td),
-        entries,
-        td._batch_size,
-        td._device,
-        list(old_names) if names is True and old_names is not None else None,
-    )
+    if old_names is not None:
+        old_names = list(old_names) if names is True else None
+    result = object.__new__(td.__class__)
+    result.__dict__ = {
+        "_tensordict": entries,
+        "_batch_size": td._batch_size,
+        "_device": td._device,
+        "_td_dim_names": old_names,
+    }
+    return result
 
 
 def rebuild_as(
@@ -367,12 +391,18 @@ def rebuild_as(
 def _rebuild_as(td: Any, iterator: Any, cls: Any, size: Any) -> Any:
     if not td._is_dense:
         return td._rebuild_as(iterator, cls, size)
-    entries = {}
-    for key, value in list(td._tensordict.items()):
-        if isinstance(value, CollectionProtocol):
-            entries[key] = _rebuild_as(value, iterator, cls, size)
-        else:
-            entries[key] = next(iterator)
+    entries: dict[str, Any] = {}
+    held = td._tensordict.copy()
+    if any_special(*held.values()):
+        for key, value in held.items():
+            if is_special(value) and isinstance(value, CollectionProtocol):
+                entries[key] = _rebuild_as(value, iterator, cls, size)
+            else:
+                entries[key] = next(iterator)
+    else:
+        entries.update(zip(held, iterator, strict=False))
+        if len(entries) < len(held):
+            next(iterator)  # raises, as there is no more
     return new(
         type(td) if cls is None else cls,
         entries,
@@ -395,6 +425,12 @@ def align(td: Any, other: Any, is_complete: bool = False) -> list[Any] | None:
 def _align(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bool:
     if not td._is_dense:
         return td._align_leaves(other, out, is_complete)
+    if other._is_dense:
+        mine, theirs = td._tensordict, other._tensordict
+        matches = [*theirs.values()]
+        if [*mine] == [*theirs] and not any_special(*mine.values(), *matches):
+            out += matches
+            return True
     return _align_entries(td, other, is_complete, out)
 
 
@@ -402,11 +438,17 @@ def _align_entries(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bo
     mine, theirs = td._entries(), other._entries()
     if len(mine) != len(theirs):
         return False
-    for key, value in list(mine.items()):
-        match = theirs.get(key)
+    order = [*mine]
+    if order == [*theirs]:
+        matches = [*theirs.values()]
+    else:
+        matches = [theirs.get(key) for key in order]
+    for value, match in zip([*mine.values()], matches, strict=True):
         if match is None:
             return False
-        if isinstance(match, CollectionProtocol):
+        if not any_special(value, match):
+            out.append(match)
+        elif isinstance(match, CollectionProtocol):
             if not isinstance(value, CollectionProtocol):
                 return False
             if is_complete and value._is_non_tensor:
