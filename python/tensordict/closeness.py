@@ -59,15 +59,15 @@ def assert_close(
         expected, CollectionProtocol
     ):
         raise TypeError(MSG_TYPES.format(type(actual), type(expected)))
-    groups = None if actual._is_dense else actual._member_operands((expected,))
+    _check_keys(actual, expected, intersection)
+    # Two stacks are compared member by member, with the keys that only some have.
+    is_pair = not (actual._is_dense or expected._is_dense)
+    groups = actual._member_operands((expected,)) if is_pair else None
     if groups is not None:
         for member, (part,) in groups:
             assert_close(member, part, rtol, atol, equal_nan, intersection, msg, prefix)
         return True
     mine, theirs = dict(actual._entries()), dict(expected._entries())
-    if not intersection and mine.keys() != theirs.keys():
-        missing, extra = mine.keys() - theirs.keys(), theirs.keys() - mine.keys()
-        raise KeyError(mismatch_message(missing, extra))
     if not isinstance(prefix, tuple):
         prefix = (prefix,)
     for key, value in mine.items():
@@ -102,3 +102,10 @@ def _mean_squared_difference(value: torch.Tensor, other: torch.Tensor) -> float:
 
 assert_allclose_td = assert_close
 """The older name of :func:`assert_close`."""
+
+
+def _check_keys(actual: Any, expected: Any, intersection: bool) -> None:
+    """Raise where two collections differ in their keys, and that matters."""
+    mine, theirs = set(actual._sample_entries()), set(expected._sample_entries())
+    if not intersection and mine != theirs:
+        raise KeyError(mismatch_message(mine - theirs, theirs - mine))

@@ -5,7 +5,12 @@ import pickle
 import pytest
 import torch
 
-from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack
+from tensordict import (
+    LazyStackedTensorDict,
+    TensorDict,
+    UnbatchedTensor,
+    lazy_stack,
+)
 
 
 def ragged(*lengths, batch_size=()):
@@ -231,3 +236,40 @@ def test_members_with_other_names_can_be_worked_with():
     index = torch.ones(1, 2, 3, dtype=torch.long)
     assert stack.gather(0, index).batch_size == (1, 2, 3)
     assert stack.empty(batch_size=[2]).batch_size == (2,)
+
+
+def test_what_has_no_batch_dims_is_written_in_the_members_that_an_index_touches():
+    members = [
+        TensorDict(scale=UnbatchedTensor(torch.zeros(5)), a=torch.zeros(3))
+        for _ in range(2)
+    ]
+    stack = lazy_stack(members)
+    stack.set_at_("scale", 1.0, 0)
+    stack.update_at_(stack[1:] + 2.0, slice(1, None))
+    assert [member["scale"].tolist() for member in members] == [[1.0] * 5, [2.0] * 5]
+    stack.fill_("scale", 3.0)
+    assert [member["scale"].tolist() for member in members] == [[3.0] * 5] * 2
+
+
+def test_the_name_of_the_stack_dim_alone_does_not_leave_the_stack():
+    members = [TensorDict(a=torch.zeros(3), batch_size=[3]) for _ in range(2)]
+    stack = lazy_stack(members, stack_dim_name="time")
+    assert stack[:1].names == ["time", None]
+    assert stack.contiguous().names == [None, None]
+    assert torch.stack([stack, stack]).names == [None] * 3
+    stack.names = ["time", "x"]
+    assert stack.contiguous().names == ["time", "x"]
+
+
+def test_a_repeated_stack_has_its_members_several_times():
+    stack = lazy_stack([TensorDict(a=torch.tensor(n)) for n in (0, 1)])
+    repeated = stack.repeat_interleave(2, dim=0)
+    assert [
+        member is stack[at] for member, at in zip(repeated, (0, 0, 1, 1), strict=True)
+    ] == [True] * 4
+
+
+def test_a_named_tuple_leaves_nothing_out():
+    stack = lazy_stack([TensorDict(a=1, b=2), TensorDict(a=1)])
+    with pytest.raises(RuntimeError, match="exclusive keys"):
+        stack.to_namedtuple()

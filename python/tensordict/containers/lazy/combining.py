@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from tensordict import _rust
+from tensordict._unbatched import is_unbatched
 from tensordict.ops.autograd import AutogradOps
 from tensordict.ops.merging import _paths
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -36,6 +36,9 @@ MSG_UPDATE_COUNT = (
     "cannot update stacked tensordicts with different shapes when "
     "update_batch_size=False."
 )
+
+MOVING_ELEMENTS = frozenset({"logsumexp", "roll", "rot90", "flip", "fliplr", "flipud"})
+"""Methods that need all members as one and look at their dims before they stack them."""
 
 
 class CombiningOps(CollectionProtocol):
@@ -321,12 +324,19 @@ class CombiningOps(CollectionProtocol):
         return self
 
     def _is_ragged(self, key: str) -> bool:
-        """Whether the leaves at a direct key, which all members have, differ in shape."""
+        """Whether the leaves at a direct key, which all members have, are none as a whole.
+
+        They differ in shape, or have no batch dims.
+        """
         values = self._seen(key)
         if values is None or isinstance(values[0], CollectionProtocol):
             return False
         first = values[0].shape
-        return -1 in first or any(value.shape != first for value in values)
+        return (
+            -1 in first
+            or is_unbatched(values[0])
+            or any(value.shape != first for value in values)
+        )
 
     @property
     def grad(self) -> Any:
@@ -407,22 +417,19 @@ class CombiningOps(CollectionProtocol):
         ]
         if not members:
             return _rust.stack([_dense(td) for td in tds], dim)
-        name = _common_name(tds)
-        return members[0]._stack_lazily(members, own + (dim <= own), name)
+        return members[0]._stack_lazily(members, own + (dim <= own), None)
 
     def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
         own = self.stack_dim
-        name = self._td_dim_name
         if dim == own:
             members = [member for td in tds for member in _members(td, own)]
-            return self._like(members)
+            return type(self)._of(members, own) if members else self._like([])
         if any(len(_members(td, own)) != len(self.tensordicts) for td in tds):
             return _rust.cat([_dense(td) for td in tds], dim)
         at = dim - (dim > own)
         groups = zip(*(_members(td, own) for td in tds), strict=True)
-        result = self._like([_rust.cat(list(group), at) for group in groups])
-        result._td_dim_name = name
-        return result
+        members = [_rust.cat(list(group), at) for group in groups]
+        return type(self)._of(members, own) if members else self._like([])
 
     def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
         # A stack: what only some members have is kept.
@@ -496,7 +503,10 @@ class CombiningOps(CollectionProtocol):
         return self._replace_content(result) if inplace else result
 
     def repeat(self, *repeats: Any, inplace: bool = False) -> Any:
-        """Repeat along the batch dims: a stack of copies. See ``TensorDict.repeat``."""
+        """Repeat along the batch dims. See ``TensorDict.repeat``.
+
+        Along the stack dim the repeated members are there several times.
+        """
         times = repeats[0] if repeats and not isinstance(repeats[0], int) else repeats
         times = list(times)
         if inplace or len(times) != len(self.batch_size) or not self.tensordicts:
@@ -506,13 +516,16 @@ class CombiningOps(CollectionProtocol):
             return super().repeat(*repeats)  # type: ignore[misc]
         members = [
             member.repeat(*times) if times else member.clone()
-            for _ in range(count)
             for member in self.tensordicts
         ]
+        members *= count
         return members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
 
     def repeat_interleave(self, *args: Any, **kwargs: Any) -> Any:
-        """Repeat each element of a dim: a stack. See ``TensorDict.repeat_interleave``."""
+        """Repeat each element of a dim. See ``TensorDict.repeat_interleave``.
+
+        Along the stack dim members are there several times, as an index gives them.
+        """
         repeats = args[0] if args else kwargs.get("repeats")
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         ndim = len(self.batch_size)
@@ -533,7 +546,7 @@ class CombiningOps(CollectionProtocol):
             if len(counts) != len(self.tensordicts) or not any(counts):
                 return super().repeat_interleave(*args, **kwargs)  # type: ignore[misc]
             members = [
-                member.clone()
+                member
                 for member, count in zip(self.tensordicts, counts, strict=True)
                 for _ in range(count)
             ]
@@ -556,10 +569,13 @@ def _stacked_first(name: str) -> Callable[..., Any]:
         try:
             dense = self._as_dense()
         except RuntimeError:
-            # Arguments that no collection takes are told first.
-            inspect.signature(getattr(self._plain_type, name)).bind(
-                self, *args, **kwargs
-            )
+            # Arguments that no collection of this size takes are told first.
+            bare = _rust.new(self._plain_type, {}, self.batch_size, None, None)
+            try:
+                getattr(bare, name)(*args, **kwargs)
+            except (TypeError, ValueError, IndexError) as told:
+                if name in MOVING_ELEMENTS or isinstance(told, TypeError):
+                    raise
             raise
         return getattr(dense, name)(*args, **kwargs)
 
@@ -613,8 +629,3 @@ def _members(td: Any, dim: int) -> list[Any]:
     if isinstance(td, CombiningOps) and td.stack_dim == dim:
         return td.tensordicts
     return list(td.unbind(dim))
-
-
-def _common_name(tds: Sequence[Any]) -> str | None:
-    names = {td._td_dim_name for td in tds}
-    return names.pop() if len(names) == 1 else None

@@ -356,6 +356,15 @@ class StackKeysOps(CollectionProtocol):
         self._refuse_exclusive("to_dict")
         return super().to_dict(*args, **kwargs)
 
+    def to_namedtuple(self, dest_cls: type | None = None) -> Any:
+        """A named tuple of the stacked entries. See ``TensorDict.to_namedtuple``.
+
+        Raises:
+            RuntimeError: members have keys of their own.
+        """
+        self._refuse_exclusive("to_namedtuple")
+        return super().to_namedtuple(dest_cls)  # type: ignore[misc]
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The stacked entries for a module's state. See ``TensorDict.state_dict``.
 

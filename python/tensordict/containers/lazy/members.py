@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict._unbatched import UnbatchedTensor
+from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.common import MSG_LOCKED, MSG_PRESENT, _InplaceWriteError
 from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.indexing import plan_index
@@ -241,8 +241,9 @@ class MembersOps(CollectionProtocol):
             for member in members
         ]
         new_dim = dim - (op == "unbind" and at < dim)
+        name = None if op == "unbind" else self._td_dim_name
         return [
-            group[0]._stack_lazily(list(group), new_dim, self._td_dim_name)
+            group[0]._stack_lazily(list(group), new_dim, name)
             for group in zip(*rows, strict=True)
         ]
 
@@ -489,6 +490,9 @@ class MembersOps(CollectionProtocol):
             RuntimeError: the value does not fit one of the members.
         """
         values: Any = self._group(key)
+        if is_unbatched(values[0]):
+            self._write_unbatched(key, self._plan(index), value)
+            return
         shape = merged_shape([each.shape for each in values], self.stack_dim)
         plan = plan_index(shape, self.stack_dim, len(values), index)
         if plan is None:
@@ -505,8 +509,20 @@ class MembersOps(CollectionProtocol):
 
     def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
         """Write into part of the entry at ``key``: ``target`` is a copy of it."""
+        if is_unbatched(target):
+            self._write_unbatched(key, None, value)
+            return
         target[index] = value
         self._take_back(key, target, index)
+
+    def _write_unbatched(self, key: str, plan: Any, value: Any) -> None:
+        """Write what has no batch dims, whole, into each member that a plan picks."""
+        members = self.tensordicts
+        if plan is not None:
+            picked = dict.fromkeys(pick.member for pick in plan.picks)
+            members = [members[at] for at in picked]
+        for member in members:
+            member.set_at_(key, value, ...)
 
     def _take_back(self, key: str, target: Any, index: Any) -> None:
         """Copy an entry that was stacked back to the members that an index touches."""

@@ -174,7 +174,7 @@ def densified(td: Any, layout: torch.layout) -> Any:
         if td.stack_dim != 0:
             raise NotImplementedError(MSG_DENSIFY.format(td.stack_dim))
         entries[key] = _nested_rows(td, values, known, layout)
-    return _rust.new(TensorDict, entries, td._batch_size, td._device, td._td_dim_names)
+    return _rust.new(TensorDict, entries, td._batch_size, td._device, td._own_names())
 
 
 def _nested_rows(td: Any, values: list[Any], known: list[Any], layout: Any) -> Any:

@@ -316,6 +316,13 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def _td_dim_names(self) -> list[str | None] | None:
+        # What is made of the stack takes the name of its dim along with those of members.
+        if self.tensordicts and not self._has_names():
+            return None
+        return self._own_names()
+
+    def _own_names(self) -> list[str | None] | None:
+        """The names of all dims, that of the stack dim among them; None without any."""
         own = self._td_dim_name
         if not self.tensordicts:
             rest: list[str | None] | None = self.__dict__.get("_member_names")
@@ -324,16 +331,14 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             if rest is None:
                 rest = [None] * (len(self._batch_size) - 1)
             return [*rest[: self.stack_dim], own, *rest[self.stack_dim :]]
-        named = [member for member in self.tensordicts if member._has_names()]
-        if not named and own is None:
-            return None
         # Of what members call differently no name is known: `names` says so.
         first = list(self.tensordicts[0].names)
         for member in self.tensordicts:
             if member.names != first:
                 pairs = zip(first, member.names, strict=True)
                 first = [name if name == other else None for name, other in pairs]
-        return [*first[: self.stack_dim], own, *first[self.stack_dim :]]
+        names = [*first[: self.stack_dim], own, *first[self.stack_dim :]]
+        return names if any(name is not None for name in names) else None
 
     @_td_dim_names.setter
     def _td_dim_names(self, value: list[str | None] | None) -> None:
@@ -360,16 +365,17 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             for member in self.tensordicts:
                 if member.names != first:
                     raise ValueError(MSG_NAMES.format(first, member.names))
-        return super().names
+        own = self._own_names()
+        return [None] * len(self._batch_size) if own is None else list(own)
 
     @names.setter
     def names(self, value: Sequence[str | None] | None) -> None:
         BatchOps.names.fset(self, value)  # type: ignore[attr-defined]
 
     def _has_names(self) -> bool:
-        return self._td_dim_name is not None or any(
-            member._has_names() for member in self.tensordicts
-        )
+        if not self.tensordicts:
+            return self._own_names() is not None
+        return any(member._has_names() for member in self.tensordicts)
 
     @property
     def _is_locked(self) -> bool:
@@ -542,7 +548,11 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         """A stack along ``dim``: this one where it is that."""
         ndim = len(self._batch_size)
         at = dim + ndim if -ndim <= dim < 0 else dim
-        return self if at == self.stack_dim else super().to_lazystack(dim)
+        if at == self.stack_dim:
+            return self
+        stack = super().to_lazystack(dim)
+        stack._td_dim_name = None
+        return stack
 
     def _stack_members(self) -> Any:
         if not self.tensordicts:
@@ -553,7 +563,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _as_dense(self) -> Any:
         """A dense container of the entries stacked, down to the last."""
-        if self._td_dim_name is None and self._hook_out is None:
+        if self._hook_out is None:
             stacked = _rust.stacked_members(
                 self.tensordicts, self.stack_dim, TensorDict
             )
