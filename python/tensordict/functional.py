@@ -81,6 +81,14 @@ def pad(
                 [1., 1.],
                 [0., 0.]])
     """
+    if tensordict._is_non_tensor:
+        if not any(pad_size):
+            return tensordict
+        # As an entry of a collection, whose new elements have no value.
+        whole = tensordict._plain_type(
+            s=tensordict, batch_size=tensordict.batch_size, names=tensordict.names
+        )
+        return whole.pad(pad_size, value, inplace, safe)._get_entry("s", None)
     return tensordict.pad(pad_size, value, inplace, safe)
 
 
@@ -196,6 +204,8 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
     first = tds[0]
     if first._is_non_tensor:
         # They are no entries of collections, but values themselves.
+        if first._is_one:
+            return first._fitted(size)
         whole = [first._plain_type(s=td, batch_size=td.batch_size) for td in tds]
         return _shared_structure(whole, size, left)._get_entry("s", None)
     if not first._is_dense and first._member_operands(()) is not None:
@@ -230,7 +240,7 @@ def _padded_values(values: Any, size: list[int], left: bool) -> list[Any]:
     spare = [new - old for new, old in zip(size, values.batch_size, strict=True)]
     if any(spare):
         sides = ((more, 0) if left else (0, more) for more in spare)
-        values = values.pad([each for pair in sides for each in pair])
+        values = pad(values, [each for pair in sides for each in pair])
     return list(values._flat())
 
 

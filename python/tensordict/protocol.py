@@ -393,6 +393,9 @@ class CollectionProtocol:
         """The answer of the operator ``name`` where ``other`` is nothing to compare with."""
         return otherwise
 
+    def _check_reduces(self, op: Any) -> None:
+        """Raise where there are values that no reduction ``op`` can be computed of."""
+
     def _compared_dict(self, other: dict[Any, Any]) -> Any:
         """The collection that a dictionary stands for in a comparison with this one."""
         return self._plain_type(other, batch_size=[])

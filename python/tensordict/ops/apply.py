@@ -249,13 +249,15 @@ class ApplyOps(CollectionProtocol):
         """
         from tensordict.tensorclass import TensorAttrs
 
-        return self._apply_with(
+        result = self._apply_with(
             lambda leaf: TensorAttrs.from_tensor(leaf, fields=fields),
             batch_size=(),
             device=None,
             filter_empty=False,
             checked=True,
         )
+        _empty_columns(result)
+        return result
 
     # What clients of the published package call ----------------------------------
 
@@ -425,3 +427,14 @@ def _check_out(out: Any, batch_size: Any, device: Any) -> None:
         raise RuntimeError(MSG_OUT_BATCH_SIZE)
     if device is not NO_DEFAULT and device != out.device:
         raise RuntimeError(MSG_OUT_DEVICE.format(device, out.device))
+
+
+def _empty_columns(td: Any) -> None:
+    """Put empty collections where ``td``, which is fresh, has a value per element."""
+    for key, value in list(td._entries().items()):
+        if not isinstance(value, CollectionProtocol):
+            continue
+        if not value._is_non_tensor:
+            _empty_columns(value)
+        elif isinstance(value, CollectionProtocol._non_tensor_stack_type):
+            td._set_entry(key, td._plain_type({}, ()))

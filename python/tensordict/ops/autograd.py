@@ -69,7 +69,8 @@ class AutogradOps(CollectionProtocol):
     def grad(self) -> Self | None:
         """The leaves' gradients, or None where no leaf has one.
 
-        A leaf without a gradient is left out. Assigning a collection sets the gradients
+        A leaf without a gradient is left out. Values that are no tensors stay, also
+        where no leaf has a gradient. Assigning a collection sets the gradients
         of all leaves from its entries, assigning None drops them.
 
         Examples:
@@ -81,9 +82,9 @@ class AutogradOps(CollectionProtocol):
             tensor([2., 2.])
         """
         grads = [leaf.grad for leaf in _rust.leaves(self)]
-        if all(grad is None for grad in grads):
-            return None
         result = _without_none(_rust.rebuild(self, grads))
+        if all(grad is None for grad in grads) and result.is_empty():
+            return None
         if self._is_locked:
             _rust.lock_tree(result)
         return result

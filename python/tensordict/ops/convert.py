@@ -150,7 +150,7 @@ class ConvertOps(CollectionProtocol):
             return _rust.map_leaves(self, "clone")
         entries: dict[str, Any] = {}
         for key, value in list(self._entries().items()):
-            if isinstance(value, CollectionProtocol):
+            if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
                 entries[key] = value.to_tensordict(retain_none=retain_none)
             else:
                 entries[key] = value.clone()

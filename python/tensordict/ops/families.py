@@ -489,7 +489,7 @@ def _with_default(op: ForEach, td: Any, other: Any, default: Any) -> Any:
             raise TypeError(MSG_BAD_DEFAULT.format(default))
         common = [key for key in mine if key in theirs]
         others = [key for key, _ in td.non_tensor_items(include_nested=True)]
-        kept = td.select(*common, *others)
+        kept = td.select(*common, *others, strict=False)
         values = [mine[key] for key in common]
         if values:
             values = op(values, [theirs[key] for key in common])

@@ -102,7 +102,8 @@ def pack_leaves(
     """See :meth:`tensordict.TensorDict.pack`."""
     batch_size = td.batch_size
     ndim = len(batch_size)
-    for key, _ in td.non_tensor_items(include_nested=True):
+    others = () if td._is_non_tensor else td.non_tensor_items(include_nested=True)
+    for key, _ in others:
         raise TypeError(MSG_NON_TENSOR.format(key))
     found = dict(_rust.walk(td, 2, True, True))
     if layout is None:

@@ -149,6 +149,8 @@ def reduce_leaves(
             size = torch.Size([])
             result = _rust.map_leaves(td, op, (), size, None, 0, False, ALL_DIMS)
     elif is_feature(dim):
+        for container in _rust.containers(td):
+            container._check_reduces(op)
         values = [
             leaf if is_unbatched(leaf) else op(_with_features_last(leaf, ndim), -1)
             for leaf, ndim in zip(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -13,6 +12,7 @@ from tensordict.collection import TensorCollection
 from tensordict.common import MSG_LOCKED, _spliced_names, _spliced_size
 from tensordict.containers.nontensor.operations import (
     MSG_REDUCED,
+    REFUSED,
     SUMMING,
     has_tensors,
     leaf_call,
@@ -35,6 +35,10 @@ MSG_WRITTEN_SIZE = (
     "differs from the source batch size {}"
 )
 MSG_NO_NON_TENSOR = "All tensordicts must be non-tensors."
+MSG_NO_SIZE = (
+    "All tensordicts must be non-tensors: one value is stacked with others, and a "
+    "collection of entries has no attribute 'data' to be one of them."
+)
 MSG_NO_ENTRIES = "A {} has no entries: {!r} cannot be set."
 MSG_UNEXPECTED = "Unexpected type {}"
 MSG_PART_OF_SAVE = (
@@ -176,6 +180,9 @@ class NonTensorOps(CollectionProtocol):
         own = self._batch_size
         if k < 0:
             k = len(own)
+        elif k > len(own):
+            # All dims of each leaf, those of its features too.
+            self._check_reduces(op, REFUSED)
         size = _spliced_size(own, prefix, k)
         if moves_elements(op):
             result = self._moved(leaf_call(op, args, tail, k), size)
@@ -336,24 +343,6 @@ class NonTensorOps(CollectionProtocol):
         """The values row by row. Not to be changed: it may be the list of cells."""
         raise NotImplementedError
 
-    def __or__(self, other: Any) -> Any:
-        """The truth of ``value | value`` for each element: a bool tensor ``[*B]``."""
-        return self._combined(operator.or_, other)
-
-    def __xor__(self, other: Any) -> Any:
-        """The truth of ``value ^ value`` for each element: a bool tensor ``[*B]``."""
-        return self._combined(operator.xor, other)
-
-    def _combined(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
-        if not isinstance(other, NonTensorOps):
-            kinds = (CollectionProtocol, torch.Tensor, dict, int, float)
-            if not isinstance(other, kinds):
-                self._incomparable(f"__{op.__name__.strip('_')}__", other, False)
-            return self._twin()
-        pairs = zip(self._flat(), other._flat(), strict=True)
-        answers = [bool(op(mine, theirs)) for mine, theirs in pairs]
-        return torch.tensor(answers, dtype=torch.bool).view(self._batch_size)
-
     def _reduced(self, op: Any, size: torch.Size) -> Any:
         """The values where an operation computes with leaves to make fewer of them.
 
@@ -371,10 +360,10 @@ class NonTensorOps(CollectionProtocol):
     def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Any:
         return data._twin() if isinstance(data, NonTensorOps) else self._twin()
 
-    def _check_reduces(self, op: Any) -> None:
+    def _check_reduces(self, op: Any, refused: frozenset[str] = SUMMING) -> None:
         """Raise where an operation computes one value of the values of the elements."""
         name = name_of(op)
-        if name in SUMMING and not self._is_one:
+        if name in refused and not self._is_one:
             raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
 
     def _leaves(self, out: list[Any]) -> None:
@@ -541,8 +530,8 @@ class NonTensorOps(CollectionProtocol):
         return TensorCollection.pad(this, pad_size, value, inplace, safe)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """A container of its own with the same values."""
-        return self._twin()
+        """This itself: as an entry of a collection it is copied with that."""
+        return self
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Any:
         """A container of its own with the same values; this itself if ``inplace``."""

@@ -10,7 +10,8 @@ import torch
 from tensordict import _rust
 from tensordict.collection import TensorCollection
 from tensordict.common import as_size
-from tensordict.containers.nontensor.base import NonTensorOps, release
+from tensordict.containers.nontensor.base import MSG_NO_SIZE, NonTensorOps, release
+from tensordict.containers.nontensor.comparing import ComparingOps
 from tensordict.containers.nontensor.data_files import DataFiles
 from tensordict.containers.nontensor.data_writing import DataWriting
 from tensordict.containers.nontensor.sameness import same_value
@@ -40,7 +41,50 @@ MSG_KEY = (
     "Invalid indexing arguments: {!r}. A tensorclass is indexed along its batch "
     "dimensions; get its value with the attribute data."
 )
-MSG_COMPARED_SIZES = "Could not compare tensordicts with shapes {} and {}"
+MSG_DESTINATIONS = "The destinations {} are not fields of {} ({})."
+MSG_GRAD = "Expected a TensorDictBase instance but got <class 'NoneType'>: a {} has no gradient."
+
+FUNCTIONS = frozenset(
+    {
+        "atleast_1d",
+        "atleast_2d",
+        "atleast_3d",
+        "broadcast_to",
+        "cat",
+        "chunk",
+        "clone",
+        "empty_like",
+        "flatten",
+        "flip",
+        "fliplr",
+        "flipud",
+        "full_like",
+        "gather",
+        "moveaxis",
+        "movedim",
+        "narrow",
+        "ones_like",
+        "permute",
+        "rand_like",
+        "randn_like",
+        "repeat_interleave",
+        "reshape",
+        "roll",
+        "rot90",
+        "split",
+        "squeeze",
+        "stack",
+        "swapaxes",
+        "swapdims",
+        "tensor_split",
+        "tile",
+        "unbind",
+        "unflatten",
+        "unsqueeze",
+        "zeros_like",
+    }
+)
+"""The names of torch's functions that one value takes part in."""
 
 _STATE = frozenset(
     {
@@ -72,7 +116,7 @@ else:
     _Named = TensorClass
 
 
-class NonTensorDataBase(DataFiles, DataWriting, _Named):
+class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     """One value of any type for all elements of a batch: the base of both kinds.
 
     No operation looks into the value. It is shared, never copied, by what is made of
@@ -194,7 +238,9 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named):
         raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _STATE and not hasattr(type(self), name):
+        if name == "is_locked" or (
+            name not in _STATE and not hasattr(type(self), name)
+        ):
             raise AttributeError(MSG_NO_FIELD.format(type(self).__name__, name))
         object.__setattr__(self, name, value)
 
@@ -299,9 +345,14 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named):
         as_stack = TensorCollection.to_lazystack(self, dim)
         return self._twin() if self._batch_size else as_stack
 
+    def _entries_to_join(self) -> dict[str, Any]:
+        # Its value would be lost.
+        raise AttributeError(MSG_NO_SIZE)
+
     def _get_sub_tensordict(self, idx: Any) -> Any:
         """The part at an index: no part of it can be written."""
-        return self[idx]
+        self._check_index(idx)
+        return self._index(idx)
 
     def _fitted(self, size: torch.Size) -> Self:
         return self._sized(torch.Size(size))
@@ -381,9 +432,11 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named):
         """The part at an index of the batch dims.
 
         Raises:
-            ValueError: the index is a key.
+            ValueError: the index is a key, or empty.
         """
         self._check_index(index)
+        if isinstance(index, tuple) and not index:
+            raise ValueError(MSG_KEY.format(index))
         return self._index(index)
 
     @staticmethod
@@ -393,18 +446,126 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named):
         ):
             raise ValueError(MSG_KEY.format(index))
 
-    # Comparing ---------------------------------------------------------------------------------
-
-    def __eq__(self, other: object) -> Any:
-        """Whether the values are equal, for each element: a bool tensor ``[*B]``."""
-        return _compared(self, other, True)
-
-    def __ne__(self, other: object) -> Any:
-        """Whether the values differ, for each element: a bool tensor ``[*B]``."""
-        return _compared(self, other, False)
-
     def __copy__(self) -> Self:
         return self._twin()
+
+    def __contains__(self, key: Any) -> bool:
+        """Whether ``key`` is one of the elements: there are no entries."""
+        return any(element is key or element == key for element in self)
+
+    def __delitem__(self, key: Any) -> NoReturn:
+        """Refused: there are no entries."""
+        raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, key))
+
+    def rename_keys(self, mapping: Any, *, strict: bool = True) -> Any:
+        """One like this, which has no entries. See :meth:`TensorDict.rename_keys`.
+
+        Raises:
+            AttributeError: a new key does not begin with a field of the class.
+            KeyError: there is a key to rename, and ``strict`` is true.
+        """
+        fields = self.__expected_keys__
+        paths = [_rust.unravel_key_to_tuple(key) for key in mapping.values()]
+        strange = sorted({path[0] for path in paths if path} - fields)
+        if strange:
+            cls = type(self).__name__
+            raise AttributeError(MSG_DESTINATIONS.format(strange, cls, sorted(fields)))
+        return TensorCollection.rename_keys(self, mapping, strict=strict)
+
+    def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
+        """The pairs of name and value of the fields of the class."""
+        return (
+            ("data", self.data),
+            ("_metadata", self._metadata),
+            ("_is_non_tensor", True),
+        )
+
+    def numpy(self) -> dict[str, Any]:
+        """The entries as arrays: there are none."""
+        return {}
+
+    @property
+    def grad(self) -> Any:
+        """Refused: a value has no gradient.
+
+        Raises:
+            RuntimeError: it is read.
+        """
+        raise RuntimeError(MSG_GRAD.format(type(self).__name__))
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        TensorCollection.grad.fset(self, value)  # type: ignore[attr-defined]
+
+    def apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
+        """One like this. See :meth:`TensorDictBase.apply`.
+
+        None with ``filter_empty=True``: there are no entries.
+        """
+        made = TensorCollection.apply(self, fn, *others, **options)
+        return None if options.get("filter_empty") else made
+
+    def named_apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
+        """One like this, as :meth:`apply` gives it."""
+        made = TensorCollection.named_apply(self, fn, *others, **options)
+        return None if options.get("filter_empty") else made
+
+    def expand_as(self, other: Any) -> Any:
+        """One of the shape of a tensor or collection: see ``TensorDict.expand_as``."""
+        made = TensorCollection.expand_as(self, other)
+        names = made._td_dim_names
+        return self._sized(made.batch_size)._named(names)
+
+    def masked_fill(self, mask: Any, value: Any) -> Any:
+        """One like this: there are no elements to fill."""
+        return self._twin()
+
+    def masked_fill_(self, mask: Any, value: Any) -> Self:
+        """Change nothing: there are no elements to fill."""
+        return self
+
+    def to_namedtuple(self, dest_cls: type | None = None) -> tuple[()]:
+        """The entries as a tuple: there are none."""
+        return ()
+
+    def _no_answer(self, *args: Any, **kwargs: Any) -> Any:
+        """None: what computes with the elements of leaves has no answer for a value."""
+
+    __mod__ = mod = _no_answer
+    __and__ = __rand__ = bitwise_and = logical_and = _no_answer
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Answer a call of a torch function that moves elements, or makes others."""
+        if func.__name__ not in FUNCTIONS:
+            return NotImplemented
+        made = super().__torch_function__(func, types, args, kwargs)
+        if func in (torch.unsqueeze, torch.flatten) and not made._is_one:
+            # The function gives one value where the method gives one for each element.
+            return args[0]._sized(made.batch_size)._named(made._td_dim_names)
+        return made
+
+    def pad(
+        self,
+        pad_size: Sequence[int],
+        value: float = 0.0,
+        inplace: bool = False,
+        safe: bool = True,
+    ) -> Any:
+        """Add elements around those of the batch dims, which have the same value.
+
+        As an entry of a collection the elements that are added have none.
+        """
+        # Checked, and measured, as a collection without entries.
+        size = self._nothing().pad(pad_size, value, inplace, safe).batch_size
+        names = self._td_dim_names
+        return self._sized(size)._named(None if names is None else list(names))
 
 
 class NonTensorData(NonTensorDataBase):
@@ -511,33 +672,6 @@ def _nested(flat: Any, size: Sequence[int]) -> Any:
         _nested(flat[row * length : (row + 1) * length], size[1:])
         for row in range(size[0])
     ]
-
-
-def _compared(first: Any, second: Any, wanted: bool) -> Any:
-    """A bool tensor of where two are (not) equal, or what anything else compares as."""
-    if not isinstance(second, NonTensorOps):
-        if isinstance(second, (torch.Tensor, int, float)):
-            return first._twin()
-        if not isinstance(second, (dict, CollectionProtocol)):
-            return not wanted
-        nothing = first._plain_type({}, first.batch_size, device=first.device)
-        return nothing == second if wanted else nothing != second
-    if isinstance(first, NonTensorDataBase) and isinstance(second, NonTensorDataBase):
-        answer = same_value(first.data, second.data) is wanted
-        return torch.full(first.batch_size, answer, dtype=torch.bool)
-    for one, other in ((first, second), (second, first)):
-        if one._is_one and not one.batch_size:
-            # One value without dims is compared with each.
-            resized = one._fitted(other.batch_size)
-            first, second = (resized, other) if one is first else (other, resized)
-            break
-    if first.batch_size != second.batch_size:
-        raise RuntimeError(
-            MSG_COMPARED_SIZES.format(first.batch_size, second.batch_size)
-        )
-    pairs = zip(first._flat(), second._flat(), strict=True)
-    answers = [same_value(*pair) is wanted for pair in pairs]
-    return torch.tensor(answers, dtype=torch.bool).view(first.batch_size)
 
 
 # It is a tensorclass by name: it has no inner container to pass calls on to.

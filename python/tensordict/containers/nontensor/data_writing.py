@@ -9,6 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.sameness import bare, is_nothing, same_value
+from tensordict.indices import MSG_NO_BATCH_DIMS
 from tensordict.interop.convert import tensor_of
 from tensordict.ops.copying import replacements
 from tensordict.protocol import CollectionProtocol
@@ -58,17 +59,23 @@ class DataWriting(NonTensorOps):
         def _sized(self, size: torch.Size) -> Self: ...
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Write a value at an index, which must be the value that is there.
+        """Write a value at an index, which must be a collection of the one there.
 
         Raises:
-            ValueError: it is another one.
+            IndexError: the index does not fit.
+            ValueError: it is another one, or no collection.
         """
         self._check_index(index)
+        is_other = not is_nothing(value) and not same_value(bare(value), self.data)
+        refused = ValueError(MSG_ONE_VALUE.format(type(self).__name__))
+        kinds = (CollectionProtocol, torch.Tensor, int, float)
+        is_value = isinstance(value, NonTensorOps) and self._fits_any_size
+        # What is written is complained of first, then where.
+        if not isinstance(value, kinds) or (is_other and is_value):
+            raise refused
         _rust.index_plan(self._batch_size, index)
-        if is_nothing(value):
-            return
-        if not same_value(bare(value), self.data):
-            raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))
+        if is_other:
+            raise refused
 
     def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
         super()._check_item(size, value, at)
@@ -88,8 +95,15 @@ class DataWriting(NonTensorOps):
         return stack
 
     def _written_whole(self, at: Any, value: Any) -> Any:
-        """This, whose one element is written, or one with another value."""
-        size = _rust.index_shape(self._batch_size, at)
+        """This, whose one element is written, or one with another value.
+
+        Raises:
+            RuntimeError: the index is one of batch dims.
+        """
+        try:
+            size = _rust.index_shape(self._batch_size, at)
+        except IndexError:
+            raise RuntimeError(MSG_NO_BATCH_DIMS.format(at)) from None
         self._check_item(size, value, at)
         made: Any = bare(value)
         if is_nothing(value) or not size.numel() or same_value(made, self.data):

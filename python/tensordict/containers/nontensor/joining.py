@@ -11,6 +11,7 @@ import torch
 from tensordict import _options
 from tensordict.containers.nontensor.base import (
     MSG_NO_NON_TENSOR,
+    MSG_NO_SIZE,
     NonTensorOps,
 )
 from tensordict.containers.nontensor.data import (
@@ -42,9 +43,11 @@ def stack_values(members: Sequence[Any], dim: int) -> Any:
 
     Equal metadata become one, equal data only with ``set_capture_non_tensor_stack``.
     """
-    if any(not isinstance(member, NonTensorOps) for member in members):
-        raise RuntimeError(MSG_NO_NON_TENSOR)
     first = members[0]
+    if any(not isinstance(member, NonTensorOps) for member in members):
+        if any(isinstance(member, NonTensorDataBase) for member in members):
+            raise AttributeError(MSG_NO_SIZE)
+        raise RuntimeError(MSG_NO_NON_TENSOR)
     collapses = all(isinstance(member, MetaData) for member in members) or (
         _options.capture_non_tensor_stack()
         and all(isinstance(member, NonTensorDataBase) for member in members)

@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.linked import LinkedList
+from tensordict.containers.nontensor.making import stack_of
 from tensordict.containers.nontensor.operations import moves_elements
 from tensordict.containers.nontensor.positions import (
     MSG_INDEX,
@@ -18,7 +19,6 @@ from tensordict.containers.nontensor.positions import (
 )
 from tensordict.containers.nontensor.stack import (
     NonTensorStack,
-    _stack_of,
 )
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class RaggedStack(NonTensorStack):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a call that makes a stack of the rows."""
         if self.stack_dim:
-            return _stack_of, (self.tensordicts, self.stack_dim)
+            return stack_of, (self.tensordicts, self.stack_dim)
         return NonTensorStack, tuple(self.tensordicts)
 
     def _fitted(self, size: torch.Size) -> Self | None:

@@ -11,30 +11,28 @@ from tensordict.collection import TensorDictBase
 from tensordict.common import _spliced_names
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.lazy.combining import MSG_TO_SIZE, CombiningOps
-from tensordict.containers.lazy.making import MSG_NEGATIVE_DIM, checked_dim
-from tensordict.containers.nontensor.base import (
-    MSG_NO_NON_TENSOR,
-    NonTensorOps,
-    release,
-)
+from tensordict.containers.nontensor.base import NonTensorOps, release
+from tensordict.containers.nontensor.comparing import ComparingOps
 from tensordict.containers.nontensor.data import (
     NonTensorData,
     NonTensorDataBase,
-    _compared,
     _nested,
 )
 from tensordict.containers.nontensor.linked import LinkedList
+from tensordict.containers.nontensor.making import (
+    common_shape,
+    stack_of,
+    stack_of_lists,
+)
 from tensordict.containers.nontensor.operations import MSG_REDUCED, REFUSED
 from tensordict.containers.nontensor.positions import (
-    dim_of_parts,
-    dims_taken,
     is_view,
     on_real_tensors,
     out_of_bounds,
     taken,
 )
-from tensordict.containers.nontensor.row import RowCells
 from tensordict.containers.nontensor.sameness import same_value
+from tensordict.containers.nontensor.stack_dims import StackDims
 from tensordict.containers.nontensor.stack_files import StackFiles
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
 from tensordict.protocol import CollectionProtocol
@@ -48,24 +46,35 @@ __all__ = ["NonTensorStack"]
 MSG_NOT_UNIQUE = (
     "Cannot get the non-unique data of a NonTensorStack. Use .tolist() instead."
 )
-MSG_STACK_DIM = "Stack dim {} is too big for batch size {}."
+MSG_NO_TENSORS = (
+    "torch.cat(): expected a non-empty list of Tensors: values are none, and there is "
+    "nothing to reduce."
+)
+MSG_NO_DTYPE = "{}() got an unexpected keyword argument 'dtype'"
+MSG_NAMES = (
+    "pop from empty list: {} names for {} dims. Give a name or None for each of them."
+)
 MSG_DIFFERENT_SIZES = (
     "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
     "td[0].batch_size={} and td[i].batch_size={}."
 )
 
 
+LOSSES = frozenset(
+    {
+        torch.nn.functional.l1_loss,
+        torch.nn.functional.mse_loss,
+        torch.nn.functional.smooth_l1_loss,
+    }
+)
+"""The functions that compute a loss, of which values have none."""
+
 SHOWN = 50
 """How many characters of its values the text of a stack has."""
 
-RESTACKING = frozenset(
-    {"flip", "gather", "roll", "rot90", "_gather", "_pad_leaf", "_roll_flat"}
-)
-"""The operations whose results are stacked along their first dim."""
-
 
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
-    StackFiles, StackWriting, LazyStackedTensorDict
+    StackFiles, StackWriting, StackDims, ComparingOps, LazyStackedTensorDict
 ):
     """A value of any type for each element of a batch.
 
@@ -111,7 +120,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         stack_dim = kwargs.pop("stack_dim", 0)
-        self._become(_stack_of(args, stack_dim))
+        self._become(stack_of(args, stack_dim))
 
     def _become(self, source: NonTensorStack) -> None:
         """Take the state of another one; rows that differ in length make a class of theirs."""
@@ -148,7 +157,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             >>> NonTensorStack.from_list([["a", "b"], ["c", "d"]]).batch_size
             torch.Size([2, 2])
         """
-        return _from_list(non_tensors)
+        return stack_of_lists(non_tensors)
 
     @classmethod
     def from_nontensordata(cls, non_tensor: NonTensorDataBase) -> Any:
@@ -167,8 +176,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     def _from_nested(cls, data: list[Any], batch_size: list[int] | None) -> Any:
         """The stack of nested lists: of a batch size, or of as many dims as they have."""
         if batch_size is not None and -1 in batch_size:
-            return _from_list(data)
-        size = _common_shape(data) if batch_size is None else batch_size
+            return stack_of_lists(data)
+        size = common_shape(data) if batch_size is None else batch_size
         flat = data
         for _ in size[1:]:
             flat = [item for row in flat for item in row]
@@ -269,6 +278,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     def maybe_to_stack(self) -> Self:
         """A stack of the same elements."""
         made: Self = NonTensorOps._index(self, ...)
+        if self._is_locked:
+            made._lock_tree()
         return made
 
     def _stated(self) -> Any:
@@ -276,6 +287,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def _take_state(self, fields: dict[str, Any]) -> None:
         data = fields["data"]
+        if data == [] and not self._batch_size.numel():
+            return
         self._write((), data if isinstance(data, list) else NonTensorData(data))
 
     def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
@@ -378,6 +391,31 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             return self
         return TensorDictBase.flatten(self, start_dim, end_dim, inplace=inplace)
 
+    @property
+    def names(self) -> list[str | None]:
+        """A name or None for each batch dim. See ``TensorDict.names``.
+
+        Raises:
+            IndexError: fewer names are assigned.
+        """
+        names: list[str | None] = TensorDictBase.names.fget(self)  # type: ignore[attr-defined]
+        return names
+
+    @names.setter
+    def names(self, value: Any) -> None:
+        ndim = len(self._batch_size)
+        if value is not None and len(value) < ndim:
+            raise IndexError(MSG_NAMES.format(len(value), ndim))
+        TensorDictBase.names.fset(self, value)  # type: ignore[attr-defined]
+
+    def unbind(self, dim: int) -> tuple[Any, ...]:
+        """The parts along a batch dim, locked if this is. See ``TensorDict.unbind``."""
+        parts = TensorDictBase.unbind(self, dim)
+        if self._is_locked:
+            for part in parts:
+                part._lock_tree()
+        return parts
+
     def permute(self, *args: Any, **kwargs: Any) -> Any:
         """Reorder the batch dims: see :meth:`TensorDictBase.permute`."""
         made = TensorDictBase.permute(self, *args, **kwargs)
@@ -410,6 +448,9 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """
         if kwargs.get("batch_size") is not None:
             raise TypeError(MSG_TO_SIZE)
+        if kwargs.get("inplace"):
+            # There is nothing to move.
+            return self._twin()
         return TensorDictBase.to(self, *args, **kwargs)
 
     def attrs(self, **kwargs: Any) -> Any:
@@ -445,152 +486,37 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         members = [member for td in tds for member in td.unbind(dim)]
         return LazyStackedTensorDict._of(members, dim, None)
 
-    def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
-        is_stack = isinstance(source, NonTensorStack)
-        dim = source.stack_dim if is_stack else 0
-        if dims is None:
-            if len(self._batch_size) != len(source.batch_size):
-                return
-            self.stack_dim = dim
-        elif dim in dims:
-            self.stack_dim = dims.index(dim)
-        else:
-            # One row of the source: it is stacked along the next of its dims.
-            kept = [each for each in dims if each >= 0]
-            if kept and self._batch_size:
-                self.stack_dim = dims.index(min(kept))
-            return
-        if is_stack and source._has_one_a_row:
-            self._has_one_a_row = True
-
-    def _as_row(self, result: Any, dims: tuple[int, ...]) -> Any:
-        if not self._has_one_a_row or self.stack_dim in dims or -1 in dims:
-            return result
-        flat = result._flat() if isinstance(result, NonTensorStack) else ()
-        if not flat or any(value is not flat[0] for value in flat):
-            return result
-        places = result._index_tensor().flatten().tolist()
-        cells: Any = RowCells(flat[0], result, places)
-        row = self._member_class._of(cells, 0, result._batch_size, self._device)
-        if self._is_locked:
-            row._lock_tree()
-        names = result._td_dim_names
-        return row._named(None if names is None else list(names))
-
-    def _follow_block(self, source: Any, index: Any) -> None:
-        if not isinstance(source, NonTensorStack) or not self._batch_size:
-            return
-        at = front = 0
-        for item in index if isinstance(index, tuple) else (index,):
-            is_tensor = isinstance(item, torch.Tensor)
-            if is_tensor and at <= source.stack_dim < at + dims_taken(item):
-                # The first of the dims that the tensor makes.
-                self.stack_dim = min(front, len(self._batch_size) - 1)
-                return
-            at += dims_taken(item)
-            front += item is None or isinstance(item, slice)
-
-    def _with_new_dims(self, result: Any, dims: tuple[int, ...]) -> Any:
-        kept = [dim for dim in dims if dim >= 0]
-        if not kept and isinstance(result, NonTensorStack) and result._flat():
-            # One element with new dims is one value for all that they count.
-            one = self._member_class(
-                result._flat()[0], batch_size=result._batch_size, device=self._device
-            )
-            names = result._td_dim_names
-            one._named(None if names is None else list(names))
-            if self._is_locked:
-                one._lock_tree()
-            return one
-        if len(kept) == 1 and len(dims) > 1:
-            result._has_one_a_row = True
-        return self._as_row(result, tuple(kept))
-
-    def _settle(self, name: str, source: Any, keeps_dims: bool) -> None:
-        own, size = self._batch_size, source.batch_size
-        if name == "broadcast_to" and isinstance(source, NonTensorStack):
-            self.stack_dim = source.stack_dim + len(own) - len(size)
-        elif name in RESTACKING and len(own) == len(size):
-            self.stack_dim = 0
-            self._has_one_a_row = False
-        elif name == "reshape" and not keeps_dims:
-            self.stack_dim = dim_of_parts(size, own) or 0
-            self._has_one_a_row = False
-        elif name in ("unflatten", "view") and len(own) > len(size):
-            at = dim_of_parts(size, own)
-            self.stack_dim = self.stack_dim if at is None else at
-        elif name in ("flatten", "view") and len(own) < len(size):
-            pairs = enumerate(zip(own, size, strict=False))
-            joined = (at for at, pair in pairs if pair[0] != pair[1])
-            self.stack_dim = next(joined, len(own) - 1)
-
-    # Comparing ---------------------------------------------------------------------------------
-
     _incomparable = CombiningOps._incomparable
 
-    def __eq__(self, other: object) -> Any:
-        """Whether the values are equal, for each element: a bool tensor ``[*B]``."""
-        return _compared(self, other, True)
+    def _nothing(self) -> Any:
+        rows = [row._nothing() for row in self.unbind(self.stack_dim)]
+        if not rows:
+            return super()._nothing()
+        return LazyStackedTensorDict._of(rows, self.stack_dim, None)
 
-    def __ne__(self, other: object) -> Any:
-        """Whether the values differ, for each element: a bool tensor ``[*B]``."""
-        return _compared(self, other, False)
-
-    __hash__: ClassVar[Any] = None
-
-
-def _stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
-    """The stack of values, and of collections of values, along a new dim."""
-    # Few types stand for many values.
-    if not any(issubclass(kind, CollectionProtocol) for kind in set(map(type, items))):
-        size = torch.Size([len(items)])
-        if dim not in (0, -1):
-            message = MSG_NEGATIVE_DIM.format(dim) if dim < 0 else MSG_STACK_DIM
-            raise RuntimeError(message.format(dim, size))
-        return NonTensorStack._of_cells(list(items), size)
-    members: list[Any] = []
-    for item in items:
-        if not isinstance(item, NonTensorOps):
-            if isinstance(item, CollectionProtocol):
-                raise RuntimeError(MSG_NO_NON_TENSOR)
-            item = NonTensorData(item)
-        members.append(item)
-    from tensordict.containers.nontensor.joining import stacked
-
-    return stacked(members, checked_dim(members, dim))
-
-
-def _from_list(items: list[Any]) -> Any:
-    """The stack of nested lists."""
-    if not any(isinstance(item, (list, CollectionProtocol)) for item in items):
-        return _stack_of(items, 0)
-    members = [
-        _from_list(item) if isinstance(item, list) else _member(item) for item in items
-    ]
-    return _stack_of(members, 0)
-
-
-def _common_shape(data: list[Any]) -> list[int]:
-    """The lengths of nested lists, as far down as all at a depth have one length."""
-    size = [len(data)]
-    level = data
-    while level and all(isinstance(item, list) for item in level):
-        lengths = {len(item) for item in level}
-        if len(lengths) != 1 or lengths == {0}:
-            break
-        size.append(lengths.pop())
-        level = [item for row in level for item in row]
-    return size
-
-
-def _member(item: Any) -> Any:
-    return item if isinstance(item, NonTensorOps) else NonTensorData(item)
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Answer a call of a torch function; a loss of values that is one is None."""
+        if func in LOSSES and (kwargs or {}).get("reduction") != "none":
+            return None
+        inherited: Any = TensorDictBase.__torch_function__
+        return inherited.__func__(cls, func, types, args, kwargs)
 
 
 def _refused(name: str) -> Any:
     """The method ``name``, which a value for each element does not have."""
 
-    def method(self: NonTensorStack, *_: Any, **__: Any) -> Any:
+    def method(self: NonTensorStack, dim: Any = None, *_: Any, **options: Any) -> Any:
+        if options.get("reduce") and dim in (None, "feature"):
+            raise ValueError(MSG_NO_TENSORS)
+        if "dtype" in options and name in ("std", "var"):
+            raise TypeError(MSG_NO_DTYPE.format(name))
         raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
 
     method.__name__ = name

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.containers.nontensor.base import NonTensorOps
+from tensordict._unbatched import UnbatchedTensor
+from tensordict.containers.nontensor.base import MSG_WRITTEN_SIZE, NonTensorOps
 from tensordict.containers.nontensor.data import (
     MetaData,
     NonTensorData,
     NonTensorDataBase,
 )
-from tensordict.containers.nontensor.data_writing import MSG_COPY_OF_OTHER
+from tensordict.containers.nontensor.data_writing import (
+    MSG_COPY_OF_OTHER,
+    MSG_PART,
+)
 from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.sameness import is_nothing
 from tensordict.interop.convert import tensor_of_sequence
@@ -41,6 +45,10 @@ MSG_RESIZED = (
     "td.to_tensordict()` before resetting the batch size."
 )
 MSG_NOT_SUPPORTED = "The data type {} is not supported within NonTensorStack.update"
+
+
+WHOLE = (NonTensorOps, UnbatchedTensor)
+"""What each element is given as it is, though it has batch dims."""
 
 
 class StackWriting(NonTensorOps):
@@ -107,7 +115,8 @@ class StackWriting(NonTensorOps):
 
         Raises:
             IndexError: the index does not fit.
-            RuntimeError: the values do not have the shape of what is indexed.
+            RuntimeError: the values do not have the shape of what is indexed, or there
+                is no element.
         """
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
@@ -117,7 +126,17 @@ class StackWriting(NonTensorOps):
             self._check_unlocked()
             self._set_data(value)
             return
+        is_row = self._has_one_a_row and isinstance(value, NonTensorOps)
+        if not is_nothing(value) and not is_row:
+            self._check_selects(index)
         self._write(index, value)
+
+    def _check_selects(self, index: Any) -> None:
+        """Raise where there is no element at an index, to which nothing can be written."""
+        size = _rust.index_shape(self._batch_size, index)
+        if 0 in size:
+            own = self._batch_size
+            raise RuntimeError(MSG_WRITTEN_SIZE.format(size, own, index, ()))
 
     def _set_data(self, value: Any) -> None:
         """Give all elements one value as it is, or each its item of a list."""
@@ -149,9 +168,8 @@ class StackWriting(NonTensorOps):
             self._set_data(item)
             return self
         item = self._entry_made_of(item)
-        if isinstance(item, (torch.Tensor, CollectionProtocol)) and not isinstance(
-            item, NonTensorOps
-        ):
+        parts = (torch.Tensor, CollectionProtocol)
+        if isinstance(item, parts) and not isinstance(item, WHOLE):
             self._put_parts(item)
         else:
             self._write((), item)
@@ -310,6 +328,7 @@ class StackWriting(NonTensorOps):
         """
         value = input_dict_or_td
         if isinstance(value, NonTensorOps):
+            self._check_rows(idx)
             if value._is_one:
                 value = NonTensorData(value)
             self._write(idx, value)
@@ -318,6 +337,20 @@ class StackWriting(NonTensorOps):
             raise RuntimeError(MSG_COPY_OF_OTHER)
         kind = ValueError if isinstance(value, (str, list, tuple)) else TypeError
         raise kind(MSG_NOT_SUPPORTED.format(type(value)))
+
+    def _check_rows(self, index: Any) -> None:
+        """Raise where an index selects a part of a row that has one value."""
+        if not self._has_one_a_row:
+            return
+        size = _rust.index_shape(self._batch_size, index)
+        own, dim = self._batch_size, self.stack_dim
+        row = torch.Size([*own[:dim], *own[dim + 1 :]])
+        part = self._index(index)
+        rest = size
+        if isinstance(part, StackWriting) and size:
+            rest = torch.Size([*size[: part.stack_dim], *size[part.stack_dim + 1 :]])
+        if rest != row:
+            raise RuntimeError(MSG_PART)
 
     def replace(self, *args: Any, **kwargs: Any) -> Any:
         """A copy with the values of another one. See :meth:`update`."""

@@ -1,0 +1,111 @@
+"""The dim along which values are stacked, kept through operations on the batch dims."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.containers.nontensor.base import NonTensorOps
+from tensordict.containers.nontensor.positions import dim_of_parts, dims_taken
+from tensordict.containers.nontensor.row import RowCells
+
+if TYPE_CHECKING:
+    from tensordict.containers.nontensor.data import NonTensorDataBase
+
+__all__ = ["StackDims"]
+
+RESTACKING = frozenset(
+    {"flip", "gather", "roll", "rot90", "_gather", "_pad_leaf", "_roll_flat"}
+)
+"""The operations whose results are stacked along their first dim."""
+
+
+class StackDims(NonTensorOps):
+    """What knows along which of its dims a :class:`NonTensorStack` is a stack."""
+
+    if TYPE_CHECKING:
+        stack_dim: int
+        _has_one_a_row: bool
+        _member_class: type[NonTensorDataBase]
+
+        def _index_tensor(self) -> torch.Tensor: ...
+
+    def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
+        is_stack = isinstance(source, StackDims)
+        dim = source.stack_dim if is_stack else 0
+        if dims is None:
+            if len(self._batch_size) != len(source.batch_size):
+                return
+            self.stack_dim = dim
+        elif dim in dims:
+            self.stack_dim = dims.index(dim)
+        else:
+            # One row of the source: it is stacked along the next of its dims.
+            kept = [each for each in dims if each >= 0]
+            if kept and self._batch_size:
+                self.stack_dim = dims.index(min(kept))
+            return
+        if is_stack and source._has_one_a_row:
+            self._has_one_a_row = True
+
+    def _as_row(self, result: Any, dims: tuple[int, ...]) -> Any:
+        if not self._has_one_a_row or self.stack_dim in dims or -1 in dims:
+            return result
+        flat = result._flat() if isinstance(result, StackDims) else ()
+        if not flat or any(value is not flat[0] for value in flat):
+            return result
+        places = result._index_tensor().flatten().tolist()
+        cells: Any = RowCells(flat[0], result, places)
+        row = self._member_class._of(cells, 0, result._batch_size, self._device)
+        if self._is_locked:
+            row._lock_tree()
+        names = result._td_dim_names
+        return row._named(None if names is None else list(names))
+
+    def _follow_block(self, source: Any, index: Any) -> None:
+        if not isinstance(source, StackDims) or not self._batch_size:
+            return
+        at = front = 0
+        for item in index if isinstance(index, tuple) else (index,):
+            is_tensor = isinstance(item, torch.Tensor)
+            if is_tensor and at <= source.stack_dim < at + dims_taken(item):
+                # The first of the dims that the tensor makes.
+                self.stack_dim = min(front, len(self._batch_size) - 1)
+                return
+            at += dims_taken(item)
+            front += item is None or isinstance(item, slice)
+
+    def _with_new_dims(self, result: Any, dims: tuple[int, ...]) -> Any:
+        kept = [dim for dim in dims if dim >= 0]
+        if not kept and isinstance(result, StackDims) and result._flat():
+            # One element with new dims is one value for all that they count.
+            one = self._member_class(
+                result._flat()[0], batch_size=result._batch_size, device=self._device
+            )
+            names = result._td_dim_names
+            one._named(None if names is None else list(names))
+            if self._is_locked:
+                one._lock_tree()
+            return one
+        if len(kept) == 1 and len(dims) > 1:
+            result._has_one_a_row = True
+        return self._as_row(result, tuple(kept))
+
+    def _settle(self, name: str, source: Any, keeps_dims: bool) -> None:
+        own, size = self._batch_size, source.batch_size
+        if name == "broadcast_to" and isinstance(source, StackDims):
+            self.stack_dim = source.stack_dim + len(own) - len(size)
+        elif name in RESTACKING and len(own) == len(size):
+            self.stack_dim = 0
+            self._has_one_a_row = False
+        elif name == "reshape" and not keeps_dims:
+            self.stack_dim = dim_of_parts(size, own) or 0
+            self._has_one_a_row = False
+        elif name in ("unflatten", "view") and len(own) > len(size):
+            at = dim_of_parts(size, own)
+            self.stack_dim = self.stack_dim if at is None else at
+        elif name in ("flatten", "view") and len(own) < len(size):
+            pairs = enumerate(zip(own, size, strict=False))
+            joined = (at for at, pair in pairs if pair[0] != pair[1])
+            self.stack_dim = next(joined, len(own) - 1)
