@@ -492,6 +492,14 @@ class CollectionProtocol:
 
         Only a container whose leaves are copies has something to do here.
         """
+        position = 0
+        for value in list(self._entries().values()):
+            if isinstance(value, CollectionProtocol):
+                count = len(_rust.leaves(value))
+                value._store_leaves(values[position : position + count])
+                position += count
+            else:
+                position += 1
 
 
 def entries_of(source: CollectionProtocol | Mapping[str, Any]) -> Mapping[str, Any]:

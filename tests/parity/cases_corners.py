@@ -719,4 +719,85 @@ CASES = [
         on="nested",
     ),
     *cases("max", "td.max(dim=())\ntd.cummin(())", on="nested", message=False),
+    # Batch sizes of what is written at an index -------------------------------------
+    *cases(
+        "update_at_",
+        """
+        td.update_at_((td * 2)[0], -1)
+        td.update_at_((td * 2)[0], slice(None))
+        td.update_at_((td * 2)[:1], None)
+        td.update_at_((td * 2)[0], True)
+        td.copy_at_((td * 2)[0], -1, fast=False)
+        td.copy_at_((td * 2)[:1], None, fast=False)
+        td[None] = (td * 2)[:1]
+        td[None] = (td * 2)[0, 0]
+        td[True] = (td * 2)[:, :1]
+        td[None] = TensorDict({'a': T([])}, [])
+    """,
+        on="nested",
+    ),
+    *cases(
+        "update_at_",
+        """
+        td.update_at_((td * 2)[:1], 0)
+        td.update_at_((td * 2)[0, 0], 0)
+        td.update_at_((td * 2)[:, :1], slice(None))
+        td.update_at_((td * 2)[None], ...)
+        td.update_at_(lazy_stack([(td * 2)[0]]), -1)
+        td.copy_at_((td * 2)[0, 0], -1, fast=False)
+        td.copy_at_((td * 2)[:1], slice(None), fast=False)
+    """,
+        on="nested",
+        message=False,
+    ),
+    # A view among the entries ---------------------------------------------------------
+    *(
+        case
+        for index in (
+            "[0, 1]",
+            "torch.tensor([1])",
+            "T([2], 'bool')",
+            "0",
+            "(..., [0, 2])",
+        )
+        for case in cases(
+            "view among the entries",
+            "\n".join(
+                f"x = td._get_sub_tensordict({index})"
+                ".flatten_keys('/', is_leaf=is_tensor_collection); "
+                f"{step}; x['n', 'b'], td['n', 'b']"
+                for step in (
+                    "x.update(x + 1, inplace=True)",
+                    "x.update({'n': {'b': x['n', 'b'] + 1}}, inplace=True)",
+                    "x.update({('n', 'b'): 1.0}, inplace=True)",
+                    "x.update_(x + 1)",
+                    "x.update_({'n': {'b': x['n', 'b'] + 1}})",
+                    "x.copy_(x + 1)",
+                    "x.add_(1)",
+                    "x.add_(x)",
+                    "x.add_(torch.ones(x.batch_size))",
+                    "x.neg_()",
+                    "x.zero_()",
+                    "x += 1",
+                    "x.clamp_max_(1)",
+                    "x.masked_fill_(torch.ones(x.batch_size, dtype=torch.bool), 7)",
+                    "x.fill_('n', 2)",
+                    "x.set_(('n', 'b'), x['n', 'b'] + 1)",
+                    "x[:] = x + 1",
+                )
+            ),
+            on="nested",
+            message=False,
+        )
+    ),
+    *cases(
+        "comparison",
+        """
+        td['z'] = {}; td.select('a', 'z') == TensorDict({'a': T([2, 3]), 'z': T([2, 3])}, [2, 3])
+        td['z'] = {}; td.select('a', 'z') != TensorDict({'a': T([2, 3]), 'z': T([2, 3])}, [2, 3])
+        td['z'] = {}; TensorDict({'a': T([2, 3]), 'z': T([2, 3])}, [2, 3]) == td.select('a', 'z')
+        td['z'] = {}; td.select('a', 'z') == td.select('z', 'a')
+    """,
+        on="named",
+    ),
 ]

@@ -55,6 +55,9 @@ class Wrapped(CollectionProtocol):
     def _get_entry(self, key, default):
         return self._inner._get_entry(key, default)
 
+    def _del_entry(self, key):
+        self._inner._del_entry(key)
+
     def _set_entry(self, key, value):
         self._inner._set_entry(key, value)
 

@@ -398,9 +398,9 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         size = _rust.index_shape(self._batch_size, index)
         part = _SubTensorDict(self, (index,) if isinstance(index, list) else index)
         if isinstance(value, CollectionProtocol):
-            from tensordict.interop.index_twins import _fit_source
+            from tensordict.interop.index_twins import fit_source
 
-            value = _fit_source(self._batch_size, index, size, value)
+            value = fit_source(self._batch_size, index, size, value)
             items = list(value._entries().items())
             if self.is_locked and any(
                 self._get_entry(key, NO_DEFAULT) is NO_DEFAULT for key, _ in items

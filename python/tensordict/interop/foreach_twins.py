@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensordict.common import check_results
-from tensordict.interop.twins import align, leaves, rebuild, rebuild_as
+from tensordict.interop.twins import align, containers, leaves, rebuild, rebuild_as
 from tensordict.protocol import CollectionProtocol
 
 
@@ -62,9 +62,14 @@ def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:
     if values:
         check_results(op, values, lists)
         op(values, *lists)
-    if not td._is_dense:
+    if not is_dense_throughout(td):
         td._store_leaves(values)
     return True
+
+
+def is_dense_throughout(td: Any) -> bool:
+    """Whether ``td`` and all below it are dense: their leaves are those that are held."""
+    return all([container._is_dense for container in containers(td)])
 
 
 def compare(td: Any, op: Any, other: Any, cls: Any) -> Any:

@@ -335,7 +335,7 @@ def set_index(td: Any, index: Any, value: Any) -> None:
     writes: list[tuple[Any, str, Any, Any]] = []
     fresh: list[tuple[Any, str, Any]] = []
     if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
-        value = _fit_source(batch_size, index, size, value)
+        value = fit_source(batch_size, index, size, value)
         _plan_index(td, at, size, len(batch_size), value, writes, fresh)
     else:
         if not isinstance(value, torch.Tensor) and not isinstance(
@@ -386,9 +386,7 @@ def _filled_with(value: Any) -> Any:
         return value
 
 
-def _fit_source(
-    batch_size: torch.Size, index: Any, size: torch.Size, value: Any
-) -> Any:
+def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any) -> Any:
     """``value`` if its batch size broadcasts to ``size``, or as one that has that size."""
     source = value.batch_size
     if source == size or (source and size[-len(source) :] == source):
@@ -403,6 +401,9 @@ def _fit_source(
     try:
         value.batch_size = size
     except RuntimeError:
+        if index is None or index is True:
+            # All of it is meant.
+            return value.expand(size)
         raise misfit from None
     return value
 
@@ -487,7 +488,7 @@ def _plan_index(
                 raise not_a_value(key, entry, item)
             elif isinstance(item, CollectionProtocol) and entry._is_dense:
                 own = torch.Size([*size, *entry._batch_size[k:]])
-                item = _fit_source(entry._batch_size, at, own, item)
+                item = fit_source(entry._batch_size, at, own, item)
                 _plan_index(entry, at, size, k, item, writes, fresh)
             else:
                 writes.append((td, key, entry, item))

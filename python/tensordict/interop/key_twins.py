@@ -521,7 +521,12 @@ def _stage(
     elif inplace and present is not NO_DEFAULT:
         if isinstance(present, (CollectionProtocol, _Branch)):
             raise _InplaceWriteError(MSG_INPLACE.format(key, td))
-        copies.append((present, fit_inplace(td, key, value, present)))
+        value = fit_inplace(td, key, value, present)
+        if td._is_dense or not td._writes_through():
+            copies.append((present, value))
+            return
+        # What is read of a view may be a copy: it is stored, which writes the parent.
+        branch.staged[key] = value.to(present.dtype)
         return
     if td.is_locked and not ignore_lock:
         raise RuntimeError(MSG_LOCKED)
@@ -627,7 +632,7 @@ def copy_into(
     if td._is_dense and isinstance(source, CollectionProtocol):
         _refuse_own_keys(td, source)
     values = None
-    if keys is None and isinstance(source, CollectionProtocol):
+    if keys is None and isinstance(source, CollectionProtocol) and not _has_views(td):
         # The usual case: the same keys on both sides, and the same shapes.
         values = align(td, source, True)
         targets = leaves(td)
@@ -674,7 +679,7 @@ def _pair(
 ) -> None:
     """Collect the leaves of ``source`` and the entries of ``td`` that they go to.
 
-    Non-tensor entries come with their values to ``held``.
+    Non-tensor entries and views come with their values to ``held``.
     """
     parts = None if td._is_dense else td._update_parts(source)
     if parts is not None:
@@ -721,6 +726,9 @@ def _pair(
                 continue
             if not isinstance(target, CollectionProtocol) or _is_one_value(value):
                 raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
+            if rests is None and not target._is_dense and target._writes_through():
+                held.append((target, value))
+                continue
             _pair(target, value, rests, full, targets, values, held, absent)
         elif isinstance(target, CollectionProtocol):
             raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
@@ -746,12 +754,17 @@ def _holds_nothing(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_holds_nothing, value.values()))
 
 
-def fill(td: Any, value: Any) -> None:
-    """Fill every leaf with a number or a tensor of one element; None is zero."""
-    if any(
+def _has_views(td: Any) -> bool:
+    """Whether leaves of ``td`` may be copies, which show nothing where it is written."""
+    return any(
         not container._is_dense and container._writes_through()
         for container in containers(td)
-    ):
+    )
+
+
+def fill(td: Any, value: Any) -> None:
+    """Fill every leaf with a number or a tensor of one element; None is zero."""
+    if _has_views(td):
         _fill_entries(td, value)
         return
     held = leaves(td)

@@ -335,9 +335,14 @@ def _one_for_all(operand: Any, values: Leaves) -> Any:
     return operand
 
 
+def is_dense_throughout(td: Any) -> bool:
+    """Whether ``td`` and all below it are dense: their leaves are those that are held."""
+    return td._is_dense and all(each._is_dense for each in _rust.containers(td))
+
+
 def spread(td: Any, values: Leaves, operand: torch.Tensor) -> Leaves:
     """:func:`expand_right` for the leaves of ``td``, of a stack the parts of members."""
-    if td._is_dense and all(each._is_dense for each in _rust.containers(td)):
+    if is_dense_throughout(td):
         return expand_right(values, operand)
     return td._spread(operand)
 
@@ -575,7 +580,7 @@ def _write_combined(op: ForEach, td: Any, *operands: Any) -> Any:
     if values:
         check_results(op, values, lists)
         op(values, *lists)
-    if not td._is_dense:
+    if not is_dense_throughout(td):
         td._store_leaves(values)
     return td
 
@@ -617,4 +622,6 @@ def _compare_entries(operator: Callable[[Any, Any], Any], td: Any, other: Any) -
         missing, extra = mine.keys() - theirs.keys(), theirs.keys() - mine.keys()
         raise KeyError(mismatch_message(missing, extra))
     entries = {key: operator(value, theirs[key]) for key, value in mine.items()}
-    return _rust.new(td._plain_type, entries, td.batch_size, td.device, None)
+    named = td if td._has_names() or td.batch_size != other.batch_size else other
+    names = list(named.names) if named._has_names() else None
+    return _rust.new(td._plain_type, entries, td.batch_size, td.device, names)

@@ -8,7 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.indices import fills
-from tensordict.ops.families import spread
+from tensordict.ops.families import is_dense_throughout, spread
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class IndexingOps(CollectionProtocol):
             torch.empty(0, dtype=dtype).masked_fill_(nothing, value)
         for leaf, view in zip(leaves, spread(self, leaves, mask), strict=True):
             leaf.masked_fill_(view, value)
-        if not self._is_dense:
+        if not is_dense_throughout(self):
             self._store_leaves(leaves)
         return self
 

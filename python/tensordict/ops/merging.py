@@ -463,9 +463,13 @@ def _collect_writes(
         elif isinstance(value, CollectionProtocol) and value._is_non_tensor:
             raise not_a_value(key, target, value)
         elif isinstance(value, CollectionProtocol):
+            from tensordict.interop.index_twins import fit_source
+
             # The index means the batch dims of what is nested, not the dims of leaves.
             plan = _rust.index_plan(target.batch_size, index)
             at = ... if plan is None else plan[0]
+            size = target.batch_size if plan is None else plan[1]
+            fit_source(target.batch_size, index, size, value)
             _collect_writes(target, value, at, asked, writes, fresh, True)
         elif isinstance(value, Mapping):
             _collect_writes(target, value, index, asked, writes, fresh, True)

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::aligning::{align, rebuild_as};
 use crate::container::{self, Kind, kind};
-use crate::ffi;
+use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::storing::batch_size_of;
 use crate::tensors::{self, Tensor};
@@ -159,6 +159,25 @@ fn foreach<'py>(
     rebuild_with(imports, td, &values, true, has_leaves, drop_empty).map(Some)
 }
 
+/// Whether `td` and all below it are dense: their leaves are those that are held.
+fn is_dense_throughout(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if !container::is_dense(imports, td)? {
+        return Ok(false);
+    }
+    let _guard = RecursionGuard::enter(td.py())?;
+    let entries = container::entries(imports, td)?;
+    let mut place = 0;
+    while let Some(entry) = ffi::value_at(&entries, &mut place) {
+        if !container::is_plain_leaf(imports, &entry)
+            && kind(imports, &entry)? != Kind::Leaf
+            && !is_dense_throughout(imports, &entry)?
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// `op(leaves, *operands)`, which writes into the leaves: whether it was called.
 #[pyfunction]
 #[pyo3(signature = (td, op, operands = None), text_signature = "(td, op, operands=())")]
@@ -182,7 +201,7 @@ fn foreach_inplace<'py>(
         }
         called(py, op, &lists)?;
     }
-    if !container::is_dense(imports, td)? {
+    if !is_dense_throughout(imports, td)? {
         let name = imports.names.method_store_leaves.bind(py);
         td.call_method1(name, (&lists[0],))?;
     }

@@ -375,6 +375,9 @@ class NonTensorOps(CollectionProtocol):
             _rust.lock_tree(result)
         return result
 
+    def _store_leaves(self, values: list[Any]) -> None:
+        """Take nothing back: there is no tensor."""
+
     def _drop_empty(self) -> None:
         """Take nothing out: what there is is the value."""
 
