@@ -152,7 +152,8 @@ def test_empty_collections_take_part(container) -> None:
     assert td.abs_() is td
     assert (td == td).all()
     nested = container({"a": torch.ones(2), "e": {}}, [2])
-    assert list((nested + nested).keys()) == ["a", "e"]
+    assert list((-nested).keys()) == ["a", "e"]
+    assert list((nested + nested).keys()) == ["a"]
 
 
 def test_clamp_takes_bounds_of_one_kind(container) -> None:

@@ -439,8 +439,10 @@ class RearrangingOps(CollectionProtocol):
 
     def is_contiguous(self) -> bool:
         """Whether all leaves are contiguous: what is stacked lazily is not."""
-        entries = list(self._entries().values())
-        return all([entry.is_contiguous() for entry in entries])
+        for entry in list(self._entries().values()):  # noqa: SIM110 (cheaper)
+            if not entry.is_contiguous():
+                return False
+        return True
 
     def densify(self, layout: torch.layout = torch.strided) -> Self:
         """Make one tensor of every entry that is stacked lazily.

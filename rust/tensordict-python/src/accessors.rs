@@ -146,14 +146,34 @@ native!(module_forward, |imports, module, td| {
 native!(sequence_forward, |imports, sequence, td| {
     calling::forward_all(imports, &sequence, &td)
 });
-native!(torch_function, |_imports,
-                         class,
-                         function,
-                         types,
-                         args,
-                         kwargs| {
-    answer(&class, &function, &types, &args, &kwargs)
+native!(answer_plainly, |_imports, class, function, types, args| {
+    answer(&class, &function, &types, &args, None)
 });
+native!(answer_fully, |_imports,
+                       class,
+                       function,
+                       types,
+                       args,
+                       kwargs| {
+    answer(&class, &function, &types, &args, Some(&kwargs))
+});
+
+/// What a call of `__torch_function__` does: torch leaves keywords out where there are none.
+unsafe extern "C" fn torch_function(
+    function: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    nargsf: usize,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: both take what CPython calls this with.
+    unsafe {
+        if ffi::PyVectorcall_NARGS(nargsf) == 4 {
+            answer_plainly(function, arguments, nargsf, keywords)
+        } else {
+            answer_fully(function, arguments, nargsf, keywords)
+        }
+    }
+}
 
 /// The table of the torch functions that containers take part in, and that of the handlers
 /// that have a native form.
@@ -166,7 +186,7 @@ fn answer<'py>(
     function: &Bound<'py, PyAny>,
     types: &Bound<'py, PyAny>,
     args: &Bound<'py, PyAny>,
-    kwargs: &Bound<'py, PyAny>,
+    kwargs: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = class.py();
     let (Ok(types), Ok(args)) = (types.cast::<PyTuple>(), args.cast::<PyTuple>()) else {
@@ -186,8 +206,7 @@ fn answer<'py>(
         return Ok(None);
     };
     let kwargs = kwargs
-        .cast::<PyDict>()
-        .ok()
+        .and_then(|given| given.cast::<PyDict>().ok())
         .filter(|given| !given.is_empty());
     if kwargs.is_none()
         && let Some(form) = forms.bind(py).get_item(&handler)?

@@ -15,7 +15,7 @@ use pyo3::types::iter::{BoundListIterator, BoundTupleIterator};
 use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple, PyType};
 
 use crate::container::{self, Kind, Names, State, kind};
-use crate::ffi::{self, RecursionGuard};
+use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, imports};
 use crate::locking;
 use crate::slots::{self, Found};
@@ -175,11 +175,12 @@ fn on_host(leaves: &Bound<'_, PyList>) -> PyResult<bool> {
     Ok(true)
 }
 
-/// The first answer of `op` on a leaf that is `wanted`, if there is one.
+/// Whether the method `op` of some leaf gives what is `wanted`; `plain` is that of tensors.
 fn finds<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     op: &Bound<'py, PyString>,
+    plain: &mut RepeatedCall<'py>,
     wanted: bool,
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
@@ -194,10 +195,12 @@ fn finds<'py>(
     let entries = container::entries(imports, td)?;
     let mut place = 0;
     while let Some(value) = ffi::value_at(&entries, &mut place) {
-        let found = if kind(imports, &value)? == Kind::Leaf {
+        let found = if value.get_type().is(&imports.tensor) {
+            plain.call(&value)?.is_truthy()? == wanted
+        } else if kind(imports, &value)? == Kind::Leaf {
             value.call_method0(op)?.is_truthy()? == wanted
         } else {
-            finds(imports, &value, op, wanted)?
+            finds(imports, &value, op, plain, wanted)?
         };
         if found {
             return Ok(true);
@@ -209,8 +212,12 @@ fn finds<'py>(
 /// Whether all leaves, or any (`op`), are true, as their method `op` says.
 #[pyfunction]
 fn truth<'py>(td: &Bound<'py, PyAny>, op: &Bound<'py, PyString>) -> PyResult<bool> {
+    let py = td.py();
+    let imports = imports(py)?;
     let wanted = op.to_str()? == "any";
-    Ok(finds(imports(td.py())?, td, op, wanted)? == wanted)
+    let method = imports.tensor.bind(py).getattr(op)?;
+    let mut plain = RepeatedCall::new(Operation::Function(method), &PyTuple::empty(py));
+    Ok(finds(imports, td, op, &mut plain, wanted)? == wanted)
 }
 
 /// Whether there is no leaf, here or in what is nested.
