@@ -9,8 +9,15 @@ import torch
 import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from tensordict import TensorDict, from_consolidated, lazy_stack, tensorclass
+from tensordict import (
+    TensorDict,
+    TensorDictParams,
+    from_consolidated,
+    lazy_stack,
+    tensorclass,
+)
 from tensordict.storage import verify
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float32]
@@ -353,3 +360,54 @@ def test_the_published_release_finds_the_classes_and_reads_the_pickles(tmp_path)
     content = pickle.dumps(TensorDict({"c": one}, [3]).consolidate())
     assert b"tensordict.storage" not in content
     assert pickle.loads(content)["c"].text == "text"
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_parameters_come_back_as_parameters_from_a_pickle(is_nested):
+    params = TensorDictParams(
+        TensorDict(w=nn.Parameter(torch.ones(2)), n={"q": nn.Parameter(torch.ones(1))})
+    )
+    source = TensorDict(p=params, z=torch.zeros(1)) if is_nested else params
+    one = source.consolidate()
+    part = one["p"] if is_nested else one
+    assert type(part) is TensorDict
+    assert one.is_consolidated()
+    loaded = pickle.loads(pickle.dumps(one))
+    part = loaded["p"] if is_nested else loaded
+    assert type(part) is TensorDictParams
+    assert type(part["n", "q"]) is nn.Parameter
+    assert loaded.is_consolidated()
+    # What is made of the consolidated container is of its class.
+    assert type(one.to("cpu")) is TensorDict
+    assert type(pickle.loads(pickle.dumps(one.clone()))) is TensorDict
+
+
+def test_a_tensorclass_knows_of_its_buffer(tmp_path):
+    @tensorclass
+    class Pair:
+        x: torch.Tensor
+
+    pair = Pair(x=torch.ones(3), batch_size=[3])
+    assert pair._consolidated is None
+    one = pair.consolidate(filename=tmp_path / "file")
+    assert one._consolidated["storage"].numel() == 16
+    assert one.unlock_()._consolidated is None
+
+
+@pytest.mark.parametrize(("mode", "found"), [(None, 0), ("r", 0), ("r+", 7)])
+def test_the_mode_decides_where_stores_go(mode, found, tmp_path):
+    path = tmp_path / "file"
+    TensorDict(a=torch.zeros(3)).consolidate(filename=path)
+    TensorDict.load(path, mode=mode)["a"].fill_(7)
+    assert TensorDict.load(path)["a"].tolist() == [found] * 3
+
+
+@pytest.mark.parametrize("left", [0.0, 0.3, 0.99])
+def test_a_file_that_was_cut_off_is_named(left, tmp_path):
+    path = tmp_path / "file"
+    TensorDict(a=torch.zeros(300)).consolidate(filename=path)
+    os.truncate(path, int(left * path.stat().st_size))
+    with pytest.raises(RuntimeError, match=rf"{path}.* was cut"):
+        TensorDict.from_consolidated(path)
+    with pytest.raises(ValueError, match=rf"{path}.*consolidated.* cut off"):
+        TensorDict.load(path)

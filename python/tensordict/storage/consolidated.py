@@ -51,9 +51,11 @@ from tensordict.storage.describing import (
     as_plain,
     is_same,
     keyed_rows,
+    note_classes,
     note_locks,
     refresh,
     root_level,
+    without_modules,
 )
 from tensordict.storage.future import in_background, with_bar
 from tensordict.storage.leaves import MSG_CONSOLIDATED, refuse_unbatched
@@ -135,6 +137,7 @@ def _consolidate(td: Any, options: Options, progress: _rust.SaveProgress) -> Any
     else:
         mapped = _write(result, description, rows, options, progress)
         storage = mapped[: rows.num_bytes]
+    note_classes(description, td)
     state = {"storage": storage, "metadata": description}
     if options.filename is not None:
         path = Path(os.path.abspath(options.filename))
@@ -235,25 +238,28 @@ def _write(
     )
 
 
-def load(filename: Path | str, requested: type | None = None) -> Any:
+def load(
+    filename: Path | str, requested: type | None = None, mode: str | None = None
+) -> Any:
     """The container that a consolidated file holds, over the mapped file.
 
     Args:
         filename: the file.
         requested: the class that the caller loads.
+        mode: ``"r+"`` for stores that reach the file. Otherwise, as published, they stay
+            in this process.
 
     Raises:
         FileNotFoundError: there is no such file.
         RuntimeError: it is damaged: the message names the entry.
         ValueError: its description is no JSON.
     """
-    # As published, stores into what is loaded stay in this process.
-    mapped, data_bytes, noted, text = _rust.map_consolidated(os.fspath(filename))
+    mapped, data_bytes, noted, text = _rust.map_consolidated(os.fspath(filename), mode)
     try:
         description = json.loads(text)
         notes = remarks.Remarks(json.loads(noted or "{}"))
     except json.JSONDecodeError as error:
-        message = f"'{filename}' is no consolidated file: {error.msg}"
+        message = f"'{filename}' is no consolidated file, or was cut: {error.msg}"
         raise json.JSONDecodeError(message, error.doc, error.pos) from None
     source = Source(mapped[:data_bytes], notes, filename, requested)
     loaded = source.container(description, ())
@@ -266,7 +272,8 @@ def moved(td: Any, device: torch.device, non_blocking: bool | None) -> Any:
     if state is None:
         return None
     storage = state["storage"].to(device, non_blocking=bool(non_blocking))
-    result = rebuild(copy.deepcopy(state["metadata"]), storage)
+    description = without_modules(state["metadata"])
+    result = rebuild(copy.deepcopy(description), storage)
     for container in _rust.containers(result):
         if container._is_dense:
             container._device = device

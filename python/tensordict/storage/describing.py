@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry
 from tensordict.storage.buffer import LENGTHS, OFFSETS, VALUES
@@ -23,10 +25,12 @@ __all__ = [
     "is_same",
     "key_of",
     "keyed_rows",
+    "note_classes",
     "note_locks",
     "refresh",
     "root_level",
     "shown",
+    "without_modules",
 ]
 
 RESERVED = frozenset({"cls", "non_tensors", "leaves", "cls_metadata"})
@@ -161,6 +165,27 @@ def note_locks(level: dict[str, Any], td: Any) -> None:
             note_locks(child, td._described_child(key_of(name)))
 
 
+def note_classes(level: dict[str, Any], td: Any) -> None:
+    """Note which containers of the source are modules, as whom pickles give them back."""
+    if isinstance(td, torch.nn.Module):
+        level["cls"] = type(td)
+    for name, child in level.items():
+        if name not in RESERVED:
+            note_classes(child, td._described_child(key_of(name)))
+
+
+def _is_module(cls: Any) -> bool:
+    return isinstance(cls, type) and issubclass(cls, torch.nn.Module)
+
+
+def without_modules(level: dict[str, Any]) -> dict[str, Any]:
+    """A level without what :func:`note_classes` has noted."""
+    return {
+        name: without_modules(field) if name not in RESERVED else field
+        for name, field in level.items()
+    } | {"cls": "TensorDict" if _is_module(level["cls"]) else level["cls"]}
+
+
 def keyed_rows(level: dict[str, Any], path: tuple[str, ...]) -> list[tuple[str, Row]]:
     """The rows of a description in their order, each with its key for messages."""
     found = [
@@ -239,7 +264,8 @@ def is_same(fresh: dict[str, Any], known: dict[str, Any]) -> bool:
 def refresh(known: dict[str, Any], fresh: dict[str, Any]) -> None:
     """Take over what may change while the leaves stay: names, sizes, values."""
     is_locked = known["cls_metadata"].get("is_locked", False)
-    known["cls"] = fresh["cls"]
+    if not _is_module(known["cls"]):
+        known["cls"] = fresh["cls"]
     known["non_tensors"] = fresh["non_tensors"]
     known["cls_metadata"] = {**fresh["cls_metadata"], "is_locked": is_locked}
     for key, child in known.items():

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SavedPath", "from_one_save"]
 
+MSG_NO_FILE = (
+    "nor is it a safetensors or a consolidated file, unless one that was cut off."
+)
 MSG_NO_ARCHIVE = (
     "{} is a file but not a memory-mapped tensordict archive (expected a zip file with a "
     "top-level meta.json entry)."
@@ -135,4 +138,5 @@ def _open(prefix: str | Path, mode: str | None) -> _rust.Archive | _rust.Directo
     except ValueError as error:
         if mode not in (None, "r", "r+"):
             raise
-        raise ValueError(f"{MSG_NO_ARCHIVE.format(prefix)} {error}") from None
+        message = f"{MSG_NO_ARCHIVE.format(prefix)} {error}; {MSG_NO_FILE}"
+        raise ValueError(message) from None

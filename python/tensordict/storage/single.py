@@ -63,7 +63,7 @@ def load(
         mode = options.mode or "r"
         loaded = safetensors.load(path, None, mode, options.requested)
     else:
-        loaded = consolidated.load(path, options.requested)
+        loaded = consolidated.load(path, options.requested, options.mode)
     if subpath is not None:
         loaded = _below(loaded, subpath, path)
     if options.device is not None:

@@ -86,6 +86,11 @@ class FilesOfClass(MethodsOfClass):
     def _consolidated_home(self) -> Any:
         return self._tensordict
 
+    @property
+    def _consolidated(self) -> dict[str, Any] | None:  # type: ignore[override]
+        """What the container of the fields knows of its buffer."""
+        return self._tensordict._consolidated
+
     def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
         level: dict[str, Any] = self._tensordict._to_level(writer, path)
         keys = level.pop("keys")

@@ -90,7 +90,7 @@ pub fn consolidated(bytes: &[u8]) {
     let place = folder();
     let path = file(&place, "x", bytes);
     let _ = consolidated_file::is_consolidated(&path);
-    if let Some((tail, mapping)) = checked(consolidated_file::map(&path), &path) {
+    if let Some((tail, mapping)) = checked(consolidated_file::map(&path, Mode::Private), &path) {
         assert!(tail.data_bytes <= tail.description_offset);
         assert!(mapping.len() <= bytes.len());
     }

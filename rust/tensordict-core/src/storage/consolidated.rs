@@ -18,7 +18,7 @@ use super::file::{Segment, save_file};
 use super::io::{Disk, open_to_read};
 use super::job::Job;
 use super::json::{self, Value};
-use super::map::Mapping;
+use super::map::{self, Mapping, Mode};
 use super::names::display_key;
 use super::sums::{FileSum, Sums};
 use super::verify::{Expected, Finding, Outcome, Report, check_all};
@@ -121,19 +121,20 @@ pub fn read_tail(path: &Path) -> StorageResult<Tail> {
     tail_of(&file, path)
 }
 
-/// Reads what lies behind the data of a file, and maps it all; stores stay in this process. Both are of
+/// Reads what lies behind the data of a file, and maps it all; stores stay in this process unless the
+/// mode is [`Mode::Shared`]. Both are of
 /// one file, also where another save takes its place meanwhile.
 ///
 /// # Errors
 /// As [`read_tail`]; the kernel refuses.
-pub fn map(path: &Path) -> StorageResult<(Tail, Mapping)> {
+pub fn map(path: &Path, mode: Mode) -> StorageResult<(Tail, Mapping)> {
     let refused = |source: io::Error| StorageError::io(path, source);
-    let file = open_to_read(path).map_err(refused)?;
+    let (file, is_shared) = map::open_whole(path, mode).map_err(refused)?;
     let tail = tail_of(&file, path)?;
     let metadata = file.metadata().map_err(refused)?;
     let length = tail.description_offset + tail.description.len() as u64;
     let length = usize::try_from(length).unwrap_or(usize::MAX);
-    let mapping = Mapping::new(&file, &metadata, length, false).map_err(refused)?;
+    let mapping = Mapping::new(&file, &metadata, length, is_shared).map_err(refused)?;
     Ok((tail, mapping))
 }
 
@@ -151,7 +152,7 @@ fn tail_of(file: &File, path: &Path) -> StorageResult<Tail> {
         .transpose()
         .map_err(refused)?;
     let end = size.saturating_sub(8);
-    let Some(length) = length.filter(|&length| length <= end) else {
+    let Some(length) = length.filter(|&length| 0 < length && length <= end) else {
         let named = length.unwrap_or(0).cast_signed();
         return Err(wrong(format!(
             "it is no consolidated file, or was cut: its last 8 bytes name a description of \

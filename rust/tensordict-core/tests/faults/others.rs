@@ -14,7 +14,7 @@ use tensordict_core::storage::region::Region;
 use tensordict_core::storage::verify::{Outcome, seal, verify};
 use tensordict_core::storage::{METADATA_FILE, StorageResult, replace, sparse};
 
-use super::small::{EIO, FAULTS, listing, place, plan, values};
+use super::small::{EIO, FAULTS, listing, place, plan, side_by_side, values};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Task {
@@ -206,7 +206,7 @@ impl Task {
 
 /// Lets every call of every task fail.
 pub(crate) fn fail_all() {
-    for task in TASKS {
+    side_by_side(&TASKS, |task| {
         let new = {
             let place = place();
             task.prepare(place.path());
@@ -224,7 +224,7 @@ pub(crate) fn fail_all() {
                 .count();
             assert!(calls > 2, "{task:?}: only {calls} calls were made");
         }
-    }
+    });
 }
 
 /// Whether the call with the number `at` was made.

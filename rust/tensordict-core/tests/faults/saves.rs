@@ -14,7 +14,7 @@ use tensordict_core::storage::safetensors::{self, NewFile, NewIndex, NewTensor};
 use tensordict_core::storage::source::Source;
 use tensordict_core::storage::verify::{Outcome, verify};
 
-use super::small::{EIO, FAULTS, count, place, plan, values};
+use super::small::{EIO, FAULTS, count, place, plan, side_by_side, values};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Target {
@@ -181,20 +181,20 @@ pub(crate) fn fail_all() {
         Target::AbsentConsolidated,
         Target::Consolidated,
     ];
+    let mut tasks = Vec::new();
     for target in targets {
-        for fault in FAULTS {
-            for is_durable in [false, true] {
-                // What syncs add are calls that fail, and no bytes.
-                if is_durable && !matches!(fault, Fault::Error { number: EIO, .. }) {
-                    continue;
-                }
-                let calls = (0..10_000)
-                    .take_while(|&at| run(target, fault, is_durable, at))
-                    .count();
-                assert!(calls > 10, "{target:?}: only {calls} calls were made");
-            }
-        }
+        tasks.extend(FAULTS.map(|fault| (target, fault, false)));
+        // What syncs add are calls that fail, and no bytes.
+        let fails = |fault: &Fault| matches!(fault, Fault::Error { number: EIO, .. });
+        let fault = FAULTS.into_iter().find(fails).expect("it is one of them");
+        tasks.push((target, fault, true));
     }
+    side_by_side(&tasks, |(target, fault, is_durable)| {
+        let calls = (0..10_000)
+            .take_while(|&at| run(target, fault, is_durable, at))
+            .count();
+        assert!(calls > 10, "{target:?}: only {calls} calls were made");
+    });
 }
 
 /// Whether the call with the number `at` was made.

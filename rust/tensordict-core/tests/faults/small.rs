@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use tempfile::TempDir;
 use tensordict_core::storage::archive::Archive;
@@ -134,6 +136,20 @@ fn add_values(bytes: &[u8], values: &mut Vec<u8>) {
     } else {
         values.extend_from_slice(bytes);
     }
+}
+
+/// Runs tasks on all cores: they wait for the file system, and a debug build for itself.
+pub(crate) fn side_by_side<T: Copy + Sync>(tasks: &[T], run: impl Fn(T) + Sync) {
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(&task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    run(task);
+                }
+            });
+        }
+    });
 }
 
 pub(crate) fn count(path: &str) -> usize {

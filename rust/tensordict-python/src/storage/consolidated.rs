@@ -12,8 +12,10 @@ use pyo3::types::PyList;
 use tensordict_core::storage::consolidated;
 use tensordict_core::storage::file::Segment;
 use tensordict_core::storage::job::Job;
+use tensordict_core::storage::map::Mode;
 
 use super::exception;
+use super::load::parse_mode;
 use super::mapped::bytes_over;
 use super::save::{SaveProgress, source_of, values_of};
 
@@ -79,13 +81,19 @@ fn read_consolidated(py: Python<'_>, path: PathBuf) -> PyResult<(u64, String, St
 }
 
 /// A consolidated file: `(its bytes, mapped, bytes of data, remarks, description)`. Stores into the
-/// bytes stay in this process.
+/// bytes reach the file with the mode `r+`, and stay in this process otherwise.
 #[pyfunction]
-fn map_consolidated(
-    py: Python<'_>,
+#[pyo3(signature = (path, mode=None))]
+fn map_consolidated<'py>(
+    py: Python<'py>,
     path: PathBuf,
-) -> PyResult<(Bound<'_, PyAny>, u64, String, String)> {
-    let mapped = py.detach(|| consolidated::map(&path));
+    mode: Option<&str>,
+) -> PyResult<(Bound<'py, PyAny>, u64, String, String)> {
+    let mode = match parse_mode(mode)? {
+        Mode::Shared => Mode::Shared,
+        _ => Mode::Private,
+    };
+    let mapped = py.detach(|| consolidated::map(&path, mode));
     let (tail, mapping) = mapped.map_err(|error| exception(py, &error))?;
     let bytes = bytes_over(py, mapping, &path)?;
     Ok((bytes, tail.data_bytes, tail.remarks, tail.description))
