@@ -10,6 +10,7 @@ from tensordict import (
     TensorDict,
     UnbatchedTensor,
     lazy_stack,
+    set_lazy_legacy,
 )
 
 
@@ -273,3 +274,36 @@ def test_a_named_tuple_leaves_nothing_out():
     stack = lazy_stack([TensorDict(a=1, b=2), TensorDict(a=1)])
     with pytest.raises(RuntimeError, match="exclusive keys"):
         stack.to_namedtuple()
+
+
+def test_rows_that_are_not_those_of_the_members_are_a_value_error():
+    stack = lazy_stack([TensorDict(a=torch.zeros(2)) for _ in range(2)])
+    with pytest.raises(ValueError, match="batch dimension mismatch"):
+        stack[:] = {"a": torch.ones(3, 2)}
+    with pytest.raises(IndexError, match="batch dimension mismatch"):
+        stack[:1] = {"a": torch.tensor(1.0)}
+    assert not stack["a"].any()
+
+
+def test_names_that_do_not_reach_the_stack_dim_are_an_index_error():
+    stack = lazy_stack([TensorDict(batch_size=[3]) for _ in range(2)], 1)
+    with pytest.raises(IndexError, match="dimension names"):
+        stack.names = ["x"]
+    assert stack.names == [None, None]
+
+
+def test_view_of_minus_one_is_a_new_stack():
+    stack = lazy_stack([TensorDict(a=n) for n in (1, 2)])
+    flat = stack.view(-1)
+    assert flat is not stack
+    assert flat[0] is stack[0]
+    assert stack.view(2) is stack
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_lazy_view_refuses_a_permutation_as_torch_does():
+    td = TensorDict(batch_size=[2, 3])
+    with set_lazy_legacy(True), pytest.raises(RuntimeError, match="permut"):
+        td.permute(0, 0)
+    with set_lazy_legacy(True), pytest.raises(IndexError):
+        td.permute(0, 4)

@@ -491,8 +491,14 @@ def _lazily(td: Any, op: str, kwargs: dict[str, Any]) -> Any:
 def _permuted_lazily(td: Any, dims: Any) -> Any:
     structure = _rust.new(td._plain_type, {}, td.batch_size, None, None)
     call: Any = ("permute", (), {"dims": dims})
-    if _rust.permute(structure, dims, call) is structure:
-        return td
+    try:
+        if _rust.permute(structure, dims, call) is structure:
+            return td
+    except ValueError as error:
+        # As torch says it of the leaves, at which a view does not look.
+        ndim = len(td.batch_size)
+        is_far = len(dims) == ndim and not all(-ndim <= dim < ndim for dim in dims)
+        raise (IndexError if is_far else RuntimeError)(str(error)) from None
     return _lazily(td, "permute", {"dims": list(dims)})
 
 

@@ -363,7 +363,7 @@ class StackKeysOps(CollectionProtocol):
             RuntimeError: members have keys of their own.
         """
         self._refuse_exclusive("to_namedtuple")
-        return super().to_namedtuple(dest_cls)  # type: ignore[misc]
+        return super().to_namedtuple(dest_cls)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The stacked entries for a module's state. See ``TensorDict.state_dict``.

@@ -68,6 +68,7 @@ class MembersOps(CollectionProtocol):
         def _like(self, members: list[Any]) -> Self: ...
         def _group(self, key: str) -> list[Any] | None: ...
         def _as_dense(self) -> Any: ...
+        def _own_names(self) -> list[str | None] | None: ...
         def _plan(self, index: Any) -> Any: ...
         def _parts(self, results: list[Any]) -> tuple[Any, ...]: ...
         def _index(self, index: Any) -> Any: ...
@@ -132,6 +133,8 @@ class MembersOps(CollectionProtocol):
             if expanded is not None:
                 return expanded
         dense = self._as_dense()
+        if op in ("expand", "broadcast_to"):
+            dense.names = self._own_names()
         result = _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)
         if op == "softmax":
             return self._like(list(result.unbind(dim)))
@@ -595,7 +598,14 @@ class MembersOps(CollectionProtocol):
 
     def _from_dict_at(self, index: Any, value: Any) -> Any:
         size = self._index(index).batch_size
-        return self._plain_type(value, batch_size=size, device=self.device)
+        try:
+            return self._plain_type(value, batch_size=size, device=self.device)
+        except RuntimeError as error:
+            plan = self._plan(index)
+            dim = self.stack_dim if plan is None else plan.dim
+            if dim is not None:
+                _check_rows(value, size, dim, error)
+            raise
 
     def _write_picks(self, picks: Any, parts: Any, value: Any) -> None:
         """Write a part, or one value, into each member picked.
@@ -650,6 +660,24 @@ def _expanded_to(value: Any, size: torch.Size) -> Any:
     if own == size or (len(own) == len(size) and -1 in size):
         return value
     return value.expand(size)
+
+
+def _check_rows(value: dict[Any, Any], size: torch.Size, dim: int, error: Any) -> None:
+    """Raise ``error`` as what it is of the first value without a row for each member.
+
+    Raises:
+        IndexError: the value does not have that dim.
+        ValueError: it has more or fewer rows.
+    """
+    for each in value.values():
+        if isinstance(each, dict):
+            _check_rows(each, size, dim, error)
+        elif isinstance(each, torch.Tensor) and each.shape[: len(size)] != size:
+            if each.dim() <= dim:
+                raise IndexError(str(error)) from error
+            if each.shape[dim] != size[dim]:
+                raise ValueError(str(error)) from error
+            raise error
 
 
 def _without_dim(member: Any, op: Any, args: Any, at: int, k: int) -> list[torch.Size]:

@@ -206,6 +206,7 @@ def _common_dtype(values: list[torch.Tensor]) -> torch.dtype:
 def printed_entries(td: Any) -> list[tuple[str, Any]]:
     """The entries that all members have, as the text of the stack names them."""
     out = []
+    is_short = get_printoptions()["compact"]
     for key in td._common_keys():
         values = td._seen(key)
         nested = [isinstance(value, CollectionProtocol) for value in values]
@@ -214,7 +215,10 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
         elif any(nested):
             out.append((key, _Mixed(values)))
         else:
-            out.append((key, MetaTensor._of_stack(values, td.stack_dim)))
+            meta = MetaTensor._of_stack(values, td.stack_dim)
+            if not is_short and any(value.shape != values[0].shape for value in values):
+                meta.dtype = values[0].dtype
+            out.append((key, meta))
     if get_printoptions()["sort_keys"] == "alphabetical":
         out.sort(key=lambda entry: entry[0])
     return out

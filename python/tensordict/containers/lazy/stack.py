@@ -321,6 +321,19 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             return None
         return self._own_names()
 
+    @_td_dim_names.setter
+    def _td_dim_names(self, value: list[str | None] | None) -> None:
+        if value is None:
+            self._td_dim_name = None
+            for member in self.tensordicts:
+                member._td_dim_names = None
+            return
+        rest = list(value)
+        self._td_dim_name = rest.pop(self.stack_dim)
+        kept = rest if any(name is not None for name in rest) else None
+        for member in self.tensordicts:
+            member._td_dim_names = None if kept is None else list(kept)
+
     def _own_names(self) -> list[str | None] | None:
         """The names of all dims, that of the stack dim among them; None without any."""
         own = self._td_dim_name
@@ -340,19 +353,6 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         names = [*first[: self.stack_dim], own, *first[self.stack_dim :]]
         return names if any(name is not None for name in names) else None
 
-    @_td_dim_names.setter
-    def _td_dim_names(self, value: list[str | None] | None) -> None:
-        if value is None:
-            self._td_dim_name = None
-            for member in self.tensordicts:
-                member._td_dim_names = None
-            return
-        rest = list(value)
-        self._td_dim_name = rest.pop(self.stack_dim)
-        kept = rest if any(name is not None for name in rest) else None
-        for member in self.tensordicts:
-            member._td_dim_names = None if kept is None else list(kept)
-
     @property
     def names(self) -> list[str | None]:
         """A name or None per batch dim. See ``TensorDict.names``.
@@ -370,6 +370,9 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @names.setter
     def names(self, value: Sequence[str | None] | None) -> None:
+        if value is not None and len(value) <= self.stack_dim:
+            ndim = len(self._batch_size)
+            raise IndexError(MSG_NAMES_LENGTH.format(list(value), ndim))
         BatchOps.names.fset(self, value)  # type: ignore[attr-defined]
 
     def _has_names(self) -> bool:
@@ -525,6 +528,16 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             return result
         copy = self._like(list(self.tensordicts))
         return self._remember(copy, "permute", args, kwargs)
+
+    def view(self, *shape: Any, size: Any = None, batch_size: Any = None) -> Any:
+        """See ``TensorDict.view``; of -1 alone a new stack of the same members."""
+        result = super().view(*shape, size=size, batch_size=batch_size)
+        asked = shape[0] if len(shape) == 1 else size
+        is_open = asked == -1 or (isinstance(asked, (list, tuple)) and [*asked] == [-1])
+        if result is not self or not is_open:
+            return result
+        copy = self._like(list(self.tensordicts))
+        return self._remember(copy, "view", shape, {"size": size} if size else {})
 
     def atleast_1d(self) -> Self:
         """Add a leading batch dim where there is none."""
