@@ -415,9 +415,17 @@ class CollectionProtocol:
         """
         return None
 
+    def _update_source(self, source: Any) -> Any:
+        """The source of an update, with values of the types that entries have."""
+        return source
+
     def _update_parts(self, source: Any) -> list[Any] | None:
         """Of a stack, what of the source of an update goes to each of its children."""
         return None
+
+    def _copy_parts(self, source: Any) -> list[Any] | None:
+        """The same of values that are copied into entries; others are left out."""
+        return self._update_parts(source)
 
     def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
         """For each leaf the part of ``operand``, ``[*B]``, that broadcasts over it."""
@@ -461,6 +469,10 @@ class CollectionProtocol:
     def _state_fields(self) -> dict[str, Any]:
         """What a state dict says of this beside batch size and device."""
         return {}
+
+    def _state_entries(self) -> dict[str, Any]:
+        """The entries of a state dict: all of which its fields say nothing."""
+        return self._entries()
 
     def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
         """This as an entry of a container whose dims have ``names``.

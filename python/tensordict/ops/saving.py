@@ -627,6 +627,16 @@ class SavingOps(CollectionProtocol):
         """
         return _state.load_state_dict(self, state_dict, strict, assign, from_flatten)
 
+    def _state_values(
+        self, values: Mapping[str, Any], fields: Mapping[str, Any], strict: bool
+    ) -> dict[str, Any]:
+        """A level of a state without what is not loaded; ``fields`` are no tensors."""
+        return _state.checked_values(self, values, strict)
+
+    def _take_field(self, name: str, value: Any, assign: bool) -> None:
+        """Take a field that holds no tensor from the state of a tensorclass."""
+        _state.take_field(self, name, value, assign)
+
     # What the engine calls: dense containers; others override ----------------------
 
     def _save_plan(self, plan: Any, level: int) -> None:

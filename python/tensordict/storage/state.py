@@ -14,13 +14,12 @@ from tensordict.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["load_state_dict", "state_dict"]
+__all__ = ["checked_values", "load_state_dict", "state_dict", "take_field"]
 
 VALUES = "_non_tensor"
 """Under this name the metadata of a state has what a non-tensor entry holds."""
 
 DATA = "data"
-ONE: dict[str, Any] = {"_metadata": None, "_is_non_tensor": True}
 
 
 def state_dict(
@@ -46,7 +45,7 @@ def _add(
     num_leaves = 0
     about = {"batch_size": td.batch_size, "device": td.device, **td._state_fields()}
     metadata[prefix[:-1]] = about
-    for key, value in td._entries().items():
+    for key, value in td._state_entries().items():
         if type(value) is torch.Tensor:
             out[prefix + key] = value if keep_vars else value.detach()
         elif not isinstance(value, CollectionProtocol):
@@ -90,13 +89,11 @@ def load_state_dict(
         from_flatten = len(metadata) > 1 and not any(
             isinstance(value, Mapping) for value in source.values()
         )
-    values = {key: source[key] for key in source.keys()}  # noqa: SIM118
+    values = dict(source.items())
     if from_flatten:
         values = _nest(values)
-    values = _without_empty(td, values)
-    if strict:
-        _check_keys(td, values)
-    found = [(_at(td, path), size) for path, size in _sizes_of(source, ())]
+    values = _accepted(td, values, dict(_described(source, ())), (), strict)
+    found = [(_at(td, path), size) for path, size in _sizes_of(source)]
     sizes = [(each, size) for each, size in found if each is not None]
     if td._is_non_tensor:
         # What it holds is in the metadata.
@@ -105,22 +102,33 @@ def load_state_dict(
         td.update(values, inplace=not assign)
     else:
         _update_with_sizes(td, values, sizes, assign)
-    for path, fields in list(_values_of(source, ())):
-        _take_value(td, path, fields, assign)
+    for path, about in list(_described(source, ())):
+        if VALUES in about:
+            _take_value(td, path, about[VALUES], assign)
     return td
 
 
-def _sizes_of(source: Any, path: tuple[str, ...]) -> Iterator[tuple[Any, torch.Size]]:
-    """The path and the batch size of each collection that a state came from."""
+def _described(
+    source: Any, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """The path of each collection that a state came from, and what is said of it."""
     metadata = getattr(source, "_metadata", None) or {}
-    root = next(iter(metadata), "")
+    # The published release writes that of a tensorclass behind what is nested in it.
+    root = min(metadata, key=len, default="")
     for name, about in metadata.items():
-        if isinstance(about, Mapping) and about.get("batch_size") is not None:
+        if isinstance(about, Mapping):
             own = name[len(root) :].removeprefix(".")
-            yield (*path, *(own.split(".") if own else ())), about["batch_size"]
+            yield (*path, *(own.split(".") if own else ())), about
     for key, value in source.items():
         if isinstance(value, Mapping):
-            yield from _sizes_of(value, (*path, key))
+            yield from _described(value, (*path, key))
+
+
+def _sizes_of(source: Any) -> Iterator[tuple[Any, torch.Size]]:
+    """The path and the batch size of each collection that a state came from."""
+    for path, about in _described(source, ()):
+        if about.get("batch_size") is not None:
+            yield path, about["batch_size"]
 
 
 def _at(td: Any, path: tuple[str, ...]) -> Any:
@@ -151,38 +159,68 @@ def _update_with_sizes(
         raise
 
 
-def _without_empty(td: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The state without what stands for values: these are in the metadata."""
-    kept: dict[str, Any] = {}
-    for key, value in values.items():
-        entry = td._get_entry(key, None) if isinstance(value, Mapping) else None
-        if isinstance(entry, CollectionProtocol):
-            if entry._is_non_tensor and not value:
-                continue
-            value = _without_empty(entry, value)
-        kept[key] = value
+def _accepted(
+    td: Any,
+    values: Mapping[str, Any],
+    described: Mapping[tuple[str, ...], Any],
+    path: tuple[str, ...],
+    strict: bool,
+) -> dict[str, Any]:
+    """The part of a state that is written into the entries of ``td``.
+
+    What stands for values is left out: these are in the metadata.
+
+    Raises:
+        KeyError, RuntimeError: ``strict`` is set, and the keys are not those of ``td``.
+    """
+    about = described.get(path, {})
+    kept: dict[str, Any] = td._state_values(values, about.get(VALUES, {}), strict)
+    entries = td._sample_entries()
+    for key, value in list(kept.items()):
+        entry = entries.get(key)
+        if not (isinstance(value, Mapping) and isinstance(entry, CollectionProtocol)):
+            continue
+        if entry._is_non_tensor and not value:
+            del kept[key]
+        else:
+            kept[key] = _accepted(entry, value, described, (*path, key), strict)
     return kept
 
 
-def _values_of(source: Any, path: tuple[str, ...]) -> Iterator[tuple[Any, Any]]:
-    """The path and the fields of each value that the metadata of a state has."""
-    metadata = getattr(source, "_metadata", None) or {}
-    root = next(iter(metadata), "")
-    for name, about in metadata.items():
-        if isinstance(about, Mapping) and VALUES in about:
-            own = name[len(root) :].removeprefix(".")
-            yield (*path, *(own.split(".") if own else ())), about[VALUES]
-    for key, value in source.items():
-        if isinstance(value, Mapping):
-            yield from _values_of(value, (*path, key))
+def checked_values(td: Any, values: Mapping[str, Any], strict: bool) -> dict[str, Any]:
+    """A level of a state, whose keys are those of ``td`` if ``strict`` is set.
+
+    Raises:
+        RuntimeError: they are not.
+    """
+    # Nothing is read of an entry: those of a stack may differ in shape.
+    entries = td._sample_entries()
+    extra = values.keys() - entries.keys()
+    # A state has tensors only: an empty collection is in none.
+    missing = {
+        key
+        for key in entries.keys() - values.keys()
+        if not (
+            isinstance(entries[key], CollectionProtocol)
+            and not _rust.leaves(entries[key])
+        )
+    }
+    if strict and (extra or missing):
+        raise RuntimeError(
+            "Cannot load state-dict because the key sets don't match: got state_dict "
+            f"extra keys \n{extra or set()}\n and tensordict extra keys\n"
+            f"{missing or set()}\n"
+        )
+    return dict(values)
 
 
 def _take_value(td: Any, path: tuple[str, ...], fields: Any, assign: bool) -> None:
     if "_is_non_tensor" not in fields:
-        # The published release keeps the fields of a tensorclass with itself.
+        # The fields of a tensorclass, which are values whatever their type.
+        owner = _at(td, path)
         for name, value in fields.items():
-            if value is not None:
-                _take_value(td, (*path, name), {DATA: value, **ONE}, assign)
+            if value is not None and owner is not None:
+                owner._take_field(name, value, assign)
         return
     if not path:
         # Of a value alone, which another container has no place for.
@@ -201,6 +239,15 @@ def _take_value(td: Any, path: tuple[str, ...], fields: Any, assign: bool) -> No
         present._take_state(fields)
 
 
+def take_field(td: Any, name: str, value: Any, assign: bool) -> None:
+    """Take what the state of a tensorclass says of a field that holds no tensor."""
+    present = td._get_entry(name, None)
+    if getattr(present, "_is_non_tensor", False) and not assign:
+        present._take_state({DATA: value})
+    else:
+        td.set_non_tensor(name, value)
+
+
 def _nest(flat: dict[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for name, value in flat.items():
@@ -210,27 +257,3 @@ def _nest(flat: dict[str, Any]) -> dict[str, Any]:
             level = level.setdefault(parent, {})
         level[last] = value
     return nested
-
-
-def _check_keys(td: Any, values: Mapping[str, Any]) -> None:
-    # Nothing is read of an entry: those of a stack may differ in shape.
-    entries = td._sample_entries() if isinstance(td, CollectionProtocol) else {}
-    extra = values.keys() - entries.keys()
-    # A state has tensors only: an empty collection is in none.
-    missing = {
-        key
-        for key in entries.keys() - values.keys()
-        if not (
-            isinstance(entries[key], CollectionProtocol)
-            and not _rust.leaves(entries[key])
-        )
-    }
-    if extra or missing:
-        raise RuntimeError(
-            "Cannot load state-dict because the key sets don't match: got state_dict "
-            f"extra keys \n{extra or set()}\n and tensordict extra keys\n"
-            f"{missing or set()}\n"
-        )
-    for key, value in values.items():
-        if isinstance(value, Mapping) and isinstance(entries[key], CollectionProtocol):
-            _check_keys(entries[key], value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict.storage.registry import type_text
@@ -29,6 +30,9 @@ MSG_PICKLE = (
     "{} holds pickled values, which can run any code when they are read: pass "
     "allow_pickle=True if you trust the file."
 )
+
+
+MSG_UNEXPECTED = "Key '{}' wasn't expected in the state-dict."
 
 
 class FilesOfClass(MethodsOfClass):
@@ -70,6 +74,52 @@ class FilesOfClass(MethodsOfClass):
         self._tensordict.memmap_refresh_(allow_pickle=allow_pickle)
         return self
 
+    # State dicts ------------------------------------------------------------------
+
+    def _state_fields(self) -> dict[str, Any]:
+        held = self._tensordict._entries()
+        unset = dict.fromkeys(name for name in self._field_names() if name not in held)
+        values = {
+            name: entry._value() for name, entry in held.items() if _is_one_value(entry)
+        }
+        return {"_type": type(self).__name__, "_non_tensor": {**unset, **values}}
+
+    def _state_entries(self) -> dict[str, Any]:
+        entries = self._tensordict._entries()
+        return {
+            name: entry for name, entry in entries.items() if not _is_one_value(entry)
+        }
+
+    def _state_values(
+        self, values: Mapping[str, Any], fields: Mapping[str, Any], strict: bool
+    ) -> dict[str, Any]:
+        """See :meth:`TensorDict.load_state_dict`: fields that it lacks stay.
+
+        Raises:
+            KeyError: a key is that of no field that is set.
+        """
+        held = self._tensordict._sample_entries()
+        kept: dict[str, Any] = {}
+        for name, value in values.items():
+            entry = held.get(name)
+            is_value = getattr(entry, "_is_non_tensor", False)
+            if entry is not None and not (is_value and not isinstance(value, Mapping)):
+                kept[name] = value
+            elif strict and name not in fields:
+                raise KeyError(MSG_UNEXPECTED.format(name))
+        for name, value in fields.items():
+            if strict and name not in type(self).__expected_keys__:
+                raise KeyError(MSG_UNEXPECTED.format(name))
+            if value is None and name in held:
+                kept[name] = None
+        return kept
+
+    def _take_field(self, name: str, value: Any, assign: bool) -> None:
+        if name in type(self).__expected_keys__:
+            super()._take_field(name, value, assign)
+
+    # Consolidated -----------------------------------------------------------------
+
     def _describe(self, rows: Iterator[Any]) -> Any:
         return {**self._tensordict._describe(rows), "cls": type(self)}
 
@@ -102,6 +152,15 @@ class FilesOfClass(MethodsOfClass):
     ) -> Any:
         level = {name: value for name, value in level.items() if name != "class"}
         return cls._from_tensordict(reader.container(level, path, is_part))
+
+
+def _is_one_value(entry: Any) -> bool:
+    """Whether an entry is a value that is the same for all elements of the batch."""
+    if not getattr(entry, "_is_non_tensor", False):
+        return False
+    from tensordict.containers.nontensor import NonTensorStack
+
+    return not isinstance(entry, NonTensorStack)
 
 
 def _pickled(path: SavedPath, allow_pickle: bool | None) -> dict[str, Any]:
