@@ -44,7 +44,8 @@ def cast_field(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
         return value, True
     if issubclass(hint, torch.Tensor):
         try:
-            return torch.as_tensor(value, device=inner.device), True
+            made = torch.as_tensor(value, device=inner.device)
+            return made if isinstance(made, hint) else make(made), True
         except TypeError as error:
             raise TypeError(MSG_CAST.format(name, hint)) from error
     if issubclass(hint, CollectionProtocol):

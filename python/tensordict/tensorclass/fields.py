@@ -101,9 +101,12 @@ def prepare(
     cls._tensorclass_fields = {
         name: nested
         for name in fields
-        if (nested := _tensorclass_of(hints[name])) is not None
+        if (nested := _tensorclass_of(hints[name])) is not None and nested is not cls
     }
-    if cls._tensor_only and not all(_is_tensor_type(hints[name]) for name in fields):
+    if cls._tensor_only and not all(
+        _is_tensor_type(hints[name]) or _is_unknown(field, hints[name])
+        for name, field in fields.items()
+    ):
         raise TypeError(MSG_TENSOR_TYPES)
     takes_tensors_as_they_are = not (cls._autocast or cls._frozen)
     cls._plain_fields = frozenset(fields) if takes_tensors_as_they_are else frozenset()
@@ -184,35 +187,50 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def resolved_annotation(annotation: Any, cls: Any) -> Any:
-    """An annotation in the body of ``cls`` that may be a text; Any where it fails."""
-    if not isinstance(annotation, str):
+    """An annotation in the body of ``cls``, without texts; Any where one fails."""
+    if _is_class(annotation):
         return annotation
     scope = vars(sys.modules.get(cls.__module__, types))
+    holder: Any = type("_Holder", (), {"__annotations__": {"hint": annotation}})
+    # Of the body only classes: a field may have the name of a type.
+    own = {name: each for name, each in vars(cls).items() if isinstance(each, type)}
     try:
-        return eval(annotation, scope, {cls.__name__: cls})  # noqa: S307 - as typing does
+        return typing.get_type_hints(holder, scope, {**own, cls.__name__: cls})["hint"]
     except Exception:  # noqa: BLE001 - whatever it names, it says nothing here
         return Any
 
 
 def _scalars_of(hint: Any) -> tuple[type, ...]:
     """The types of the numbers that a field keeps as they are; none where it does not."""
-    hint = _without_none(hint)
-    return _SCALARS.get(hint, ()) if isinstance(hint, type) else ()
+    options = _options_of(hint)
+    scalars = [_SCALARS.get(option, ()) for option in options if _is_class(option)]
+    if len(scalars) != len(options) or not all(scalars):
+        return ()
+    return tuple(kind for kinds in scalars for kind in kinds)
 
 
-def _without_none(hint: Any) -> Any:
-    """The one type of an optional annotation; any other as it is."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        named = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        return named[0] if len(named) == 1 else hint
-    return hint
+def _options_of(hint: Any) -> list[Any]:
+    """The types that a union names beside None; any other annotation alone."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return [hint]
+    return [arg for arg in typing.get_args(hint) if arg is not type(None)]
+
+
+def _is_class(hint: Any) -> bool:
+    return isinstance(hint, type) and typing.get_origin(hint) is None
 
 
 def _tensorclass_of(hint: Any) -> Any:
     """The tensorclass that an annotation names, perhaps as optional; else None."""
-    hint = _without_none(hint)
-    is_one = isinstance(hint, type) and getattr(hint, "_is_tensorclass", False)
-    return hint if is_one and not hint._is_non_tensor else None
+    options = _options_of(hint)
+    if len(options) != 1 or not getattr(options[0], "_is_tensorclass", False):
+        return None
+    return None if options[0]._is_non_tensor else options[0]
+
+
+def _is_unknown(field: Any, hint: Any) -> bool:
+    """Whether an annotation is a text that names what cannot be found yet."""
+    return hint is Any and isinstance(field.type, str) and "Any" not in field.type
 
 
 def _is_tensor_type(hint: Any) -> bool:
