@@ -56,7 +56,9 @@ class _InplaceWriteError(ValueError, RuntimeError):
 def missing_key(td: Any, key: str) -> KeyError:
     """The error of reading an entry that is not there."""
     name = type(td).__name__
-    return KeyError(f'key "{key}" not found in {name} with keys {sorted(td.keys())}')
+    # Not `keys`: a field may have that name.
+    keys = sorted(td._sample_entries())
+    return KeyError(f'key "{key}" not found in {name} with keys {keys}')
 
 
 def value_of(entry: Any) -> Any:

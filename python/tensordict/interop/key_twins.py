@@ -442,7 +442,10 @@ def _stage_all(
     td = branch.target
     if td.is_locked and not options[1] and not options[4]:
         raise RuntimeError(MSG_LOCKED)
-    parts = None if td._is_dense else td._update_parts(source)
+    parts = None
+    if not td._is_dense:
+        source = td._update_source(source)
+        parts = td._update_parts(source)
     if parts is not None:
         for member, part in zip(td._children(), parts, strict=True):
             inner = _Branch(member)
@@ -681,7 +684,7 @@ def _pair(
 
     Non-tensor entries and views come with their values to ``held``.
     """
-    parts = None if td._is_dense else td._update_parts(source)
+    parts = None if td._is_dense else td._copy_parts(source)
     if parts is not None:
         for member, part in zip(td._children(), parts, strict=True):
             _pair(member, part, keys, prefix, targets, values, held, absent)

@@ -346,6 +346,9 @@ class AccessOps(CollectionProtocol):
             _rust.get(self, path)
         if parent.is_locked:
             raise RuntimeError(MSG_LOCKED)
+        if parent is not self:
+            parent.del_(path[-1])
+            return self
         if parent._get_entry(path[-1], NO_DEFAULT) is NO_DEFAULT:
             raise KeyError(path[-1])
         parent._del_entry(path[-1])

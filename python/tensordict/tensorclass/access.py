@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["FieldAccess"]
 
 MSG_NO_FIELD = "Cannot set the attribute {!r}: {} has no such field. Its fields are {}."
+MSG_FROZEN = "cannot assign to field {!r}"
 MSG_NO_ATTRIBUTE = "{!r} object has no attribute or field {!r}. Its fields are {}."
 MSG_TYPES = "Cannot update an existing entry of type {} with a value of type {}."
 MSG_KEY = "Supported type for key are str and tuple, got {} of type {}"
@@ -158,8 +159,7 @@ class FieldAccess(TensorCollection):
         """Set a field that asks for more than storing, or another attribute."""
         cls = type(self)
         if cls._frozen and self._is_initialized and not name.startswith("_"):
-            msg = f"cannot assign to field {name!r}"
-            raise dataclasses.FrozenInstanceError(msg)
+            raise dataclasses.FrozenInstanceError(MSG_FROZEN.format(name))
         if name in cls.__expected_keys__:
             if self._tensordict.is_locked:
                 raise RuntimeError(MSG_LOCKED)
@@ -169,6 +169,8 @@ class FieldAccess(TensorCollection):
                 self._set_field_entry(name, value)
         elif hasattr(cls, name):
             object.__setattr__(self, name, value)
+        elif cls._frozen and self._is_initialized:
+            raise dataclasses.FrozenInstanceError(MSG_FROZEN.format(name))
         else:
             raise self._no_such_field(name)
 

@@ -27,6 +27,11 @@ def _forwarded(name: str, *, is_settable: bool = True) -> Any:
     return property(read, write if is_settable else None)
 
 
+def _is_none(value: Any) -> bool:
+    """Whether an entry is a value that is None: for a field, that it is not set."""
+    return getattr(value, "_is_non_tensor", False) and value._value() is None
+
+
 class OverContainer(Making):
     """What :class:`CollectionProtocol` asks for, done by the container inside."""
 
@@ -48,7 +53,10 @@ class OverContainer(Making):
         return self._tensordict._get_entry(key, default)
 
     def _set_entry(self, key: str, value: Any) -> None:
-        self._tensordict._set_entry(key, value)
+        if _is_none(value):
+            self._unset_field(key)
+        else:
+            self._tensordict._set_entry(key, value)
 
     def _del_entry(self, key: str) -> None:
         self._tensordict._del_entry(key)
@@ -88,6 +96,9 @@ class OverContainer(Making):
     def _update_parts(self, source: Any) -> list[Any] | None:
         self._check_mapping(source)
         return self._tensordict._update_parts(inside(source))
+
+    def _copy_parts(self, source: Any) -> list[Any] | None:
+        return self._tensordict._copy_parts(inside(source))
 
     def _member_operands(self, operands: Any) -> Any:
         return self._tensordict._member_operands(operands)
@@ -146,8 +157,11 @@ class OverContainer(Making):
 
     def _joined(self, tds: Any, joined: Any) -> Any:
         """What joining gives: of this class, unless there are other classes among them."""
+        own = type(self)
         same = all(
-            isinstance(td, type(self)) or not isinstance(td, Making) for td in tds
+            isinstance(td, own) or issubclass(own, type(td))
+            for td in tds
+            if isinstance(td, Making)
         )
         return self._from_tensordict(joined) if same else joined
 
@@ -194,7 +208,10 @@ class OverContainer(Making):
         self._tensordict._store_leaves(values)
 
     def _hang(self, key: str, value: Any) -> None:
-        self._tensordict._hang(key, value)
+        if _is_none(value):
+            self._unset_field(key)
+        else:
+            self._tensordict._hang(key, value)
 
     def _set_path(
         self,

@@ -125,6 +125,20 @@ class Making(FieldAccess):
             raise RuntimeError(MSG_NO_COLLECTION.format(type(tensordict)))
         return cls._from_tensordict(_with_classes(cls, tensordict), non_tensordict)
 
+    def _update_source(self, source: Any) -> Any:
+        """A mapping with what it holds for fields that are not set as their classes."""
+        if isinstance(source, CollectionProtocol) or not isinstance(source, Mapping):
+            return source
+        changed: dict[str, Any] = {}
+        for name, nested in type(self)._tensorclass_fields.items():
+            value = source.get(name)
+            is_set = self._get_entry(name, NO_DEFAULT) is not NO_DEFAULT
+            if not is_set and _fits(nested, value):
+                if isinstance(value, dict):
+                    value = self._make_child().update(value)
+                changed[name] = nested.from_tensordict(value)
+        return {**source, **changed} if changed else source
+
     def __getstate__(self) -> dict[str, Any]:
         """The container inside, under the names that the published release reads."""
         return {"tensordict": self._tensordict, "non_tensordict": {}}
@@ -142,12 +156,20 @@ class Making(FieldAccess):
         return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]
 
 
+def _fits(cls: Any, value: Any) -> bool:
+    """Whether a plain collection or dictionary can be an instance of a tensorclass."""
+    if is_tensorclass(value) or not isinstance(value, (CollectionProtocol, dict)):
+        return False
+    keys = value if isinstance(value, dict) else value._sample_entries()
+    return cls.__expected_keys__.issuperset(keys)
+
+
 def _with_classes(cls: Any, td: Any) -> Any:
     """``td`` with what is nested in it as the tensorclasses that the fields name."""
     changed: dict[str, Any] = {}
     for name, nested in cls._tensorclass_fields.items():
         value = td._get_entry(name, NO_DEFAULT)
-        if isinstance(value, CollectionProtocol) and not is_tensorclass(value):
+        if _fits(nested, value):
             changed[name] = nested.from_tensordict(value)
     if not changed:
         return td

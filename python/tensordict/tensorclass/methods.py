@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.ops.copying import replacements
 from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.inner import OverContainer
 
@@ -67,14 +66,10 @@ class MethodsOfClass(OverContainer):
 
         See :meth:`TensorDict.replace`.
         """
-        inner = _rust.clone_structure(self._tensordict)
-        made: Any = _rust.wrap_fields(type(self), inner)
+        inner = self._tensordict
+        changed = inner.replace(*args, **kwargs)
         # The fields that are exchanged are set before `__post_init__` sees them.
-        if inner._is_dense:
-            changes = replacements(args, kwargs)
-            return self._wrap(made.update(changes)._tensordict) if changes else self
-        changed = super(MethodsOfClass, made).replace(*args, **kwargs)
-        return self if changed is made else self._wrap(changed._tensordict)
+        return self if changed is inner else self._from_tensordict(changed)
 
     def where(
         self, condition: Any, other: Any, *, out: Any = None, **kwargs: Any
@@ -126,12 +121,7 @@ class MethodsOfClass(OverContainer):
     def update_at_(
         self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
     ) -> Self:
-        """Write into the fields at an index. See :meth:`TensorDict.update_at_`.
-
-        Raises:
-            ValueError: a mapping has a key that is no field.
-        """
-        self._check_mapping(input_dict_or_td)
+        """Write into the fields at an index. See :meth:`TensorDict.update_at_`."""
         self._tensordict.update_at_(inside(input_dict_or_td), idx, *args, **kwargs)
         return self
 
