@@ -240,6 +240,32 @@ FIXTURES = {
         "[2, 3])"
     ),
 }
+FIXTURES.update(
+    (name, f"from class_setup import *\ntd = {made}")
+    for name, made in {
+        "c_simple": "Simple(T([2, 3]), y=T([2, 3, 2]), s='st', batch_size=[2, 3])",
+        "c_nocast": "NoCast(T([2, 3]), i=7, s='st', batch_size=[2, 3])",
+        "c_autocast": "AutoCast(T([2, 3]), i=7.5, s=4, batch_size=[2, 3])",
+        "c_frozen": "Frozen(T([2, 3]), batch_size=[2, 3])",
+        "c_tensors": "OnlyTensors(T([2, 3]), batch_size=[2, 3])",
+        "c_shadow": "Shadowing(T([2, 3]), keys=T([2, 3]), batch_size=[2, 3])",
+        "c_made": "Made(T([2, 3]), batch_size=[2, 3])",
+        "c_derived": "Derived(T([2, 3]), batch_size=[2, 3])",
+        "c_child": "Child(T([2, 3]), z=T([2, 3]), s='z', batch_size=[2, 3])",
+        "c_outer": (
+            "Outer(T([2, 3]), n=Simple(T([2, 3, 1]), batch_size=[2, 3]), "
+            "batch_size=[2, 3])"
+        ),
+        "c_values": "Values(T([2, 3]), u='u', d={'q': 1}, f='f', batch_size=[2, 3])",
+        "c_generic": "Generically(T([2, 3]), y=T([2, 3]), batch_size=[2, 3])",
+        "c_decorated": "Decorated(T([2, 3]), s='x', batch_size=[2, 3])",
+        "c_within": (  # an instance in a plain container
+            "TensorDict(p=Data(T([2, 3]), n=Inner(T([2, 3, 2]), batch_size=[2, 3]), "
+            "batch_size=[2, 3]), batch_size=[2, 3])"
+        ),
+    }.items()
+)
+
 EVERY = "flat nested deep empty scalar zero locked named cpu subclass sub"
 """The fixtures that a method is tried on unless its cases say otherwise."""
 
