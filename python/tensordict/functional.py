@@ -173,6 +173,8 @@ def pad_sequence(
             raise RuntimeError(MSG_FAILED.format(key)) from error
         if mask is not None:
             masks.append((key, mask))
+    if is_tensorclass(tds[0]) and not is_tensorclass(target):
+        target = tds[0]._from_tensordict(target)
     for key, mask in masks:
         where = _rust.unravel_key((mask_key, key))
         try:
@@ -316,8 +318,7 @@ def _store(target: Any, key: Any, value: torch.Tensor, *, given: bool) -> None:
     for part in path[:-1]:
         child = parent._get_entry(part, None)
         if child is None:
-            child = parent.empty()
-            _rust.set_entry(parent, part, child)
+            _rust.set_entry(parent, part, parent._make_child())
             child = parent._get_entry(part, None)
         parent = child
     _rust.set_entry(parent, path[-1], value)
@@ -464,6 +465,8 @@ def _always(callback: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]
 def _merge_entry(result: Any, key: Any, value: Any) -> None:
     """Set an entry; the collections on the way are of the type of the one around."""
     path = _rust.unravel_key_to_tuple(key)
+    if is_tensorclass(result):
+        result._check_field(path[0])
     for part in path[:-1]:
         child = result._get_entry(part, None)
         if child is None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from tensordict import _rust
+from tensordict.checks import is_leaf_nontensor
 from tensordict.common import check_results
 from tensordict.protocol import CollectionProtocol
 
@@ -494,7 +495,9 @@ def _with_default(op: ForEach, td: Any, other: Any, default: Any) -> Any:
             raise TypeError(MSG_BAD_DEFAULT.format(default))
         common = [key for key in mine if key in theirs]
         others = [key for key, _ in td.non_tensor_items(include_nested=True)]
-        kept = td.select(*common, *others, strict=False)
+        wanted = {*common, *others}
+        entries = td.keys(True, True, is_leaf=is_leaf_nontensor)
+        kept = td.select(*(k for k in entries if k in wanted), strict=False)
         values = [mine[key] for key in common]
         if values:
             values = op(values, [theirs[key] for key in common])

@@ -411,6 +411,9 @@ def _restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
                 return {k: v for k, v in list(entries.items()) if k in wanted}
             return {key: entries[key] for key in wanted if key in entries}
     kept: dict[Any, Any] = {}
+    if isinstance(source, CollectionProtocol):
+        # A field may have the name of the method that lists the entries.
+        source = source._as_source()
     for key, value in source.items():
         path = _rust.unravel_key_to_tuple(key)
         if any(path[: len(wanted)] == wanted for wanted in keys):
@@ -588,4 +591,6 @@ def _checked_write(
 def _write_to_members(holder: Any, name: str, index: Any, value: Any) -> None:
     """Write a value that is no tensor at an index of a lazy stack, into its members."""
     size = _rust.index_shape(holder.batch_size, index)
+    if isinstance(value, (torch.Tensor, int, float)):
+        value = holder._non_tensor_type(torch.as_tensor(value), batch_size=size)
     holder[index] = holder._plain_type({name: value}, size)

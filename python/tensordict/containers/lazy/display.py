@@ -17,7 +17,11 @@ def exclusive_entries(td: Any) -> list[tuple[int, list[tuple[str, Any]]]]:
     out = []
     for position in _rust.members_with_more(td.tensordicts, len(common)):
         member = td.tensordicts[position]
-        own = [entry for entry in member._repr_entries() if entry[0] not in common]
+        own = [
+            (key, value)
+            for key, value in member._repr_entries()
+            if key not in common and value is not None
+        ]
         if own:
             out.append((position, own))
     return out

@@ -274,8 +274,6 @@ class StackKeysOps(CollectionProtocol):
                 getattr(each, method)(separator, True, *more)
         else:
             result = self._like(members)
-            if self.is_locked:
-                _rust.lock_tree(result)
         return self._remember(result, method, (separator,), {})
 
     def rename_key_(

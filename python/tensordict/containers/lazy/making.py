@@ -76,7 +76,9 @@ def check_members(members: list[Any]) -> None:
         return
     for member in members:
         if not isinstance(member, CollectionProtocol):
-            raise TypeError(MSG_MEMBER_TYPE.format(type(member)))
+            # The first one is asked for its batch size before its type is looked at.
+            kind = AttributeError if member is members[0] else TypeError
+            raise kind(MSG_MEMBER_TYPE.format(type(member)))
     devices = members[0].device, members[misfit].device
     raise RuntimeError(MSG_DEVICES.format(*devices))
 

@@ -503,6 +503,14 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         one = LazyStackedTensorDict._of([first], self.stack_dim, self._td_dim_name)
         try:
             dense = one.contiguous()
+            if first._is_dense:
+                dense = _rust.new(
+                    type(first),
+                    dense._tensordict,
+                    dense._batch_size,
+                    dense._device,
+                    dense._td_dim_names,
+                )
         except RuntimeError:
             if not isinstance(first, LazyStackedTensorDict):
                 raise

@@ -467,6 +467,12 @@ class NonTensorOps(CollectionProtocol):
         if isinstance(value, NonTensorOps) and value._fits_any_size:
             return
         if not isinstance(value, CollectionProtocol):
+            is_written = isinstance(value, (torch.Tensor, int, float))
+            if is_written and self.batch_size and not size.numel():
+                own = getattr(value, "shape", torch.Size([]))
+                raise RuntimeError(
+                    MSG_WRITTEN_SIZE.format(size, self.batch_size, at, own)
+                )
             return
         own = value.batch_size
         if own == size and not value._is_non_tensor and value.is_empty():
