@@ -354,7 +354,7 @@ def test_an_entry_that_is_no_field_is_kept_and_in_no_other_instance(data, change
     for make in (
         lambda: data[0],
         lambda: data.clone(),
-        lambda: data + 1,
+        lambda: data.unsqueeze(0),
         lambda: torch.stack([data, data]),
         lambda: data.replace(a=torch.zeros(3)),
     ):

@@ -57,4 +57,43 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "set_at_ values",
+        """
+        td = lazy_stack([TensorDict(s='a', batch_size=[2]), TensorDict(s='b', batch_size=[2])]); td.set_at_('s', T([]), (1, 0)); td['s']
+        td = lazy_stack([TensorDict(s='a', batch_size=[2]), TensorDict(s='b', batch_size=[2])]); td.set_at_('s', 'z', [1]); td['s']
+        td = TensorDict(s='a', a=T([2]), batch_size=[2]); td[[]] = 0
+        td = TensorDict(s='a', a=T([2]), batch_size=[2]); td[5:9] = T([])
+        td = TensorDict(s='a', a=T([2]), batch_size=[2]); td.set_at_('s', 1, [])
+        td = TensorDict(s='a', a=T([2])); td.set_at_('s', 1, False); td['s']
+        """,
+        on="none",
+        message=False,
+        ordered=False,
+    ),
+    *cases(
+        "pad_sequence classes",
+        """
+        d = Data(T([2, 1]), batch_size=[2]); type(pad_sequence([lazy_stack([d, d]), lazy_stack([d])])).__name__
+        d = Typed(a=T([2, 1]), batch_size=[2]); type(pad_sequence([d, d[:1]], return_mask=True)['masks']).__name__
+        d = Sub(a=T([2, 1]), batch_size=[2]); type(pad_sequence([d, d[:1]], return_mask=True)['masks']).__name__
+        """,
+        on="none",
+    ),
+    *cases(
+        "stacks of classes",
+        """
+        type(lazy_stack([Sub(a=T([2])), Sub(a=T([2]))])[1:1]).__name__
+        type(lazy_stack([Typed(a=T([2])), Typed(a=T([2]))])[5:]).__name__
+        type(lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))])[1:1]).__name__
+        s = lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]).lock_(); s.flatten_keys().is_locked, s.unflatten_keys().is_locked
+        LazyStackedTensorDict(T([2]))
+        LazyStackedTensorDict(TensorDict(), T([2]))
+        LazyStackedTensorDict(3)
+        merge_tensordicts(Data(T([2])), TensorDict(z=T([2])))
+        merge_tensordicts(Data(T([2])), TensorDict(b=T([2]))).b
+        """,
+        on="none",
+        message=False,
+    ),
 ]
