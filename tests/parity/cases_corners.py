@@ -746,6 +746,8 @@ CASES = [
         td.update_at_(lazy_stack([(td * 2)[0]]), -1)
         td.copy_at_((td * 2)[0, 0], -1, fast=False)
         td.copy_at_((td * 2)[:1], slice(None), fast=False)
+        x = TensorDict({'a': T([])}, []); x[True] = x.clone()
+        x = TensorDict({'a': T([])}, []); x[None] = x.clone()
     """,
         on="nested",
         message=False,

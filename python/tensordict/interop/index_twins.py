@@ -401,7 +401,7 @@ def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any)
     try:
         value.batch_size = size
     except RuntimeError:
-        if index is None or index is True:
+        if batch_size and (index is None or index is True):
             # All of it is meant.
             return value.expand(size)
         raise misfit from None
