@@ -238,3 +238,10 @@ def test_a_mapped_leaf_without_elements_stays_one_that_knows_its_file(tmp_path):
         reload()
         assert isinstance(saved["a"], MemoryMappedTensor)
         assert isinstance(saved["n", "b"], MemoryMappedTensor)
+
+
+def test_a_nested_entry_of_memory_without_a_name():
+    td = TensorDict({"a": torch.zeros(3)}, [3]).memmap_()
+    td.make_memmap(("n", "b"), torch.Size([3]), dtype=torch.float32).fill_(2)
+    assert td["n"].is_memmap()
+    assert td["n", "b"].tolist() == [2.0] * 3

@@ -230,7 +230,7 @@ def _add_child(td: Any, key: str, robust_key: bool | None) -> Any:
     child: Any = _rust.new(root, {}, td._batch_size, CPU, names and list(names))
     prefix = td._memmap_prefix
     if prefix is None:
-        child = saved_dense(child, iter(()), None, True)
+        child = saved_dense(child, _rust.SavedTensors([]), None, True)
     else:
         name = _rust.escape_key(key) if robust_key is not False else key
         place = Path(prefix) / name
