@@ -470,8 +470,14 @@ class TensorDictModule(TensorDictModuleBase):
                 tensordict_out = tensordict.empty()
             else:
                 tensordict_out = TensorDict()
+        is_plain = tensordict_out.__class__ is TensorDict
         for key, tensor in zip(keys, tensors, strict=True):
-            if key != SINK:
+            if key == SINK:
+                continue
+            if is_plain:
+                # What the compiler would follow for each module.
+                _rust.set_entry(tensordict_out, key, tensor, False)
+            else:
                 tensordict_out.set(key, tensor)
         return tensordict_out
 
@@ -526,8 +532,7 @@ class TensorDictModule(TensorDictModuleBase):
         if self.strict:
             tensors = [tensordict[key] for key in self._in_keys]
         else:
-            kwargs_of_get = self._get_kwargs
-            tensors = [_read(tensordict, key, kwargs_of_get) for key in self._in_keys]
+            tensors = _read(tensordict, self._in_keys, self._get_kwargs)
         try:
             outputs = self._call_module(tensors, **kwargs)
         except Exception as error:
@@ -604,15 +609,18 @@ def _as_keys(keys: Any, message: str) -> list[NestedKey]:
         raise ValueError(message) from error
 
 
-def _read(td: Any, key: NestedKey, kwargs: dict[str, Any]) -> Any:
-    """The value of an entry: None where it is missing, no wrapper where it is no tensor."""
-    if not kwargs and td.__class__ is TensorDict:
-        value = _rust.get(td, key, None)
-    else:
-        value = td.get(key, None, **kwargs)
-    if isinstance(value, torch.Tensor) or not getattr(value, "_is_non_tensor", False):
-        return value
-    return td[key]
+def _read(td: Any, keys: list[NestedKey], kwargs: dict[str, Any]) -> list[Any]:
+    """The values of entries: None of a missing one, no wrapper of what is no tensor."""
+    is_plain = not kwargs and td.__class__ is TensorDict
+    found = []
+    for key in keys:
+        value = _rust.get(td, key, None) if is_plain else td.get(key, None, **kwargs)
+        if not isinstance(value, torch.Tensor) and getattr(
+            value, "_is_non_tensor", False
+        ):
+            value = td[key]
+        found.append(value)
+    return found
 
 
 def _missing_among(keys: Sequence[NestedKey], tensors: list[Any]) -> list[str]:
