@@ -88,6 +88,7 @@ def apply_nest(
     }
     held = td._tensordict.copy()
     is_mixed = any_special(*held.values())
+    ndim, fitting = len(size), None
     for key, value in held.items():
         if is_mixed and isinstance(value, CollectionProtocol):
             item = apply_nest(
@@ -98,11 +99,13 @@ def apply_nest(
         else:
             item = fn(value)
             is_sure = checked or (
-                type(item) is Tensor
-                and not is_bound
-                and not item.is_nested
-                and item.shape[: len(size)] == size
+                type(item) is Tensor and not is_bound and not item.is_nested
             )
+            if is_sure and not checked and item.shape != fitting:
+                fitting = item.shape
+                is_sure = fitting[:ndim] == size
+                if not is_sure:
+                    fitting = None
         if item is None:
             continue
         if not is_sure:

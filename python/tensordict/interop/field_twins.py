@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.overrides import has_torch_function_unary as is_special
 
-from tensordict.interop.access_twins import init, set_entry
+from tensordict.common import as_size
+from tensordict.interop.access_twins import set_entry
 from tensordict.protocol import CollectionProtocol
 
 
@@ -66,8 +67,16 @@ def fill_fields(
 
     A value of None leaves its field out.
     """
-    inner = CollectionProtocol._plain_type.__new__(CollectionProtocol._plain_type)
-    init(inner, {}, () if batch_size is None else batch_size, device, names, False)
+    # In line what `init` and `new` do of no entries.
+    inner = object.__new__(CollectionProtocol._plain_type)
+    inner.__dict__ = {
+        "_tensordict": {},
+        "_batch_size": as_size(() if batch_size is None else batch_size, None),
+        "_device": None if device is None else torch.device(device),
+        "_td_dim_names": None,
+    }
+    if names is not None:
+        inner.names = names
     object.__setattr__(tc, "_tensordict", inner)
     object.__setattr__(tc, "_non_tensordict", {})
     object.__setattr__(tc, "_is_initialized", True)

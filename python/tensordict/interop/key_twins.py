@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.overrides import has_torch_function_unary as is_special
+from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict import ragged_leaves
 from tensordict.common import (
@@ -243,8 +244,21 @@ def _flatten(
     out = nested if prefix else direct
     # What is no text is asked to join only where there is something to join.
     joined = None if prefix else ""
-    for key, value in list(td._entries().items()):
-        collection = isinstance(value, CollectionProtocol)
+    held = (td._tensordict if td._is_dense else td._entries()).copy()
+    is_mixed = is_leaf is not None or any_special(*held.values())
+    if not is_mixed:
+        if not prefix:
+            out.update(held)
+            return
+        joined = separator.join((*prefix, "")) if held else ""
+        for key, value in held.items():
+            name = joined + key
+            if name in out:
+                raise KeyError(MSG_COLLIDE.format([name]))
+            out[name] = value
+        return
+    for key, value in held.items():
+        collection = is_special(value) and isinstance(value, CollectionProtocol)
         if is_leaf is None:
             leaf = not collection or value._is_non_tensor
         else:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict import _rust
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -83,18 +84,29 @@ def _plan_module(
         return known
     slots: dict[str, Any]
     entries: dict[str, Any] = {}
-    cls = type(td) if td._is_dense else td._dense_type()
-    result = _rust.new(cls, entries, _NO_DIMS, None, None)
+    # In line what `new` does, which the compiler would enter for each module.
+    result = object.__new__(td.__class__ if td._is_dense else td._dense_type())
+    result.__dict__ = {
+        "_tensordict": entries,
+        "_batch_size": _NO_DIMS,
+        "_device": None,
+        "_td_dim_names": None,
+    }
     seen[id(module)] = result
     parameters, buffers = module._parameters, module._buffers
-    for key, value in list(td._entries().items()):
-        if like is not None and like._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
+    held = (td._tensordict if td._is_dense else td._entries()).copy()
+    wanted = like
+    if like is not None:
+        wanted = like._tensordict if like._is_dense else like._entries()
+    is_mixed = any_special(*held.values())
+    for key, value in held.items():
+        if wanted is not None and key not in wanted:
             continue
-        if isinstance(value, CollectionProtocol):
+        if is_mixed and isinstance(value, CollectionProtocol):
             child = module._modules.get(key)
             if child is None:
                 raise _no_place(key, module)
-            below = None if like is None else like._get_entry(key, None)
+            below = None if wanted is None else wanted[key]
             plan = (
                 _plan_params if isinstance(child, CollectionProtocol) else _plan_module
             )
@@ -187,9 +199,12 @@ TRACED = ((_as_kind_of, _as_it_is), (_is_same_memory, _is_same_object))
 
 def _take_replaced(td: Any, current: Any) -> None:
     """Write to ``td`` what a block put into the module in place of the entries."""
-    for key, value in list(current._entries().items()):
-        own = td._get_entry(key, None)
-        if isinstance(value, CollectionProtocol):
+    held = (current._tensordict if current._is_dense else current._entries()).copy()
+    known = td._tensordict if td._is_dense else td._entries()
+    is_mixed = any_special(*held.values())
+    for key, value in held.items():
+        own = known.get(key)
+        if is_mixed and isinstance(value, CollectionProtocol):
             _take_replaced(own, value)
         elif value is not own and not _is_same_memory(value, own):
             # The lock guards the structure, which stays.

@@ -112,7 +112,7 @@ def transpose(td: Any, dim0: int, dim1: int, call: Call) -> Any:
 
 def permute(td: Any, dims: Any, call: Call) -> Any:
     """Reorder the batch dims."""
-    batch_size = td.batch_size
+    batch_size = td._batch_size if td._is_dense else td.batch_size
     ndim = len(batch_size)
     order = tuple(dims)
     in_place = tuple(range(ndim))
@@ -230,13 +230,13 @@ def extrema(td: Any, op: str, dim: int) -> list[Any]:
 
 def unbind(td: Any, dim: int) -> list[Any]:
     """The containers along a batch dim, without that dim. Unlocked."""
-    batch_size = td.batch_size
+    batch_size = td._batch_size if td._is_dense else td.batch_size
     ndim = len(batch_size)
     at = dim + ndim if dim < 0 else dim
     if at < 0 or at >= ndim:
         raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
-    at, size, order = _without(td, at)
-    prefixes = [size] * batch_size[at]
+    prefixes = [batch_size[:at] + batch_size[at + 1 :]] * batch_size[at]
+    order = (*range(at), *range(at + 1, ndim))
     return split_leaves(td, "unbind", (at,), prefixes, order, False, -1)
 
 

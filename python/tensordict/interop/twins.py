@@ -340,10 +340,29 @@ def rebuild(
     """
     result = _rebuild(td, iter(values), names)
     if drop_empty:
-        result._drop_empty()
+        _drop_empty(result)
     if lock and td._is_locked:
         lock_tree(result)
     return result
+
+
+def _drop_empty(td: Any) -> None:
+    """Take the nested containers that hold nothing out of a result just made."""
+    if not td._is_dense:
+        td._drop_empty()
+        return
+    held = td._tensordict.copy()
+    if not any_special(*held.values()):
+        return
+    for key, value in held.items():
+        if (
+            is_special(value)
+            and isinstance(value, CollectionProtocol)
+            and not value._is_non_tensor
+        ):
+            _drop_empty(value)
+            if value.is_empty():
+                td._del_entry(key)
 
 
 def _rebuild(td: Any, iterator: Any, names: Any) -> Any:

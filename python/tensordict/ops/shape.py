@@ -91,7 +91,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             new: Any = shape[0]
         else:
             new = shape or size or ()
-        old = self.batch_size
+        # An attribute costs less to compile than a property.
+        old = self._batch_size if self._is_dense else self.batch_size
         new = _rust.view_shape(old, new)
         result = self
         if new != old and _options._lazy_legacy:
@@ -135,7 +136,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.permute(1, 0).reshape(-1).batch_size
             torch.Size([24])
         """
-        old = self.batch_size
+        # An attribute costs less to compile than a property.
+        old = self._batch_size if self._is_dense else self.batch_size
         new = _rust.view_shape(old, _shape_argument(args, kwargs))
         if new == old:
             return self

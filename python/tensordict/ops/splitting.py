@@ -53,7 +53,8 @@ class SplittingOps(CollectionProtocol):
             >>> [piece.batch_size for piece in td.split([1, 4])]
             [torch.Size([1]), torch.Size([4])]
         """
-        batch_size = self.batch_size
+        # An attribute costs less to compile than a property.
+        batch_size = self._batch_size if self._is_dense else self.batch_size
         at = _batch_dim(dim, batch_size)
         length = batch_size[at]
         if isinstance(split_size, int):
@@ -68,7 +69,7 @@ class SplittingOps(CollectionProtocol):
         return self._split_with(sizes, at)
 
     def _split_with(self, sizes: list[int], at: int) -> tuple[Any, ...]:
-        batch_size = self.batch_size
+        batch_size = self._batch_size if self._is_dense else self.batch_size
         before, after = batch_size[:at], batch_size[at + 1 :]
         prefixes = [torch.Size([*before, size, *after]) for size in sizes]
         return self._parts(
