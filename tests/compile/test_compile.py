@@ -29,7 +29,7 @@ FUNCTIONS = {
     "transpose": lambda td: td.transpose(0, 1),
     "unsqueeze": lambda td: td.unsqueeze(0),
     "expand": lambda td: td.expand(2, 4, 3),
-    "stack": lambda td: torch.stack([td, td + 1], 0),
+    "stack": lambda td: torch.stack([td, td.clone()], 0),
     "cat": lambda td: torch.cat([td, td], 1),
     "apply": lambda td: td.apply(lambda x: x + 1),
     "named_apply": lambda td: td.named_apply(lambda key, x: x + len(key)),
