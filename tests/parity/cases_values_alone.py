@@ -104,6 +104,50 @@ td = TensorDict(s='a', a=T([]), batch_size=[]); td.get('s')[0] = 'w'
 NonTensorStack(1, 2).set('data', tensordict.UnbatchedTensor(T([5]))).tolist()
 """
 
+NAMES = """
+td.permute(1, 0).get('s').names
+td.unsqueeze(0).get('s').names
+td.flip(0).get('s').names
+td.rot90().get('s').names
+td.gather(0, torch.zeros(1, 3, dtype=torch.long)).get('s').names
+td.narrow(0, 0, 1).get('s').names
+td.pad([0, 0, 1, 0]).get('s').names
+td[:1].get('s').names
+td[0].get('s').names
+td[:, 0].get('s').names
+td[[0, 1]].get('s').names
+td[:, [0, 1]].get('s').names
+td[None].get('s').names
+td[torch.tensor([0, 1])].get('s').names
+torch.cat([td, td]).get('s').names
+(td > td).get('s').names, (td > td).get('m').names
+td.empty(recurse=True).get('m').names
+td.where(T([2, 3]) > 1, td.clone()).get('s').names
+td.clone().get('s').names, td.transpose(0, 1).get('s').names
+"""
+
+NAMED = (
+    "td = TensorDict(s=NonTensorStack(NonTensorStack('a', 'b', 'c'), "
+    "NonTensorStack('d', 'e', 'f')), m='x', a=T([2, 3]), batch_size=[2, 3], "
+    "names=['t', 'u'])"
+)
+
+ROWS = """
+v[0] = 'w'; v
+v[0, 0] = 'w'; v
+v[:, 0] = 'w'; v
+v[1:] = 2.0; v
+v[[1]] = NonTensorData('w'); v
+v[0] = NonTensorData('w', batch_size=[2]); v
+v.update_at_(NonTensorData('x', batch_size=[2]), 0); v
+v.update_at_(v[:, 0], np.s_[:, 0]); v
+"""
+
+ROWED = (
+    "v = torch.stack([NonTensorData('a', batch_size=[2]), "
+    "NonTensorData('b', batch_size=[2])])"
+)
+
 
 def _programs(makers: object, lines: str) -> str:
     lines = lines.strip().splitlines()
@@ -114,6 +158,8 @@ CASES = [
     *cases("values alone", _programs(MAKERS, PROGRAMS), on="none", message=False),
     *cases("one value", _programs(MAKERS[:2], ONE), on="none", message=False),
     *cases("stack of values", _programs(MAKERS[3:], STACK), on="none", message=False),
+    *cases("names of values", _programs((NAMED,), NAMES), on="none"),
+    *cases("rows of one value", _programs((ROWED,), ROWS), on="none", message=False),
     *cases(
         "values as entries",
         _programs(("import tensordict",), ENTRIES),

@@ -336,8 +336,7 @@ class NonTensorOps(CollectionProtocol):
         flat = [mine if keep else theirs for keep, mine, theirs in pairs]
         stack = self._non_tensor_stack_type._of_cells(flat, size, self._device)
         stack._follow(self, None)
-        names = self._td_dim_names
-        return stack._named(None if names is None else list(names))
+        return stack
 
     def _flat(self) -> list[Any]:
         """The values row by row. Not to be changed: it may be the list of cells."""
@@ -383,7 +382,9 @@ class NonTensorOps(CollectionProtocol):
 
     def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Any:
         if size is None or size == self._batch_size:
-            return self._twin()
+            result = self._twin()
+            # What has another class than this collection has no names either.
+            return result if cls is None else result._named(None)
         if self._is_one:
             return self._fitted(size)
         return self._plain_type({}, size, device=self._device)
@@ -504,6 +505,9 @@ class NonTensorOps(CollectionProtocol):
 
         Its batch size is the one asked for where these values can have that.
         """
+        if batch_size is not None and torch.Size(batch_size) == self._batch_size:
+            # With its names.
+            batch_size = None
         made = self._apply_nest(None, batch_size=batch_size, device=device, names=names)
         if made is None:
             made = self._apply_nest(None, device=device)

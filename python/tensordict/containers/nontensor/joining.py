@@ -225,6 +225,10 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
     stack_dim = dims.pop() if len(dims) == 1 else dim
     size = torch.Size([*before, length, *after])
     stack = _joined(members, size, dim, stack_dim)
+    if dim == stack_dim and first._td_dim_names is not None:
+        names = list(first._td_dim_names)
+        names[dim] = None
+        stack._named(names)
     if len(size) > 1 and not any(
         _is_stack(member) and not member._has_one_a_row for member in members
     ):

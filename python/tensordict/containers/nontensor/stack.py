@@ -8,7 +8,6 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
-from tensordict.common import _spliced_names
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.lazy.combining import MSG_TO_SIZE, CombiningOps
 from tensordict.containers.nontensor.base import NonTensorOps, release
@@ -32,7 +31,7 @@ from tensordict.containers.nontensor.positions import (
     taken,
 )
 from tensordict.containers.nontensor.sameness import same_value
-from tensordict.containers.nontensor.stack_dims import StackDims
+from tensordict.containers.nontensor.stack_dims import NAMELESS, StackDims
 from tensordict.containers.nontensor.stack_files import StackFiles
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
 from tensordict.protocol import CollectionProtocol
@@ -207,7 +206,13 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             return self._moved(
                 lambda at: at.unsqueeze(dim).expand(prefix).clone(), prefix
             )
-        return super()._map_leaves(op, args, prefix, names, tail, lock, k)
+        result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
+        if isinstance(result, NonTensorStack):
+            if name in NAMELESS:
+                result._td_dim_names = None
+            elif name == "narrow" and result._td_dim_names is not None:
+                result._td_dim_names[result.stack_dim] = None
+        return result
 
     @on_real_tensors
     def _home(self, at: int) -> tuple[Any, int]:
@@ -369,10 +374,12 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                     found = taken(self._cells, plan[0])
                 except IndexError:
                     raise out_of_bounds(plan[0], len(self._cells)) from None
-                column = self._sized(plan[1], found)
-                names = _spliced_names(self._td_dim_names, plan[2], 1, plan[1])
-                return column._named(names)
-        return super()._index(index)
+                # The dim of a stack that is indexed has no name then.
+                return self._sized(plan[1], found)
+        result = super()._index(index)
+        if self._td_dim_names is not None:
+            self._forget_names(result, index)
+        return result
 
     def flatten(
         self,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.positions import dim_of_parts, dims_taken
 from tensordict.containers.nontensor.row import RowCells
@@ -13,12 +14,16 @@ from tensordict.containers.nontensor.row import RowCells
 if TYPE_CHECKING:
     from tensordict.containers.nontensor.data import NonTensorDataBase
 
-__all__ = ["StackDims"]
+__all__ = ["NAMELESS", "StackDims"]
 
 RESTACKING = frozenset(
     {"flip", "gather", "roll", "rot90", "_gather", "_pad_leaf", "_roll_flat"}
 )
 """The operations whose results are stacked along their first dim."""
+
+
+NAMELESS = RESTACKING | {"movedim", "permute", "unsqueeze"}
+"""The operations after which the dims of a stack have no names."""
 
 
 class StackDims(NonTensorOps):
@@ -30,6 +35,25 @@ class StackDims(NonTensorOps):
         _member_class: type[NonTensorDataBase]
 
         def _index_tensor(self) -> torch.Tensor: ...
+
+    def _forget_names(self, result: Any, index: Any) -> None:
+        """Take the names of the dims that stacks lose at an index from ``result``.
+
+        A stack keeps no name for its dim where that is indexed, and rows that are
+        stacks themselves keep none for theirs.
+        """
+        names = result._td_dim_names
+        plan = _rust.index_plan(self._batch_size, index)
+        if names is None or plan is None or not isinstance(result, StackDims):
+            return
+        items = index if isinstance(index, tuple) else (index,)
+        dims = plan[2]
+        inner = items[self.stack_dim + 1 :]
+        is_whole = all(isinstance(item, int) or item is Ellipsis for item in inner)
+        if -1 in dims or not (is_whole or self._has_one_a_row):
+            result._td_dim_names = None
+        elif self.stack_dim in dims:
+            names[dims.index(self.stack_dim)] = None
 
     def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
         is_stack = isinstance(source, StackDims)

@@ -17,6 +17,7 @@ from tensordict.containers.nontensor.data import (
 from tensordict.containers.nontensor.data_writing import (
     MSG_COPY_OF_OTHER,
     MSG_PART,
+    MSG_UPDATE_BY_STACK,
 )
 from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.sameness import is_nothing
@@ -117,6 +118,7 @@ class StackWriting(NonTensorOps):
             IndexError: the index does not fit.
             RuntimeError: the values do not have the shape of what is indexed, or there
                 is no element.
+            ValueError: a row that is one value would not be one any more.
         """
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
@@ -126,9 +128,14 @@ class StackWriting(NonTensorOps):
             self._check_unlocked()
             self._set_data(value)
             return
-        is_row = self._has_one_a_row and isinstance(value, NonTensorOps)
-        if not is_nothing(value) and not is_row:
-            self._check_selects(index)
+        if not is_nothing(value):
+            is_row = self._has_one_a_row and isinstance(value, NonTensorOps)
+            if not is_row:
+                self._check_selects(index)
+            # What a lazy stack shows of its members is written to these as a whole.
+            is_shown = hasattr(self._cells, "put")
+            if self._has_one_a_row and not is_shown and self._selects_rows(index):
+                self._check_row(index, value)
         self._write(index, value)
 
     def _check_selects(self, index: Any) -> None:
@@ -340,8 +347,20 @@ class StackWriting(NonTensorOps):
 
     def _check_rows(self, index: Any) -> None:
         """Raise where an index selects a part of a row that has one value."""
-        if not self._has_one_a_row:
-            return
+        if self._has_one_a_row and not self._selects_rows(index):
+            raise RuntimeError(MSG_PART)
+
+    def _check_row(self, index: Any, value: Any) -> None:
+        """Raise where rows that have one value each would not have one any more."""
+        if isinstance(value, NonTensorOps):
+            has_one = value._is_one or getattr(value, "_has_one_a_row", False)
+            size = _rust.index_shape(self._batch_size, index)
+            if has_one and value._batch_size == size:
+                return
+        raise ValueError(MSG_UPDATE_BY_STACK)
+
+    def _selects_rows(self, index: Any) -> bool:
+        """Whether an index selects rows as a whole."""
         size = _rust.index_shape(self._batch_size, index)
         own, dim = self._batch_size, self.stack_dim
         row = torch.Size([*own[:dim], *own[dim + 1 :]])
@@ -349,8 +368,7 @@ class StackWriting(NonTensorOps):
         rest = size
         if isinstance(part, StackWriting) and size:
             rest = torch.Size([*size[: part.stack_dim], *size[part.stack_dim + 1 :]])
-        if rest != row:
-            raise RuntimeError(MSG_PART)
+        return rest == row
 
     def replace(self, *args: Any, **kwargs: Any) -> Any:
         """A copy with the values of another one. See :meth:`update`."""
