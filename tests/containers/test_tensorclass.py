@@ -340,7 +340,7 @@ def test_methods_do_not_meet_names_of_fields():
     "change",
     [
         lambda data: data.set_non_tensor("z", "x"),
-        lambda data: data.create_nested("z"),
+        lambda data: data.setdefault(("z", "y"), torch.zeros(3)),
         lambda data: data.setdefault("z", torch.zeros(3)),
         lambda data: data.rename_key_("a", "z"),
         lambda data: data.update(TensorDict(z=torch.zeros(3), batch_size=[3])),
