@@ -22,6 +22,10 @@ MSG_DESTINATIONS = "The destinations {} are not fields of {} ({})."
 class MethodsOfClass(OverContainer):
     """Methods that look at which keys are fields, or give something plain."""
 
+    def __len__(self) -> int:
+        """The number of elements along the first batch dim."""
+        return len(self._tensordict)
+
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """A copy as a plain :class:`TensorDict`, nested ones too.
 
