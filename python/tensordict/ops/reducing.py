@@ -353,9 +353,9 @@ def extremum(
         return found if return_indices else found[0]
     if is_feature(dim):
         raise RuntimeError(MSG_FEATURE.format(name))
-    has_nested = False
+    may_be_empty = False
     if return_indices:
-        td, has_nested = _without_values(td)
+        td, may_be_empty = _without_values(td)
     one = dim if type(dim) is int else _one_dim(td, dim, name)
     if keepdim:
         one = _one_dim(td, one, name)
@@ -366,7 +366,7 @@ def extremum(
         found = _rust.extrema(td, name, one)
     if not return_indices:
         return found[0]
-    if has_nested:
+    if may_be_empty:
         for part in found:
             part._drop_empty()
     return _RETURN_TYPES[name](found)
@@ -388,13 +388,13 @@ def cumulative(
         return found if return_indices else found[0]
     one = _one_dim(td, dim, name)
     size = td.batch_size
-    has_nested = False
+    may_be_empty = False
     if return_indices:
-        td, has_nested = _without_values(td)
+        td, may_be_empty = _without_values(td)
     found = _rust.split_leaves(td, name, (one,), [size, size])
     if not return_indices:
         return found[0]
-    if has_nested:
+    if may_be_empty:
         for part in found:
             part._drop_empty()
     return getattr(torch.return_types, name)(found)
@@ -432,10 +432,13 @@ def _plain(td: Any) -> Any:
 def _without_values(td: Any) -> tuple[Any, bool]:
     """The collection without its non-tensor entries, which nothing can reduce.
 
-    And whether there are nested containers, which may hold nothing.
+    And whether there may be nested containers that hold nothing: the innermost of them
+    has no entries.
     """
-    containers = _rust.containers(td)
-    for container in containers:
+    may_be_empty = False
+    for container in _rust.containers(td):
         if container._is_non_tensor:
             return td.filter_non_tensor_data(), True
-    return td, len(containers) > 1
+        if not container._is_dense or not container._tensordict:
+            may_be_empty = True
+    return td, may_be_empty
