@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import pickle
 import weakref
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, NotRequired, TypeVar
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from tensordict import (
     TensorCollection,
     TensorDict,
     TensorDictBase,
+    TypedTensorDict,
     is_tensor_collection,
     is_tensorclass,
     tensorclass,
@@ -395,3 +396,14 @@ def test_a_dataclass_below_or_above_does_not_take_over():
         made = cls(torch.zeros(3), batch_size=[3])
         assert "batch_size=torch.Size([3])" in repr(made)
         assert bool((made == made).a.all())
+
+
+def test_a_key_that_is_not_required_may_be_left_out():
+    class State(TypedTensorDict):
+        a: torch.Tensor
+        b: NotRequired[torch.Tensor]
+        c: "NotRequired[torch.Tensor]"  # noqa: UP037 - a text is resolved
+
+    assert State.__required_keys__ == {"a"}
+    assert State.__optional_keys__ == {"b", "c"}
+    assert list(State(a=torch.zeros(3), batch_size=[3]).keys()) == ["a"]

@@ -218,7 +218,7 @@ def _declare(cls: Any) -> None:
     required, optional = set(cls.__required_keys__), set(cls.__optional_keys__)
     defaults = dict(cls.__field_defaults__)
     for name, annotation in inspect.get_annotations(cls).items():
-        hint = resolved_annotation(annotation, cls)
+        hint = resolved_annotation(annotation, cls, qualified=True)
         if typing.get_origin(hint) is ClassVar or hint is ClassVar:
             continue
         if name in RESERVED and not cls._shadow:

@@ -186,8 +186,11 @@ def _hints(cls: Any) -> dict[str, Any]:
     return found
 
 
-def resolved_annotation(annotation: Any, cls: Any) -> Any:
-    """An annotation in the body of ``cls``, without texts; Any where one fails."""
+def resolved_annotation(annotation: Any, cls: Any, *, qualified: bool = False) -> Any:
+    """An annotation in the body of ``cls``, without texts; Any where one fails.
+
+    ``NotRequired`` and its like stay where it is to be ``qualified``.
+    """
     if _is_class(annotation):
         return annotation
     scope = vars(sys.modules.get(cls.__module__, types))
@@ -195,7 +198,9 @@ def resolved_annotation(annotation: Any, cls: Any) -> Any:
     # Of the body only classes: a field may have the name of a type.
     own = {name: each for name, each in vars(cls).items() if isinstance(each, type)}
     try:
-        return typing.get_type_hints(holder, scope, {**own, cls.__name__: cls})["hint"]
+        known = {**own, cls.__name__: cls}
+        hints = typing.get_type_hints(holder, scope, known, include_extras=qualified)
+        return hints["hint"]
     except Exception:  # noqa: BLE001 - whatever it names, it says nothing here
         return Any
 
