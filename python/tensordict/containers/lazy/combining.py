@@ -505,10 +505,7 @@ class CombiningOps(CollectionProtocol):
         return self._replace_content(result) if inplace else result
 
     def repeat(self, *repeats: Any, inplace: bool = False) -> Any:
-        """Repeat along the batch dims. See ``TensorDict.repeat``.
-
-        Along the stack dim the repeated members are there several times.
-        """
+        """Repeat along the batch dims: a stack of copies. See ``TensorDict.repeat``."""
         times = repeats[0] if repeats and not isinstance(repeats[0], int) else repeats
         times = list(times)
         if inplace or len(times) != len(self.batch_size) or not self.tensordicts:
@@ -518,16 +515,13 @@ class CombiningOps(CollectionProtocol):
             return super().repeat(*repeats)  # type: ignore[misc]
         members = [
             member.repeat(*times) if times else member.clone()
+            for _ in range(count)
             for member in self.tensordicts
         ]
-        members *= count
         return members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
 
     def repeat_interleave(self, *args: Any, **kwargs: Any) -> Any:
-        """Repeat each element of a dim. See ``TensorDict.repeat_interleave``.
-
-        Along the stack dim members are there several times, as an index gives them.
-        """
+        """Repeat each element: a stack of copies. See ``TensorDict.repeat_interleave``."""
         repeats = args[0] if args else kwargs.get("repeats")
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         ndim = len(self.batch_size)
@@ -548,7 +542,7 @@ class CombiningOps(CollectionProtocol):
             if len(counts) != len(self.tensordicts) or not any(counts):
                 return super().repeat_interleave(*args, **kwargs)  # type: ignore[misc]
             members = [
-                member
+                member.clone()
                 for member, count in zip(self.tensordicts, counts, strict=True)
                 for _ in range(count)
             ]
