@@ -531,8 +531,12 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     def _no_answer(self, *args: Any, **kwargs: Any) -> Any:
         """None: what computes with the elements of leaves has no answer for a value."""
 
-    __mod__ = mod = _no_answer
-    __and__ = __rand__ = bitwise_and = logical_and = _no_answer
+    __mod__: Any = _no_answer
+    mod: Any = _no_answer
+    __and__: Any = _no_answer
+    __rand__: Any = _no_answer
+    bitwise_and: Any = _no_answer
+    logical_and: Any = _no_answer
 
     @classmethod
     def __torch_function__(
