@@ -85,7 +85,7 @@ def test_a_printed_container_is_read_back(compact):
     )
     with set_printoptions(compact=compact):
         made = parse_tensor_dict_string(repr(td))
-    assert (made == td * 0).all()
+    assert (made == td.clone().zero_()).all()
     assert made["n"].batch_size == (2, 3)
     assert list(made.keys()) == sorted(td.keys())
 
