@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from tensordict.common import check_results
-from tensordict.interop.twins import align, containers, leaves, rebuild, rebuild_as
+from tensordict.interop.twins import align, leaves, rebuild, rebuild_as
+from tensordict.ops.families import is_dense_throughout
 from tensordict.protocol import CollectionProtocol
 
 
@@ -65,11 +66,6 @@ def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:
     if not is_dense_throughout(td):
         td._store_leaves(values)
     return True
-
-
-def is_dense_throughout(td: Any) -> bool:
-    """Whether ``td`` and all below it are dense: their leaves are those that are held."""
-    return all([container._is_dense for container in containers(td)])
 
 
 def compare(td: Any, op: Any, other: Any, cls: Any) -> Any:

@@ -18,6 +18,9 @@ __all__ = ["ComparingOps"]
 
 MSG_COMPARED_SIZES = "Could not compare tensordicts with shapes {} and {}"
 
+COMPARABLE = (CollectionProtocol, torch.Tensor, dict, int, float)
+"""What a value is compared with, beside another one, as if it had no entries."""
+
 
 class ComparingOps(NonTensorOps):
     """Comparisons of values, and the logical operators.
@@ -50,8 +53,7 @@ class ComparingOps(NonTensorOps):
 
     def _combined(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
         if not isinstance(other, NonTensorOps):
-            kinds = (CollectionProtocol, torch.Tensor, dict, int, float)
-            if not isinstance(other, kinds):
+            if not isinstance(other, COMPARABLE):
                 self._incomparable(f"__{op.__name__.strip('_')}__", other, False)
             return op(self._nothing(), other)
         pairs = zip(self._flat(), other._flat(), strict=True)
@@ -62,8 +64,7 @@ class ComparingOps(NonTensorOps):
 def _compared(first: Any, second: Any, wanted: bool) -> Any:
     """A bool tensor of where two are (not) equal, or what anything else compares as."""
     if not isinstance(second, NonTensorOps):
-        kinds = (CollectionProtocol, torch.Tensor, dict, int, float)
-        if not isinstance(second, kinds):
+        if not isinstance(second, COMPARABLE):
             return not wanted
         nothing = first._nothing()
         return nothing == second if wanted else nothing != second
