@@ -6,13 +6,14 @@ import resource
 import shutil
 import signal
 import struct
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 
 import tensordict
-from tensordict import TensorDict, cli, load
+from tensordict import NonTensorData, TensorDict, cli, load
 from tensordict.cli import common
 
 RELEASE = Path(__file__).parent / "compat"
@@ -160,18 +161,88 @@ def test_a_convert_that_ends_early_leaves_the_old_save(layout, is_killed, tmp_pa
     assert not [name for name in os.listdir(target.parent) if "tmp" in name]
 
 
+@pytest.mark.parametrize("options", [(), ("--deep",)])
 @pytest.mark.parametrize("layout", NAMES)
-def test_verify_finds_a_flipped_bit_only_with_deep(layout, saved, capsys):
+def test_verify_finds_a_flipped_bit(layout, options, saved, capsys):
     path = in_layout(saved, layout)
     capsys.readouterr()
-    assert call(capsys, "verify", path, "--deep")[0] == 0
+    assert call(capsys, "verify", path, *options)[0] == 0
     flip_last_byte_of_a(path, layout)
-    assert call(capsys, "verify", path)[0] == 0
-    status, found = call(capsys, "verify", path, "--deep", "--json")
+    status, found = call(capsys, "verify", path, *options, "--json")
     # Where the file system does not tell, it may have been changed.
     assert status in (1, 3)
     (line,) = found["damaged"] + found["modified"]
-    assert "'a'" in line
+    assert "the entry 'a' (" in line
+    assert "bytes" in line
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_verify_tells_what_was_modified(layout, saved, capsys):
+    path = in_layout(saved, layout)
+    flip_last_byte_of_a(path, layout)
+    os.utime(path / "a.memmap" if layout == "tree" else path)
+    capsys.readouterr()
+    status, found = call(capsys, "verify", path, "--json")
+    assert (status, found["damaged"]) == (3, [])
+    (line,) = found["modified"]
+    assert "the entry 'a' (" in line
+
+
+def test_deep_looks_at_what_other_tools_go_by(saved, capsys):
+    path = in_layout(saved, "archive")
+    times = os.stat(path)
+    content = bytearray(path.read_bytes())
+    record = content.rindex(b"n/b.memmap") - 46
+    content[record + 16] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    capsys.readouterr()
+    assert call(capsys, "verify", path)[0] == 0
+    status, found = call(capsys, "verify", path, "--deep", "--json")
+    assert status in (1, 3)
+    (line,) = found["damaged"] + found["modified"]
+    assert "the entry ('n', 'b') (" in line
+    assert "not those of its checksum" in line
+
+
+@pytest.mark.parametrize("layout", ["tree", "archive"])
+def test_deep_goes_through_pickles_without_running_them(layout, tmp_path, capsys):
+    class Loud:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "it was run"),)
+
+    path = tmp_path / NAMES[layout]
+    data = TensorDict(n={"loud": NonTensorData(Loud())})
+    data.memmap(path, checks=False)
+    assert call(capsys, "verify", path, "--deep")[0] == 0
+    assert not (tmp_path / "it was run").exists()
+    if layout == "tree":
+        file = path / "n" / "loud" / "other.pickle"
+        os.truncate(file, file.stat().st_size - 1)
+    else:
+        with zipfile.ZipFile(path) as archive:
+            read = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in read.items():
+                cut = content[:-1] if name.endswith("pickle") else content
+                archive.writestr(name, cut)
+    assert call(capsys, "verify", path)[0] == 0
+    status, found = call(capsys, "verify", path, "--deep", "--json")
+    assert status == 1
+    (line,) = found["damaged"]
+    assert "the entry ('n', 'loud') (" in line
+    assert "no whole pickle" in line
+
+
+@pytest.mark.parametrize("command", ["verify", "seal", "convert", "diff"])
+def test_long_work_shows_a_bar_on_terminals(command, saved, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    further = {"convert": [saved.parent / "x"], "diff": [saved]}.get(command, [])
+    assert cli.main([command, str(saved), *map(str, further)]) == 0
+    assert "%" in capsys.readouterr().err
+    further = {"convert": [saved.parent / "y"], "diff": [saved]}.get(command, [])
+    assert cli.main([command, str(saved), *map(str, further), "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_verify_finds_what_is_cut_or_missing(saved, capsys):

@@ -52,7 +52,11 @@ class SavePlan:
         progress: SaveProgress,
     ) -> SavedTensors: ...
     def write_archive(
-        self, compression: int, how: tuple[int, bool, bool], progress: SaveProgress
+        self,
+        compression: int,
+        is_reserved: bool,
+        how: tuple[int, bool, bool],
+        progress: SaveProgress,
     ) -> SavedTensors: ...
     def create(
         self, exist_ok: bool, is_reserved: bool
@@ -143,11 +147,18 @@ def pack_tree(
 def unpack_archive(
     path: str | PathLike[str], target: str | PathLike[str], num_threads: int
 ) -> None: ...
-def refresh_archive(path: str | PathLike[str], num_threads: int) -> int: ...
+def refresh_archive(
+    path: str | PathLike[str], num_threads: int, progress: SaveProgress
+) -> int: ...
 def verify_save(
-    path: str | PathLike[str], num_threads: int
+    path: str | PathLike[str],
+    num_threads: int,
+    is_deep: bool,
+    progress: SaveProgress,
 ) -> tuple[str, str, list[tuple[str, PathLike[str], str, str, str]]]: ...
-def seal_tree(path: str | PathLike[str], num_threads: int) -> int: ...
+def seal_tree(
+    path: str | PathLike[str], num_threads: int, progress: SaveProgress
+) -> int: ...
 
 @final
 class LoadedLevel:

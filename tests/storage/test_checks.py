@@ -11,11 +11,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from tensordict import TensorDict, lazy_stack, to_safetensors
+from tensordict import (
+    NonTensorData,
+    TensorDict,
+    lazy_stack,
+    tensorclass,
+    to_safetensors,
+)
 from tensordict.storage import seal, verify
 from tensordict.storage.future import TensorDictFuture
 
 SUMS = ".tensordict-sums.json"
+
+
+@tensorclass
+class Data:
+    a: torch.Tensor
+    s: object
 
 
 def make() -> TensorDict:
@@ -185,6 +197,61 @@ def test_seal_of_an_archive(is_sparse, tmp_path):
     assert seal(path) == 4
     assert {finding.outcome for finding in verify(path).findings} == {"good"}
     assert TensorDict.load(path)["a"].eq(3).all()
+
+
+def test_seal_takes_the_sums_of_values(tmp_path):
+    td = TensorDict(n={"set": NonTensorData({1, 2}), "list": ["a", {3}], "t": "text"})
+    td.memmap(tmp_path / "x", checks=False)
+    names = {"n/set/other.pickle", "n/list/pickle.pkl", "n/t/meta.json"}
+    assert names <= set(outcomes(tmp_path / "x"))
+    seal(tmp_path / "x")
+    assert set(outcomes(tmp_path / "x").values()) == {"good"}
+    for name in names:
+        flip(tmp_path / "x" / name, 12)
+        (line,) = verify(tmp_path / "x").lines("damaged")
+        assert line.startswith(f"the entry ('n', '{name.split('/')[1]}') (")
+        flip(tmp_path / "x" / name, 12)
+
+
+def test_seal_does_not_follow_links_out_of_the_save(tmp_path):
+    make().memmap(tmp_path / "x")
+    (tmp_path / "x" / "a.memmap").rename(tmp_path / "other")
+    (tmp_path / "x" / "a.memmap").symlink_to(tmp_path / "other")
+    before = os.stat(tmp_path / "other").st_mtime_ns
+    with pytest.raises(RuntimeError, match="'a' is a symbolic link that leads out"):
+        seal(tmp_path / "x")
+    assert os.stat(tmp_path / "other").st_mtime_ns == before
+
+
+@pytest.mark.parametrize("name", ["x", "x.tdz"])
+def test_findings_name_the_keys_of_every_class(name, tmp_path):
+    td = TensorDict(
+        {
+            "odd key": torch.ones(2),
+            "t": Data(a=torch.ones(2), s={1}, batch_size=[2]),
+            "l": lazy_stack([TensorDict(b=torch.ones(1)) for _ in range(2)]),
+        },
+        [2],
+    )
+    td.memmap(tmp_path / name)
+    found = {
+        os.fspath(finding.path).split(name)[1].lstrip(":/"): finding.key
+        for finding in verify(tmp_path / name).findings
+    }
+    assert found == {
+        "meta.json": "",
+        "odd%20key.memmap": "'odd key'",
+        "t/meta.json": "'t'",
+        "t/_tensordict/meta.json": "'t'",
+        "t/_tensordict/a.memmap": "('t', 'a')",
+        "t/_tensordict/s/meta.json": "('t', 's')",
+        "t/_tensordict/s/other.pickle": "('t', 's')",
+        "l/meta.json": "'l'",
+        "l/0/meta.json": "('l', '0')",
+        "l/0/b.memmap": "('l', '0', 'b')",
+        "l/1/meta.json": "('l', '1')",
+        "l/1/b.memmap": "('l', '1', 'b')",
+    }
 
 
 def test_seal_of_what_is_no_save(tmp_path):

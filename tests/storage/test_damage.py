@@ -273,9 +273,10 @@ def test_a_full_disk_is_an_exception(tiny_disk):
 
 
 def test_a_mount_point_is_a_target(tiny_disk):
-    make().memmap(tiny_disk)
+    make().update({"gone": {"c": torch.ones(3), "d": {}}}).memmap(tiny_disk)
     make().zero_().memmap(tiny_disk)
     assert TensorDict.load_memmap(tiny_disk)["a"].eq(0).all()
+    assert not (tiny_disk / "gone").exists()
     assert sorted(digest(tiny_disk)) == [
         ".tensordict-sums.json",
         "a.memmap",

@@ -13,7 +13,10 @@ import torch
 
 from tensordict import (
     TensorDict,
+    TensorDictParams,
+    lazy_stack,
     pack_memmap,
+    tensorclass,
     to_safetensors,
     unpack_memmap,
 )
@@ -107,10 +110,44 @@ def test_unpacking_on_a_full_disk(disk, tmp_path):
     assert not verify(disk / "x").is_damaged
 
 
-def test_space_that_is_set_aside_on_a_full_disk(disk):
+@tensorclass
+class Data:
+    a: torch.Tensor
+    s: str
+
+
+LARGE = {
+    "plain": lambda: make(2, 1 << 18),
+    "stack": lambda: lazy_stack([make(2, 1 << 17) for _ in range(4)]),
+    "parameters": lambda: TensorDictParams(TensorDict(a=torch.zeros(1 << 21))),
+    "tensorclass": lambda: Data(a=torch.zeros(1 << 21), s="text"),
+    "ragged": lambda: TensorDict(
+        a=torch.nested.nested_tensor([torch.zeros(1 << 20), torch.zeros(1 << 20)])
+    ),
+    "part": lambda: TensorDict(
+        a=torch.zeros(4, 1 << 19), batch_size=4
+    )._get_sub_tensordict(slice(0, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ["y", "y.tdz"])
+@pytest.mark.parametrize("kind", LARGE)
+def test_space_that_is_set_aside_on_a_full_disk(kind, name, disk):
     make(1, 45_000).save(disk / "x")
     before = digest(disk)
     with pytest.raises(OSError, match="No space left on device"):
-        make(2, 1 << 18).memmap_like(disk / "y", preallocate=True)
+        LARGE[kind]().memmap_like(disk / name, preallocate=True)
     assert digest(disk) == before
-    assert not (disk / "y").exists()
+    assert os.listdir(disk) == ["x"]
+    # Without it nothing takes space before it is stored to.
+    LARGE[kind]().memmap_like(disk / name)
+    assert os.path.exists(disk / name)
+
+
+@pytest.mark.parametrize("name", ["y", "y.tdz"])
+def test_space_that_is_set_aside_is_taken(name, disk):
+    like = TensorDict(a=torch.zeros(1 << 19)).memmap_like(disk / name, preallocate=True)
+    with pytest.raises(OSError, match="No space left on device"):
+        make(1, 1 << 17).save(disk / "z")
+    like["a"].fill_(1)
+    assert TensorDict.load(disk / name)["a"].eq(1).all()

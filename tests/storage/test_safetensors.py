@@ -287,6 +287,45 @@ REFUSED = {
         TypeError,
         "no dtype torch.complex128",
     ),
+    "keys of some members": (
+        lambda: lazy_stack([TensorDict(a=torch.ones(1)), TensorDict(b=torch.ones(1))]),
+        TypeError,
+        "the lazy stack at the root .* have different keys",
+    ),
+    "more keys in some members": (
+        lambda: TensorDict(
+            x=lazy_stack([TensorDict(n={"a": 1}), TensorDict(n={"a": 1, "b": 2})])
+        ),
+        TypeError,
+        r"the lazy stack at \('x',\) .* have different keys",
+    ),
+    "keys of members of members": (
+        lambda: lazy_stack(
+            [
+                lazy_stack([TensorDict(a=torch.ones(1)), TensorDict(b=torch.ones(1))])
+                for _ in range(2)
+            ]
+        ),
+        TypeError,
+        "the lazy stack at the root .* have different keys",
+    ),
+    "a value of some members": (
+        lambda: lazy_stack([TensorDict(a=1, s="text"), TensorDict(a=1)]),
+        TypeError,
+        "have different keys",
+    ),
+    "a value and a tensor": (
+        lambda: lazy_stack([TensorDict(a="text"), TensorDict(a=1)]),
+        TypeError,
+        "have different keys",
+    ),
+    "names of some members": (
+        lambda: lazy_stack(
+            [TensorDict({"a": torch.ones(2)}, [2], names=[name]) for name in "xy"]
+        ),
+        ValueError,
+        r"Not all dim names match, got \['x'\] and \['y'\]",
+    ),
     "a value alone": (lambda: NonTensorData(3), TypeError, "put it in a tensordict"),
     "no collection": (lambda: {"a": torch.ones(1)}, AttributeError, "batch_size"),
 }

@@ -26,7 +26,7 @@ __all__ = ["COMMANDS", "main", "parser"]
 # Each command with its module and what it does.
 COMMANDS: Final = {
     "inspect": ("cli.inspect", "list what a save holds, without reading its tensors"),
-    "verify": ("cli.verify", "check a save: its files, and with --deep every byte"),
+    "verify": ("cli.verify", "check a save: compare its bytes with the sums it keeps"),
     "seal": ("cli.seal", "take the sums of a finished dataset, for verify"),
     "convert": ("cli.convert", "save again in another layout"),
     "diff": ("cli.diff", "compare two saves: keys, metadata, values"),

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-__all__ = ["add_loading", "load_save", "print_json", "readable", "reporting_errors"]
+__all__ = [
+    "add_loading",
+    "add_threads",
+    "has_bar",
+    "load_save",
+    "print_json",
+    "readable",
+    "reporting_errors",
+]
 
 FAILED = 2
 
@@ -54,6 +62,22 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="load pickled values, which can run any code: only for files you trust",
     )
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of commands that read or write all of a save."""
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=0,
+        help="native threads; default: the cores, to 8",
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
+
+
+def has_bar(arguments: argparse.Namespace) -> bool:
+    """Whether somebody is there who sees a progress bar."""
+    return not arguments.quiet and sys.stderr.isatty()
 
 
 def load_save(path: str, arguments: argparse.Namespace) -> Any:

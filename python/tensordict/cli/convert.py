@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from tensordict.cli import common
@@ -26,17 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace what is there")
     parser.add_argument("--max-shard-size", help="safetensors in files of, say, 5GB")
     parser.add_argument("--shards", type=int, help="safetensors in so many files")
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=0,
-        help="native threads; default: the cores, to 8",
-    )
+    common.add_threads(parser)
     parser.add_argument(
         "--durable", action="store_true", help="wait until it is on the disk"
     )
     parser.add_argument("--no-checks", action="store_true", help="keep no sums")
-    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     common.add_loading(parser)
 
@@ -82,7 +75,7 @@ def _save(source: Any, target: str, layout: str, arguments: argparse.Namespace) 
     from tensordict import to_safetensors
 
     has_checks = not arguments.no_checks
-    has_bar = not arguments.quiet and sys.stderr.isatty()
+    has_bar = common.has_bar(arguments)
     if layout == "safetensors":
         to_safetensors(
             source,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict.cli import common
@@ -104,7 +103,7 @@ def _differences(
 
 
 def _with_bar(keys: list[Any], arguments: argparse.Namespace) -> Any:
-    if arguments.quiet or arguments.metadata or not sys.stderr.isatty():
+    if arguments.metadata or not common.has_bar(arguments):
         return keys
     from tqdm.auto import tqdm
 

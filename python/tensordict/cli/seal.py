@@ -1,4 +1,4 @@
-"""Take the sums of a finished dataset, so that ``verify --deep`` can compare with them."""
+"""Take the sums of a finished dataset, so that ``verify`` can compare with them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``tensordict seal``."""
     parser.add_argument("path", help="the directory of a save, or an archive")
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=0,
-        help="native threads; default: the cores, to 8",
-    )
+    common.add_threads(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -27,7 +22,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Take the sums and say how many."""
     from tensordict.storage import checks
 
-    count = checks.seal(arguments.path, arguments.threads)
+    count = checks.seal(
+        arguments.path, arguments.threads, pbar=common.has_bar(arguments)
+    )
     if arguments.json:
         common.print_json({"path": arguments.path, "files": count})
     else:

@@ -1,4 +1,4 @@
-"""Check a save: that its files are there and long enough; with --deep, every byte."""
+"""Check a save: that its files are there, whole, and as they were saved."""
 
 from __future__ import annotations
 
@@ -20,14 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="read every byte and compare it with the sums that the save keeps",
+        help="look at what no sum covers, too: read files of others to their end, check "
+        "the CRC-32 of archives and the form of pickles",
     )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=0,
-        help="native threads; default: the cores, to 8",
-    )
+    common.add_threads(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -42,9 +38,14 @@ def run(arguments: argparse.Namespace) -> int:
     modified: list[str] = []
     outcomes: Counter[str] = Counter()
     # What cannot be read whole is not compared with sums either.
-    if arguments.deep and not problems:
+    if not problems:
         place = safetensors.index_of(arguments.path) or arguments.path
-        report = checks.verify(place, arguments.threads)
+        report = checks.verify(
+            place,
+            arguments.threads,
+            deep=arguments.deep,
+            pbar=common.has_bar(arguments),
+        )
         outcomes = Counter(finding.outcome for finding in report.findings)
         problems = report.lines(checks.DAMAGED)
         modified = report.lines(*checks.CHANGED)
@@ -79,7 +80,8 @@ def _show(
         print(f"MODIFIED  {line}")
     how = "sizes and metadata"
     if outcomes.keys() == {"unchecked"}:
-        how += "; the save has no sums to compare its bytes with"
+        read = "every byte can be read" if arguments.deep else how
+        how = f"{read}; the save has no sums to compare its bytes with"
     elif outcomes:
         counted = [f"{count} {outcome}" for outcome, count in outcomes.items()]
         how = f"every byte: {', '.join(counted)}"

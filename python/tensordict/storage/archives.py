@@ -174,7 +174,7 @@ def refresh_archive_checksums(archive_path: str | Path) -> Path:
         >>> zipfile.ZipFile(refresh_archive_checksums(path)).testzip()
     """
     _require_archive(archive_path)
-    _rust.refresh_archive(archive_path, 0)
+    _rust.refresh_archive(archive_path, 0, _rust.SaveProgress())
     return Path(archive_path)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict import _rust
+from tensordict.storage.future import with_bar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,13 @@ class Report(NamedTuple):
         return bool(self.lines(DAMAGED))
 
 
-def verify(path: str | Path, num_threads: int = 0) -> Report:
+def verify(
+    path: str | Path,
+    num_threads: int = 0,
+    *,
+    deep: bool = False,
+    pbar: bool = False,
+) -> Report:
     """Read the files of a save and compare them with their sums.
 
     Nothing is raised where files are damaged: the report says it. Tensors that were
@@ -61,6 +68,10 @@ def verify(path: str | Path, num_threads: int = 0) -> Report:
         path: the save, of any layout.
         num_threads: the most native threads. Default: the cores of this process, at
             most 8.
+        deep: whether what no sum of ours covers is looked at, too: files without a sum
+            are read to their end, entries of archives are compared with the CRC-32 that
+            other tools go by, and pickles are gone through, without running them.
+        pbar: whether a progress bar is shown.
 
     Raises:
         OSError: there is no save, or it cannot be read.
@@ -74,12 +85,47 @@ def verify(path: str | Path, num_threads: int = 0) -> Report:
         >>> [(found.key, found.outcome) for found in report.findings if found.key]
         [("'a'", 'good')]
     """
-    layout, generation, found = _rust.verify_save(os.fspath(path), max(0, num_threads))
+    progress = _rust.SaveProgress()
+
+    def work() -> Any:
+        return _rust.verify_save(os.fspath(path), max(0, num_threads), deep, progress)
+
+    layout, generation, found = (
+        with_bar(work, progress, "verifying") if pbar else work()
+    )
     findings = [Finding(key, os.fspath(file), *words) for key, file, *words in found]
+    if deep and layout in ("tree", "archive"):
+        findings = [_with_pickle_looked_at(finding, path) for finding in findings]
     return Report(layout, generation, findings)
 
 
-def seal(path: str | Path, num_threads: int = 0) -> int:
+def _with_pickle_looked_at(finding: Finding, path: str | Path) -> Finding:
+    """The same, or that a pickle which nothing else is wrong with cannot be loaded."""
+    is_pickle = os.path.basename(finding.path) in ("other.pickle", "pickle.pkl")
+    if not is_pickle or finding.outcome not in ("good", "unchecked"):
+        return finding
+    import pickletools
+    import zipfile
+
+    try:
+        if os.path.isdir(path):
+            with open(finding.path, "rb") as file:
+                text = file.read()
+        else:
+            with zipfile.ZipFile(path) as archive:
+                text = archive.read(finding.path.partition("::/")[2])
+        # The instructions are read and not followed.
+        for _ in pickletools.genops(text):
+            pass
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        detail = f"it is no whole pickle: {error}"
+        entry = f"the entry {finding.key} " if finding.key else ""
+        line = f"{entry}('{finding.path}') is damaged: {detail}"
+        return finding._replace(outcome=DAMAGED, detail=detail, line=line)
+    return finding
+
+
+def seal(path: str | Path, num_threads: int = 0, *, pbar: bool = False) -> int:
     """Take the sums of a saved directory, or an archive, as it is now.
 
     For a dataset that was made with :meth:`~tensordict.TensorDictBase.memmap_like`, or
@@ -90,6 +136,7 @@ def seal(path: str | Path, num_threads: int = 0) -> int:
         path: the directory or archive. Nothing but the sums, and the times of files,
             is written. An archive that was made without sums has those of its entries.
         num_threads: as for :func:`verify`.
+        pbar: whether a progress bar is shown.
 
     Returns:
         How many files, or entries, have a sum.
@@ -111,7 +158,12 @@ def seal(path: str | Path, num_threads: int = 0) -> int:
     from tensordict.storage.archives import is_memmap_archive
 
     seal_it = _rust.refresh_archive if is_memmap_archive(path) else _rust.seal_tree
-    return seal_it(os.fspath(path), max(0, num_threads))
+    progress = _rust.SaveProgress()
+
+    def work() -> int:
+        return seal_it(os.fspath(path), max(0, num_threads), progress)
+
+    return with_bar(work, progress, "sealing") if pbar else work()
 
 
 def check_loaded(path: str | Path, num_threads: int) -> None:

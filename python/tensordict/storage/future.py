@@ -86,14 +86,16 @@ def in_background(work: Callable[[], Any], progress: SaveProgress) -> TensorDict
     return made
 
 
-def with_bar(work: Callable[[], Any], progress: SaveProgress) -> Any:
+def with_bar(
+    work: Callable[[], Any], progress: SaveProgress, doing: str = "saving"
+) -> Any:
     """Do ``work`` and show how far it is."""
     from tqdm.auto import tqdm
 
     ended = threading.Event()
 
     def watch() -> None:
-        with tqdm(unit="B", unit_scale=True, unit_divisor=1024, desc="saving") as bar:
+        with tqdm(unit="B", unit_scale=True, unit_divisor=1024, desc=doing) as bar:
             while True:
                 is_last = ended.wait(0.1)
                 bar.n, bar.total = progress.bytes()

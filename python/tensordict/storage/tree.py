@@ -211,7 +211,7 @@ def _save_archive(
     def work() -> Any:
         plan = _rust.SavePlan(target, options.escapes_keys, True, is_sparse)
         td._save_plan(plan, 0)
-        leaves = plan.write_archive(number, options.how, progress)
+        leaves = plan.write_archive(number, options.preallocate, options.how, progress)
         # Over an archive nothing can grow, so the container is an ordinary one.
         return td._saved(leaves, None, False)._unlock_saved()
 

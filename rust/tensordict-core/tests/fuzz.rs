@@ -21,7 +21,7 @@ use tensordict_core::storage::metadata::{LeafMeta, LevelFields};
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::safetensors::{self, NewFile, NewTensor};
 use tensordict_core::storage::source::Source;
-use tensordict_core::storage::verify::verify;
+use tensordict_core::storage::verify::{Scrutiny, verify};
 use tensordict_core::storage::{MAX_LEVELS, StorageError};
 
 /// Remembers the largest allocation.
@@ -318,7 +318,7 @@ fn claims_of_archives() {
     eprintln!("P2");
     readers::archive(&fs::read(&path).unwrap());
     fs::remove_file(&path).unwrap();
-    let report = verify(place.path(), 1);
+    let report = verify(place.path(), &Scrutiny::new(&progress));
     assert!(matches!(report, Err(StorageError::TooDeep { .. })));
     let largest = LARGEST.load(Ordering::Relaxed);
     // The archive itself, which is read as a whole here, has some 32 MiB.

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FilesOps"]
 
+MSG_KEYS = (
+    "Cannot save the lazy stack {} as safetensors: its entries have different keys. Give "
+    "every entry the same keys first."
+)
+MSG_NAMES = "Not all dim names match, got {} and {}."
+
 
 class FilesOps(CollectionProtocol):
     """Lazy stacks in files of one buffer, and in safetensors files.
@@ -52,6 +58,11 @@ class FilesOps(CollectionProtocol):
             member._put_leaves(leaves)
 
     def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        _leaf_keys(self, f"at {path}" if path else "at the root")
+        names = [member.names for member in self.tensordicts]
+        for others in names:
+            if others != names[0]:
+                raise ValueError(MSG_NAMES.format(names[0], others))
         dense = self._as_dense()
         level: dict[str, Any] = dense._to_level(writer, path)
         keys = level.pop("keys")
@@ -69,3 +80,27 @@ class FilesOps(CollectionProtocol):
         dense = reader.container(level, path, is_part=True)
         dim = level["stack_dim"]
         return cls._of(list(dense.unbind(dim)), dim, level.get("stack_dim_name"))
+
+
+def _leaf_keys(td: Any, place: str) -> frozenset[tuple[tuple[str, ...], bool]]:
+    """The keys of what is no collection, each with whether it is a value.
+
+    What only some members of a stack have would be left out where they are stacked.
+
+    Raises:
+        TypeError: members of a stack differ in them.
+    """
+    if not td._is_dense and hasattr(td, "tensordicts"):
+        found = [_leaf_keys(member, place) for member in td.tensordicts]
+        if any(keys != found[0] for keys in found):
+            raise TypeError(MSG_KEYS.format(place))
+        return found[0] if found else frozenset()
+    keys: set[tuple[tuple[str, ...], bool]] = set()
+    for key, value in td._entries().items():
+        is_collection = isinstance(value, CollectionProtocol)
+        if is_collection and not value._is_non_tensor:
+            inner = _leaf_keys(value, place)
+            keys.update(((key, *below), is_value) for below, is_value in inner)
+        else:
+            keys.add(((key,), is_collection))
+    return frozenset(keys)

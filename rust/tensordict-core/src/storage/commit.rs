@@ -549,10 +549,17 @@ fn move_files(
         putting(job.disk, &place, put)?;
         named.remove(&path);
     }
+    let mut directories = BTreeSet::new();
     for path in named {
         // A stale file that cannot be deleted is not part of the save.
-        let _ = job.disk.remove_file(&target.join(path));
+        let _ = job.disk.remove_file(&target.join(&path));
+        let above = path.ancestors().skip(1);
+        let above = above.filter(|directory| !directory.as_os_str().is_empty());
+        directories.extend(above.map(|directory| target.join(directory)));
     }
+    // A directory comes before what is in it, so all go where nothing else is in them.
+    let directories: Vec<PathBuf> = directories.into_iter().collect();
+    job.disk.remove_empty(&directories);
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use super::json::{self, Value};
 use super::map::{self, Mapping, Mode};
 use super::names::display_key;
 use super::sums::{FileSum, Sums};
-use super::verify::{Expected, Finding, Outcome, Report, check_all};
+use super::verify::{Expected, Finding, Outcome, Report, Scrutiny, check_all};
 use super::{StorageError, StorageResult};
 
 /// The last bytes of the remarks.
@@ -220,7 +220,7 @@ pub(crate) fn is_consolidated_file(file: &File, path: &Path) -> bool {
 ///
 /// # Errors
 /// The file cannot be read, or is no file of this layout.
-pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<Report> {
+pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResult<Report> {
     let tail = tail_of(&file, path)?;
     let file = Arc::new(file);
     let wrong = |reason: &str| StorageError::BadMetadata {
@@ -254,18 +254,20 @@ pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<R
                 tail.data_bytes
             );
             findings.push(finding(Outcome::Damaged, detail));
-        } else if let Some(sum) = sums.files.get(&offset.to_string()) {
+        } else if end == offset {
+            findings.push(finding(Outcome::Good, String::new()));
+        } else {
+            let sum = sums.files.get(&offset.to_string()).cloned();
             expected.push(Expected {
                 key,
                 path: path.to_path_buf(),
                 file: file.clone(),
                 offset,
-                sum: sum.clone(),
+                length: sum
+                    .as_ref()
+                    .map_or(end.saturating_sub(offset), |sum| sum.sum.length),
+                sum,
             });
-        } else if end == offset {
-            findings.push(finding(Outcome::Good, String::new()));
-        } else {
-            findings.push(finding(Outcome::Unchecked, String::new()));
         }
     }
     if let Some(sum) = sums.files.get(DESCRIPTION) {
@@ -274,10 +276,11 @@ pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<R
             path: path.to_path_buf(),
             file,
             offset: tail.description_offset,
-            sum: sum.clone(),
+            length: sum.sum.length,
+            sum: Some(sum.clone()),
         });
     }
-    findings.extend(check_all(&expected, threads));
+    findings.extend(check_all(&expected, how));
     Ok(Report {
         layout: "consolidated",
         generation: sums.generation,
@@ -334,6 +337,10 @@ mod tests {
         path
     }
 
+    fn verify_save(path: &Path) -> StorageResult<Report> {
+        crate::storage::verify::verify(path, &Scrutiny::new(&Progress::default()))
+    }
+
     #[test]
     fn test_the_tail_is_found_from_the_end() {
         let folder = tempfile::tempdir().unwrap();
@@ -351,7 +358,7 @@ mod tests {
     fn test_verify_names_the_leaf() {
         let folder = tempfile::tempdir().unwrap();
         let path = saved(folder.path(), "");
-        let report = crate::storage::verify::verify(&path, 1).unwrap();
+        let report = verify_save(&path).unwrap();
         assert!(
             report
                 .findings
@@ -361,7 +368,7 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         bytes[2] ^= 1;
         fs::write(&path, bytes).unwrap();
-        let report = crate::storage::verify::verify(&path, 1).unwrap();
+        let report = verify_save(&path).unwrap();
         assert_eq!(report.findings[0].key, "'a'");
         assert_eq!(report.findings[0].outcome, Outcome::Modified);
     }

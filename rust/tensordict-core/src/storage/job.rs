@@ -35,13 +35,24 @@ impl Progress {
         self.total.store(total, Ordering::Relaxed);
     }
 
+    /// Says that there are so many bytes more. What a damaged file says may be any number.
+    pub fn expect_more(&self, lengths: impl Iterator<Item = u64>) {
+        let bytes = lengths.fold(0, u64::saturating_add);
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Says that bytes are about to be written.
     ///
     /// # Errors
     /// The save is to stop.
     pub fn advance(&self, bytes: u64) -> StorageResult<()> {
-        self.done.fetch_add(bytes, Ordering::Relaxed);
+        self.count(bytes);
         self.check()
+    }
+
+    /// Says that bytes were read.
+    pub fn count(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Fails where the save is to stop.

@@ -11,7 +11,7 @@ use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::lock::LockedLevel;
 use tensordict_core::storage::metadata::{Entry, LeafMeta};
 use tensordict_core::storage::region::Region;
-use tensordict_core::storage::verify::{Outcome, seal, verify};
+use tensordict_core::storage::verify::{Outcome, Scrutiny, seal, verify};
 use tensordict_core::storage::{METADATA_FILE, StorageResult, replace, sparse};
 
 use super::small::{EIO, FAULTS, listing, place, plan, side_by_side, values};
@@ -160,7 +160,7 @@ impl Task {
             Self::Like => like(5, false).map(drop),
             Self::LikeReserved => like(5, true).map(drop),
             Self::LikeLonger => like(LONGER, true).map(drop),
-            Self::LikeArchive => archive::create(job, &plan(0, 5), &target).map(drop),
+            Self::LikeArchive => archive::create(job, &plan(0, 5), &target, true).map(drop),
             Self::InPlace => try_save_tree(2, 5, &target, job, true),
             Self::Seal => seal(job, &target).map(drop),
             Self::Refresh => archive::refresh(job, &target).map(drop),
@@ -284,14 +284,14 @@ fn run(task: Task, fault: Fault, at: usize, new: Option<&Vec<u8>>) -> bool {
     }
     let is_save = target.join(METADATA_FILE).exists() || Archive::open(&target).is_ok();
     if is_save {
-        let report = verify(&target, 1).unwrap();
+        let report = verify(&target, &Scrutiny::new(&Progress::default())).unwrap();
         assert!(report.lines(Outcome::Damaged).is_empty(), "{shown}");
     }
     // Afterwards it works.
     task.run(&Job::new(&progress), folder).unwrap();
     assert_eq!(task.state(folder).as_ref(), new, "{shown}");
     if matches!(task, Task::Seal | Task::Refresh) {
-        let report = verify(&target, 1).unwrap();
+        let report = verify(&target, &Scrutiny::new(&Progress::default())).unwrap();
         let is_good = |outcome| outcome == Outcome::Good;
         assert!(
             report.findings.iter().all(|one| is_good(one.outcome)),

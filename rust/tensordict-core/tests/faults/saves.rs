@@ -12,7 +12,7 @@ use tensordict_core::storage::io::{Call, Disk, Fault, Faulty};
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::safetensors::{self, NewFile, NewIndex, NewTensor};
 use tensordict_core::storage::source::Source;
-use tensordict_core::storage::verify::{Outcome, verify};
+use tensordict_core::storage::verify::{Outcome, Scrutiny, verify};
 
 use super::small::{EIO, FAULTS, count, place, plan, side_by_side, values};
 
@@ -236,7 +236,7 @@ fn run(target: Target, fault: Fault, is_durable: bool, at: usize) -> bool {
         (Err(_), _) => assert!(found == old || found == new, "{shown}"),
     }
     if found == new {
-        let report = verify(&path, 1).unwrap();
+        let report = verify(&path, &Scrutiny::new(&Progress::default())).unwrap();
         assert!(report.lines(Outcome::Damaged).is_empty(), "{shown}");
     }
     // A work directory stays only where it could not be removed; the next save removes it, and

@@ -333,9 +333,13 @@ fn unpack_archive(
 
 /// Takes the checksums of an archive anew, in place; of how many entries.
 #[pyfunction]
-#[pyo3(signature = (path, num_threads))]
-fn refresh_archive(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<usize> {
-    let progress = SaveProgress::default();
+#[pyo3(signature = (path, num_threads, progress))]
+fn refresh_archive(
+    py: Python<'_>,
+    path: PathBuf,
+    num_threads: usize,
+    progress: &SaveProgress,
+) -> PyResult<usize> {
     let refreshed = py.detach(|| {
         let job = Job {
             threads: num_threads,

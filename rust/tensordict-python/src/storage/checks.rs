@@ -8,10 +8,11 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use tensordict_core::storage::job::{Job, Progress};
-use tensordict_core::storage::verify;
+use tensordict_core::storage::job::Job;
+use tensordict_core::storage::verify::{self, Scrutiny};
 
 use super::exception;
+use super::save::SaveProgress;
 
 /// What [`verify_save`] gives: the layout, the generation, and for each file of the save the key, the
 /// file, what became of it, what is wrong, and all that as a line.
@@ -23,10 +24,21 @@ type Found = (
 
 /// Compares the files of a save of any layout with their sums.
 #[pyfunction]
-#[pyo3(signature = (path, num_threads))]
-fn verify_save(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<Found> {
+#[pyo3(signature = (path, num_threads, is_deep, progress))]
+fn verify_save(
+    py: Python<'_>,
+    path: PathBuf,
+    num_threads: usize,
+    is_deep: bool,
+    progress: &SaveProgress,
+) -> PyResult<Found> {
+    let how = Scrutiny {
+        threads: num_threads,
+        is_deep,
+        progress: &progress.progress,
+    };
     let report = py
-        .detach(|| verify::verify(&path, num_threads))
+        .detach(|| verify::verify(&path, &how))
         .map_err(|error| exception(py, &error))?;
     let findings = report.findings.into_iter().map(|finding| {
         let line = finding.to_line();
@@ -38,13 +50,17 @@ fn verify_save(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<Fo
 
 /// Takes the sums of a tree as it is; how many files have one.
 #[pyfunction]
-#[pyo3(signature = (path, num_threads))]
-fn seal_tree(py: Python<'_>, path: PathBuf, num_threads: usize) -> PyResult<usize> {
-    let progress = Progress::default();
+#[pyo3(signature = (path, num_threads, progress))]
+fn seal_tree(
+    py: Python<'_>,
+    path: PathBuf,
+    num_threads: usize,
+    progress: &SaveProgress,
+) -> PyResult<usize> {
     let sums = py.detach(|| {
         let job = Job {
             threads: num_threads,
-            ..Job::new(&progress)
+            ..Job::new(&progress.progress)
         };
         verify::seal(&job, &path)
     });

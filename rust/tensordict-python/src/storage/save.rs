@@ -224,13 +224,14 @@ impl SavePlan {
         self.tensors(py, mappings)
     }
 
-    /// Writes the plan as an archive, of zeros for a sparse plan; the tensors over it, in the order
-    /// in which the leaves were added.
-    #[pyo3(signature = (compression, how, progress))]
+    /// Writes the plan as an archive, of zeros for a sparse plan, which take their space now if
+    /// they are reserved; the tensors over it, in the order in which the leaves were added.
+    #[pyo3(signature = (compression, is_reserved, how, progress))]
     fn write_archive(
         &self,
         py: Python<'_>,
         compression: u16,
+        is_reserved: bool,
         how: How,
         progress: &SaveProgress,
     ) -> PyResult<SavedTensors> {
@@ -240,7 +241,7 @@ impl SavePlan {
             let state = self.state.lock();
             let job = progress.job(how);
             if self.is_sparse {
-                archive::create(&job, &state.plan, &self.target)
+                archive::create(&job, &state.plan, &self.target, is_reserved)
             } else {
                 archive::save(&job, &state.plan, &self.target, method)
             }

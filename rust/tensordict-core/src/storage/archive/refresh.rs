@@ -31,13 +31,16 @@ pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
         .keys()
         .filter(|name| *name != SUMS_FILE)
         .collect();
+    let lengths = names.iter().map(|name| archive.entries()[*name].length);
+    job.progress.expect_more(lengths);
     let found: Vec<OnceLock<(Sum, u32)>> = names.iter().map(|_| OnceLock::new()).collect();
     threads::for_each(names.len(), thread_count(job.threads), |number| {
         let name = names[number];
-        let sum = sum_of(&archive, name, &archive.entries()[name])?;
+        let entry = &archive.entries()[name];
+        let sum = sum_of(&archive, name, entry)?;
         // Each number is given out once.
         let _ = found[number].set(sum);
-        Ok::<_, StorageError>(())
+        job.progress.advance(entry.length)
     })?;
     let set_crc32 = |name: &str, crc32: u32| -> StorageResult<()> {
         let entry = &archive.entries()[name];

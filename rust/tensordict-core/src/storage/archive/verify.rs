@@ -1,12 +1,14 @@
 //! Comparing the entries of an archive with their sums.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
-use std::sync::OnceLock;
 
+use super::super::StorageResult;
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer};
-use super::super::verify::{Expected, Finding, Outcome, Report, check, judge};
-use super::super::{StorageError, StorageResult, names, thread_count, threads};
+use super::super::verify::{
+    Expected, Finding, Outcome, Report, Scrutiny, check, in_parallel, judge, named_files,
+};
 use super::directory::Entry;
 use super::read::Archive;
 
@@ -14,7 +16,7 @@ use super::read::Archive;
 ///
 /// # Errors
 /// It is no archive; its sums cannot be read.
-pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<Report> {
+pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResult<Report> {
     let archive = Archive::of_file(path, file)?;
     let sums = archive.sums()?;
     let entries: Vec<(&String, &Entry)> = archive
@@ -22,77 +24,124 @@ pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<R
         .iter()
         .filter(|(name, _)| *name != SUMS_FILE)
         .collect();
-    let found: Vec<OnceLock<Finding>> = entries.iter().map(|_| OnceLock::new()).collect();
-    let done = threads::for_each(entries.len(), thread_count(threads), |number| {
+    how.progress
+        .expect_more(entries.iter().map(|(_, entry)| entry.length));
+    let named = named_files(&archive, archive.root());
+    let keys: HashMap<&str, &str> = named
+        .iter()
+        .flatten()
+        .map(|file| (file.name.as_str(), file.key.as_str()))
+        .collect();
+    let key_of = |name: &str| keys.get(name).copied().unwrap_or_default();
+    let mut findings = in_parallel(entries.len(), how, |number| {
         let (name, entry) = entries[number];
-        // Each number is given out once.
-        let _ = found[number].set(check_entry(&archive, name, entry, sums.files.get(name)));
-        Ok::<_, std::convert::Infallible>(())
+        let place = Place {
+            archive: &archive,
+            key: key_of(name),
+            name,
+        };
+        place.check(entry, sums.files.get(name), how)
     });
-    let Ok(()) = done;
-    let mut findings: Vec<Finding> = found.into_iter().filter_map(OnceLock::into_inner).collect();
-    for name in sums.files.keys() {
-        if !archive.entries().contains_key(name) {
-            findings.push(Finding {
-                key: key_of(name),
-                path: archive.root().join(name),
-                outcome: Outcome::Damaged,
-                detail: "the entry is missing".to_owned(),
-            });
-        }
-    }
-    Ok(Report {
+    let is_there = |name: &str| archive.entries().contains_key(name);
+    let missing = |key: &str, name: &str| Finding {
+        key: key.to_owned(),
+        path: archive.root().join(name),
+        outcome: Outcome::Damaged,
+        detail: "the entry is missing".to_owned(),
+    };
+    // A tensor without bytes has no entry.
+    let needed = named.iter().flatten().filter(|file| file.least > 0);
+    let absent = needed.filter(|file| !is_there(&file.name));
+    findings.extend(absent.map(|file| missing(&file.key, &file.name)));
+    let summed = sums
+        .files
+        .keys()
+        .filter(|name| !keys.contains_key(name.as_str()));
+    let absent = summed.filter(|name| !is_there(name));
+    findings.extend(absent.map(|name| missing("", name)));
+    let report = Report {
         layout: "archive",
         generation: sums.generation,
         findings,
-    })
+    };
+    match named {
+        // Metadata that cannot be read is among the findings where its bytes are not right.
+        Err(error) if report.lines(Outcome::Damaged).is_empty() => Err(error),
+        _ => Ok(report),
+    }
 }
 
-/// The key of a leaf's entry, as far as names tell; empty for other files.
-fn key_of(name: &str) -> String {
-    let Some(stem) = name.strip_suffix(".memmap") else {
-        return String::new();
-    };
-    let keys: Vec<&str> = stem.split('/').collect();
-    names::display_key(&keys)
+/// An entry of an archive.
+struct Place<'p> {
+    archive: &'p Archive,
+    /// As messages show it; empty for none.
+    key: &'p str,
+    name: &'p str,
 }
 
-fn check_entry(archive: &Archive, name: &str, entry: &Entry, sum: Option<&FileSum>) -> Finding {
-    let finding = |outcome, detail: String| Finding {
-        key: key_of(name),
-        path: archive.root().join(name),
-        outcome,
-        detail,
-    };
-    let damaged = |error: StorageError| finding(Outcome::Damaged, error.to_string());
-    match sum {
-        Some(sum) if entry.method == 0 => match archive.offset(name, entry) {
-            Ok(offset) => {
-                let mut found = check(&Expected {
-                    key: key_of(name),
-                    path: archive.path().to_path_buf(),
-                    file: archive.file().clone(),
-                    offset,
-                    sum: sum.clone(),
-                });
-                found.path = archive.root().join(name);
-                found
+impl Place<'_> {
+    fn check(&self, entry: &Entry, sum: Option<&FileSum>, how: &Scrutiny<'_>) -> Finding {
+        match sum {
+            Some(sum) if entry.method == 0 => self.compare(entry, sum, how),
+            _ => {
+                let count = |piece: &[u8]| how.progress.count(piece.len() as u64);
+                self.compare_crc32(entry, count).unwrap_or_else(|detail| {
+                    let outcome = match sum {
+                        _ if entry.method != 0 => Outcome::Damaged,
+                        Some(sum) => judge(self.archive.file(), sum.modified_ns),
+                        None => Outcome::Unclear,
+                    };
+                    self.finding(outcome, detail)
+                })
             }
-            Err(error) => damaged(error),
-        },
-        sum => match archive.stream(name, entry, |_| {}) {
-            Ok(crc32) if crc32 == entry.crc32 => finding(Outcome::Good, String::new()),
-            Ok(_) => {
-                let outcome = match sum {
-                    _ if entry.method != 0 => Outcome::Damaged,
-                    Some(sum) => judge(archive.file(), sum.modified_ns),
-                    None => Outcome::Unclear,
-                };
-                let detail = "its bytes are not those of its checksum".to_owned();
-                finding(outcome, detail)
-            }
-            Err(error) => damaged(error),
-        },
+        }
+    }
+
+    /// Compares stored bytes with their sum.
+    fn compare(&self, entry: &Entry, sum: &FileSum, how: &Scrutiny<'_>) -> Finding {
+        if entry.length != sum.sum.length {
+            let detail = format!("it has {} bytes and not {}", entry.length, sum.sum.length);
+            return self.finding(Outcome::Damaged, detail);
+        }
+        let offset = match self.archive.offset(self.name, entry) {
+            Ok(offset) => offset,
+            Err(error) => return self.finding(Outcome::Damaged, error.to_string()),
+        };
+        let expected = Expected {
+            key: self.key.to_owned(),
+            path: self.archive.root().join(self.name),
+            file: self.archive.file().clone(),
+            offset,
+            length: sum.sum.length,
+            sum: Some(sum.clone()),
+        };
+        let found = check(&expected, how);
+        if !how.is_deep || found.outcome != Outcome::Good {
+            return found;
+        }
+        // Other tools look at this one alone.
+        self.compare_crc32(entry, |_| {}).unwrap_or_else(|detail| {
+            let detail = format!("{detail}, though they are those that were saved");
+            self.finding(judge(self.archive.file(), sum.modified_ns), detail)
+        })
+    }
+
+    /// Compares bytes with the CRC-32 of their record; what differs.
+    fn compare_crc32(&self, entry: &Entry, take: impl FnMut(&[u8])) -> Result<Finding, String> {
+        match self.archive.stream(self.name, entry, take) {
+            Ok(crc32) if crc32 == entry.crc32 => Ok(self.finding(Outcome::Good, String::new())),
+            Ok(_) => Err("its bytes are not those of its checksum".to_owned()),
+            Err(error) => Ok(self.finding(Outcome::Damaged, error.to_string())),
+        }
+    }
+
+    fn finding(&self, outcome: Outcome, detail: String) -> Finding {
+        Finding {
+            key: self.key.to_owned(),
+            path: self.archive.root().join(self.name),
+            outcome,
+            detail,
+        }
     }
 }
 

@@ -88,11 +88,17 @@ fn map_written(
     Ok(Written::Mapped { mapping, offsets })
 }
 
-/// Makes an archive of zeros for `plan`, which takes no space until it is stored to; the archive.
+/// Makes an archive of zeros for `plan`, which takes no space until it is stored to unless it
+/// `is_reserved`; the archive.
 ///
 /// # Errors
 /// As [`save`].
-pub fn create(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Written> {
+pub fn create(
+    job: &Job<'_>,
+    plan: &Plan,
+    target: &Path,
+    is_reserved: bool,
+) -> StorageResult<Written> {
     refuse_directory(target)?;
     // What is to be filled has no sums until it is sealed.
     let job = Job {
@@ -101,6 +107,11 @@ pub fn create(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Writte
     };
     let entries = planned(plan, true);
     write_archive(&job, target, entries, Method::Stored, |file, records| {
+        if is_reserved {
+            file.metadata()
+                .and_then(|metadata| job.disk.reserve(file, metadata.len()))
+                .map_err(|source| StorageError::io(target, source))?;
+        }
         map_written(plan, target, file, records, true)
     })
 }

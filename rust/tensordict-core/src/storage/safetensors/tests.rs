@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::job::{Job, Progress};
 use super::super::source::Source;
-use super::super::verify::Outcome;
+use super::super::verify::{Outcome, Scrutiny, verify};
 use super::read::parse_header;
 use super::shards::is_shard_name;
 use super::*;
@@ -59,7 +59,7 @@ fn test_what_is_written_is_read() {
         let bytes = fs::read(&path).unwrap();
         let start = usize::try_from(flag.offset).unwrap();
         assert_eq!(bytes[start..], [1, 0, 1]);
-        let report = crate::storage::verify::verify(&path, 1).unwrap();
+        let report = verify(&path, &Scrutiny::new(&Progress::default())).unwrap();
         let expected = if has_sums {
             Outcome::Good
         } else {

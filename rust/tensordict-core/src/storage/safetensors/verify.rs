@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::super::io::open_to_read;
 use super::super::names::display_key;
 use super::super::sums::Sums;
-use super::super::verify::{Expected, Finding, Outcome, Report, check_all};
+use super::super::verify::{Expected, Finding, Outcome, Report, Scrutiny, check_all};
 use super::super::{StorageError, StorageResult};
 use super::SUMS_ENTRY;
 use super::read::{damaged, header_of};
@@ -18,9 +18,9 @@ use super::shards::read_index;
 ///
 /// # Errors
 /// The file cannot be read, or is none of this format.
-pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<Report> {
+pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResult<Report> {
     let mut report = empty_report();
-    verify_file(&Arc::new(file), path, threads, &mut report)?;
+    verify_file(&Arc::new(file), path, how, &mut report)?;
     Ok(report)
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn verify(file: File, path: &Path, threads: usize) -> StorageResult<R
 ///
 /// # Errors
 /// A file cannot be read, or is none of this format.
-pub(crate) fn verify_shards(index: &Path, threads: usize) -> StorageResult<(Report, bool)> {
+pub(crate) fn verify_shards(index: &Path, how: &Scrutiny<'_>) -> StorageResult<(Report, bool)> {
     let mut report = empty_report();
     let paths: Vec<PathBuf> = read_index(index)?.0.into_keys().collect();
     // All are opened before any is read: those of a save that is replaced are deleted.
@@ -47,7 +47,7 @@ pub(crate) fn verify_shards(index: &Path, threads: usize) -> StorageResult<(Repo
             }
             file => {
                 let file = file.map_err(|source| StorageError::io(path, source))?;
-                verify_file(&Arc::new(file), path, threads, &mut report)?;
+                verify_file(&Arc::new(file), path, how, &mut report)?;
             }
         }
     }
@@ -65,7 +65,7 @@ fn empty_report() -> Report {
 fn verify_file(
     file: &Arc<File>,
     path: &Path,
-    threads: usize,
+    how: &Scrutiny<'_>,
     report: &mut Report,
 ) -> StorageResult<()> {
     let header = header_of(file, path)?;
@@ -76,23 +76,16 @@ fn verify_file(
     report.generation.clone_from(&sums.generation);
     let mut expected = Vec::new();
     for (name, tensor) in &header.tensors {
-        let key = display_key(&[name]);
-        match sums.files.get(name) {
-            Some(sum) if sum.sum.length == tensor.length => expected.push(Expected {
-                key,
-                path: path.to_path_buf(),
-                file: file.clone(),
-                offset: tensor.offset,
-                sum: sum.clone(),
-            }),
-            _ => report.findings.push(Finding {
-                key,
-                path: path.to_path_buf(),
-                outcome: Outcome::Unchecked,
-                detail: String::new(),
-            }),
-        }
+        let sum = sums.files.get(name);
+        expected.push(Expected {
+            key: display_key(&[name]),
+            path: path.to_path_buf(),
+            file: file.clone(),
+            offset: tensor.offset,
+            length: tensor.length,
+            sum: sum.filter(|sum| sum.sum.length == tensor.length).cloned(),
+        });
     }
-    report.findings.extend(check_all(&expected, threads));
+    report.findings.extend(check_all(&expected, how));
     Ok(())
 }
