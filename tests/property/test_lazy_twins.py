@@ -75,6 +75,21 @@ def test_leaves_taken_and_given_back(tds):
         assert told(native) == told(twin)
 
 
+@given(tds=members())
+def test_members_without_what_is_empty(tds):
+    results = []
+    for module in (_rust, lazy_twins):
+        copies = [td.copy() for td in tds]
+        for copy in copies:
+            copy.update({"empty": {"inner": {}}, "value": "text"})
+            copy.update({"full": {"empty": {}, "value": "text"}})
+        module.drop_empty_of_members(copies)
+        results.append([sorted(map(str, copy.keys(True))) for copy in copies])
+    assert results[0] == results[1]
+    assert not any("empty" in key for keys in results[0] for key in keys)
+    assert all("full" in keys for keys in results[0])
+
+
 @given(tds=members(), dim=st.integers(0, 2))
 def test_members_stacked_densely(tds, dim):
     native = _rust.stacked_members(tds, dim, TensorDict)

@@ -9,6 +9,7 @@ from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.interop.twins import (
+    _drop_empty,
     _rebuild,
     _rebuild_as,
     clone_structure,
@@ -188,9 +189,16 @@ def cloned_members(members: list[Any]) -> list[Any]:
     return [clone_structure(member) for member in members]
 
 
+def drop_empty_of_members(members: list[Any]) -> None:
+    """Take the containers that hold nothing out of each of the members, which are new."""
+    for member in members:
+        _drop_empty(member)
+
+
 __all__ = [
     "cloned_members",
     "common_keys",
+    "drop_empty_of_members",
     "first_misfit",
     "map_members",
     "member_leaves",

@@ -23,11 +23,13 @@ impl MergedShape {
     }
 
     /// Adds a member of the same shape as the one before.
+    #[inline]
     pub fn repeat(&mut self) {
         self.count += 1;
     }
 
     /// Adds a member; false where it has another number of dims, and was not added.
+    #[inline]
     #[must_use]
     pub fn add(&mut self, shape: &[i64]) -> bool {
         if shape.len() != self.dims.len() {

@@ -171,6 +171,7 @@ pub(crate) fn is_non_tensor(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResul
 }
 
 /// The entries of a dense container: the live dictionary.
+#[inline]
 pub(crate) fn entries<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -178,6 +179,7 @@ pub(crate) fn entries<'py>(
     Ok(state::get(td, 0, &imports.names.entries)?.cast_into::<PyDict>()?)
 }
 
+#[inline]
 pub(crate) fn batch_size<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -185,6 +187,7 @@ pub(crate) fn batch_size<'py>(
     Ok(state::get(td, 1, &imports.names.batch_size)?.cast_into::<PyTuple>()?)
 }
 
+#[inline]
 pub(crate) fn device<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -192,6 +195,7 @@ pub(crate) fn device<'py>(
     state::get(td, 2, &imports.names.device)
 }
 
+#[inline]
 pub(crate) fn dim_names<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,

@@ -18,6 +18,7 @@ use crate::container::{self, Kind, Names, kind};
 use crate::ffi;
 use crate::imports::{Imports, imports};
 use crate::mapping;
+use crate::slots;
 use crate::walks::{self, NewLeaves};
 
 /// The entries of all members at `path`; None where one has none there.
@@ -56,18 +57,18 @@ fn column<'py>(
     members: &Bound<'py, PyList>,
     path: &Bound<'py, PyTuple>,
 ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
-    let mut out = Vec::with_capacity(members.len());
-    for member in members {
-        let mut value = member;
-        for part in path.iter_borrowed() {
-            match entry(imports, &value, &part)? {
-                Some(next) => value = next,
+    // One level of all members after the other: short steps wait for memory together.
+    let mut values: Vec<_> = members.iter().collect();
+    for part in path.iter_borrowed() {
+        let mut place = None;
+        for value in &mut values {
+            match entry(imports, value, &part, &mut place)? {
+                Some(next) => *value = next,
                 None => return Ok(None),
             }
         }
-        out.push(value);
     }
-    Ok((!out.is_empty()).then_some(out))
+    Ok((!values.is_empty()).then_some(values))
 }
 
 /// `torch.stack` of leaves; None where one is none, or is held whole, or they do not fit.
@@ -91,21 +92,41 @@ fn stacked_leaves<'py>(
     }
 }
 
+/// The entry of one member at a direct key; None where it has none. Members that were made
+/// alike have it at the same `place`, which is that of the first one.
 fn entry<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
+    place: &mut Option<usize>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = td.py();
     Ok(match kind(imports, td)? {
         Kind::Leaf => None,
-        Kind::Dense => container::entries(imports, td)?.get_item(key)?,
+        Kind::Dense => {
+            let entries = container::entries(imports, td)?;
+            let place = *place.get_or_insert_with(|| slots::place_of(&entries, key));
+            under(&entries, place, key)?
+        }
         Kind::Foreign => {
             let missing = imports.no_default.bind(py);
             let name = imports.names.method_get_entry.bind(py);
             Some(td.call_method1(name, (key, missing))?).filter(|value| !value.is(missing))
         }
     })
+}
+
+/// The value under `key`, which is looked for at `place` first.
+#[inline]
+fn under<'py>(
+    entries: &Bound<'py, PyDict>,
+    place: usize,
+    key: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    match slots::value_under(entries, place, key) {
+        Some(value) => Ok(Some(value)),
+        None => entries.get_item(key),
+    }
 }
 
 /// The entries of a member, for a look at their keys.
@@ -202,9 +223,10 @@ fn stacked<'py>(
     let mut size: Option<(MergedShape, Bound<'py, PyTuple>)> = None;
     let mut all_entries = Vec::with_capacity(members.len());
     for member in members {
-        if kind(imports, member)? != Kind::Dense
-            || !container::dim_names(imports, member)?.is_none()
-        {
+        if kind(imports, member)? != Kind::Dense {
+            return Ok(None);
+        }
+        if !container::dim_names(imports, member)?.is_none() {
             return Ok(None);
         }
         let own = container::batch_size(imports, member)?;
@@ -226,8 +248,9 @@ fn stacked<'py>(
     let mut groups = Vec::new();
     'keys: for key in all_entries[0].keys() {
         let mut group = Vec::with_capacity(members.len());
+        let place = slots::place_of(&all_entries[0], &key);
         for entries in &all_entries {
-            match entries.get_item(&key)? {
+            match under(entries, place, &key)? {
                 Some(value) => group.push(value),
                 None => continue 'keys,
             }
@@ -365,6 +388,16 @@ fn cloned_members<'py>(members: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyLi
     Ok(out)
 }
 
+/// Takes the containers that hold nothing out of each of the members, which are new.
+#[pyfunction]
+fn drop_empty_of_members(members: &Bound<'_, PyList>) -> PyResult<()> {
+    let imports = imports(members.py())?;
+    for member in members {
+        walks::drop_empty_below(imports, &member)?;
+    }
+    Ok(())
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(member_values, module)?)?;
     module.add_function(wrap_pyfunction!(stacked_values, module)?)?;
@@ -377,5 +410,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rebuilt_members, module)?)?;
     module.add_function(wrap_pyfunction!(map_members, module)?)?;
     module.add_function(wrap_pyfunction!(cloned_members, module)?)?;
+    module.add_function(wrap_pyfunction!(drop_empty_of_members, module)?)?;
     Ok(())
 }

@@ -50,6 +50,7 @@ impl Keys {
     ///
     /// # Safety
     /// The keys are alive.
+    #[inline]
     pub(crate) unsafe fn num_entries(keys: *const Self) -> usize {
         // SAFETY: as the caller says.
         unsafe { (*keys).num_entries.cast_unsigned() }
@@ -59,6 +60,7 @@ impl Keys {
     ///
     /// # Safety
     /// The keys are alive, and of a kind whose entries are [`Entry`].
+    #[inline]
     #[expect(
         clippy::cast_ptr_alignment,
         reason = "the index is of 8 bytes or a multiple of them"
@@ -189,6 +191,40 @@ pub(crate) fn value_at<'py>(dict: &Bound<'py, PyDict>, place: usize) -> Place<'p
     // SAFETY: the place is below the count; the value is owned at once.
     let value = unsafe { Bound::from_borrowed_ptr_or_opt(dict.py(), (*slots.at(place)).value) };
     value.map_or(Place::Hole, Place::Value)
+}
+
+/// Where `key` is among the entries; behind the last one where it is not found in this way.
+pub(crate) fn place_of(dict: &Bound<'_, PyDict>, key: &Bound<'_, PyAny>) -> usize {
+    let Some(slots) = Slots::of(dict) else {
+        return 0;
+    };
+    (0..slots.count)
+        // SAFETY: the place is below the count, and both keys are alive.
+        .find(|&place| unsafe {
+            let own = (*slots.at(place)).key;
+            !own.is_null() && is_same_key(own, key.as_ptr())
+        })
+        .unwrap_or(slots.count)
+}
+
+/// The value at `place` if it is the one under `key`. None where it is not, or where that
+/// cannot be told: the key may be at another place.
+#[inline]
+pub(crate) fn value_under<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: usize,
+    key: &Bound<'py, PyAny>,
+) -> Option<Bound<'py, PyAny>> {
+    let slots = Slots::of(dict).filter(|slots| place < slots.count)?;
+    // SAFETY: the place is below the count, and both keys are alive. The value is owned at
+    // once; that of an entry that was deleted is null, as its key is.
+    unsafe {
+        let entry = slots.at(place);
+        if (*entry).value.is_null() || !is_same_key((*entry).key, key.as_ptr()) {
+            return None;
+        }
+        Bound::from_borrowed_ptr_or_opt(dict.py(), (*entry).value)
+    }
 }
 
 /// What is at a place of a dictionary whose leaves are not needed.

@@ -382,6 +382,33 @@ fn drop_empty(imports: &Imports, entries: &Bound<'_, PyDict>) -> PyResult<()> {
     Ok(())
 }
 
+/// Takes the containers that hold nothing out of a new container, and of all below it.
+pub(crate) fn drop_empty_below(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = td.py();
+    if !container::is_dense(imports, td)? {
+        td.call_method0(imports.names.method_drop_empty.bind(py))?;
+        return Ok(());
+    }
+    let _guard = RecursionGuard::enter(py)?;
+    let entries = container::entries(imports, td)?;
+    let (mut place, mut has_empty) = (0, false);
+    while let Some(value) = ffi::value_at(&entries, &mut place) {
+        let is_nested = match kind(imports, &value)? {
+            Kind::Leaf => false,
+            Kind::Dense => true,
+            Kind::Foreign => !container::is_non_tensor(imports, &value)?,
+        };
+        if is_nested {
+            drop_empty_below(imports, &value)?;
+            has_empty |= holds_nothing(imports, &value)?;
+        }
+    }
+    if has_empty {
+        drop_empty(imports, &entries)?;
+    }
+    Ok(())
+}
+
 /// A container of the structure of `td` with the leaves that `values` yields.
 #[pyfunction]
 #[pyo3(

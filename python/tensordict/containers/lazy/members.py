@@ -262,8 +262,7 @@ class MembersOps(CollectionProtocol):
         return self._like(_rust.rebuilt_members(self.tensordicts, values, None))
 
     def _drop_empty(self) -> None:
-        for member in self.tensordicts:
-            member._drop_empty()
+        _rust.drop_empty_of_members(self.tensordicts)
 
     def _rebuild_plain(self, values: Any) -> Any:
         """As :meth:`_rebuild`, of plain containers without names: a comparison."""
