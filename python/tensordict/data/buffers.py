@@ -170,16 +170,10 @@ class StreamBuffer:
             self._close_windows_before(window)
             num_windows = max(0, window - self._window)
             # A window may have ended before values of it were dropped.
-            ends = [
-                max(self._ends.popleft(), self._num_gone) for _ in range(num_windows)
-            ]
-            end = ends[-1] if ends else self._num_gone
+            ends = np.maximum(_taken(self._ends, num_windows), self._num_gone)
+            end = int(ends[-1]) if num_windows else self._num_gone
             sizes = np.diff(ends, prepend=self._num_gone).tolist()
-            if end - self._num_gone == len(self._values):
-                values = list(self._values)
-                self._values.clear()
-            else:
-                values = [self._values.popleft() for _ in range(end - self._num_gone)]
+            values = _taken(self._values, end - self._num_gone)
             self._num_gone = end
             self._window = max(self._window, window)
             self._room.notify_all()
@@ -214,6 +208,15 @@ class StreamBuffer:
         missing = window - self._window - len(self._ends)
         if missing > 0:
             self._ends.extend(itertools.repeat(self._num_put, missing))
+
+
+def _taken(queue: collections.deque[Any], count: int) -> list[Any]:
+    """Take the first values out of a queue."""
+    if count < len(queue):
+        return [queue.popleft() for _ in range(count)]
+    values = list(queue)
+    queue.clear()
+    return values
 
 
 class _Column:
