@@ -39,6 +39,8 @@ MSG_MASKED_CLASS = (
     "Expected 'return_mask=False' when list_of_tensordicts contains tensorclasses, but got "
     "'return_mask={}'. Convert them with to_tensordict() to get masks."
 )
+MSG_PAD_DIM = "pad_dim={} is out of range for the entry {!r} of shape {}."
+MSG_DIM = "Dimension out of range (expected to be in range of [{}, {}], but got {})"
 MSG_FAILED = "pad_sequence failed for key {}"
 MSG_NO_MASK = (
     "unpad_sequence needs a mask: pass mask=..., or pad with pad_sequence(..., "
@@ -139,6 +141,8 @@ def pad_sequence(
     if mask_key is not None and is_tensorclass(tds[0]):
         raise RuntimeError(MSG_MASKED_CLASS.format(return_mask))
     keys = _shared_leaves(tds)
+    if not keys:
+        _check_dim(tds[0].ndim, pad_dim)
     values: dict[Any, Any] = {}
     if isinstance(padding_value, Mapping):
         values = {_rust.unravel_key(key): item for key, item in padding_value.items()}
@@ -164,7 +168,7 @@ def pad_sequence(
             raise RuntimeError(msg)
         try:
             padded, mask = _pad_leaves(
-                leaves, pad_dim, value, padding_side == "left", ndim, mask_key
+                key, leaves, pad_dim, value, padding_side == "left", ndim, mask_key
             )
             _store(target, key, padded, given=out is not None)
         except IndexError:
@@ -182,6 +186,12 @@ def pad_sequence(
         except Exception as error:
             raise RuntimeError(MSG_FAILED.format(where)) from error
     return target
+
+
+def _check_dim(ndim: int, dim: int) -> None:
+    """Raise where ``dim`` is none of the batch dims, of which there are some."""
+    if ndim and not -ndim <= dim < ndim:
+        raise IndexError(MSG_DIM.format(-ndim, ndim - 1, dim))
 
 
 def _mask_key(return_mask: Any) -> Any:
@@ -263,6 +273,7 @@ def _stacked_size(tds: Sequence[Any], pad_dim: int) -> torch.Size:
 
 
 def _pad_leaves(
+    key: Any,
     leaves: list[torch.Tensor],
     pad_dim: int,
     value: Any,
@@ -275,8 +286,7 @@ def _pad_leaves(
     shape = list(first.shape)
     dim = pad_dim + len(shape) if pad_dim < 0 else pad_dim
     if not 0 <= dim < len(shape):
-        msg = "tuple index out of range"
-        raise IndexError(msg)
+        raise IndexError(MSG_PAD_DIM.format(pad_dim, key, tuple(shape)))
     lengths = [leaf.shape[dim] for leaf in leaves]
     longest = max(lengths)
     shape[dim] = longest

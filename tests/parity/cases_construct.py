@@ -499,4 +499,14 @@ CASES = [
         """,
         on="none",
     ),
+    *cases(
+        "replace",
+        """
+        td.replace(TensorDict({'e': {}}, [2, 3])) is td
+        td.replace(TensorDict({'a': {}}, [2, 3]))
+        td.replace({'e': {}}) is td
+        td.replace(TensorDict({'n': {'e': {}}}, [2, 3]), z=T([2, 3]))
+    """,
+        on="empty flat empty_nested",
+    ),
 ]

@@ -802,4 +802,41 @@ CASES = [
     """,
         on="named",
     ),
+    *cases(
+        "update_",
+        """
+        td.update_({'z': {}})
+        td.update_({'z': {'y': {}}})
+        td.update_({'z': {'y': T([2, 3])}})
+        td.update_({'z': {}, 'y': T([2, 3])})
+        td.update_({('z', 'y'): {}})
+        td.copy_(TensorDict({'z': TensorDict({}, [2, 3])}, [2, 3]))
+        td.update_(TensorDict({'z': {'y': T([2, 3])}}, [2, 3]))
+    """,
+        on="empty nested",
+    ),
+    *cases(
+        "update_",
+        """
+        td.update_({'n': {'b': T([2, 3, 5])}})
+        td.update_({'n': {'m': {'c': T([5])}}})
+    """,
+        on="nested",
+    ),
+    *cases(
+        "pad_sequence",
+        """
+        pad_sequence([td, td], pad_dim=1)
+        pad_sequence([td, td], pad_dim=2)
+        pad_sequence([td, td], pad_dim=-2)
+        pad_sequence([td, td], pad_dim=-3)
+    """,
+        on="empty empty_nested",
+        message=False,
+    ),
+    *cases(
+        "pad_sequence",
+        "pad_sequence([td.select('a'), td.select('a')], pad_dim=-4)",
+        on="flat",
+    ),
 ]

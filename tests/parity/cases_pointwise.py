@@ -393,4 +393,35 @@ CASES = [
         on="floats named",
         message=False,
     ),
+    # Collections without leaves.
+    *cases(
+        "div",
+        """
+        td.div(TensorDict({'n': {}}, [2, 3]), default='intersection')
+        td.maximum(TensorDict({'z': {}}, [2, 3]), default='intersection')
+        td.add(TensorDict({}, [2, 3]), default='intersection')
+    """,
+        on="empty",
+    ),
+    *cases(
+        "div",
+        """
+        td = TensorDict({'n': {}}, [2]); td.div(TensorDict({'n': {}}, [2]), default='intersection')
+        td = TensorDict({'n': {}}, [2]); td.clamp_max(TensorDict({'z': {}}, [2]), default='intersection')
+        td = TensorDict({'n': {}}, [2]); td.pow(TensorDict({'n': {'m': {}}}, [2]), default='intersection')
+        td = TensorDict({'n': {}, 'a': T([2])}, [2]); td.mul(TensorDict({'m': {}, 'a': T([2])}, [2]), default='intersection')
+    """,
+        on="none",
+    ),
+    *cases(
+        "__eq__",
+        """
+        td == {'a': {}, 'b': T([2, 3, 4])}
+        td != {'a': {'x': T([2, 3])}, 'b': 3}
+        td > {'a': {}, 'b': T([2, 3, 4])}
+        td == {'a': T([2, 3]), 'b': {}}
+        td == {'a': 1, 'b': T([2, 3, 1])}
+    """,
+        on="flat",
+    ),
 ]

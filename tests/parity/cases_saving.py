@@ -255,4 +255,35 @@ CASES = [
     """,
         on="zero",
     ),
+    # Empty and missing collections in states.
+    *cases(
+        "load_state_dict",
+        """
+        o = TensorDict({'a': T([2, 3]), 'z': {}}, [2, 3]); td.load_state_dict(o.state_dict())
+        o = TensorDict({'a': T([2, 3]), 'z': {}}, [2, 3]); td.load_state_dict(o.state_dict(flatten=True))
+        o = TensorDict({'a': T([2, 3]), 'z': {}}, [2, 3]); td.load_state_dict(o.state_dict(flatten=False))
+        o = TensorDict({'z': {}}, [2, 3]); td.load_state_dict(o.state_dict(), strict=False)
+        o = TensorDict({'a': T([2, 3]), 'n': {'q': {}}}, [2, 3]); td.load_state_dict(o.state_dict())
+        o = TensorDict({'a': T([2, 3]), 'z': TensorDict({}, [2, 3, 4])}, [2, 3]); td.load_state_dict(o.state_dict())
+        o = TensorDict({'a': T([2, 3]), 'z': TensorDict({'y': T([2, 3, 4])}, [2, 3, 4])}, [2, 3]); td.load_state_dict(o.state_dict(), strict=False)
+        o = TensorDict({'a': T([2, 3]), 'z': TensorDict({'y': T([2, 3, 4])}, [2, 3, 4])}, [2, 3]); td.load_state_dict(o.state_dict(), strict=False, assign=True)
+        o = TensorDict({'a': T([2, 3]), 'z': {'y': T([2, 3])}}, [2, 3]); td.load_state_dict(o.state_dict())
+        td.load_state_dict({'a': T([2, 3], start=1), 'z': {}})
+        td.load_state_dict({'a': T([2, 3], start=1), 'z': {'y': T([2, 3])}}, strict=False)
+    """,
+        on="empty_nested",
+    ),
+    *cases(
+        "load_state_dict",
+        "td.load_state_dict({'a': T([2, 3], start=1), 'n': {'b': T([2, 3, 4])}, 'z': {}})",
+        on="locked",
+    ),
+    *cases(
+        "load_state_dict",
+        """
+        td = Sub({'a': T([2])}, [2]); td.load_state_dict({'a': T([2]), 'z': {}})
+        td = Sub({'a': T([2])}, [2]); td.load_state_dict({'a': T([2]), 'z': {'y': T([2])}}, strict=False)
+    """,
+        on="none",
+    ),
 ]

@@ -224,4 +224,35 @@ CASES = [
         on="none",
         message=False,
     ),
+    # Members that differ in shape, and values that broadcast over them.
+    *cases(
+        "set_at_",
+        """
+        td.set_at_('c', T([3]), None)
+        td.set_at_('c', T([3]), slice(None))
+        td.set_at_('c', T([1]), None)
+        td.set_at_('c', T([2, 1, 1]), slice(None))
+        td.set_at_('c', T([1, 2, 1]), slice(None))
+        td.set_at_('c', T([2, 3, 1]), slice(None))
+        td.set_at_('c', T([3, 2, 1]), slice(None))
+        td.set_at_('c', 3, None)
+        td.set_at_('c', T([3]), 0)
+        td.set_at_('c', T([4]), 0)
+        td.set_at_('c', T([4]), (slice(None), 1))
+        td.set_at_('c', T([2, 1]), (slice(None), 1))
+        td.set_at_('c', T([2, 4]), (1, slice(None)))
+        td.set_at_('c', T([1]), [1, 0])
+    """,
+        on="uneven",
+    ),
+    *cases(
+        "set",
+        """
+        td['q', 'r'] = T([2, 2, 3])
+        td['q', 'r'] = T([2, 3])
+        td['q'] = T([2, 2, 3])
+        td.set('q', {'r': T([2, 2])})
+    """,
+        on="differently_named",
+    ),
 ]

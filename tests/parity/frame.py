@@ -162,6 +162,19 @@ FIXTURES = {
         "td = TensorDict({'a': T([2, 3]), 'n': Sub({'b': T([2, 3, 4])}, [2, 3])}, "
         "[2, 3])"
     ),
+    "uneven": (  # members whose leaves differ in the last dim
+        "td = lazy_stack([TensorDict({'c': T([2, 3], start=1)}, [2]), "
+        "TensorDict({'c': T([2, 4])}, [2])])"
+    ),
+    "differently_named": (
+        "td = lazy_stack([TensorDict({'b': T([2])}, [2], names=['x']), "
+        "TensorDict({'b': T([2])}, [2])])"
+    ),
+    "nested_batch": "td = TensorDict({'n': TensorDict({'b': T([3])}, [3])}, [])",
+    "picked": (  # a view made with a tensor: what it shows is a copy
+        "o = TensorDict({'a': T([3, 2]), 'n': {'b': T([3]), 'm': {'c': T([3, 1])}}}, "
+        "[3])\ntd = o._get_sub_tensordict(torch.tensor([0, 2]))"
+    ),
     "sub": (  # a view of a part of another container
         "o = TensorDict({'a': T([4, 3]), 'n': {'b': T([4, 3, 4], 'int64')}}, [4, 3])\n"
         "td = o._get_sub_tensordict(slice(1, 3))"

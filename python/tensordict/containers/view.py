@@ -20,6 +20,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
 from tensordict.indices import _WHOLE, fills
 from tensordict.ops.access import MSG_ONE_DEFAULT
+from tensordict.ops.merging import restricted
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
 
@@ -51,7 +52,10 @@ MSG_INPLACE = (
     "An operation that replaces tensors in place is not supported on _SubTensorDict; "
     "call .to_tensordict() first or use inplace=False."
 )
-
+MSG_REPLACED = (
+    "Tried to replace a tensordict with an incompatible object of type {}: its entries "
+    "are those of the collection that this is a part of."
+)
 
 REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
 """Operations whose result could not write through."""
@@ -295,7 +299,8 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return None if value is NONE_IF_MISSING else value
 
     def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
-        return self._read(key, default)
+        found = self._read(key, default)
+        return self._get_entry(key, default) if _is_branch(found) else found
 
     def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
         """The shape of the part of the entry at ``key``."""
@@ -381,6 +386,11 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def _check_entry(self, key: str, value: Any) -> None:
         # What does not fit an entry is found before any other entry is written.
+        if _is_branch(self._sample_entry(key)) and not _is_branch(value):
+            raise ValueError(MSG_REPLACED.format(type(value)))
+        self._check_write(key, value)
+
+    def _check_write(self, key: str, value: Any) -> None:
         part = self._get_entry(key, None)
         if isinstance(value, (int, float)):
             is_leaf = isinstance(part, torch.Tensor)
@@ -409,7 +419,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         else:
             items = [(key, value) for key in list(self._source._entries())]
         for key, item in items:
-            part._check_entry(key, item)
+            part._check_write(key, item)
         for key, item in items:
             part._set_entry(key, item)
 
@@ -454,14 +464,41 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             # The members that are touched may have entries that the stack does not show.
             whole.update_at_(source, self.idx)
             return
-        for key in source.keys():  # noqa: SIM118 (its own `keys`)
-            name = key if isinstance(key, str) else _rust.unravel_key_to_tuple(key)[0]
-            wanted = keys is None or any(path[0] == name for path in keys)
-            if wanted and self._source._get_entry(name, NO_DEFAULT) is NO_DEFAULT:
-                raise missing_key(self, name)
+        if keys is not None:
+            source = restricted(source, keys)
+        values = self._fitted(source, ())
         plain = self._shown()
-        _rust.copy_into(plain, _fitted(plain, source), keys, non_blocking)
+        _rust.copy_into(plain, values, None, non_blocking)
         self._store(iter(_rust.leaves(plain)))
+
+    def _fitted(self, source: Any, prefix: tuple[str, ...]) -> dict[Any, Any]:
+        """The entries of ``source``, without leading dims that those here lack.
+
+        Nothing is read of the entries here: the index may point outside of them.
+
+        Raises:
+            KeyError: there is no entry for a value.
+            RuntimeError: a value does not fit its entry.
+        """
+        from tensordict.interop.key_twins import check_copy, leaf_paths
+
+        fitted = {}
+        for key, value in list(source.items()):
+            path = _rust.unravel_key_to_tuple(key)
+            if isinstance(value, dict) and not leaf_paths(value, path):
+                continue
+            entry = _rust.get(self._source, path)
+            full = (*prefix, *path)
+            if isinstance(entry, torch.Tensor) and isinstance(value, torch.Tensor):
+                shape = self._batch_size + entry.shape[self._source_ndim :]
+                spare = value.dim() - len(shape)
+                if spare > 0 and set(value.shape[:spare]) == {1}:
+                    value = value.reshape(value.shape[spare:])
+                check_copy(full, value, shape)
+            elif _is_branch(entry) and (_is_branch(value) or isinstance(value, dict)):
+                value = _SubTensorDict._of_child(entry, self)._fitted(value, full)
+            fitted[key] = value
+        return fitted
 
     def update(  # type: ignore[override]
         self,
@@ -765,28 +802,6 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Refused: detach the collection it belongs to."""
         msg = "Detaching a sub-tensordict in-place cannot be done."
         raise RuntimeError(msg)
-
-
-def _fitted(part: Any, source: Any) -> dict[Any, Any]:
-    """The entries of ``source``, without leading dims of one that those of ``part`` lack.
-
-    Raises:
-        KeyError: a nested collection of ``part`` lacks an entry.
-    """
-    fitted = {}
-    for key, value in list(source.items()):
-        entry = _rust.get(part, key, None)
-        if isinstance(entry, torch.Tensor) and isinstance(value, torch.Tensor):
-            spare = value.dim() - entry.dim()
-            if spare > 0 and set(value.shape[:spare]) == {1}:
-                value = value.reshape(value.shape[spare:])
-        elif _is_branch(entry) and (_is_branch(value) or isinstance(value, dict)):
-            for name in value.keys():  # noqa: SIM118 (its own `keys`)
-                if not _rust.contains(entry, name):
-                    raise missing_key(entry, name)
-            value = _fitted(entry, value)
-        fitted[key] = value
-    return fitted
 
 
 def _is_branch(value: Any) -> bool:

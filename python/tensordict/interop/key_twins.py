@@ -728,7 +728,7 @@ def _pair(
                 break
         full = (*prefix, *path)
         if target is NO_DEFAULT:
-            absent.append(full)
+            absent += leaf_paths(value, full)
         elif _is_one_value(target):
             if not isinstance(value, (CollectionProtocol, dict)) or _is_one_value(
                 value
@@ -756,12 +756,32 @@ def _pair(
                 except (RuntimeError, TypeError, ValueError):
                     name = type(value).__name__
                     raise TypeError(MSG_NOT_A_VALUE.format(full, name)) from None
-            if value.shape != target.shape and not _expands(value.shape, target.shape):
-                raise RuntimeError(
-                    MSG_UPDATE_COPY.format(value.shape, full[-1], target.shape)
-                )
+            check_copy(full, value, target.shape)
             targets.append(target)
             values.append(value)
+
+
+def check_copy(path: tuple[str, ...], value: torch.Tensor, shape: torch.Size) -> None:
+    """Raise where ``value`` cannot be copied into an entry of ``shape`` at ``path``."""
+    if value.shape != shape and not _expands(value.shape, shape):
+        name = path[0] if len(path) == 1 else path
+        raise RuntimeError(MSG_UPDATE_COPY.format(value.shape, name, shape))
+
+
+def leaf_paths(value: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The paths of what a value at ``path`` holds: none of an empty collection."""
+    if isinstance(value, CollectionProtocol):
+        if value._is_non_tensor:
+            return [path]
+        pairs = value._sample_entries().items()
+    elif isinstance(value, dict):
+        pairs = value.items()
+    else:
+        return [path]
+    below = []
+    for key, item in list(pairs):
+        below += leaf_paths(item, (*path, *unravel_key_to_tuple(key)))
+    return below
 
 
 def _holds_nothing(value: Any) -> bool:

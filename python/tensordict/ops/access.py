@@ -349,7 +349,7 @@ class AccessOps(CollectionProtocol):
         if parent is not self:
             parent.del_(path[-1])
             return self
-        if parent._get_entry(path[-1], NO_DEFAULT) is NO_DEFAULT:
+        if parent._sample_entry(path[-1]) is NO_DEFAULT:
             raise KeyError(path[-1])
         parent._del_entry(path[-1])
         return self

@@ -149,7 +149,7 @@ class CopyingOps(CollectionProtocol):
         result: Any = _rust.new(self._dense_type(), {}, size, device, new_names)
         if not recurse:
             return result
-        for key, value in list(self.items()):
+        for key, value in list(self._sample_entries().items()):
             if not isinstance(value, CollectionProtocol):
                 continue
             inner = value.batch_size
@@ -512,6 +512,8 @@ def replacements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             raise RuntimeError(MSG_REPLACE_TYPE.format(type(source)))
         if isinstance(source, CollectionProtocol) and source._is_non_tensor:
             return source
+        if isinstance(source, CollectionProtocol) and source.is_empty() and not kwargs:
+            return {}
         changes.update(source.items())
     changes.update(kwargs)
     return changes

@@ -495,10 +495,12 @@ def _with_default(op: ForEach, td: Any, other: Any, default: Any) -> Any:
         if default != "intersection" and mine.keys() != theirs.keys():
             raise TypeError(MSG_BAD_DEFAULT.format(default))
         common = [key for key in mine if key in theirs]
-        others = [key for key, _ in td.non_tensor_items(include_nested=True)]
-        wanted = {*common, *others}
-        entries = td.keys(True, True, is_leaf=is_leaf_nontensor)
-        kept = td.select(*(k for k in entries if k in wanted), strict=False)
+        kept = td
+        if mine:
+            others = [key for key, _ in td.non_tensor_items(include_nested=True)]
+            wanted = {*common, *others}
+            entries = td.keys(True, True, is_leaf=is_leaf_nontensor)
+            kept = td.select(*(k for k in entries if k in wanted), strict=False)
         values = [mine[key] for key in common]
         if values:
             values = op(values, [theirs[key] for key in common])

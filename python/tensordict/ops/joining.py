@@ -363,6 +363,8 @@ def _stack_by_level(tds: Sequence[Any], dim: int) -> Any:
         group = [td._get_entry(key, None) for td in tds]
         are_collections = [isinstance(item, CollectionProtocol) for item in group]
         if all(are_collections) and not value._is_non_tensor:
+            if any(item.batch_size != value.batch_size for item in group):
+                return None
             nested[key] = group
         elif any(are_collections) and not all(are_collections):
             return None

@@ -292,7 +292,7 @@ class KeysOps(CollectionProtocol):
             >>> TensorDict({"b": torch.zeros(3), "a": torch.ones(3)}, [3]).sorted_keys
             ['a', 'b']
         """
-        return sorted(self._entries())
+        return sorted(self._sample_entries())
 
     def entry_class(self, key: NestedKeyLike) -> type:
         """The type of the entry at a nested key; ``NoneType`` where there is none.

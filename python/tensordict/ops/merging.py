@@ -43,7 +43,7 @@ def _chosen(source: Any, keys: Any) -> Any:
     """
     paths = _paths(keys)
     wanted = [key for key in paths if not any(_goes_on([key], p) for p in paths)]
-    return _restricted(source, wanted)
+    return restricted(source, wanted)
 
 
 def _update_with_batch_size(
@@ -282,7 +282,7 @@ class MergingOps(CollectionProtocol):
         if keys_to_update is not None:
             paths = _paths(keys_to_update)
             wanted = [path for path in paths if not _goes_on(paths, path)]
-            source = _restricted(source, wanted)
+            source = restricted(source, wanted)
         writes: list[tuple[Any, str, torch.Tensor, Any, Any]] = []
         fresh: list[tuple[Any, str, Any]] = []
         _collect_writes(self, source, idx, idx, writes, fresh)
@@ -401,7 +401,7 @@ def _goes_on(paths: list[tuple[str, ...]], key: tuple[str, ...]) -> bool:
     return any(key != path and key[: len(path)] == path for path in paths)
 
 
-def _restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
+def restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
     """The part of a container or mapping at ``keys``, flat paths, as a mapping."""
     if isinstance(source, CollectionProtocol) and source._is_dense:
         wanted = {path[0] for path in keys if len(path) == 1}
@@ -423,7 +423,7 @@ def _restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
         if below and isinstance(value, CollectionProtocol):
             kept[key] = value.select(*below, strict=False)
         elif below and isinstance(value, Mapping):
-            kept[key] = _restricted(value, below)
+            kept[key] = restricted(value, below)
     return kept
 
 

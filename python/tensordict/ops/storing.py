@@ -122,13 +122,15 @@ class StoringOps(CollectionProtocol):
 
     def _make_child(self) -> Any:
         kind = type(self) if self._is_dense else self._plain_type
-        names = list(self.names) if self._has_names() else None
+        given = self._td_dim_names
+        names = None if given is None else list(given)
         return _rust.new(kind, {}, self.batch_size, self.device, names)
 
     def _convert_value(self, key: Any, value: Any, non_blocking: bool) -> Any:
         """A tensor or a container made of a value that is neither."""
         if isinstance(value, dict):
-            names = list(self.names) if self._has_names() else None
+            given = self._td_dim_names
+            names = None if given is None else list(given)
             child = _rust.new(self._plain_type, {}, self.batch_size, self.device, names)
             for name, item in value.items():
                 _rust.set_entry(child, name, item, False, non_blocking)
@@ -163,6 +165,7 @@ class StoringOps(CollectionProtocol):
             value.batch_size = batch_size
         if self.device is not None and value.device != self.device:
             value = value.to(self.device, non_blocking=non_blocking)
-        if self._has_names():
-            value = value._refined(self.names, is_fresh)
+        names = self._td_dim_names
+        if names is not None:
+            value = value._refined(list(names), is_fresh)
         return value

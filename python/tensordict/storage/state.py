@@ -176,15 +176,44 @@ def _accepted(
     about = described.get(path, {})
     kept: dict[str, Any] = td._state_values(values, about.get(VALUES, {}), strict)
     entries = td._sample_entries()
+    if td._is_dense:
+        # Of an empty collection a flat state has the metadata only.
+        for below in described:
+            if below and below[:-1] == path:
+                entry = entries.get(below[-1])
+                if entry is None or isinstance(entry, CollectionProtocol):
+                    kept.setdefault(below[-1], {})
     for key, value in list(kept.items()):
-        entry = entries.get(key)
-        if not (isinstance(value, Mapping) and isinstance(entry, CollectionProtocol)):
+        if not isinstance(value, Mapping):
             continue
-        if entry._is_non_tensor and not value:
-            del kept[key]
-        else:
-            kept[key] = _accepted(entry, value, described, (*path, key), strict)
+        entry, below = entries.get(key), (*path, key)
+        if isinstance(entry, CollectionProtocol):
+            if entry._is_non_tensor and not value:
+                del kept[key]
+            else:
+                kept[key] = _accepted(entry, value, described, below, strict)
+        elif entry is None and td._is_dense:
+            made = _made(td, value, described, below)
+            if made is None:
+                del kept[key]
+            else:
+                kept[key] = made
     return kept
+
+
+def _made(
+    td: Any,
+    values: Mapping[str, Any],
+    described: Mapping[tuple[str, ...], Any],
+    path: tuple[str, ...],
+) -> Any:
+    """A collection for ``td``, which has none at ``path``; None for a value."""
+    about = described.get(path, {})
+    if "_is_non_tensor" in about.get(VALUES, {}):
+        return None
+    made = td.empty(batch_size=about.get("batch_size", td.batch_size))
+    made.update(_accepted(made, values, described, path, False))
+    return made
 
 
 def checked_values(td: Any, values: Mapping[str, Any], strict: bool) -> dict[str, Any]:
@@ -195,8 +224,12 @@ def checked_values(td: Any, values: Mapping[str, Any], strict: bool) -> dict[str
     """
     # Nothing is read of an entry: those of a stack may differ in shape.
     entries = td._sample_entries()
-    extra = values.keys() - entries.keys()
     # A state has tensors only: an empty collection is in none.
+    extra = {
+        key
+        for key in values.keys() - entries.keys()
+        if not (isinstance(values[key], Mapping) and not values[key])
+    }
     missing = {
         key
         for key in entries.keys() - values.keys()

@@ -30,6 +30,10 @@ MSG_NO_SUCH_MEMBERS = (
     "setting a value in-place on a stack of TensorDict is only permitted if all members "
     "of the stack have this key in their register."
 )
+MSG_PARTS = (
+    "The expanded size of the tensor ({}) must match the existing size ({}) at "
+    "non-singleton dimension {}."
+)
 MSG_DELETE = "Key {} not found in any of the stacked tensordicts."
 MSG_UPDATE_SHAPE = (
     "cannot update stacked tensordicts with different shapes when "
@@ -502,9 +506,10 @@ class MembersOps(CollectionProtocol):
             dim: int | None = self.stack_dim
         else:
             picks, dim = plan.picks, plan.dim
+        targets = [values[member][... if at is None else at] for member, at in picks]
         parts = [value] * len(picks)
-        if dim is not None and isinstance(value, torch.Tensor) and value.dim():
-            parts = list(value.unbind(dim))
+        if dim is not None and isinstance(value, torch.Tensor):
+            parts = _parts_of(value, dim, targets)
         for (member, at), part in zip(picks, parts, strict=True):
             values[member][... if at is None else at] = part
             self._give(member, key, values[member], values[member])
@@ -699,3 +704,29 @@ def _moved_names(names: Any, at: int, ndim: int) -> Any:
     if not isinstance(names, tuple):
         return names
     return tuple(dim for dim in range(ndim) if dim != at)
+
+
+def _parts_of(
+    value: torch.Tensor, dim: int, targets: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The part of ``value`` for each of ``targets``, which are rows along ``dim``.
+
+    Raises:
+        RuntimeError: it does not fit one of them.
+    """
+    parts = [value] * len(targets)
+    if not targets:
+        return parts
+    # Values broadcast from the right: one with fewer dims may be the same for all.
+    along = dim + value.dim() - targets[0].dim() - 1
+    if along >= 0 and value.shape[along] != 1:
+        parts = list(value.unbind(along))
+        if len(parts) != len(targets):
+            message = MSG_PARTS.format(len(targets), value.shape[along], along)
+            raise RuntimeError(message)
+    elif along >= 0:
+        parts = [value.squeeze(along)] * len(targets)
+    for target, part in zip(targets, parts, strict=True):
+        if part.dim() <= target.dim():
+            part.expand(target.shape)
+    return parts
