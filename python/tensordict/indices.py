@@ -108,6 +108,14 @@ def sorted_out(index: Any) -> tuple[list[Any], int, int]:
     return items, used, ellipsis_at
 
 
+def holds_text(index: tuple[Any, ...]) -> bool:
+    """Whether there is a string among the items of an index, or in a tuple there."""
+    for item in index:
+        if isinstance(item, str) or (isinstance(item, tuple) and holds_text(item)):
+            return True
+    return False
+
+
 def refuse_text(items: list[Any]) -> None:
     """Raise TypeError where an item of an index is a string."""
     for item in items:

@@ -149,12 +149,117 @@ ROWED = (
 )
 
 
+SAME = """
+v.get(('data',)), v.get('nope', 3)
+v.get(1)
+v.get(('data', 1))
+v.get_at(None, 0, None)
+v.rename_keys({None: 'z'}, strict=False)
+v.separates('n', strict=False)
+v.separates('n', default=1)
+v.separates('n')
+v.where(T(v.batch_size, dtype='bool'), 0).is_locked
+v.lock_().where(T(v.batch_size, dtype='bool'), 0).is_locked
+v.where(torch.tensor([True, False, True]), MetaData('z', batch_size=[3]))
+v.where(torch.tensor([True, False, True]), NonTensorData('z', batch_size=[3]))
+v.where(torch.tensor([True, False, True]), NonTensorStack('x', 'y', 'z'))
+v.new_zeros(3)
+v.new_ones(2, 2)
+v.new_full((3,), 1)
+v.new_tensor(1.0)
+v.new_tensor(NonTensorStack('x', 'y'))
+v == 1j
+v != np.int64(1)
+v == np.array([1, 2])
+with v.unsqueeze(0) as w: pass
+with v.view(-1) as w: pass
+v._get_sub_tensordict(0)
+"""
+
+COLUMNS = """
+v.quantile(torch.tensor([0.25, 0.5]), dim=-1)
+v.quantile(0.5)
+v.nansum(0)
+v.update_at_({'z': 1}, ())
+v.update_at_(NonTensorData('w'), ()); v
+v[5:9] = v[5:9].clone(); v
+v[5:9] = NonTensorData('w', batch_size=[0, *v.batch_size[1:]]); v
+v[5:9] = NonTensorData('w'); v
+v[5:9] = 'w'
+v.clone().load_state_dict(v.state_dict())
+TensorDict(s=v, batch_size=v.batch_size).tolist(as_linked_list=True)
+"""
+
+SHARED_MAKERS = (
+    "v = NonTensorData('a', batch_size=[3])",
+    "v = MetaData('a', batch_size=[3])",
+    "v = NonTensorStack('a', 'b', 'c')",
+)
+
+COLUMN_MAKERS = (
+    "v = NonTensorStack('a', 'b', 'c')",
+    "v = NonTensorStack([1], [2], [3])",
+    "v = torch.stack([NonTensorStack([1], [2]), NonTensorStack([3], [4])])",
+)
+
+MORE_ENTRIES = """
+NonTensorStack.from_nontensordata(NonTensorData('a', device='cpu'))
+NonTensorStack.from_nontensordata(MetaData('a'))
+NonTensorStack.from_nontensordata(MetaData('a', batch_size=[2])).tolist()
+NonTensorStack.from_nontensordata(MetaData('a', batch_size=[2]))[0]
+NonTensorStack.from_nontensordata(NonTensorStack('a', 'b'))
+NonTensorStack.from_nontensordata(TensorDict({}, [2])).batch_size
+NonTensorStack.from_nontensordata('a')
+v = NonTensorData('a')._get_sub_tensordict(0)
+td = TensorDict(s='x', a=T([2, 3]), batch_size=[2, 3], names=['t', 'u']); td == td
+td = TensorDict(s='x', a=T([2, 3]), batch_size=[2, 3], names=['t', 'u']); td > td
+td = TensorDict(s='x', a=T([2, 3]), batch_size=[2, 3], names=['t', 'u']); td != {'s': 'x', 'a': 1}
+td = TensorDict(n={'s': 'x'}, a=T([2]), batch_size=[2], names=['t']); td == td
+td = TensorDict(a=T([2, 3]), n={}, batch_size=[2, 3], names=['t', 'u']); td == TensorDict(a=T([2, 3]), n=T([2, 3]), batch_size=[2, 3])
+td = TensorDict(a=T([3, 2]), s='x', batch_size=[3]); td[0, 's'] = 'w'
+td = TensorDict(a=T([3, 2]), s='x', batch_size=[3]); td[0, 's']
+td = TensorDict(a=T([3, 2]), s='x', batch_size=[3]); td['s', 0] = 1
+td = TensorDict(a=T([3, 2]), s='x', batch_size=[3]); td[9, 's'] = 'w'
+td = TensorDict(a=T([3]), s='x', batch_size=[3]); td[0, 's'] = 'w'
+td = TensorDict(a=T([3]), s='x', batch_size=[3]); td[0, ('s',)] = 'w'
+td = TensorDict(a=T([0, 2]), s='x', batch_size=[0, 2]); td[0, 's'] = 'w'
+td = TensorDict(a=T([0, 2]), s='x', batch_size=[0, 2]); td[0, 's']
+td = TensorDict(n={'a': T([2, 2])}, s='x', batch_size=[2]); td[0, ('n', 's')] = 'w'
+td = TensorDict(a=T([2, 2]), s='x', batch_size=[]); td[0, 's'] = 'w'
+torch.nn.functional.mse_loss(*[TensorDict(a=T([2]), s=['a', 'b'], t='x', n={'s': ['a', 'b']}, batch_size=[2])] * 2)
+torch.nn.functional.l1_loss(*[TensorDict(s=['a', 'b'], batch_size=[2])] * 2, reduction='sum')
+torch.nn.functional.mse_loss(*[TensorDict(a=T([2]), s=['a', 'b'], batch_size=[2])] * 2, reduction='none')
+TensorDict(a=T([]), s='x').repeat_interleave(2)
+TensorDict(a=T([]), s='x').repeat_interleave(2, 0)
+torch.cat([TensorDict(a=T([2]), batch_size=[2]), TensorDict(a={}, batch_size=[2])])
+torch.stack([TensorDict(a='x', batch_size=[2]), TensorDict(a=T([2]), batch_size=[2])])
+TensorDict.maybe_dense_stack([TensorDict(a=T([2]), batch_size=[2]), TensorDict(a={}, batch_size=[2])])
+v = torch.stack([NonTensorStack(*'abc'), NonTensorStack(*'def')]).reshape(2, 3, 1).flatten(1, 2); v.stack_dim
+v = torch.stack([NonTensorData('a', batch_size=[2, 3]), NonTensorData('b', batch_size=[2, 3])]); v.reshape(2, -1).stack_dim, v.flatten(0, 1).stack_dim, v.flatten(1, 2).stack_dim, v.reshape(-1).stack_dim
+td = TensorDict(a=T([2, 3]), n={'k': {'s': 'x'}}, batch_size=[2, 3]); td.set_at_(('n', 'k', 's'), 'w', 0); td
+td = TensorDict(a=T([2, 3]), n={'k': {'s': 'x'}}, batch_size=[2, 3]); td.set_at_(('n', 'k'), {'s': 'v'}, 0); td
+td = TensorDict(batch_size=[2], names=['t']); td['m'] = MetaData('x', batch_size=[2], names=['p'])
+td = TensorDict(batch_size=[2]); td['m'] = MetaData('x', batch_size=[2], names=['p']); td.get('m').names, td.names
+td = TensorDict(batch_size=[2], names=['t']); td['m'] = MetaData('x'); td.get('m').names, td.get('m').batch_size
+TensorDict(s=['a', 'b'], a=T([2]), t='x', batch_size=[2]).new_zeros(2)
+TensorDict(s=['a', 'b'], a=T([2]), t='x', batch_size=[2]).new_tensor(TensorDict(s=['c', 'd'], a=T([2]), t='y', batch_size=[2]))
+"""
+
+
 def _programs(makers: object, lines: str) -> str:
     lines = lines.strip().splitlines()
     return "\n".join(f"{SETUP}{maker}; {line}" for maker in makers for line in lines)
 
 
 CASES = [
+    *cases("values", _programs(SHARED_MAKERS, SAME), on="none", message=False),
+    *cases("columns", _programs(COLUMN_MAKERS, COLUMNS), on="none", message=False),
+    *cases(
+        "values and entries",
+        _programs(("import numpy as np",), MORE_ENTRIES),
+        on="none",
+        message=False,
+    ),
     *cases("values alone", _programs(MAKERS, PROGRAMS), on="none", message=False),
     *cases("one value", _programs(MAKERS[:2], ONE), on="none", message=False),
     *cases("stack of values", _programs(MAKERS[3:], STACK), on="none", message=False),

@@ -27,6 +27,7 @@ from tensordict.indices import (
     MSG_TOO_MANY,
     _is_whole,
     fills,
+    holds_text,
     refuse_cast,
     refuse_text,
     sorted_out,
@@ -67,8 +68,8 @@ def index_plan(
 ) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
     """The plan of ``index`` on ``batch_size``; None where it takes everything as it is.
 
-    ``td`` true makes an index of a batch size without dims the error of a read,
-    otherwise it is torch's.
+    With ``td``, which is read, an index of a batch size without dims is the error of a
+    read, otherwise it is torch's.
 
     Raises:
         IndexError: the index does not fit the batch size, or is none.
@@ -89,11 +90,20 @@ def index_plan(
         length = _slice_length(index, batch_size[0])
         return index, torch.Size([length, *batch_size[1:]]), tuple(range(ndim))
     if ndim or td is None:
+        if td is not None and isinstance(index, tuple):
+            _refuse_text(td, index)
         return _index_plan(batch_size, index)
     try:
         return _index_plan(batch_size, index)
     except (IndexError, TypeError):
         raise RuntimeError(MSG_NO_BATCH_DIMS.format(index)) from None
+
+
+def _refuse_text(td: Any, index: tuple[Any, ...]) -> None:
+    """Raise what torch says of a string in an index, which the first leaf decides."""
+    if holds_text(index):
+        for leaf in _rust.leaves(td)[:1]:
+            leaf[index]
 
 
 def _index_plan(
@@ -225,7 +235,7 @@ def index(td: Any, index: Any) -> Any:
     if not td._is_dense:
         return td._index(index)
     # The primitive, so that a plan of what is known is made and not traced.
-    plan = _rust.index_plan(td._batch_size, index, True)
+    plan = _rust.index_plan(td._batch_size, index, td)
     if plan is None:
         return td
     index, size, names = plan
@@ -326,6 +336,8 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         td._write_index(index, value)
         return
     batch_size = td.batch_size
+    if isinstance(index, tuple):
+        _refuse_text(td, index)
     plan = index_plan(batch_size, index)
     if plan is None:
         size = batch_size
@@ -584,7 +596,8 @@ MSG_CAT_KEYS = (
     "the same keys"
 )
 MSG_STACK_KIND = (
-    "the entry {!r} is a container in one of the tensordicts and a tensor in another."
+    "'Tensor' object has no attribute 'batch_size': the entry {!r} is a container in one "
+    "of the tensordicts and a tensor in another."
 )
 
 
@@ -594,6 +607,7 @@ def stack(tds: Any, dim: int) -> Any:
     ``dim`` counts from 0 to the number of batch dims.
 
     Raises:
+        AttributeError: an entry is a container in one and a tensor in another.
         RuntimeError: batch sizes, keys or shapes differ.
     """
     first = tds[0]
@@ -674,7 +688,7 @@ def _stack_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> 
     if all(containers):
         return stack(group, dim)
     if any(containers):
-        raise RuntimeError(MSG_STACK_KIND.format(key))
+        raise AttributeError(MSG_STACK_KIND.format(key))
     try:
         return joined_leaves(group, dim, size, torch.stack)
     except RuntimeError as error:
@@ -781,7 +795,7 @@ def _cat_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> An
     if all(containers):
         return cat(group, dim)
     if any(containers):
-        raise RuntimeError(MSG_STACK_KIND.format(key))
+        raise AttributeError(MSG_STACK_KIND.format(key))
     return joined_leaves(group, dim, size, ragged_leaves.cat_leaves)
 
 

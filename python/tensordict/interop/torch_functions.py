@@ -7,7 +7,7 @@ differentiate (``torch.autograd.grad``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -251,6 +251,17 @@ def _where(condition: torch.Tensor, input: Any, other: Any, *, out: Any = None) 
     return other.where(~condition, input, out=out)
 
 
+def _columns(td: Any) -> Iterator[tuple[str, ...]]:
+    """The keys of the entries that hold a value for each element."""
+    for key, value in td._entries().items():
+        if not isinstance(value, CollectionProtocol):
+            continue
+        if not value._is_non_tensor:
+            yield from ((key, *rest) for rest in _columns(value))
+        elif not value._is_one:
+            yield (key,)
+
+
 def _loss(function: Callable[..., Any]) -> None:
     """Enter a loss of two collections: one value per leaf, keys matched by name."""
 
@@ -274,9 +285,14 @@ def _loss(function: Callable[..., Any]) -> None:
         def loss(leaf: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
             return function(leaf, other, *args, reduction=reduction, **kwargs)
 
-        return input._fast_apply(
-            loss, target, batch_size=None if whole else torch.Size([])
-        )
+        if whole:
+            return input._fast_apply(loss, target)
+        if input._is_dense:
+            # A value for each element has no part in a sum over them.
+            input = input.exclude(*_columns(input)).filter_empty_()
+            if input.is_empty():
+                return None
+        return input._fast_apply(loss, target, batch_size=torch.Size([]))
 
     handler.__name__ = function.__name__
     TD_HANDLED_FUNCTIONS[function] = handler

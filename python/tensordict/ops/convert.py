@@ -91,8 +91,8 @@ class ConvertOps(CollectionProtocol):
             convert_tensors: what becomes of the leaves; see :meth:`to_dict`.
             tolist_first: whether collections nested in an item become lists over the
                 batch dims that they have left.
-            as_linked_list: for non-tensor data: whether changes of the list are written
-                back.
+            as_linked_list: whether items that are set in the list are set in this
+                collection, too.
 
         Returns:
             A list; without batch dims one dictionary.
@@ -108,15 +108,19 @@ class ConvertOps(CollectionProtocol):
             return self.to_dict(
                 convert_tensors=convert_tensors, tolist_first=tolist_first
             )
-        return [
+        items = [
             item.tolist(
                 convert_nodes=convert_nodes,
                 convert_tensors=convert_tensors,
                 tolist_first=tolist_first,
-                as_linked_list=as_linked_list,
             )
             for item in self.unbind(0)
         ]
+        if not as_linked_list:
+            return items
+        from tensordict.containers.nontensor.linked import LinkedList
+
+        return LinkedList(items, td=self)
 
     def numpy(self) -> Any:
         """Nested dictionaries of numpy arrays that share the memory of the leaves.

@@ -628,6 +628,13 @@ def _compare_entries(operator: Callable[[Any, Any], Any], td: Any, other: Any) -
         missing, extra = mine.keys() - theirs.keys(), theirs.keys() - mine.keys()
         raise KeyError(mismatch_message(missing, extra))
     entries = {key: operator(value, theirs[key]) for key, value in mine.items()}
-    named = td if td._has_names() or td.batch_size != other.batch_size else other
-    names = list(named.names) if named._has_names() else None
+    # A collection that was compared with a tensor keeps its names, and gives them.
+    nested = (
+        entry._td_dim_names
+        for entry in entries.values()
+        if isinstance(entry, CollectionProtocol) and not entry._is_non_tensor
+    )
+    names = next((list(found) for found in nested if found is not None), None)
+    if names is not None:
+        names = names[: len(td.batch_size)]
     return _rust.new(td._plain_type, entries, td.batch_size, td.device, names)

@@ -154,13 +154,13 @@ class RearrangingOps(CollectionProtocol):
         """
         source = self
         ndim = len(self.batch_size)
-        if dim is None:
+        if not ndim:
+            source = self.unsqueeze(0)
+            at = 0 if dim is None else _dim_in_range(dim, 1)
+        elif dim is None:
             if ndim != 1:
                 source = self.reshape(-1)
             at = 0
-        elif not ndim:
-            source = self.reshape(-1)
-            at = _dim_in_range(dim, 1)
         else:
             at = dim + ndim if dim < 0 else dim
             if at < 0:

@@ -34,6 +34,7 @@ MSG_WRITTEN_SIZE = (
     "indexed destination TensorDict batch size is {} (batch_size = {}, index={}), which "
     "differs from the source batch size {}"
 )
+MSG_OTHER_SIZE = "other of batch size {} cannot be expanded to the batch size {}."
 MSG_NO_NON_TENSOR = "All tensordicts must be non-tensors."
 MSG_NO_SIZE = (
     "All tensordicts must be non-tensors: one value is stacked with others, and a "
@@ -188,6 +189,8 @@ class NonTensorOps(CollectionProtocol):
             result = self._moved(leaf_call(op, args, tail, k), size)
         elif name_of(op) == "_pad_leaf":
             result = self._padded(op, args[0], size)
+        elif name_of(op).startswith("new_"):
+            result = self._resized(op, size)
         elif size == own:
             self._check_reduces(op)
             result = self._deep_twin() if op == "clone" else self._twin()
@@ -323,7 +326,13 @@ class NonTensorOps(CollectionProtocol):
     @on_real_tensors
     def _chosen(self, condition: torch.Tensor, other: Any) -> Any:
         if not isinstance(other, NonTensorOps):
-            return self._twin()
+            made = self._twin()
+            if self._is_locked:
+                made._lock_tree()
+            return made
+        if other.batch_size != self._batch_size:
+            sizes = list(other.batch_size), list(self._batch_size)
+            raise ValueError(MSG_OTHER_SIZE.format(*sizes))
         if self._is_one and other._is_one and same_value(self.data, other.data):
             # Whatever the mask says: the compiler cannot look at it.
             return self._twin()
@@ -354,10 +363,13 @@ class NonTensorOps(CollectionProtocol):
         return self._plain_type({}, size, device=self._device)
 
     def _resized(self, op: Any, size: torch.Size) -> Any:
-        return self._twin() if size == self._batch_size else self._reduced(op, size)
+        """What a new collection of another content has in place of this."""
+        if self._is_one:
+            return self._fitted(size)
+        return self._plain_type({}, size)
 
     def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Any:
-        return data._twin() if isinstance(data, NonTensorOps) else self._twin()
+        return self._resized(None, data.batch_size)
 
     def _check_reduces(self, op: Any, refused: frozenset[str] = SUMMING) -> None:
         """Raise where an operation computes one value of the values of the elements."""

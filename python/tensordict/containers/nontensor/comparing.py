@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +19,7 @@ __all__ = ["ComparingOps"]
 
 MSG_COMPARED_SIZES = "Could not compare tensordicts with shapes {} and {}"
 
-COMPARABLE = (CollectionProtocol, torch.Tensor, dict, int, float)
+COMPARABLE = (CollectionProtocol, torch.Tensor, dict, numbers.Number)
 """What a value is compared with, beside another one, as if it had no entries."""
 
 

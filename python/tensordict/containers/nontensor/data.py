@@ -9,13 +9,14 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorCollection
-from tensordict.common import as_size
+from tensordict.common import MSG_BAD_KEY, as_size
 from tensordict.containers.nontensor.base import MSG_NO_SIZE, NonTensorOps, release
 from tensordict.containers.nontensor.comparing import ComparingOps
 from tensordict.containers.nontensor.data_files import DataFiles
-from tensordict.containers.nontensor.data_writing import DataWriting
+from tensordict.containers.nontensor.data_writing import MSG_NAMES, DataWriting
 from tensordict.containers.nontensor.sameness import same_value
 from tensordict.interop.pytree import register_value
+from tensordict.ops.keys import _key_path
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage import registry
 from tensordict.tensorclass.base import TensorClass
@@ -272,8 +273,17 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         )
 
     def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
-        """The value under the key ``"data"``; the default under any other."""
+        """The value under the key ``"data"``; the default under any other.
+
+        Raises:
+            KeyError: ``key`` is no nested key.
+        """
         if key == "data":
+            return self.data
+        path = _rust.unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+        if path == ("data",):
             return self.data
         default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
         if default is NO_DEFAULT:
@@ -352,6 +362,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     def _get_sub_tensordict(self, idx: Any) -> Any:
         """The part at an index: no part of it can be written."""
         self._check_index(idx)
+        _rust.index_plan(self._batch_size, idx)
         return self._index(idx)
 
     def _fitted(self, size: torch.Size) -> Self:
@@ -463,7 +474,10 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         Raises:
             AttributeError: a new key does not begin with a field of the class.
             KeyError: there is a key to rename, and ``strict`` is true.
+            TypeError: what is to be renamed is no key.
         """
+        for key in mapping:
+            _key_path(key)
         fields = self.__expected_keys__
         paths = [_rust.unravel_key_to_tuple(key) for key in mapping.values()]
         strange = sorted({path[0] for path in paths if path} - fields)
@@ -471,6 +485,26 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
             cls = type(self).__name__
             raise AttributeError(MSG_DESTINATIONS.format(strange, cls, sorted(fields)))
         return TensorCollection.rename_keys(self, mapping, strict=strict)
+
+    def separates(
+        self,
+        *keys: Any,
+        default: Any = NO_DEFAULT,
+        strict: bool = True,
+        filter_empty: bool = True,
+    ) -> Self:
+        """Take entries out, of which there are none. See :meth:`TensorDict.separates`.
+
+        Raises:
+            KeyError: there is a key, and no default.
+            ValueError: there is a key, and a default.
+        """
+        if keys and not (strict and default is NO_DEFAULT):
+            raise ValueError(MSG_NAMES.format([*keys], ["data"]))
+        parts: Self = TensorCollection.separates(
+            self, *keys, default=default, strict=strict, filter_empty=filter_empty
+        )
+        return parts
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
         """The pairs of name and value of the fields of the class."""
@@ -641,6 +675,12 @@ class MetaData(NonTensorDataBase):
 
     def _repr_short(self) -> str:
         return type(self).__name__
+
+    def _chosen(self, condition: torch.Tensor, other: Any) -> Any:
+        # What belongs to a collection as a whole is not chosen for some elements.
+        if isinstance(other, NonTensorOps):
+            return self._twin()
+        return super()._chosen(condition, other)
 
     def _written_at(self, at: Any, value: Any) -> Any:
         # A tensor is meant for the elements, not for what belongs to them as a whole.

@@ -176,6 +176,14 @@ class DataWriting(NonTensorOps):
         self._put(other)
         return self
 
+    def _write_back(self, result: Any) -> None:
+        """Take the value of ``result``, which can be a stack that has it everywhere."""
+        flat = result._flat() if isinstance(result, NonTensorOps) else ()
+        if flat and all(value is flat[0] for value in flat):
+            self._put(flat[0])
+        else:
+            super()._write_back(result)
+
     def update_at_(
         self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
     ) -> Self:

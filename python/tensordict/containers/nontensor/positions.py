@@ -16,6 +16,7 @@ __all__ = [
     "dim_of_parts",
     "dims_taken",
     "is_view",
+    "joined_dim",
     "on_real_tensors",
     "out_of_bounds",
     "taken",
@@ -69,6 +70,18 @@ def dim_of_parts(old: torch.Size, new: torch.Size) -> int | None:
     if new[cut:behind].numel() != old[cut] or new[behind:] != old[cut + 1 :]:
         return None
     return cut + extra - 1
+
+
+def joined_dim(old: torch.Size, new: torch.Size) -> int | None:
+    """The first dim of ``new`` that joins several of ``old``; None without one."""
+    extra = len(old) - len(new)
+    for at, length in enumerate(new):
+        behind = at + extra + 1
+        if old[behind:] == new[at + 1 :] and old[at:behind].numel() == length:
+            return at
+        if old[at] != length:
+            break
+    return None
 
 
 def out_of_bounds(places: torch.Tensor, length: int) -> IndexError:

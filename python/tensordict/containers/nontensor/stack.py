@@ -165,11 +165,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         Raises:
             AttributeError: it does not have one value.
         """
-        if not non_tensor._is_one:
-            non_tensor = NonTensorData(
-                non_tensor.data, batch_size=non_tensor.batch_size
-            )
-        return non_tensor.maybe_to_stack()
+        value = NonTensorData(
+            non_tensor.data, batch_size=non_tensor.batch_size, device=non_tensor.device
+        )
+        return value.maybe_to_stack()
 
     @classmethod
     def _from_nested(cls, data: list[Any], batch_size: list[int] | None) -> Any:
@@ -294,7 +293,12 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         data = fields["data"]
         if data == [] and not self._batch_size.numel():
             return
-        self._write((), data if isinstance(data, list) else NonTensorData(data))
+        if not isinstance(data, list):
+            data = NonTensorData(data)
+        elif common_shape(data)[: len(self._batch_size)] == list(self._batch_size):
+            # A value may be a list itself: its own items are below the batch dims.
+            data = self._from_nested(data, list(self._batch_size))
+        self._write((), data)
 
     def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
         # The elements of a list have no dims, hence no names.
@@ -519,7 +523,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 def _refused(name: str) -> Any:
     """The method ``name``, which a value for each element does not have."""
 
-    def method(self: NonTensorStack, dim: Any = None, *_: Any, **options: Any) -> Any:
+    def method(self: NonTensorStack, *args: Any, **options: Any) -> Any:
+        dim = options.get("dim", args[0] if args else None)
         if options.get("reduce") and dim in (None, "feature"):
             raise ValueError(MSG_NO_TENSORS)
         if "dtype" in options and name in ("std", "var"):

@@ -8,7 +8,11 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
-from tensordict.containers.nontensor.positions import dim_of_parts, dims_taken
+from tensordict.containers.nontensor.positions import (
+    dim_of_parts,
+    dims_taken,
+    joined_dim,
+)
 from tensordict.containers.nontensor.row import RowCells
 
 if TYPE_CHECKING:
@@ -124,12 +128,12 @@ class StackDims(NonTensorOps):
             self.stack_dim = 0
             self._has_one_a_row = False
         elif name == "reshape" and not keeps_dims:
-            self.stack_dim = dim_of_parts(size, own) or 0
+            find = dim_of_parts if len(own) > len(size) else joined_dim
+            self.stack_dim = find(size, own) or 0
             self._has_one_a_row = False
         elif name in ("unflatten", "view") and len(own) > len(size):
             at = dim_of_parts(size, own)
             self.stack_dim = self.stack_dim if at is None else at
         elif name in ("flatten", "view") and len(own) < len(size):
-            pairs = enumerate(zip(own, size, strict=False))
-            joined = (at for at, pair in pairs if pair[0] != pair[1])
-            self.stack_dim = next(joined, len(own) - 1)
+            joined = joined_dim(size, own)
+            self.stack_dim = len(own) - 1 if joined is None else joined

@@ -131,17 +131,17 @@ class StackWriting(NonTensorOps):
         if not is_nothing(value):
             is_row = self._has_one_a_row and isinstance(value, NonTensorOps)
             if not is_row:
-                self._check_selects(index)
+                self._check_selects(index, value)
             # What a lazy stack shows of its members is written to these as a whole.
             is_shown = hasattr(self._cells, "put")
             if self._has_one_a_row and not is_shown and self._selects_rows(index):
                 self._check_row(index, value)
         self._write(index, value)
 
-    def _check_selects(self, index: Any) -> None:
-        """Raise where there is no element at an index, to which nothing can be written."""
+    def _check_selects(self, index: Any, value: Any) -> None:
+        """Raise where there is no element at an index, to which no value can be written."""
         size = _rust.index_shape(self._batch_size, index)
-        if 0 in size:
+        if 0 in size and getattr(value, "_batch_size", None) != size:
             own = self._batch_size
             raise RuntimeError(MSG_WRITTEN_SIZE.format(size, own, index, ()))
 
@@ -334,6 +334,8 @@ class StackWriting(NonTensorOps):
             TypeError: it is neither of these.
         """
         value = input_dict_or_td
+        if isinstance(idx, tuple) and not idx:
+            return self.update_(value)
         if isinstance(value, NonTensorOps):
             self._check_rows(idx)
             if value._is_one:
