@@ -52,6 +52,11 @@ class Shadowing(TensorClass["shadow"]):
     keys: Tensor = None
 
 
+class Items(TensorClass["shadow"]):
+    x: Tensor
+    items: Tensor = None
+
+
 class Made(TensorClass):
     x: Tensor
     w: Tensor = dataclasses.field(default_factory=lambda: torch.ones(2, 3))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.ops.families import mapping
 from tensordict.protocol import CollectionProtocol
 
@@ -81,7 +82,11 @@ class AutogradOps(CollectionProtocol):
             >>> td.grad["a"]
             tensor([2., 2.])
         """
-        grads = [leaf.grad for leaf in _rust.leaves(self)]
+        grads = [
+            # What torch gives here is a plain tensor.
+            UnbatchedTensor(grad) if is_unbatched(leaf) and grad is not None else grad
+            for leaf, grad in ((leaf, leaf.grad) for leaf in _rust.leaves(self))
+        ]
         result = _without_none(_rust.rebuild(self, grads))
         if all(grad is None for grad in grads) and result.is_empty():
             return None

@@ -33,6 +33,9 @@ NON_NESTED = "<NON_NESTED>"
 _PLAIN = frozenset({str, int, float, bool, complex, bytes, type(None)})
 """Types whose values no conversion changes."""
 
+_NUMBERS = (bool, int, float, np.number, np.bool_)
+"""What is no tensor of a batch, though it can become one without dims."""
+
 MSG_TWO_SIZES = "Cannot pass both batch_size and batch_dims to `from_dict`."
 MSG_LIST_SIZE = (
     "The provided batch size ({}) does not match the length of the list ({})."
@@ -66,7 +69,8 @@ class ConstructOps(CopyingOps):
 
         Nested mappings, named tuples, tuples, dataclasses and structured arrays become
         nested collections, numbers and arrays become tensors. Tensors and collections
-        are stored as they are.
+        are stored as they are. Where a ``batch_size`` with dims is given, numbers are
+        values that all elements share.
 
         Args:
             input_dict: the entries; nested keys are allowed, and come after the others.
@@ -95,8 +99,37 @@ class ConstructOps(CopyingOps):
             return input_dict  # type: ignore[return-value]
         if not isinstance(input_dict, Mapping):
             input_dict = dict(input_dict)
+        if batch_size is not None and _has_dims(batch_size):
+            value_of_all = cls._non_tensor_type
+            input_dict = {
+                key: value_of_all(value, batch_size=batch_size)
+                if isinstance(value, _NUMBERS)
+                else value
+                for key, value in input_dict.items()
+            }
+        return cls._from_entries(
+            input_dict,
+            auto_batch_size=auto_batch_size,
+            batch_size=batch_size,
+            device=device,
+            batch_dims=batch_dims,
+            names=names,
+        )
+
+    @classmethod
+    def _from_entries(
+        cls,
+        input_dict: Mapping[Any, Any],
+        *,
+        auto_batch_size: bool | None = None,
+        batch_size: Sequence[int] | None = None,
+        device: torch.device | str | int | None = None,
+        batch_dims: int | None = None,
+        names: Sequence[str | None] | None = None,
+    ) -> Any:
+        """:meth:`from_dict` of entries of which numbers become tensors in any batch."""
         if not cls._is_dense:
-            made = _dense().from_dict(
+            made = _dense()._from_entries(
                 input_dict,
                 auto_batch_size=auto_batch_size,
                 batch_size=batch_size,
@@ -165,7 +198,7 @@ class ConstructOps(CopyingOps):
                         value, batch_size=batch_size, device=device
                     )
             made[key] = value
-        plain = _dense().from_dict(
+        plain = _dense()._from_entries(
             made,
             auto_batch_size=auto_batch_size,
             batch_size=batch_size,
@@ -240,7 +273,7 @@ class ConstructOps(CopyingOps):
             tensor([1., 1.])
         """
         _warn_batch_dims_ignored("from_tuple", batch_dims, auto_batch_size, batch_size)
-        made = _dense().from_dict(
+        made = _dense()._from_entries(
             {str(number): item for number, item in enumerate(obj)},
             **_sizes(auto_batch_size, batch_dims, batch_size),
             device=device,
@@ -275,7 +308,7 @@ class ConstructOps(CopyingOps):
         )
         if is_namedtuple(named_tuple):
             named_tuple = named_tuple._asdict()
-        made = _dense().from_dict(
+        made = _dense()._from_entries(
             dict(named_tuple.items()),
             **_sizes(auto_batch_size, batch_dims, batch_size),
             device=device,
@@ -337,7 +370,7 @@ class ConstructOps(CopyingOps):
             raise TypeError(MSG_DATACLASS.format(type(dataclass)))
         if isinstance(dataclass, type):
             raise TypeError(MSG_DATACLASS_TYPE.format(dataclass.__name__))
-        made = _dense().from_dict(
+        made = _dense()._from_entries(
             {
                 field.name: getattr(dataclass, field.name)
                 for field in dataclasses.fields(dataclass)
@@ -382,7 +415,7 @@ class ConstructOps(CopyingOps):
         if not sizes.get("auto_batch_size") and batch_size is None:
             sizes["batch_size"] = struct_array.shape
         fields = {name: _field(struct_array[name]) for name in struct_array.dtype.names}
-        made = _dense().from_dict(fields, **sizes, device=device)
+        made = _dense()._from_entries(fields, **sizes, device=device)
         return cls._from_plain(made)
 
     @classmethod
@@ -595,16 +628,16 @@ def convert(
             device=device,
         )
     if is_namedtuple(obj):
-        return _dense().from_dict(obj._asdict(), **sizes, device=device)
+        return _dense()._from_entries(obj._asdict(), **sizes, device=device)
     if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
         fields = dataclasses.fields(obj)
-        return _dense().from_dict(
+        return _dense()._from_entries(
             {field.name: getattr(obj, field.name) for field in fields},
             **sizes,
             device=device,
         )
     if isinstance(obj, tuple):
-        return _dense().from_dict(
+        return _dense()._from_entries(
             {str(number): item for number, item in enumerate(obj)},
             **sizes,
             device=device,
@@ -614,6 +647,10 @@ def convert(
             return torch.tensor(obj, device=device)
         return CollectionProtocol._non_tensor_stack_type.from_list(obj)
     return obj
+
+
+def _has_dims(batch_size: Any) -> bool:
+    return not isinstance(batch_size, Iterable) or bool(tuple(batch_size))
 
 
 def is_namedtuple(value: Any) -> bool:

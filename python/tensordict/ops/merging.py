@@ -441,14 +441,13 @@ def _collect_writes(
     What a nested collection lacks is made, as by assignment at an index. ``asked`` is
     the index as it was given: torch writes other values at a mask than at positions.
     """
-    for key, value in list(source.items()):
+    # A field may have the name of the method that lists the entries.
+    is_collection = isinstance(source, CollectionProtocol)
+    mapping = source._as_source() if is_collection else source
+    for key, value in list(mapping.items()):
         if _has_nothing(value, nested):
             continue
-        if (
-            nested
-            and isinstance(source, CollectionProtocol)
-            and td._get_entry(key, NO_DEFAULT) is NO_DEFAULT
-        ):
+        if nested and is_collection and td._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
             fresh.append((td, key, _made_at(td, source, key, index)))
             continue
         target = _rust.get(td, key)
@@ -518,6 +517,8 @@ def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
             is_plain = holder._is_dense or not _rust.leaves(holder)
         if not is_plain:
             raise RuntimeError(MSG_FAST_COPY)
+    if not td._is_non_tensor and not _are_plain(td):
+        raise RuntimeError(MSG_FAST_COPY)
     leaves = list(source.items(True, leaves_only=True))
     if not leaves:
         return index, []
@@ -536,6 +537,19 @@ def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
             raise RuntimeError(MSG_FAST_COPY)
         pairs.append((target, value))
     return at, pairs
+
+
+def _are_plain(td: Any) -> bool:
+    """Whether what is nested in a plain container, and has leaves, is plain as well."""
+    nested = [
+        value
+        for value in list(td._entries().values())
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor
+    ]
+    return all(
+        _are_plain(each) if type(each) is type(td) else not _rust.leaves(each)
+        for each in nested
+    )
 
 
 def _is_plain_index(part: Any) -> bool:

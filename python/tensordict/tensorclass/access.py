@@ -374,8 +374,7 @@ class FieldAccess(TensorCollection):
         cls, inner = type(self), self._tensordict
         value, is_tensor = self._as_entry(name, item)
         if is_tensor and not isinstance(value, list):
-            is_value = getattr(value, "_is_non_tensor", False) and not cls._tensor_only
-            _rust.set_entry(inner, name, value, not is_value, non_blocking)
+            _rust.set_entry(inner, name, value, True, non_blocking)
         elif cls._autocast:
             inner.set_non_tensor(name, value)
         else:
@@ -424,11 +423,14 @@ class FieldAccess(TensorCollection):
 
         Raises:
             AttributeError: the key goes on below a field that holds no collection.
+            IndexError: the key is no nested key.
             KeyError: there is no such entry.
             RuntimeError: the container that holds it is locked.
         """
         path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
-        name, rest = path[0] if path else "", path[1:]
+        if not path:
+            raise IndexError(MSG_KEY.format(key, type(key)))
+        name, rest = path[0], path[1:]
         if rest:
             held = self._tensordict._get_entry(name, None)
             if not isinstance(held, CollectionProtocol) or held._is_non_tensor:

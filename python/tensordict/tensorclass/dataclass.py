@@ -82,7 +82,7 @@ def from_dataclass(
         for field in dataclasses.fields(obj)
     }
     if not is_tensorclass(made):
-        return made.from_dict(values, batch_size=batch_size, device=device)
+        return made._from_entries(values, batch_size=batch_size, device=device)
     instance = made(**values, batch_size=batch_size, device=device)
     if auto_batch_size and batch_size is None:
         instance.auto_batch_size_(batch_dims)

@@ -101,7 +101,7 @@ def prepare(
     cls._tensorclass_fields = {
         name: nested
         for name in fields
-        if (nested := _tensorclass_of(hints[name])) is not None and nested is not cls
+        if (nested := _tensorclass_of(hints[name])) is not None
     }
     if cls._tensor_only and not all(
         _is_tensor_type(hints[name]) or _is_unknown(field, hints[name])

@@ -6,7 +6,7 @@ import copyreg
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from tensordict import _rust
 from tensordict.checks import is_tensorclass
@@ -15,6 +15,7 @@ from tensordict.tensorclass.access import FieldAccess
 
 __all__ = ["Making"]
 
+MSG_TWO_SIZES = "Cannot pass both batch_size and batch_dims to `from_dict`."
 MSG_NO_COLLECTION = "Expected a TensorDictBase instance but got {}"
 MSG_KEYS = (
     "Keys from the tensordict ({}) must correspond to the class attributes ({}). Got the "
@@ -67,19 +68,53 @@ class Making(FieldAccess):
                 made._del_entry(key)
         return cls.from_tensordict(made)
 
-    def from_dict_instance(self, input_dict: Any, *args: Any, **kwargs: Any) -> Self:
-        """An instance of nested dictionaries; fields that they lack have their defaults.
+    def from_dict_instance(
+        self,
+        input_dict: Any,
+        *,
+        auto_batch_size: bool | None = None,
+        batch_size: Any = None,
+        device: Any = None,
+        batch_dims: int | None = None,
+        names: Any = None,
+    ) -> Self:
+        """An instance of nested dictionaries, by a call of the class.
 
         See :meth:`TensorDict.from_dict_instance`.
+
+        Raises:
+            AttributeError: an entry is no field.
+            TypeError: a field without a default is missing.
         """
-        made: Self = super().from_dict_instance(input_dict, *args, **kwargs)
-        held = made._tensordict._entries()
-        for field in dataclasses.fields(cast("Any", made)):
-            default = field.default
-            is_given = default is not dataclasses.MISSING and default is not None
-            if is_given and field.name not in held:
-                made._set_field_entry(field.name, default)
+        if batch_size is not None and batch_dims is not None:
+            raise ValueError(MSG_TWO_SIZES)
+        values: dict[str, Any] = {}
+        below: dict[str, Any] = {}
+        for key, value in dict(input_dict).items():
+            name, *rest = _rust.unravel_key_to_tuple(key)
+            if rest:
+                below.setdefault(name, {})[tuple(rest)] = value
+            else:
+                values[name] = self._like_present(name, value, batch_size, device)
+        for name, value in below.items():
+            values[name] = self._plain_type.from_dict(
+                value, batch_size=batch_size, device=device
+            )
+        cls: Any = type(self)
+        own = {} if names is None else {"names": names}
+        made: Self = cls(**values, batch_size=batch_size, device=device, **own)
+        if batch_size is None and (auto_batch_size or batch_dims is not None):
+            made.auto_batch_size_(batch_dims)
         return made
+
+    def _like_present(self, name: str, value: Any, batch_size: Any, device: Any) -> Any:
+        """What a dictionary has for a field, a nested dictionary as what is held there."""
+        if not isinstance(value, Mapping) or isinstance(value, CollectionProtocol):
+            return value
+        present = self._get_entry(name, None)
+        if present is None:
+            present = self._make_child()
+        return present.from_dict_instance(value, batch_size=batch_size, device=device)
 
     @classmethod
     def _check_keys(cls, entries: Any) -> None:

@@ -129,6 +129,23 @@ class MethodsOfClass(OverContainer):
         self._tensordict.update_at_(inside(input_dict_or_td), idx, *args, **kwargs)
         return self
 
+    def copy_at_(
+        self,
+        tensordict: Any,
+        idx: Any,
+        non_blocking: bool = False,
+        *,
+        fast: bool = True,
+    ) -> Self:
+        """Copy all leaves to where ``idx`` points. See :meth:`TensorDict.copy_at_`.
+
+        Raises:
+            RuntimeError: ``fast`` is set, and ``tensordict`` is no plain container.
+        """
+        source = tensordict if fast else inside(tensordict)
+        self._tensordict.copy_at_(source, idx, non_blocking, fast=fast)
+        return self
+
     def rename_keys(self, mapping: Any, *, strict: bool = True) -> Self:
         """An instance with entries at other keys. See :meth:`TensorDict.rename_keys`.
 
@@ -138,7 +155,7 @@ class MethodsOfClass(OverContainer):
         fields = type(self).__expected_keys__
         paths = [_rust.unravel_key_to_tuple(key) for key in mapping.values()]
         strange = sorted({path[0] for path in paths if path} - fields)
-        if strange:
+        if strange and all(map(_rust.unravel_key_to_tuple, mapping)):
             msg = MSG_DESTINATIONS.format(strange, type(self).__name__, sorted(fields))
             raise AttributeError(msg)
         renamed = self._tensordict.rename_keys(mapping, strict=strict)

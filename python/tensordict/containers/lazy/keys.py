@@ -323,7 +323,9 @@ class StackKeysOps(CollectionProtocol):
         if not holders:
             raise KeyError(MSG_DELETE.format(key))
         for each in holders:
-            each.del_(path)
+            # A member may be there twice.
+            if _rust.contains(each, path):
+                each.del_(path)
         return self
 
     def clear(self) -> Self:

@@ -136,7 +136,9 @@ class MembersOps(CollectionProtocol):
             expanded = self._expanded_members(prefix, names, k)
             if expanded is not None:
                 return expanded
-        dense = self._as_dense()
+        # Of the class of the members, for what is made of them by one of its methods.
+        keeps_class = op in ("expand", "broadcast_to", "softmax")
+        dense = self._stack_members() if keeps_class else self._as_dense()
         if op in ("expand", "broadcast_to"):
             dense.names = self._own_names()
         result = _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)

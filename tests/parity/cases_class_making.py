@@ -1,0 +1,181 @@
+"""Classes and collections made of dictionaries, and what is written into classes."""
+
+from frame import cases
+
+NUMBERS = "int float bool np.int64 np.float32 np.bool_"
+
+CASES = [
+    *cases(
+        "from_dict",
+        "\n".join(
+            f"TensorDict.from_dict({{'n': {kind}(3), 'a': T([3])}}, batch_size={size})"
+            for kind in NUMBERS.split()
+            for size in ("[3]", "[]", "None")
+        ),
+        on="none",
+    ),
+    *cases(
+        "from_dict",
+        """
+        TensorDict.from_dict({'n': 1j}, batch_size=[3])
+        TensorDict.from_dict({'n': {'m': 3}}, batch_size=[3])
+        TensorDict.from_dict({('n', 'm'): 3}, batch_size=[3])
+        TensorDict.from_dict({'n': 3}, batch_size=[3], device='cpu')
+        TensorDict.from_dict({'n': 3, 'a': T([3])}, auto_batch_size=True)
+        TensorDict.from_dict({'n': 3, 'a': T([3])}, auto_batch_size=True, batch_size=[3])
+        TensorDict.from_dict({'n': 3, 'a': T([3])}, batch_dims=1)
+        TensorDict.from_dict({'n': torch.tensor(3)}, batch_size=[3])
+        TensorDict.from_dict({'n': np.ones(())}, batch_size=[3])
+        TensorDict.from_dict({'n': (3, 4)}, batch_size=[3])
+        TensorDict.from_dict({'n': [3]}, batch_size=[3])
+        TensorDict.from_tuple((3, 4), batch_size=[3])
+        TensorDict({'n': T([3])}, [3]).from_dict_instance({'n': 3}, batch_size=[3])
+        TensorDict.from_list([{'n': 3}, {'n': 4}])
+        Sub.from_dict({'n': 3}, batch_size=[3])
+        Typed.from_dict({'a': 3}, batch_size=[3])
+        from_dict({'n': 3}, batch_size=[3])
+        Data.from_dict({'a': T([3]), 'b': 3}, batch_size=[3])
+        Data.from_dict({'a': T([3]), 'b': 3})
+        Data.from_dict({'a': 3}, batch_size=[3])
+        Data.from_dict({'a': T([3]), 'n': {'a': 3}}, batch_size=[3])
+        from class_setup import *; NoCast.from_dict({'x': T([3]), 'i': 4}, batch_size=[3])
+        from class_setup import *; NoCast.from_dict({'x': T([3]), 'i': 4.5}, batch_size=[3])
+        from class_setup import *; AutoCast.from_dict({'x': T([3]), 'i': 4.5}, batch_size=[3])
+        from class_setup import *; OnlyTensors.from_dict({'x': 4}, batch_size=[3])
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "from_dict_instance",
+        """
+        td.from_dict_instance({'x': T([3])})
+        td.from_dict_instance({'x': T([3]), 's': None})
+        td.from_dict_instance({'x': T([3])}, device='cpu')
+        td.from_dict_instance({'x': T([3])}, auto_batch_size=True)
+        td.from_dict_instance({})
+        td.from_dict_instance({'y': T([3])})
+        td.from_dict_instance({'x': T([3]), 'zz': T([3])})
+        td.from_dict_instance({'zz': T([3])})
+        td.from_dict_instance({'x': T([3])}, batch_size=[3], batch_dims=1)
+        td.from_dict_instance({'x': T([3])}, batch_size=[4])
+        td.from_dict_instance(td.to_dict())
+        """,
+        on="c_simple c_autocast c_frozen c_made c_derived c_child",
+        message=False,
+    ),
+    *cases(
+        "from_dict_instance",
+        """
+        td.from_dict_instance({'x': T([3]), 's': 'new', 'y': T([3])}, batch_size=[3])
+        td.from_dict_instance({'x': T([3]), ('y', 'z'): T([3])}, batch_size=[3])
+        """,
+        on="c_simple c_child",
+        message=False,
+    ),
+    *cases(
+        "from_dict_instance",
+        """
+        td.from_dict_instance({'x': T([3]), 'n': {'x': T([3])}}, batch_size=[3])
+        td.from_dict_instance({'x': T([3]), 'n': {}})
+        td.from_dict_instance({'x': T([3]), 'n': {'zz': T([3])}})
+        td.from_dict_instance({'x': T([3]), 'n': td.n}, batch_size=[3])
+        """,
+        on="c_outer",
+        message=False,
+    ),
+    *cases(
+        "own class",
+        """
+        type(Data.from_tensordict(TensorDict(a=T([2]), n=TensorDict(a=T([2])))).n).__name__
+        type(Data.from_tensordict(TensorDict(a=T([2]), n=TensorDict(z=T([2])))).n).__name__
+        type(Data.from_dict({'a': T([2]), 'n': {'a': T([2]), 'n': {'a': T([2])}}}).n.n).__name__
+        type(Data(T([2])).update({'n': {'a': T([2])}}).n).__name__
+        type(Data(T([2])).update(TensorDict(n=TensorDict(a=T([2])))).n).__name__
+        type(Data(T([2]), n=TensorDict(a=T([2]))).n).__name__
+        type(Data(T([2])).set('n', TensorDict(a=T([2]))).n).__name__
+        """,
+        on="none",
+    ),
+    *cases(
+        "copy_at_",
+        """
+        td.copy_at_(td.clone()[0], 0)
+        td.copy_at_(td.clone(), ...)
+        td.copy_at_(td[1].to_tensordict(), 0)
+        td.copy_at_(td[1].clone(), 0, fast=False)
+        """,
+        on="c_tensors c_shadow tc_in",
+        message=False,
+    ),
+    *cases(
+        "copy_at_",
+        """
+        td = TensorDict(n=Sub(a=T([3, 2]), batch_size=[3]), batch_size=[3]); td.copy_at_(td[1].clone(), 0)
+        td = TensorDict(n=TensorDict(a=T([3, 2]), batch_size=[3]), batch_size=[3]); td.copy_at_(TensorDict(n=Sub(a=T([2]))), 0)
+        td = TensorDict(n=TensorDict(a=T([3, 2]), batch_size=[3]), batch_size=[3]); td.copy_at_(TensorDict(n=Data(a=T([2]))), 0)
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "set",
+        """
+        td.set('x', NonTensorData('v'), inplace=True)
+        td.set('x', MetaData('v'), inplace=True)
+        td.set('s', NonTensorData('v'), inplace=True)
+        td.set('s', MetaData('v'), inplace=True)
+        """,
+        on="c_simple c_nocast",
+        message=False,
+    ),
+    *cases(
+        "keys that are none",
+        """
+        td.del_(('x', 1))
+        td.del_(())
+        td.del_(1)
+        td.rename_keys({None: 'zz'})
+        td.rename_keys({1: 'zz'}, strict=False)
+        td.rename_keys({(): 'zz'})
+        """,
+        on="c_simple",
+        message=False,
+    ),
+    *cases(
+        "members of a class",
+        """
+        type(lazy_stack([Sub(a=T([3]), batch_size=[3])]).expand(2, 3)).__name__
+        type(lazy_stack([Sub(a=T([3]), batch_size=[3]), Sub(a=T([3]), batch_size=[3])]).expand(4, 2, 3)).__name__
+        type(lazy_stack([Typed(a=T([3]), batch_size=[3]), Typed(a=T([3]), batch_size=[3])]).expand(4, 2, 3)[0]).__name__
+        type(lazy_stack([Typed(a=T([3]), batch_size=[3]), Typed(a=T([3]), batch_size=[3])]).softmax(0)[0]).__name__
+        s = lazy_stack([Data(T([2]), batch_size=[2])] * 2); s = lazy_stack([s, s]); s.a = None; s.a
+        s = lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2); lazy_stack([s, s]).del_('a')
+        """,
+        on="none",
+    ),
+    *cases(
+        "shadowed items",
+        """
+        from class_setup import *; t = TensorDict(n=Items(T([3]), batch_size=[3]), batch_size=[3]); t.update_at_(t[0].clone(), 1); t['n'].x
+        from class_setup import *; t = TensorDict(n=Items(T([3]), batch_size=[3]), batch_size=[3]); t.update_at_({'n': {'x': T([], start=7)}}, 1); t['n'].x
+        from class_setup import *; t = TensorDict(n=Items(T([3]), batch_size=[3]), batch_size=[3]); t.update(t.clone()); t['n'].x
+        """,
+        on="none",
+    ),
+    *cases(
+        "repeat_interleave",
+        """
+        TensorDict(s='v', a=T([2])).repeat_interleave(2, dim=0)
+        TensorDict(s='v', a=T([2])).repeat_interleave(torch.tensor([2]), dim=0)
+        TensorDict(a=T([2])).repeat_interleave(3)
+        Point(T([2]), 'x').repeat_interleave(2, dim=0)
+        """,
+        on="none",
+    ),
+    *cases(
+        "grad",
+        "x = TensorDict(u=U(torch.ones(2)), batch_size=[3]).requires_grad_(); (x['u'] * 2).sum().backward(); x.grad",
+        on="none",
+    ),
+]
