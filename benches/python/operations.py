@@ -5,8 +5,8 @@ Names in the expressions:
 =========  ==================================================================
 ``td``     the container, batch size ``B``, each leaf ``[*B, 2]`` float32
 ``td2``    a second one of the same structure; ``one`` has batch size ``[1, 4, 3]``
-``bd``     as ``td``, bool; ``pos`` as ``td``, all positive
-``L``      the leaves of ``td`` in a list; ``L2``, ``L1``, ``LB``, ``LP`` of the others
+``bd``     as ``td``, bool; ``pos`` as ``td``, all positive; ``sg`` a copy of ``td``
+``L``      the leaves of ``td`` in a list; ``L2``, ``L1``, ``LB``, ``LP``, ``LS`` of the others
 ``D``      the entries of ``td`` as nested plain dictionaries, ``k`` the batch dims
 ``locked``  a locked copy of ``td``, ``named`` one whose dims have names
 ``mask``   a bool mask of the batch; ``idx`` and ``gidx`` integer tensors
@@ -131,6 +131,118 @@ zero_: td.zero_() = torch._foreach_zero_(L)
 copy_: td.copy_(td2) = torch._foreach_copy_(L, L2)
 update_: td.update_(td2) = torch._foreach_copy_(L, L2)
 requires_grad_: td.requires_grad_(False) = [v.requires_grad_(False) for v in L]
+ge: td >= td2 = [v >= w for v, w in zip(L, L2)]
+ne: td != td2 = [v != w for v, w in zip(L, L2)]
+eq tensor: td == scalar = [v == scalar for v in L]
+or: bd | bd = [v | v for v in LB]
+xor: bd ^ bd = [v ^ v for v in LB]
+logical_and: bd.logical_and(bd) = [v.logical_and(v) for v in LB]
+isneginf: td.isneginf() = [v.isneginf() for v in L]
+isreal: td.isreal() = [v.isreal() for v in L]
+radd: 1 + td = torch._foreach_add(L, 1)
+rsub: 1 - td = torch._foreach_add(torch._foreach_neg(L), 1)
+rdiv: 1 / pos = torch._foreach_reciprocal(LP)
+mod: td % 2 = [v % 2 for v in L]
+add tensor: td + scalar = torch._foreach_add(L, scalar)
+add batch tensor: td + per = [v + per.unsqueeze(-1) for v in L]
+add alpha: td.add(td2, alpha=2) = torch._foreach_add(L, L2, alpha=2)
+isub: td.__isub__(td2) = torch._foreach_sub_(L, L2)
+imul: td.__imul__(1.0) = torch._foreach_mul_(L, 1.0)
+ipow: td.__ipow__(1) = torch._foreach_pow_(L, 1)
+abs_: pos.abs_() = torch._foreach_abs_(LP)
+clamp_min_: td.clamp_min_(-9.0) = torch._foreach_clamp_min_(L, -9.0)
+lerp_: td.lerp_(td, 0.5) = torch._foreach_lerp_(L, L, 0.5)
+prod: td.prod(0) = [v.prod(0) for v in L]
+min: td.min(0) = [v.min(0) for v in L]
+cummax: td.cummax(0) = [v.cummax(0) for v in L]
+nansum: td.nansum(0) = [v.nansum(0) for v in L]
+nanmean: td.nanmean(0) = [v.nanmean(0) for v in L]
+quantile: td.quantile(0.5, 0) = [v.quantile(0.5, 0) for v in L]
+var: td.var(0) = [v.var(0) for v in L]
+all dim: bd.all(0) = [v.all(0) for v in LB]
+any dim: bd.any(0) = [v.any(0) for v in LB]
+expand_as: td.expand_as(td2) = [v.expand(4, 3, *v.shape[k:]) for v in L]
+broadcast_to: td.broadcast_to((4, 3)) = [v.expand(4, 3, *v.shape[k:]) for v in L]
+swapaxes: td.swapaxes(0, 1) = [v.swapaxes(0, 1) for v in L]
+moveaxis: td.moveaxis(0, 1) = [v.moveaxis(0, 1) for v in L]
+tile: td.tile((2, 1)) = [v.repeat(2, 1, *(1,) * (v.ndim - k)) for v in L]
+rot90: td.rot90() = [v.rot90() for v in L]
+fliplr: td.fliplr() = [v.fliplr() for v in L]
+split sizes: td.split([1, 3]) = [v.split([1, 3]) for v in L]
+masked_fill_: td.masked_fill_(mask, 0.0) = [v.masked_fill_(mask.unsqueeze(-1), 0.0) for v in L]
+index bool: td[True] = [v[True] for v in L]
+index range: td[range(2)] = [v[range(2)] for v in L]
+new_ones: td.new_ones(2) = [v.new_ones((2, *v.shape[k:])) for v in L]
+new_full: td.new_full((2,), 1.0) = [v.new_full((2, *v.shape[k:]), 1.0) for v in L]
+new_empty: td.new_empty(2) = [v.new_empty((2, *v.shape[k:])) for v in L]
+ones_like: torch.ones_like(td) = [torch.ones_like(v) for v in L]
+full_like: torch.full_like(td, 1.0) = [torch.full_like(v, 1.0) for v in L]
+empty_like: torch.empty_like(td) = [torch.empty_like(v) for v in L]
+torch.unbind: torch.unbind(td, 0) = [torch.unbind(v, 0) for v in L]
+torch.split: torch.split(td, 2) = [torch.split(v, 2) for v in L]
+torch.clone: torch.clone(td) = [torch.clone(v) for v in L]
+torch.squeeze: torch.squeeze(one) = [torch.squeeze(v, 0) for v in L1]
+cpu: td.cpu() = [v.cpu() for v in L]
+float: td.float() = [v.float() for v in L]
+half: td.half() = [v.half() for v in L]
+int: td.int() = [v.int() for v in L]
+type: td.type(torch.float64) = [v.type(torch.float64) for v in L]
+detach_: td.detach_() = [v.detach_() for v in L]
+gt: td > td2 = [v > w for v, w in zip(L, L2)]
+le: td <= td2 = [v <= w for v, w in zip(L, L2)]
+isposinf: td.isposinf() = [v.isposinf() for v in L]
+bitwise_and: bd.bitwise_and(bd) = [v.bitwise_and(v) for v in LB]
+mod method: td.mod(2) = [v % 2 for v in L]
+rsub method: td.rsub(1) = torch._foreach_add(torch._foreach_neg(L), 1)
+rpow: 2.0 ** td = torch._foreach_pow(2.0, L)
+idiv: td.__itruediv__(1.0) = torch._foreach_div_(L, 1.0)
+div of two: td / pos = torch._foreach_div(L, LP)
+pow of two: pos ** td2 = torch._foreach_pow(LP, L2)
+mul tensor: td * scalar = torch._foreach_mul(L, scalar)
+clamp_max: td.clamp_max(1.0) = torch._foreach_clamp_max(L, 1.0)
+maximum_: td.maximum_(td) = torch._foreach_maximum_(L, L)
+addcmul_: td.addcmul_(td2, td2, value=0.0) = torch._foreach_addcmul_(L, L2, L2, 0.0)
+ceil: td.ceil() = torch._foreach_ceil(L)
+floor: td.floor() = torch._foreach_floor(L)
+frac: td.frac() = torch._foreach_frac(L)
+trunc: td.trunc() = torch._foreach_trunc(L)
+sign: td.sign() = torch._foreach_sign(L)
+cos: td.cos() = torch._foreach_cos(L)
+tan: td.tan() = torch._foreach_tan(L)
+acos: td.acos() = torch._foreach_acos(L)
+asin: td.asin() = torch._foreach_asin(L)
+atan: td.atan() = torch._foreach_atan(L)
+cosh: td.cosh() = torch._foreach_cosh(L)
+sinh: td.sinh() = torch._foreach_sinh(L)
+erf: td.erf() = torch._foreach_erf(L)
+erfc: td.erfc() = torch._foreach_erfc(L)
+expm1: td.expm1() = torch._foreach_expm1(L)
+lgamma: td.lgamma() = torch._foreach_lgamma(L)
+log10: pos.log10() = torch._foreach_log10(LP)
+log1p: pos.log1p() = torch._foreach_log1p(LP)
+log2: pos.log2() = torch._foreach_log2(LP)
+neg_: sg.neg_() = torch._foreach_neg_(LS)
+round_: sg.round_() = torch._foreach_round_(LS)
+atleast_1d: td.atleast_1d() = [v for v in L]
+atleast_2d: td.atleast_2d() = [v for v in L]
+flipud: td.flipud() = [v.flipud() for v in L]
+swapdims: td.swapdims(0, 1) = [v.swapdims(0, 1) for v in L]
+scatter: td.scatter(0, gidx, td2[:2]) = [v.scatter(0, gidx.unsqueeze(-1).expand(*gidx.shape, *v.shape[k:]), w[:2]) for v, w in zip(L, L2)]
+get_at: td.get_at(last, 0) = leaf[0]
+set_at_: td.set_at_(last, leaf[0], 0) = leaf.__setitem__(0, leaf[0])
+update_at_: td.update_at_(td2[0], 0) = [v.__setitem__(0, w[0]) for v, w in zip(L, L2)]
+copy_at_: td.copy_at_(td2[0], 0) = [v.__setitem__(0, w[0]) for v, w in zip(L, L2)]
+amin: td.amin(0) = [v.amin(0) for v in L]
+cummin: td.cummin(0) = [v.cummin(0) for v in L]
+stack method: TensorDict.stack([td, td2]) = [torch.stack([v, w]) for v, w in zip(L, L2)]
+cat method: TensorDict.cat([td, td2]) = [torch.cat([v, w]) for v, w in zip(L, L2)]
+maybe_dense_stack: TensorDict.maybe_dense_stack([td, td2]) = [torch.stack([v, w]) for v, w in zip(L, L2)]
+bfloat16: td.bfloat16() = [v.bfloat16() for v in L]
+long: td.to(torch.int64) = [v.to(torch.int64) for v in L]
+uint8: td.to(torch.uint8) = [v.to(torch.uint8) for v in L]
+complex64: td.complex64() = [v.to(torch.complex64) for v in L]
+bool: td.bool() = [v.bool() for v in L]
+apply two: td.apply(lambda x, y: x, td2) = [(lambda x, y: x)(v, w) for v, w in zip(L, L2)]
 """
 
 _STRUCTURE = """
@@ -178,39 +290,9 @@ bytes: td.bytes()
 """
 
 _FURTHER = """
-ge: td >= td2
-ne: td != td2
-eq tensor: td == scalar
-or: bd | bd
-xor: bd ^ bd
-logical_and: bd.logical_and(bd)
-isneginf: td.isneginf()
-isreal: td.isreal()
-radd: 1 + td
-rsub: 1 - td
-rdiv: 1 / pos
-mod: td % 2
-add tensor: td + scalar
-add batch tensor: td + per
-add alpha: td.add(td2, alpha=2)
-isub: td.__isub__(td2)
-imul: td.__imul__(1.0)
-ipow: td.__ipow__(1)
-abs_: pos.abs_()
-clamp_min_: td.clamp_min_(-9.0)
-lerp_: td.lerp_(td, 0.5)
 fill_: td.clone(False).fill_(first, 0.0)
-prod: td.prod(0)
-min: td.min(0)
-cummax: td.cummax(0)
-nansum: td.nansum(0)
-nanmean: td.nanmean(0)
-quantile: td.quantile(0.5, 0)
-var: td.var(0)
 mean reduce: td.mean(reduce=True)
 sum reduce: td.sum(reduce=True)
-all dim: bd.all(0)
-any dim: bd.any(0)
 shape: td.shape
 size: td.size()
 size dim: td.size(0)
@@ -223,20 +305,9 @@ set names: setattr(up, "names", None)
 refine_names: up.refine_names(None, None)
 rename: td.rename("x", "y")
 auto_batch_size_: up.auto_batch_size_(2)
-expand_as: td.expand_as(td2)
-broadcast_to: td.broadcast_to((4, 3))
-swapaxes: td.swapaxes(0, 1)
-moveaxis: td.moveaxis(0, 1)
-tile: td.tile((2, 1))
-rot90: td.rot90()
-fliplr: td.fliplr()
 is_contiguous: td.is_contiguous()
 pad: tensordict.pad(td, [0, 1, 0, 0])
-split sizes: td.split([1, 3])
 gather method: td.gather(0, gidx)
-masked_fill_: td.masked_fill_(mask, 0.0)
-index bool: td[True]
-index range: td[range(2)]
 getitems: td.__getitems__([0, 2])
 get_item_shape: td.get_item_shape(last)
 iterate: [None for _ in td]
@@ -250,9 +321,6 @@ setitem nested: up.__setitem__(("made", "below"), leaf)
 setitem dict: up.__setitem__("made", {"below": leaf})
 set number: up.set("number", one_leaf)
 setdefault: td.setdefault(last, leaf)
-get_at: td.get_at(last, 0)
-set_at_: td.set_at_(last, leaf[0], 0)
-update_at_: td.update_at_(td2[0], 0)
 del and set: td.set("extra", leaf).del_("extra")
 popitem: td.set("extra", leaf).popitem()
 get_non_tensor: td.get_non_tensor(last)
@@ -300,21 +368,9 @@ new_unsafe: TensorDict._new_unsafe(dict(td.items()), td.batch_size)
 from_dict auto: TensorDict.from_dict(D, auto_batch_size=True)
 from_any: TensorDict.from_any(D)
 create_nested: td.clone(False).create_nested("made")
-new_ones: td.new_ones(2)
-new_full: td.new_full((2,), 1.0)
-new_empty: td.new_empty(2)
 copy.copy: copy.copy(up2)
 deepcopy: copy.deepcopy(up2)
-ones_like: torch.ones_like(td)
-full_like: torch.full_like(td, 1.0)
-empty_like: torch.empty_like(td)
-torch.unbind: torch.unbind(td, 0)
-torch.split: torch.split(td, 2)
-torch.clone: torch.clone(td)
-torch.squeeze: torch.squeeze(one)
 lazy stack: tensordict.lazy_stack([td, td2])
-stack method: TensorDict.stack([td, td2])
-maybe_dense_stack: TensorDict.maybe_dense_stack([td, td2])
 to_tensordict: td.to_tensordict()
 to_dict shared: td.to_dict(retain_none=False)
 to_namedtuple: td.to_namedtuple()
@@ -323,11 +379,6 @@ tree_flatten: pytree.tree_flatten(td)
 tree_map: pytree.tree_map(identity, td)
 numpy: td.numpy()
 tolist: td[:0].tolist()
-cpu: td.cpu()
-float: td.float()
-half: td.half()
-int: td.int()
-type: td.type(torch.float64)
 dtype: td.dtype
 is_cpu: td.is_cpu
 is_cuda: td.is_cuda
@@ -345,13 +396,11 @@ loads: pickle.loads(pickled)
 grad: td.grad
 requires_grad: td.requires_grad
 requires_grad_ true: td2.requires_grad_(False)
-detach_: td.detach_()
 data_ptr: td.data_ptr()
 param_count: td.param_count()
 zero_grad: td.zero_grad()
 apply inplace: td.apply(identity, inplace=True)
 apply_: td.apply_(identity)
-apply two: td.apply(lambda x, y: x, td2)
 apply batch: td.apply(lambda x: x, batch_size=[4])
 apply filter: td.apply(lambda x: None, filter_empty=True)
 apply default: td.apply(lambda x, y: x, td2, default=None)
@@ -379,7 +428,6 @@ to_lazystack: td.to_lazystack(0)
 densify: td.densify()
 contiguous of slice: td[1:3].contiguous()
 is_meta: td.is_meta
-copy_at_: td.copy_at_(td2[0], 0)
 where pad: td.where(mask, td2, pad=0.0)
 from_struct_array: td[:1].to_struct_array()
 split_keys two: td.split_keys(half, half[:0])

@@ -61,10 +61,11 @@ def namespace(tree_name: str) -> dict[str, Any]:
     space["one"] = container(plain((1, 4, 3)), [1, 4, 3])
     space["pos"] = td.apply(lambda x: x.abs() + 0.5)
     space["bd"] = td.apply(lambda x: x == x)  # noqa: PLR0124 (all true)
+    space["sg"] = td.clone()
     space["flat"] = td.flatten_keys(".")
     space["locked"] = td.clone().lock_()
     paths = list(td.keys(True, True))
-    lists = {"L": "td", "L2": "td2", "L1": "one", "LB": "bd", "LP": "pos"}
+    lists = {"L": "td", "L2": "td2", "L1": "one", "LB": "bd", "LP": "pos", "LS": "sg"}
     for target, source in lists.items():
         space[target] = [space[source][p] for p in paths]
     space["named"] = container(trees["td"], [4, 3])
