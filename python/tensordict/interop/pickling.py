@@ -34,8 +34,11 @@ _OF_THIS_PROCESS = frozenset(
 )
 """What is in an instance dictionary, of ours or of the release, but not restored."""
 
-_ALWAYS = ("_tensordict", "_batch_size", "_device", "_td_dim_names")
+_ALWAYS = ["_tensordict", "_batch_size", "_device", "_td_dim_names"]
 """The state of a dense container, nothing of which belongs to this process."""
+
+_INSTALLED: set[type] = set()
+"""The containers that are pickled as a call of :func:`_make_td`."""
 
 _StringOnlyDict = dict
 """The dictionary class that pickles of some releases name for ``_tensordict``."""
@@ -76,6 +79,9 @@ def restore(td: Any, state: dict[str, Any]) -> None:
 
 def _make_td(cls: Any, state: dict[str, Any]) -> Any:
     """A container of type ``cls`` from a pickle's state."""
+    # Most states are these four attributes, in the order of `new`.
+    if cls in _INSTALLED and [*state] == _ALWAYS and state["_td_dim_names"] is None:
+        return _rust.new(cls, *state.values())
     td = cls.__new__(cls)
     td.__setstate__(state)
     return td
@@ -112,6 +118,7 @@ def install(*classes: type) -> None:
     Subclasses are not: they go through ``__getstate__`` and ``__setstate__`` by
     themselves, and may override both.
     """
+    _INSTALLED.update(classes)
     for cls in classes:
         copyreg.pickle(cls, _reduce_td)
         ForkingPickler.register(cls, _reduce_td)
