@@ -222,7 +222,7 @@ def test_split_leaves(data, lock, ask):
 def test_collecting(td, lock):
     if lock:
         twins.lock_tree(td)
-    for name in ("leaves", "clone_structure", "containers", "leaf_batch_dims"):
+    for name in ("leaves", "clone_structure", "data", "containers", "leaf_batch_dims"):
         both(name, td)
     for op in ("all", "any"):
         both("truth", td, op)

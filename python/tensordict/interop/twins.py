@@ -501,6 +501,12 @@ def _entry_batch_dims(td: Any, out: list[int]) -> list[int]:
     return out
 
 
+def data(td: Any) -> Any:
+    """A container of ``leaf.data`` for each leaf, with names and the lock."""
+    values = [leaf.data for leaf in leaves(td)]
+    return rebuild(td, values, True, True)
+
+
 def clone_structure(td: Any) -> Any:
     """New containers all the way down that share the leaves; unlocked."""
     if not td._is_dense:

@@ -59,8 +59,7 @@ class AutogradOps(CollectionProtocol):
             >>> td["a"]
             tensor([1., 1.], requires_grad=True)
         """
-        values = [leaf.data for leaf in _rust.leaves(self)]
-        return _rust.rebuild(self, values, True, True)
+        return _rust.data(self)
 
     @data.setter
     def data(self, value: Any) -> None:

@@ -91,13 +91,14 @@ fn add_aligned<'py>(
     collect_aligned(imports, value, &found, is_complete, out)
 }
 
-/// Adds the leaves of the plain container `other`, whose keys and kinds of values are those of
-/// `td` in the same order; false where they are not. Runs no Python code.
-fn collect_alike<'py>(
+/// Calls `add` with the leaves of the plain containers `td` and `other` side by side; false
+/// where keys and kinds of values are not the same in the same order. Neither this nor `add`
+/// runs Python code.
+fn each_alike<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     other: &Bound<'py, PyAny>,
-    out: &mut ffi::Leaves<'py>,
+    add: &mut impl FnMut(&Bound<'py, PyAny>, &Bound<'py, PyAny>),
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
     let mine = container::entries(imports, td)?;
@@ -105,11 +106,11 @@ fn collect_alike<'py>(
     let mut added = Ok(true);
     let have_same_keys = ffi::visit_pairs(&mine, &theirs, |value, found| {
         if container::is_plain_leaf(imports, &value) && container::is_plain_leaf(imports, &found) {
-            out.push(found.to_owned());
+            add(&value, &found);
             return true;
         }
         added = if container::is_plain(imports, &value) && container::is_plain(imports, &found) {
-            collect_alike(imports, &value, &found, out)
+            each_alike(imports, &value, &found, add)
         } else {
             Ok(false)
         };
@@ -129,10 +130,34 @@ pub(crate) fn alike_leaves<'py>(
         return Ok(None);
     }
     let mut out = ffi::Leaves::new();
-    if !collect_alike(imports, td, other, &mut out)? {
+    if !each_alike(imports, td, other, &mut |_, found| out.push(found.clone()))? {
         return Ok(None);
     }
-    ffi::list_of(td.py(), out).map(Some)
+    ffi::list_of(td.py(), &mut out).map(Some)
+}
+
+/// As [`alike_leaves`], with those of `td` in front: one walk for the two lists.
+pub(crate) fn both_alike_leaves<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    other: &Bound<'py, PyAny>,
+) -> PyResult<Option<[Bound<'py, PyList>; 2]>> {
+    if !container::is_plain(imports, td) || !container::is_plain(imports, other) {
+        return Ok(None);
+    }
+    let (mut mine, mut theirs) = (ffi::Leaves::new(), ffi::Leaves::new());
+    let are_alike = each_alike(imports, td, other, &mut |value, found| {
+        mine.push(value.clone());
+        theirs.push(found.clone());
+    })?;
+    if !are_alike {
+        return Ok(None);
+    }
+    let py = td.py();
+    Ok(Some([
+        ffi::list_of(py, &mut mine)?,
+        ffi::list_of(py, &mut theirs)?,
+    ]))
 }
 
 /// The leaves of `other` in the order in which `leaves` gives those of `td`.

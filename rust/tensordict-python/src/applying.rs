@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 
 use crate::container::{self, Kind, State, kind};
-use crate::ffi::{self, Filling, RecursionGuard};
+use crate::ffi::{self, Callee, Filling, RecursionGuard};
 use crate::imports::{COMMON, Imports, from_twin, imports};
 use crate::slots;
 use crate::storing::Target;
@@ -48,7 +48,7 @@ enum IsLeaf<'py> {
 )]
 struct Apply<'py> {
     imports: &'static Imports,
-    function: Bound<'py, PyAny>,
+    function: Callee<'py>,
     batch_size: Option<Bound<'py, PyAny>>,
     device: Bound<'py, PyAny>,
     default: Bound<'py, PyAny>,
@@ -62,10 +62,23 @@ struct Apply<'py> {
 }
 
 /// What a container that is made by a walk has besides its entries.
+#[derive(Clone)]
 struct Made<'py> {
     batch_size: Bound<'py, PyAny>,
     device: Bound<'py, PyAny>,
     dim_names: Bound<'py, PyAny>,
+}
+
+impl<'py> Made<'py> {
+    /// The attributes of a container around `entries`.
+    fn around(self, entries: Bound<'py, PyDict>) -> [Bound<'py, PyAny>; 4] {
+        [
+            entries.into_any(),
+            self.batch_size,
+            self.device,
+            self.dim_names,
+        ]
+    }
 }
 
 /// What a value becomes, None for nothing, and whether that must be checked.
@@ -94,19 +107,19 @@ impl<'py> Apply<'py> {
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
         let state = State::of(imports, td)?;
-        let mut made = self.made_of(&state, names)?;
         // Most results take the places of their leaves in a copy.
         let entries = ffi::copy_dict(&state.entries)?;
-        let is_plain = others.is_empty()
-            && names.is(&imports.no_default)
+        let mut made = self.made_of(state, names)?;
+        let is_plain = names.is(&imports.no_default)
             && matches!(self.is_leaf, IsLeaf::Tensors)
             && self.keeps_places()
             && slots::can_replace(&entries);
         let (first, mut called) = if is_plain {
-            match self.fill(td, &entries, &made, prefix)? {
+            match self.fill(td, others, &entries, &made, prefix)? {
                 Filled::All => {
-                    let result = self.result(td, &entries, &made)?;
-                    return self.kept(td, &entries, result);
+                    let is_empty = entries.is_empty();
+                    let result = container::new_like(imports, td, made.around(entries))?;
+                    return self.kept(td, is_empty, result);
                 }
                 Filled::UpTo { at, item } => (at, Some(item)),
             }
@@ -183,7 +196,7 @@ impl<'py> Apply<'py> {
             Some(target) => target.td,
             None => self.result(td, &entries, &made)?,
         };
-        self.kept(td, &entries, result)
+        self.kept(td, entries.is_empty(), result)
     }
 
     /// Puts what becomes of each of `entries`, a copy of those of `td`, in its place, as far
@@ -191,12 +204,13 @@ impl<'py> Apply<'py> {
     fn fill(
         &self,
         td: &Bound<'py, PyAny>,
+        others: &[Bound<'py, PyAny>],
         entries: &Bound<'py, PyDict>,
         made: &Made<'py>,
         prefix: &Bound<'py, PyTuple>,
     ) -> PyResult<Filled<'py>> {
         let imports = self.imports;
-        let mut none = ffi::Values::new();
+        let mut values = ffi::Values::new();
         let mut target = None;
         let mut from = 0;
         for at in 0.. {
@@ -204,12 +218,22 @@ impl<'py> Apply<'py> {
                 break;
             };
             from = place + 1;
-            let (item, must_be_checked) = self.item(made, &key, &value, &mut none, prefix)?;
+            values.clear();
+            for other in others {
+                values.push(self.other_entry(other, &key)?);
+            }
+            let is_leaf = container::is_plain_leaf(imports, &value);
+            let (item, must_be_checked) = if is_leaf {
+                let item = self.call(&key, &value, &mut values, prefix)?;
+                (item, !self.is_checked)
+            } else {
+                self.item(made, &key, &value, &mut values, prefix)?
+            };
             let Some(item) = item else {
                 let item = (None, must_be_checked);
                 return Ok(Filled::UpTo { at, item });
             };
-            if item.is(&value) && container::is_plain_leaf(imports, &value) {
+            if is_leaf && item.is(&value) {
                 continue;
             }
             let fits = !must_be_checked
@@ -234,14 +258,15 @@ impl<'py> Apply<'py> {
         Ok(Filled::All)
     }
 
-    /// `result`, of the given entries, or None where it is filtered out.
+    /// `result`, which may be empty, or None where it is filtered out.
+    #[inline]
     fn kept(
         &self,
         td: &Bound<'py, PyAny>,
-        entries: &Bound<'py, PyDict>,
+        is_empty: bool,
         result: Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let is_kept = !entries.is_empty()
+        let is_kept = !is_empty
             || match self.filter_empty {
                 Some(filters) => !filters,
                 None => td
@@ -301,8 +326,9 @@ impl<'py> Apply<'py> {
         self.batch_size.is_none() && self.device.is(&self.imports.no_default)
     }
 
-    /// The attributes of what is made of a container.
-    fn made_of(&self, state: &State<'py>, names: &Bound<'py, PyAny>) -> PyResult<Made<'py>> {
+    /// The attributes of what is made of a container with those of `state`.
+    #[inline]
+    fn made_of(&self, state: State<'py>, names: &Bound<'py, PyAny>) -> PyResult<Made<'py>> {
         let imports = self.imports;
         let dim_names = if !names.is(&imports.no_default) {
             container::copied_names(names)?
@@ -312,13 +338,13 @@ impl<'py> Apply<'py> {
             names.py().None().into_bound(names.py())
         };
         let device = if self.device.is(&imports.no_default) {
-            state.device.clone()
+            state.device
         } else {
             self.device.clone()
         };
         let batch_size = match &self.batch_size {
             Some(size) => size.clone(),
-            None => state.batch_size.clone().into_any(),
+            None => state.batch_size.into_any(),
         };
         Ok(Made {
             batch_size,
@@ -333,13 +359,7 @@ impl<'py> Apply<'py> {
         entries: &Bound<'py, PyDict>,
         made: &Made<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let values = [
-            entries.clone().into_any(),
-            made.batch_size.clone(),
-            made.device.clone(),
-            made.dim_names.clone(),
-        ];
-        container::new_like(self.imports, td, values)
+        container::new_like(self.imports, td, made.clone().around(entries.clone()))
     }
 
     /// The entry of a further container; the marker stands for the default.
@@ -373,6 +393,7 @@ impl<'py> Apply<'py> {
     }
 
     /// What the function gives for a leaf; None for nothing.
+    #[inline]
     fn call(
         &self,
         key: &Bound<'py, PyAny>,
@@ -382,16 +403,27 @@ impl<'py> Apply<'py> {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         if others.is_empty() {
             let item = if !self.named {
-                ffi::call(&self.function, std::slice::from_ref(value))?
+                self.function.call1(value)?
             } else if self.nested_keys && !prefix.is_empty() {
                 let name = appended(prefix, key)?.into_any();
-                ffi::call(&self.function, &[name, value.clone()])?
+                self.function.call2(&name, value)?
             } else {
-                ffi::call(&self.function, &[key.clone(), value.clone()])?
+                self.function.call2(key, value)?
             };
             return Ok((!item.is_none()).then_some(item));
         }
         let missing = &self.imports.no_default;
+        if let [other] = others.as_slice()
+            && !self.named
+        {
+            let other = if other.is(missing) {
+                &self.default
+            } else {
+                other
+            };
+            let item = self.function.call2(value, other)?;
+            return Ok((!item.is_none()).then_some(item));
+        }
         let mut arguments = ffi::Values::with_capacity(others.len() + 2);
         if self.named {
             arguments.push(if self.nested_keys && !prefix.is_empty() {
@@ -408,7 +440,7 @@ impl<'py> Apply<'py> {
                 other
             }
         }));
-        let item = ffi::call(&self.function, &arguments)?;
+        let item = ffi::call(self.function.function(), &arguments)?;
         Ok((!item.is_none()).then_some(item))
     }
 
@@ -420,7 +452,7 @@ impl<'py> Apply<'py> {
         prefix: &Bound<'py, PyTuple>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = td.py();
-        let mut arguments = vec![self.function.clone()];
+        let mut arguments = vec![self.function.function().clone()];
         arguments.extend_from_slice(others);
         let kwargs = PyDict::new(py);
         kwargs.set_item("batch_size", &self.batch_size)?;
@@ -528,7 +560,7 @@ fn apply_nest<'py>(
     }
     let apply = Apply {
         imports,
-        function: r#fn.clone(),
+        function: Callee::new(r#fn.clone()),
         batch_size,
         device,
         default,

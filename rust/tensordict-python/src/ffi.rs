@@ -137,14 +137,17 @@ unsafe fn ascii_bytes<'a>(text: *mut ffi::PyObject) -> &'a [u8] {
     }
 }
 
-/// The values in a new list.
-pub(crate) fn list_of<'py>(py: Python<'py>, values: Leaves<'py>) -> PyResult<Bound<'py, PyList>> {
+/// The values in a new list, taken out of where they are.
+pub(crate) fn list_of<'py>(
+    py: Python<'py>,
+    values: &mut Leaves<'py>,
+) -> PyResult<Bound<'py, PyList>> {
     // SAFETY: the list is new, known to nobody, and each of its places is filled once, with a
     // reference that it takes over, before anything else can happen.
     unsafe {
         let list = ffi::PyList_New(values.len().cast_signed());
         let list = Bound::from_owned_ptr_or_err(py, list)?;
-        for (place, value) in (0..).zip(values) {
+        for (place, value) in (0..).zip(values.drain(..)) {
             ffi::PyList_SET_ITEM(list.as_ptr(), place, value.into_ptr());
         }
         Ok(list.cast_into_unchecked())
@@ -306,41 +309,23 @@ pub(crate) fn replace_entries<'py>(
     Ok(())
 }
 
-/// Calls `visit` with each entry of `dict`, which nobody else knows yet, and its place there:
-/// None where values are not replaced in their places.
+/// Puts `values` in the places of those of `dict`, which nobody else knows yet, as many as
+/// there are. To take one must not run Python code.
 #[inline]
-pub(crate) fn each_entry<'py>(
+pub(crate) fn put_values<'py>(
     dict: &Bound<'py, PyDict>,
-    mut visit: impl FnMut(Option<usize>, &Bound<'py, PyAny>, &Bound<'py, PyAny>) -> PyResult<()>,
+    mut values: impl Iterator<Item = Bound<'py, PyAny>>,
 ) -> PyResult<()> {
     if !slots::can_replace(dict) {
-        let pairs = dict_pairs(dict);
-        return pairs
-            .iter()
-            .try_for_each(|(key, value)| visit(None, key, value));
+        return replace_entries(dict, |_, _| Ok(values.next()));
     }
-    let mut next = 0;
-    while let Some((place, key, value)) = slots::entry_from(dict, next) {
-        visit(Some(place), &key, &value)?;
-        next = place + 1;
-    }
-    Ok(())
-}
-
-/// Stores `value` under `key`, which is at `place`, if that is known, in this copy of the
-/// dict that [`each_entry`] visits.
-#[inline]
-pub(crate) fn put_at<'py>(
-    dict: &Bound<'py, PyDict>,
-    place: Option<usize>,
-    key: &Bound<'py, PyAny>,
-    value: Bound<'py, PyAny>,
-) -> PyResult<()> {
-    match place {
-        Some(place) => {
-            slots::put_under(dict, place, key, value).or_else(|value| dict.set_item(key, value))
+    let mut place = 0;
+    loop {
+        let next = slots::put_leaves(dict, place, |_| true, || values.next());
+        if next == place {
+            return Ok(());
         }
-        None => dict.set_item(key, value),
+        place = next;
     }
 }
 
@@ -457,6 +442,110 @@ pub(crate) fn slice_bounds<'py>(slice: &Bound<'py, PySlice>) -> [Bound<'py, PyAn
     }
 }
 
+/// The items of a tuple that nobody else has, moved out of it: to share them first would touch
+/// each of them twice more, when most are no longer at hand.
+pub(crate) struct MovedItems<'py> {
+    tuple: Bound<'py, PyTuple>,
+    place: usize,
+}
+
+impl<'py> MovedItems<'py> {
+    /// Those of `tuple`, or the tuple, where somebody else has it, too.
+    pub(crate) fn of(tuple: Bound<'py, PyTuple>) -> Result<Self, Bound<'py, PyTuple>> {
+        // SAFETY: the tuple is alive.
+        if unsafe { ffi::Py_REFCNT(tuple.as_ptr()) } != 1 {
+            return Err(tuple);
+        }
+        Ok(Self { tuple, place: 0 })
+    }
+}
+
+impl<'py> Iterator for MovedItems<'py> {
+    type Item = Bound<'py, PyAny>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.place >= self.tuple.len() {
+            return None;
+        }
+        // SAFETY: the place is one of the tuple's, which holds an object. The caller takes
+        // over the reference to it, the tuple one to None. Nobody else looks at the tuple.
+        let item = unsafe {
+            let raw = self.tuple.as_ptr().cast::<ffi::PyTupleObject>();
+            let slot = (&raw mut (*raw).ob_item)
+                .cast::<*mut ffi::PyObject>()
+                .add(self.place);
+            let item = std::mem::replace(&mut *slot, ffi::Py_NewRef(ffi::Py_None()));
+            Bound::from_owned_ptr(self.tuple.py(), item)
+        };
+        self.place += 1;
+        Some(item)
+    }
+}
+
+/// A callable that is called many times: how it is called (PEP 590) is looked up once.
+#[derive(Clone)]
+pub(crate) struct Callee<'py> {
+    function: Bound<'py, PyAny>,
+    vectorcall: Option<ffi::vectorcallfunc>,
+}
+
+impl<'py> Callee<'py> {
+    pub(crate) fn new(function: Bound<'py, PyAny>) -> Self {
+        // SAFETY: the function is alive.
+        let vectorcall = unsafe { ffi::PyVectorcall_Function(function.as_ptr()) };
+        Self {
+            function,
+            vectorcall,
+        }
+    }
+
+    pub(crate) fn function(&self) -> &Bound<'py, PyAny> {
+        &self.function
+    }
+
+    /// `function(argument)`.
+    #[inline]
+    pub(crate) fn call1(&self, argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let mut slots = [std::ptr::null_mut(), argument.as_ptr()];
+        // SAFETY: the argument is alive for the call.
+        unsafe { self.call_slots(&mut slots) }
+    }
+
+    /// `function(first, second)`.
+    #[inline]
+    pub(crate) fn call2(
+        &self,
+        first: &Bound<'py, PyAny>,
+        second: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut slots = [std::ptr::null_mut(), first.as_ptr(), second.as_ptr()];
+        // SAFETY: the arguments are alive for the call.
+        unsafe { self.call_slots(&mut slots) }
+    }
+
+    /// Calls with the arguments in the slots from 1 on.
+    ///
+    /// # Safety
+    /// They are objects that are alive for the call.
+    #[inline]
+    unsafe fn call_slots(&self, slots: &mut [*mut ffi::PyObject]) -> PyResult<Bound<'py, PyAny>> {
+        let nargsf = (slots.len() - 1) | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
+        let callee = self.function.as_ptr();
+        // SAFETY: the arguments are as the caller says; slot 0 is the scratch slot that the
+        // offset flag promises, and the callee restores what it changes.
+        unsafe {
+            let arguments = slots.as_mut_ptr().add(1).cast_const();
+            let no_keywords = std::ptr::null_mut();
+            let result = match self.vectorcall {
+                Some(call) => call(callee, arguments, nargsf, no_keywords),
+                None => ffi::PyObject_Vectorcall(callee, arguments, nargsf, no_keywords),
+            };
+            Bound::from_owned_ptr_or_err(self.function.py(), result)
+        }
+    }
+}
+
 /// What is called on each leaf: a method by name, or a callable.
 #[derive(Clone)]
 pub(crate) enum Operation<'py> {
@@ -466,10 +555,17 @@ pub(crate) enum Operation<'py> {
     GetItem,
 }
 
+/// An [`Operation`], looked up as far as it can be.
+enum Target<'py> {
+    Method(Bound<'py, PyString>),
+    Function(Callee<'py>),
+    GetItem,
+}
+
 /// A call that is repeated with another first argument each time: one argument array for
 /// all of them, passed to the callee in place.
 pub(crate) struct RepeatedCall<'py> {
-    operation: Operation<'py>,
+    operation: Target<'py>,
     // [scratch, leaf, arguments...]: the callee may use the scratch slot (PEP 590).
     slots: SmallVec<[*mut ffi::PyObject; 12]>,
     arguments: Bound<'py, PyTuple>,
@@ -484,6 +580,11 @@ impl<'py> RepeatedCall<'py> {
         slots.push(std::ptr::null_mut());
         slots.push(std::ptr::null_mut());
         slots.extend(arguments.iter_borrowed().map(Borrowed::as_ptr));
+        let operation = match operation {
+            Operation::Method(name) => Target::Method(name),
+            Operation::Function(function) => Target::Function(Callee::new(function)),
+            Operation::GetItem => Target::GetItem,
+        };
         Self {
             operation,
             slots,
@@ -525,26 +626,19 @@ impl<'py> RepeatedCall<'py> {
     }
 
     fn call_slots(&mut self) -> PyResult<Bound<'py, PyAny>> {
-        let nargsf = (self.slots.len() - 1) | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
         // SAFETY: the slots from 1 on are objects that the caller of this function and
         // `self.arguments` keep alive for the call; slot 0 is the scratch slot that the
         // offset flag promises, and the callee restores what it changes.
         unsafe {
-            let arguments = self.slots.as_mut_ptr().add(1).cast_const();
             let result = match &self.operation {
-                Operation::Method(name) => ffi::PyObject_VectorcallMethod(
+                Target::Function(function) => return function.call_slots(&mut self.slots),
+                Target::Method(name) => ffi::PyObject_VectorcallMethod(
                     name.as_ptr(),
-                    arguments,
-                    nargsf,
+                    self.slots.as_mut_ptr().add(1).cast_const(),
+                    (self.slots.len() - 1) | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
                     std::ptr::null_mut(),
                 ),
-                Operation::Function(function) => ffi::PyObject_Vectorcall(
-                    function.as_ptr(),
-                    arguments,
-                    nargsf,
-                    std::ptr::null_mut(),
-                ),
-                Operation::GetItem => ffi::PyObject_GetItem(self.slots[1], self.slots[FIRST]),
+                Target::GetItem => ffi::PyObject_GetItem(self.slots[1], self.slots[FIRST]),
             };
             Bound::from_owned_ptr_or_err(self.arguments.py(), result)
         }
@@ -552,11 +646,12 @@ impl<'py> RepeatedCall<'py> {
 }
 
 /// `function(*arguments)`.
+#[inline]
 pub(crate) fn call<'py>(
     function: &Bound<'py, PyAny>,
     arguments: &[Bound<'py, PyAny>],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut slots: SmallVec<[*mut ffi::PyObject; 8]> = SmallVec::new();
+    let mut slots: SmallVec<[*mut ffi::PyObject; 4]> = SmallVec::new();
     slots.push(std::ptr::null_mut());
     slots.extend(arguments.iter().map(Bound::as_ptr));
     let nargsf = arguments.len() | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
@@ -567,6 +662,33 @@ pub(crate) fn call<'py>(
         let result =
             ffi::PyObject_Vectorcall(function.as_ptr(), first, nargsf, std::ptr::null_mut());
         Bound::from_owned_ptr_or_err(function.py(), result)
+    }
+}
+
+/// An attribute that the instances of a class have by a descriptor, looked up once.
+pub(crate) struct Getter<'py> {
+    descriptor: Bound<'py, PyAny>,
+    get: ffi::descrgetfunc,
+}
+
+impl<'py> Getter<'py> {
+    /// That of `descriptor`, an attribute of a class; None where it is no descriptor.
+    pub(crate) fn of(descriptor: Bound<'py, PyAny>) -> Option<Self> {
+        // SAFETY: the descriptor is alive, and so is its type.
+        let get = unsafe { (*descriptor.get_type_ptr()).tp_descr_get }?;
+        Some(Self { descriptor, get })
+    }
+
+    /// The attribute of `instance`.
+    #[inline]
+    pub(crate) fn get(&self, instance: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: the descriptor, the instance and its type are alive for the call, which is
+        // the one that reading the attribute comes to.
+        unsafe {
+            let class = instance.get_type_ptr().cast();
+            let value = (self.get)(self.descriptor.as_ptr(), instance.as_ptr(), class);
+            Bound::from_owned_ptr_or_err(instance.py(), value)
+        }
     }
 }
 
@@ -644,6 +766,8 @@ pub(crate) fn weak_reference<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'
 /// told, which costs more than all else that a level of a small container does.
 pub(crate) struct RecursionGuard<'py> {
     depth: u32,
+    /// The thread's count: to ask for it is a call.
+    count: *const Cell<u32>,
     _py: Python<'py>,
 }
 
@@ -661,12 +785,18 @@ impl<'py> RecursionGuard<'py> {
     /// `RecursionError` where the limit is reached.
     #[inline]
     pub(crate) fn enter(py: Python<'py>) -> PyResult<Self> {
-        let depth = DEPTH.get();
-        if depth >= MAX_DEPTH {
-            return Err(too_deep());
-        }
-        DEPTH.set(depth + 1);
-        Ok(Self { depth, _py: py })
+        DEPTH.with(|count| {
+            let depth = count.get();
+            if depth >= MAX_DEPTH {
+                return Err(too_deep());
+            }
+            count.set(depth + 1);
+            Ok(Self {
+                depth,
+                count,
+                _py: py,
+            })
+        })
     }
 }
 
@@ -676,8 +806,11 @@ fn too_deep() -> PyErr {
 }
 
 impl Drop for RecursionGuard<'_> {
+    #[inline]
     fn drop(&mut self) {
-        DEPTH.set(self.depth);
+        // SAFETY: the guard stays in its thread, as the interpreter's token does, and the
+        // count lives as long as that.
+        unsafe { (*self.count).set(self.depth) };
     }
 }
 

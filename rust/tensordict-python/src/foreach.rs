@@ -10,13 +10,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyFloat, PyInt, PyList, PyTuple};
 use smallvec::SmallVec;
 
-use crate::aligning::{align, rebuild_as};
+use crate::aligning::{align, both_alike_leaves, rebuild_as};
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::storing::batch_size_of;
 use crate::tensors::{self, Tensor};
-use crate::walks::{leaves, rebuild_with};
+use crate::walks::{NewLeaves, leaves, rebuild_with};
 
 /// Whether all leaves have one dtype, so that all or none can hold the results.
 fn has_one_dtype(imports: &Imports, leaves: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -96,6 +96,24 @@ fn in_line<'py>(
     Ok(align(td, operand, is_complete)?.map(Bound::into_any))
 }
 
+/// The leaves of `td` and those of `operand` in line with them, where both are plain
+/// containers of one batch size and structure; None where they may be in line in another way.
+fn both_in_line<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    operand: &Bound<'py, PyAny>,
+) -> PyResult<Option<[Bound<'py, PyList>; 2]>> {
+    if !container::is_plain(imports, td) || !container::is_plain(imports, operand) {
+        return Ok(None);
+    }
+    let size = container::batch_size(imports, td)?.into_any();
+    let other_size = container::batch_size(imports, operand)?.into_any();
+    if !is_same_size(&size, &other_size) {
+        return Ok(None);
+    }
+    both_alike_leaves(imports, td, operand)
+}
+
 /// The leaves of `td`, and the operands in line with them.
 fn lists<'py>(
     imports: &Imports,
@@ -103,9 +121,19 @@ fn lists<'py>(
     operands: &Bound<'py, PyTuple>,
 ) -> PyResult<Option<ffi::Values<'py>>> {
     let mut lists = ffi::Values::with_capacity(operands.len() + 1);
-    lists.push(leaves(td, None)?.into_any());
-    for operand in operands.iter_borrowed() {
-        match in_line(imports, td, &operand, false)? {
+    let mut operands = operands.as_slice();
+    let together = match operands.first() {
+        Some(first) => both_in_line(imports, td, first)?,
+        None => None,
+    };
+    if let Some(both) = together {
+        lists.extend(both.map(Bound::into_any));
+        operands = &operands[1..];
+    } else {
+        lists.push(leaves(td, None)?.into_any());
+    }
+    for operand in operands {
+        match in_line(imports, td, operand, false)? {
             Some(list) => lists.push(list),
             None => return Ok(None),
         }
@@ -156,7 +184,8 @@ fn foreach<'py>(
         lists[0].clone()
     };
     let drop_empty = drop_empty && has_leaves;
-    rebuild_with(imports, td, &values, true, has_leaves, drop_empty).map(Some)
+    let leaves = NewLeaves::of(values)?;
+    rebuild_with(imports, td, leaves, true, has_leaves, drop_empty).map(Some)
 }
 
 /// Whether `td` and all below it are dense: their leaves are those that are held.

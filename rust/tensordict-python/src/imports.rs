@@ -30,6 +30,7 @@ names! {
     entries = "_tensordict",
     batch_size = "_batch_size",
     device = "_device",
+    data = "data",
     dim_names = "_td_dim_names",
     is_dense = "_is_dense",
     is_non_tensor = "_is_non_tensor",

@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyInt, PyList, PySequence, PyTuple};
 use smallvec::SmallVec;
 
 use crate::container::{self, Kind, State, kind};
-use crate::ffi::{self, Filling, RecursionGuard};
+use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, from_twin, imports};
 
 const TWINS: &str = "tensordict.interop.index_twins";
@@ -31,54 +31,35 @@ impl Join {
     }
 }
 
-/// The values of each container, in the order of the keys of the first.
-type Columns<'py> = SmallVec<[ffi::Values<'py>; 2]>;
-
-/// The states of the containers; None where they are not all dense.
-fn states_of<'py>(
-    imports: &Imports,
-    tds: &[Bound<'py, PyAny>],
-) -> PyResult<Option<SmallVec<[State<'py>; 4]>>> {
-    let mut states = SmallVec::new();
-    for td in tds {
-        if kind(imports, td)? != Kind::Dense {
-            return Ok(None);
-        }
-        states.push(State::of(imports, td)?);
-    }
-    Ok(Some(states))
-}
-
-/// The values of all but the first container at the keys of the first, owned, since torch may
-/// run Python, which may change the containers; None where the keys are not the same.
-fn columns<'py>(
+/// Adds the values of `other` at the keys of `entries` to `column`, owned, since torch may run
+/// Python, which may change the container: whether the keys are the same.
+fn add_column<'py>(
     entries: &Bound<'py, PyDict>,
-    others: &[State<'py>],
-) -> PyResult<Option<Columns<'py>>> {
-    let mut columns = Columns::new();
-    for other in others {
-        let mut column = ffi::Values::with_capacity(entries.len());
-        if ffi::visit_pairs(entries, &other.entries, |_, value| {
-            column.push(value.to_owned());
-            true
-        }) {
-            columns.push(column);
-            continue;
-        }
-        if other.entries.len() != entries.len() {
-            return Ok(None);
-        }
-        column.clear();
-        for (key, _) in ffi::dict_pairs(entries) {
-            match other.entries.get_item(key)? {
-                Some(value) => column.push(value),
-                None => return Ok(None),
-            }
-        }
-        columns.push(column);
+    other: &Bound<'py, PyDict>,
+    column: &mut Vec<Bound<'py, PyAny>>,
+) -> PyResult<bool> {
+    let start = column.len();
+    if ffi::visit_pairs(entries, other, |_, value| {
+        column.push(value.to_owned());
+        true
+    }) {
+        return Ok(true);
     }
-    Ok(Some(columns))
+    if other.len() != entries.len() {
+        return Ok(false);
+    }
+    column.truncate(start);
+    for (key, _) in ffi::dict_pairs(entries) {
+        match other.get_item(key)? {
+            Some(value) => column.push(value),
+            None => return Ok(false),
+        }
+    }
+    Ok(true)
 }
+
+/// The containers that are joined, or their entries at one key.
+type Group<'py> = SmallVec<[Bound<'py, PyAny>; 4]>;
 
 /// The batch sizes of the containers that are joined.
 type Sizes<'py> = SmallVec<[Bound<'py, PyTuple>; 4]>;
@@ -87,110 +68,146 @@ struct Joining<'py> {
     imports: &'static Imports,
     how: Join,
     dim: usize,
-    // The dim as torch is given it.
-    place: Bound<'py, PyAny>,
+    // `function(list, dim)`, called on each list of leaves.
+    call: RepeatedCall<'py>,
     // The batch sizes that they had last, and what these became.
     last: Option<(Sizes<'py>, Bound<'py, PyAny>)>,
+    // The values of all but the first container of each level that the walk is in, in the
+    // order of the keys of the first.
+    columns: Vec<Bound<'py, PyAny>>,
 }
 
 impl<'py> Joining<'py> {
+    fn new(py: Python<'py>, imports: &'static Imports, how: Join, dim: usize) -> PyResult<Self> {
+        let function = match how {
+            Join::Stack => &imports.stack,
+            Join::Cat => &imports.cat,
+        };
+        let operation = Operation::Function(function.bind(py).clone());
+        Ok(Self {
+            imports,
+            how,
+            dim,
+            call: RepeatedCall::new(operation, &(dim,).into_pyobject(py)?),
+            last: None,
+            columns: Vec::new(),
+        })
+    }
+
     /// The joined container, or None where the twin must take over.
     fn join(&mut self, tds: &[Bound<'py, PyAny>]) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = self.place.py();
+        let py = tds[0].py();
         let imports = self.imports;
         let _guard = RecursionGuard::enter(py)?;
-        let Some(states) = states_of(imports, tds)? else {
+        for td in tds {
+            if kind(imports, td)? != Kind::Dense {
+                return Ok(None);
+            }
+        }
+        let Some(size) = self.joined_size(tds)? else {
             return Ok(None);
         };
-        let Some(size) = self.joined_size(&states)? else {
+        let first = State::of(imports, &tds[0])?;
+        if !first.dim_names.is_none() {
             return Ok(None);
-        };
-        let first = &states[0];
-        for state in &states {
+        }
+        let entries = ffi::copy_dict(&first.entries)?;
+        let start = self.columns.len();
+        for td in &tds[1..] {
+            let state = State::of(imports, td)?;
             // Names, and devices that differ, are for the twin.
             if !state.dim_names.is_none()
                 || (self.how == Join::Cat
                     && !first.device.is_none()
                     && state.device.ne(&first.device)?)
+                || !add_column(&entries, &state.entries, &mut self.columns)?
             {
                 return Ok(None);
             }
         }
-        let entries = ffi::copy_dict(&first.entries)?;
-        let Some(columns) = columns(&entries, &states[1..])? else {
-            return Ok(None);
-        };
-        let function = match self.how {
-            Join::Stack => imports.stack.bind(py),
-            Join::Cat => imports.cat.bind(py),
-        };
-        let mut filling = Filling::new(&entries);
-        let mut group = ffi::Values::with_capacity(tds.len());
-        for (at, (key, value)) in ffi::dict_pairs(&entries).into_iter().enumerate() {
-            let is_leaf = kind(imports, &value)? == Kind::Leaf;
-            group.clear();
-            group.push(value);
-            group.extend(columns.iter().map(|column| column[at].clone()));
-            for item in &group {
-                if (kind(imports, item)? == Kind::Leaf) != is_leaf
-                    || (is_leaf && container::is_unbatched(imports, item))
-                {
-                    return Ok(None);
-                }
+        let num_entries = entries.len();
+        let mut group = Group::new();
+        let mut at = start;
+        let mut must_be_left = false;
+        ffi::replace_values(&entries, |value| {
+            if must_be_left {
+                return Ok(None);
             }
-            let item = if is_leaf {
-                let group = PyList::new(py, &group)?.into_any();
-                match ffi::call(function, &[group, self.place.clone()]) {
-                    Ok(item) => item,
-                    // The twin says which entry it was.
-                    Err(error) if error.is_instance_of::<PyRuntimeError>(py) => return Ok(None),
-                    Err(error) => return Err(error),
-                }
-            } else {
-                match self.join(&group)? {
-                    Some(item) => item,
-                    None => return Ok(None),
-                }
-            };
-            filling.put(&key, item)?;
+            group.clear();
+            group.push(value.clone());
+            let others = (0..tds.len() - 1).map(|column| at + column * num_entries);
+            group.extend(others.map(|place| self.columns[place].clone()));
+            at += 1;
+            let item = self.item(&group)?;
+            must_be_left = item.is_none();
+            Ok(item)
+        })?;
+        if must_be_left {
+            return Ok(None);
         }
+        self.columns.truncate(start);
         let none = py.None().into_bound(py);
-        let class = tds[0].get_type();
-        container::new(imports, &class, &entries, &size, &first.device, &none).map(Some)
+        let values = [entries.into_any(), size, first.device, none];
+        container::new_like(imports, &tds[0], values).map(Some)
+    }
+
+    /// What becomes of the entries at one key, or None where the twin must take over.
+    #[inline]
+    fn item(&mut self, group: &[Bound<'py, PyAny>]) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = group[0].py();
+        let imports = self.imports;
+        let is_leaf = kind(imports, &group[0])? == Kind::Leaf;
+        for item in group {
+            if (kind(imports, item)? == Kind::Leaf) != is_leaf
+                || (is_leaf && container::is_unbatched(imports, item))
+            {
+                return Ok(None);
+            }
+        }
+        if !is_leaf {
+            return self.join(group);
+        }
+        match self.call.call(PyList::new(py, group)?.as_any()) {
+            Ok(item) => Ok(Some(item)),
+            // The twin says which entry it was.
+            Err(error) if error.is_instance_of::<PyRuntimeError>(py) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The batch size of the result; None where those of the containers do not allow one.
-    fn joined_size(&mut self, states: &[State<'py>]) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (py, dim) = (self.place.py(), self.dim);
-        let size = &states[0].batch_size;
+    fn joined_size(&mut self, tds: &[Bound<'py, PyAny>]) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, dim) = (tds[0].py(), self.dim);
+        let mut sizes = Sizes::new();
+        for td in tds {
+            sizes.push(container::batch_size(self.imports, td)?);
+        }
         // What is nested mostly has the very sizes of what it is in.
         if let Some((old, new)) = &self.last
-            && old
-                .iter()
-                .zip(states)
-                .all(|(old, state)| state.batch_size.is(old))
+            && old.iter().zip(&sizes).all(|(old, size)| size.is(old))
         {
             return Ok(Some(new.clone()));
         }
+        let size = &sizes[0];
         if dim > size.len() || (self.how == Join::Cat && dim == size.len()) {
             return Ok(None);
         }
         let mut dims: Vec<Bound<'py, PyAny>> = size.iter().collect();
         match self.how {
             Join::Stack => {
-                for state in &states[1..] {
-                    if !state.batch_size.is(size) && state.batch_size.ne(size)? {
+                for other in &sizes[1..] {
+                    if !other.is(size) && other.ne(size)? {
                         return Ok(None);
                     }
                 }
-                dims.insert(dim, states.len().into_pyobject(py)?.into_any());
+                dims.insert(dim, sizes.len().into_pyobject(py)?.into_any());
             }
             Join::Cat => {
-                for state in &states[1..] {
-                    if state.batch_size.len() != size.len() {
+                for other in &sizes[1..] {
+                    if other.len() != size.len() {
                         return Ok(None);
                     }
-                    for (at, length) in state.batch_size.iter_borrowed().enumerate() {
+                    for (at, length) in other.iter_borrowed().enumerate() {
                         if at == dim {
                             dims[at] = dims[at].add(length)?;
                         } else if length.ne(&dims[at])? {
@@ -201,8 +218,7 @@ impl<'py> Joining<'py> {
             }
         }
         let joined = ffi::new_size(self.imports.size.bind(py), &dims)?;
-        let sizes = states.iter().map(|state| state.batch_size.clone());
-        self.last = Some((sizes.collect(), joined.clone()));
+        self.last = Some((sizes, joined.clone()));
         Ok(Some(joined))
     }
 }
@@ -213,17 +229,8 @@ fn join_or_twin<'py>(how: Join, tds: &Bound<'py, PyAny>, dim: i64) -> PyResult<B
     if let (Ok(tds), Ok(dim)) = (tds.cast::<PySequence>(), usize::try_from(dim))
         && !tds.is_empty()?
     {
-        let tds = tds.try_iter()?.collect::<PyResult<ffi::Values<'py>>>()?;
-        let place = dim.into_pyobject(py)?.into_any();
-        let last = None;
-        let mut joining = Joining {
-            imports,
-            how,
-            dim,
-            place,
-            last,
-        };
-        if let Some(result) = joining.join(&tds)? {
+        let tds = tds.try_iter()?.collect::<PyResult<Group<'py>>>()?;
+        if let Some(result) = Joining::new(py, imports, how, dim)?.join(&tds)? {
             return Ok(result);
         }
     }
@@ -246,7 +253,7 @@ pub(crate) fn join_plain<'py>(
         },
         _ => return Ok(None),
     };
-    let tds: ffi::Values<'py> = if let Ok(list) = tds.cast_exact::<PyList>() {
+    let tds: Group<'py> = if let Ok(list) = tds.cast_exact::<PyList>() {
         list.iter().collect()
     } else if let Ok(tuple) = tds.cast_exact::<PyTuple>() {
         tuple.iter().collect()
@@ -270,16 +277,7 @@ pub(crate) fn join_plain<'py>(
     if how == Join::Stack && is_lazy_by_default(py)? {
         return Ok(None);
     }
-    let place = dim.into_pyobject(py)?.into_any();
-    let last = None;
-    Joining {
-        imports,
-        how,
-        dim,
-        place,
-        last,
-    }
-    .join(&tds)
+    Joining::new(py, imports, how, dim)?.join(&tds)
 }
 
 /// Whether `torch.stack` makes a lazy stack, as the process was told.

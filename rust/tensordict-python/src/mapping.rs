@@ -9,14 +9,14 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyInt, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::container::{self, Kind, Names, Splice, State, kind};
-use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
+use crate::ffi::{self, MovedItems, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, imports};
 use crate::locking;
-use crate::tensors::{shape_of, with_layout};
+use crate::tensors::{Tensor, shape_of, with_layout};
 
 /// What is appended to the first argument of a call on a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,16 @@ const SPREADING_METHODS: [&str; 8] = [
     "new_empty",
 ];
 
+/// The plain tensors that a call gives back as they are, which can be told without it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keeps {
+    Nothing,
+    /// `leaf.to("cpu")`: those on the CPU.
+    OnCpu,
+    /// `leaf.contiguous()`: those that are.
+    Contiguous,
+}
+
 /// What is called on each leaf of a container.
 struct LeafCall<'a, 'py> {
     imports: &'static Imports,
@@ -75,8 +85,8 @@ struct LeafCall<'a, 'py> {
     arguments: &'a Bound<'py, PyTuple>,
     tail: Tail,
     k: usize,
-    // Whether plain tensors on the CPU are where the call would move them.
-    keeps_cpu: bool,
+    // Which plain tensors the call gives back as they are.
+    keeps: Keeps,
     // The last permutation's tail that was made, with the leaf's number of dims: most
     // leaves of a container have one of few.
     last_dims: Option<(usize, Bound<'py, PyTuple>)>,
@@ -92,7 +102,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
     ) -> PyResult<Self> {
         let mut spread = None;
         let mut plain = None;
-        let mut keeps_cpu = false;
+        let mut keeps = Keeps::Nothing;
         let operation = match op.cast::<PyString>() {
             Ok(name) => {
                 let text = name.to_str()?;
@@ -106,7 +116,11 @@ impl<'a, 'py> LeafCall<'a, 'py> {
                     plain = Some(RepeatedCall::new(of_tensors, arguments));
                 }
                 if text == "to" && arguments.len() == 1 {
-                    keeps_cpu = is_cpu(imports, &arguments.get_item(0)?)?;
+                    if is_cpu(imports, &arguments.get_item(0)?)? {
+                        keeps = Keeps::OnCpu;
+                    }
+                } else if text == "contiguous" && arguments.is_empty() {
+                    keeps = Keeps::Contiguous;
                 }
                 if text == "__getitem__" && arguments.len() == 1 && tail == Tail::Nothing {
                     plain = None;
@@ -123,7 +137,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
             call: RepeatedCall::new(operation, arguments),
             plain,
             spread,
-            keeps_cpu,
+            keeps,
             arguments,
             tail,
             k,
@@ -131,19 +145,22 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         })
     }
 
+    #[inline]
     fn call(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.call_torch(leaf)
-            .or_else(|error| container::rescued(self.imports, self.op, leaf, self.arguments, error))
+        match self.call_torch(leaf) {
+            Ok(result) => Ok(result),
+            Err(error) => container::rescued(self.imports, self.op, leaf, self.arguments, error),
+        }
     }
 
+    #[inline]
     fn call_torch(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let is_plain = std::ptr::addr_eq(leaf.get_type_ptr(), self.imports.tensor.as_ptr());
         if is_plain {
             if self.spread.is_some() {
                 return self.call_spread(leaf);
             }
-            // `leaf.to(device)` gives such a leaf back.
-            if self.keeps_cpu && with_layout(leaf, |_, is_on_cpu| is_on_cpu) == Some(true) {
+            if self.is_kept(leaf) {
                 return Ok(leaf.clone());
             }
         }
@@ -164,6 +181,17 @@ impl<'a, 'py> LeafCall<'a, 'py> {
                 self.call.call_with_first(leaf, &dims)
             }
         }
+    }
+
+    /// Whether the call gives the plain tensor `leaf` back.
+    #[inline]
+    fn is_kept(&self, leaf: &Bound<'py, PyAny>) -> bool {
+        let is_kept = match self.keeps {
+            Keeps::Nothing => return false,
+            Keeps::OnCpu => with_layout(leaf, |_, is_on_cpu| is_on_cpu),
+            Keeps::Contiguous => Tensor::of(leaf).and_then(|leaf| leaf.is_contiguous()),
+        };
+        is_kept == Some(true)
     }
 
     fn call_spread(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -449,8 +477,42 @@ struct SplitLeaves<'a, 'py> {
     splice: Splice<'a, 'py>,
 }
 
-/// The containers that a walk makes of one: mostly few.
-type Results<'py> = SmallVec<[Bound<'py, PyAny>; 8]>;
+/// The containers that a walk makes of one.
+type Results<'py> = Vec<Bound<'py, PyAny>>;
+
+/// What becomes of one entry: its part in each of the results.
+enum Parts<'py> {
+    /// What torch returns of several values are tuples, or of types derived from it.
+    Torch(MovedItems<'py>),
+    Others(std::vec::IntoIter<Bound<'py, PyAny>>),
+}
+
+impl<'py> Parts<'py> {
+    fn new(parts: Bound<'py, PyAny>, expected: usize) -> PyResult<Self> {
+        let parts = match parts.cast_into::<PyTuple>() {
+            Ok(tuple) => {
+                check_length(tuple.len(), expected)?;
+                match MovedItems::of(tuple) {
+                    Ok(items) => return Ok(Self::Torch(items)),
+                    Err(tuple) => tuple.into_any(),
+                }
+            }
+            Err(error) => error.into_inner(),
+        };
+        let parts = parts.try_iter()?.collect::<PyResult<Results<'py>>>()?;
+        check_length(parts.len(), expected)?;
+        Ok(Self::Others(parts.into_iter()))
+    }
+
+    /// The part in the next of the results.
+    #[inline]
+    fn next(&mut self) -> Option<Bound<'py, PyAny>> {
+        match self {
+            Self::Torch(parts) => parts.next(),
+            Self::Others(parts) => parts.next(),
+        }
+    }
+}
 
 impl<'py> SplitLeaves<'_, 'py> {
     fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Results<'py>> {
@@ -460,71 +522,63 @@ impl<'py> SplitLeaves<'_, 'py> {
         let state = State::of(imports, td)?;
         let entries = ffi::copy_dict(&state.entries)?;
         let num_parts = self.prefixes.len();
-        // Nobody knows these yet: what becomes of an entry takes its place in each.
-        let mut copies = SmallVec::<[Bound<'py, PyDict>; 8]>::with_capacity(num_parts);
-        for _ in 1..num_parts {
-            copies.push(ffi::copy_dict(&entries)?);
+        let mut rows = SmallVec::<[Parts<'py>; 8]>::with_capacity(entries.len());
+        let mut place = 0;
+        while let Some(value) = ffi::value_at(&entries, &mut place) {
+            rows.push(self.parts(&value, &state)?);
         }
-        if num_parts > 0 {
-            copies.push(entries.clone());
-        }
-        ffi::each_entry(&entries, |place, key, value| {
-            let put = |copies: &[Bound<'py, PyDict>], parts: &[Bound<'py, PyAny>]| {
-                check_length(parts.len(), num_parts)?;
-                copies
-                    .iter()
-                    .zip(parts)
-                    .try_for_each(|(copy, part)| ffi::put_at(copy, place, key, part.clone()))
-            };
-            let given = match kind(imports, value)? {
-                Kind::Leaf if container::is_unbatched(imports, value) => {
-                    let mut parts = Results::with_capacity(num_parts);
-                    for prefix in self.prefixes.iter() {
-                        let size = self.splice.size(Some(&prefix), &state.batch_size)?;
-                        parts.extend(container::resized_unbatched(imports, value, &size)?);
-                    }
-                    return put(&copies, &parts);
-                }
-                Kind::Leaf => self.call.call(value)?,
-                Kind::Dense => {
-                    let parts = self.walk(value)?;
-                    if self.lock {
-                        for part in &parts {
-                            locking::lock_like(imports, value, part, true)?;
-                        }
-                    }
-                    return copies
-                        .iter()
-                        .zip(parts)
-                        .try_for_each(|(copy, part)| ffi::put_at(copy, place, key, part));
-                }
-                Kind::Foreign => value.call_method1(
-                    imports.names.method_split_leaves.bind(py),
-                    (
-                        self.op,
-                        self.args,
-                        self.prefixes,
-                        self.names.to_object(py)?,
-                        self.lock,
-                        self.k,
-                    ),
-                )?,
-            };
-            // What torch returns of several values are tuples, or of types derived from it.
-            if let Ok(parts) = given.cast::<PyTuple>() {
-                return put(&copies, parts.as_slice());
-            }
-            let parts = given.try_iter()?.collect::<PyResult<Results<'py>>>()?;
-            put(&copies, &parts)
-        })?;
+        // One part after the other is made whole, while what it consists of is at hand.
         let mut results = Results::with_capacity(num_parts);
-        for (prefix, part) in self.prefixes.iter().zip(copies) {
+        for (at, prefix) in self.prefixes.iter().enumerate() {
+            let part = if at + 1 == num_parts {
+                entries.clone()
+            } else {
+                ffi::copy_dict(&entries)?
+            };
+            ffi::put_values(&part, rows.iter_mut().filter_map(Parts::next))?;
             let size = self.splice.size(Some(&prefix), &state.batch_size)?;
             let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
             let values = [part.into_any(), size, state.device.clone(), dim_names];
             results.push(container::new_like(imports, td, values)?);
         }
         Ok(results)
+    }
+
+    /// The parts of `value`, an entry of a container with the attributes `state`.
+    fn parts(&mut self, value: &Bound<'py, PyAny>, state: &State<'py>) -> PyResult<Parts<'py>> {
+        let imports = self.imports;
+        let given = match kind(imports, value)? {
+            Kind::Leaf if container::is_unbatched(imports, value) => {
+                let mut parts = Results::with_capacity(self.prefixes.len());
+                for prefix in self.prefixes.iter() {
+                    let size = self.splice.size(Some(&prefix), &state.batch_size)?;
+                    parts.extend(container::resized_unbatched(imports, value, &size)?);
+                }
+                return Ok(Parts::Others(parts.into_iter()));
+            }
+            Kind::Leaf => self.call.call(value)?,
+            Kind::Dense => {
+                let parts = self.walk(value)?;
+                if self.lock {
+                    for part in &parts {
+                        locking::lock_like(imports, value, part, true)?;
+                    }
+                }
+                return Ok(Parts::Others(parts.into_iter()));
+            }
+            Kind::Foreign => value.call_method1(
+                imports.names.method_split_leaves.bind(value.py()),
+                (
+                    self.op,
+                    self.args,
+                    self.prefixes,
+                    self.names.to_object(value.py())?,
+                    self.lock,
+                    self.k,
+                ),
+            )?,
+        };
+        Parts::new(given, self.prefixes.len())
     }
 }
 

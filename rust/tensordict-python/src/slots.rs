@@ -340,32 +340,6 @@ pub(crate) fn put<'py>(dict: &Bound<'py, PyDict>, place: usize, new: Bound<'py, 
     }
 }
 
-/// Puts `new` at `place`, where `key` is.
-///
-/// # Errors
-/// `new`, where another key is there.
-#[inline]
-pub(crate) fn put_under<'py>(
-    dict: &Bound<'py, PyDict>,
-    place: usize,
-    key: &Bound<'py, PyAny>,
-    new: Bound<'py, PyAny>,
-) -> Result<(), Bound<'py, PyAny>> {
-    let Some(slots) = Slots::of(dict).filter(|slots| place < slots.count) else {
-        return Err(new);
-    };
-    // SAFETY: as in `replace`.
-    unsafe {
-        let entry = slots.at(place);
-        if (*entry).key != key.as_ptr() || (*entry).value.is_null() {
-            return Err(new);
-        }
-        let old = std::mem::replace(&mut (*entry).value, new.into_ptr());
-        drop(Bound::from_owned_ptr(dict.py(), old));
-    }
-    Ok(())
-}
-
 /// The first entry from `place` on, and its place; None behind the last one, or where they
 /// are kept in another way. Python code may run between two calls.
 #[inline]

@@ -1,4 +1,4 @@
-//! Shape, device and dtype of a tensor, asked of torch's own library.
+//! Shape, device, dtype and layout of a tensor, asked of torch's own library.
 //!
 //! A Python attribute makes an object of each answer, and `DLPack` takes the interpreter's
 //! lock and makes a struct: some seven hundred instructions for a shape. Torch exports the
@@ -38,6 +38,7 @@ struct Access {
     num_dims: Ask<i64>,
     device_type: Ask<i32>,
     dtype: Ask<i32>,
+    is_contiguous: Ask<bool>,
     cpu: i32,
     tensor: Py<PyType>,
     parameter: Py<PyType>,
@@ -106,6 +107,12 @@ impl<'a, 'py> Tensor<'a, 'py> {
     #[inline]
     pub(crate) fn is_on_cpu(&self) -> Option<bool> {
         Some(self.ask(self.access.device_type, -1)? == self.access.cpu)
+    }
+
+    /// Whether its elements lie in a row, in order.
+    #[inline]
+    pub(crate) fn is_contiguous(&self) -> Option<bool> {
+        self.ask(self.access.is_contiguous, false)
     }
 
     /// The number that torch has for the dtype.
@@ -200,6 +207,9 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
                 "aoti_torch_get_device_type",
             )?),
             dtype: transmute::<*const c_void, Ask<i32>>(address("aoti_torch_get_dtype")?),
+            is_contiguous: transmute::<*const c_void, Ask<bool>>(address(
+                "aoti_torch_is_contiguous",
+            )?),
             cpu: transmute::<*const c_void, Constant>(cpu)(),
             tensor: torch.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
             parameter: py
@@ -218,15 +228,18 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
         };
         let shape = probe.getattr("shape")?.extract::<Vec<i64>>()?;
         let is_right = tensor.with_shape(|found| found == shape) == Some(true)
-            && tensor.is_on_cpu() == Some(true);
+            && tensor.is_on_cpu() == Some(true)
+            && tensor.is_contiguous() == Some(true);
         if !is_right {
             return Ok(None);
         }
         dtypes.push(tensor.dtype());
     }
+    let turned = probes[2].call_method1("transpose", (0, 1))?;
     let on_meta = probes[0].call_method1("to", ("meta",))?;
     let is_right = dtypes[0] == dtypes[1]
         && dtypes[0] != dtypes[2]
+        && Tensor::by(&access, &turned).is_none_or(|tensor| tensor.is_contiguous() == Some(false))
         && Tensor::by(&access, &on_meta).is_none_or(|tensor| tensor.is_on_cpu() == Some(false));
     Ok(is_right.then_some(access))
 }

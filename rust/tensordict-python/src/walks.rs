@@ -15,11 +15,13 @@ use pyo3::types::iter::{BoundListIterator, BoundTupleIterator};
 use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple, PyType};
 
 use crate::container::{self, Kind, Names, State, kind};
-use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
-use crate::imports::{Imports, imports};
+use crate::ffi::{self, Getter, MovedItems, Operation, RecursionGuard, RepeatedCall};
+use crate::imports::{Imports, from_twin, imports};
 use crate::locking;
 use crate::slots::{self, Found};
 use crate::tensors::with_layout;
+
+const TWINS: &str = "tensordict.interop.twins";
 
 // Collecting --------------------------------------------------------------------------
 
@@ -79,7 +81,7 @@ pub(crate) fn plain_leaves<'py>(
     if !collect_plain(imports, td, &mut out)? {
         return Ok(None);
     }
-    ffi::list_of(td.py(), out).map(Some)
+    ffi::list_of(td.py(), &mut out).map(Some)
 }
 
 /// Every leaf, depth first, in key order.
@@ -107,6 +109,7 @@ pub(crate) fn leaves<'py>(
 
 /// The leaves of a result, taken one by one as a walk comes to their places.
 pub(crate) enum NewLeaves<'py> {
+    Moved(MovedItems<'py>),
     List(BoundListIterator<'py>),
     Tuple(BoundTupleIterator<'py>),
     Iterator(Bound<'py, PyIterator>),
@@ -123,12 +126,24 @@ impl<'py> NewLeaves<'py> {
         })
     }
 
+    /// As [`Self::new`] of values that the caller does not need any more.
+    pub(crate) fn of(values: Bound<'py, PyAny>) -> PyResult<Self> {
+        match values.cast_into_exact::<PyTuple>() {
+            Ok(tuple) => match MovedItems::of(tuple) {
+                Ok(items) => Ok(Self::Moved(items)),
+                Err(tuple) => Self::new(tuple.as_any()),
+            },
+            Err(error) => Self::new(&error.into_inner()),
+        }
+    }
+
     /// The next leaf.
     ///
     /// # Errors
     /// `StopIteration` where there is none.
     pub(crate) fn take(&mut self) -> PyResult<Bound<'py, PyAny>> {
         let leaf = match self {
+            Self::Moved(leaves) => leaves.next(),
             Self::List(leaves) => leaves.next(),
             Self::Tuple(leaves) => leaves.next(),
             Self::Iterator(leaves) => leaves.next().transpose()?,
@@ -140,6 +155,7 @@ impl<'py> NewLeaves<'py> {
     #[inline]
     fn take_quickly(&mut self) -> Option<Bound<'py, PyAny>> {
         match self {
+            Self::Moved(leaves) => leaves.next(),
             Self::List(leaves) => leaves.next(),
             Self::Tuple(leaves) => leaves.next(),
             Self::Iterator(_) => None,
@@ -149,6 +165,7 @@ impl<'py> NewLeaves<'py> {
     /// What is left, for a container that takes its own part of it.
     pub(crate) fn rest(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
         let rest = match self {
+            Self::Moved(leaves) => PyList::new(py, leaves.collect::<Vec<_>>())?.try_iter()?,
             Self::List(leaves) => PyList::new(py, leaves)?.try_iter()?,
             Self::Tuple(leaves) => PyList::new(py, leaves)?.try_iter()?,
             Self::Iterator(leaves) => return Ok(leaves.clone()),
@@ -423,19 +440,19 @@ fn rebuild<'py>(
     drop_empty: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let keep_names = matches!(names, Names::Keep);
-    rebuild_with(imports(td.py())?, td, values, keep_names, lock, drop_empty)
+    let leaves = NewLeaves::new(values)?;
+    rebuild_with(imports(td.py())?, td, leaves, keep_names, lock, drop_empty)
 }
 
 /// [`rebuild`] for other primitives.
 pub(crate) fn rebuild_with<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
-    values: &Bound<'py, PyAny>,
+    mut leaves: NewLeaves<'py>,
     keep_names: bool,
     lock: bool,
     drop_empty: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut leaves = NewLeaves::new(values)?;
     let walk = Rebuild {
         imports,
         keep_names,
@@ -497,6 +514,67 @@ pub(crate) fn clone_structure<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py
         copy_containers(imports, td)
     } else {
         td.call_method0(imports.names.method_clone_structure.bind(py))
+    }
+}
+
+/// A copy of the plain container `td` with the data of its leaves; None where something in it
+/// is neither a plain leaf nor a plain container.
+fn plain_data<'py>(
+    imports: &'static Imports,
+    getter: &Getter<'py>,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = td.py();
+    if !container::is_plain(imports, td) {
+        return Ok(None);
+    }
+    let _guard = RecursionGuard::enter(py)?;
+    let state = State::of(imports, td)?;
+    let entries = ffi::copy_dict(&state.entries)?;
+    let mut are_plain = true;
+    ffi::replace_values(&entries, |value| {
+        if !are_plain {
+            return Ok(None);
+        }
+        let data = if container::is_plain_leaf(imports, value) {
+            Some(getter.get(value)?)
+        } else {
+            plain_data(imports, getter, value)?
+        };
+        are_plain = data.is_some();
+        Ok(data)
+    })?;
+    if !are_plain {
+        return Ok(None);
+    }
+    let values = [
+        entries.into_any(),
+        state.batch_size.into_any(),
+        state.device,
+        container::copied_names(&state.dim_names)?,
+    ];
+    container::new_like(imports, td, values).map(Some)
+}
+
+/// A container of `leaf.data` for each leaf, with names and the lock.
+#[pyfunction]
+fn data<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let imports = imports(td.py())?;
+    let py = td.py();
+    let descriptor = imports
+        .tensor
+        .bind(py)
+        .getattr(imports.names.data.bind(py))?;
+    let result = match Getter::of(descriptor) {
+        Some(getter) => plain_data(imports, &getter, td)?,
+        None => None,
+    };
+    match result {
+        Some(result) => {
+            locking::lock_like(imports, td, &result, true)?;
+            Ok(result)
+        }
+        None => from_twin(py, TWINS, "data", (td,)),
     }
 }
 
@@ -683,6 +761,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(is_empty, module)?)?;
     module.add_function(wrap_pyfunction!(rebuild, module)?)?;
     module.add_function(wrap_pyfunction!(clone_structure, module)?)?;
+    module.add_function(wrap_pyfunction!(data, module)?)?;
     module.add_function(wrap_pyfunction!(walk, module)?)?;
     Ok(())
 }
