@@ -411,3 +411,18 @@ def test_a_file_that_was_cut_off_is_named(left, tmp_path):
         TensorDict.from_consolidated(path)
     with pytest.raises(ValueError, match=rf"{path}.*consolidated.* cut off"):
         TensorDict.load(path)
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_parameters_consolidated_in_place_stay_parameters(is_nested):
+    inner = {"w": torch.ones(2), "n": {"b": torch.ones(2), "i": torch.arange(2)}}
+    params = TensorDictParams(TensorDict(inner)).unlock_()
+    td = TensorDict(p=params) if is_nested else params
+    assert td.consolidate(inplace=True) is td
+    assert td.is_consolidated()
+    params = td["p"] if is_nested else td
+    assert [name for name, _ in params.named_parameters()] == ["w", "n.b"]
+    assert [name for name, _ in params.named_buffers()] == ["n.i"]
+    assert all(leaf.requires_grad for leaf in params.parameters())
+    starts = {leaf.untyped_storage().data_ptr() for leaf in params.values(True, True)}
+    assert len(starts) == 1

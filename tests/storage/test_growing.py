@@ -18,7 +18,11 @@ import torch
 from tensordict import (
     LazyStackedTensorDict,
     MemoryMappedTensor,
+    NonTensorData,
+    NonTensorStack,
     TensorDict,
+    TensorDictParams,
+    lazy_stack,
     tensorclass,
 )
 
@@ -27,6 +31,7 @@ from tensordict import (
 class Fields:
     a: torch.Tensor
     text: str
+    unset: torch.Tensor | None = None
 
 
 def make() -> TensorDict:
@@ -245,3 +250,87 @@ def test_a_nested_entry_of_memory_without_a_name():
     td.make_memmap(("n", "b"), torch.Size([3]), dtype=torch.float32).fill_(2)
     assert td["n"].is_memmap()
     assert td["n", "b"].tolist() == [2.0] * 3
+
+
+# Containers of other classes ----------------------------------------------------------
+
+ADD = {
+    "make_memmap": lambda td, key: td.make_memmap(key, (*td.batch_size, 2)),
+    "make_memmap_from_tensor": lambda td, key: td.make_memmap_from_tensor(
+        key, torch.ones(*td.batch_size, 2)
+    ),
+    "make_memmap_from_storage": lambda td, key: td.make_memmap_from_storage(
+        key, MemoryMappedTensor.ones(*td.batch_size, 2).untyped_storage(), (3, 2)
+    ),
+}
+
+
+def names_of(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("method", ["make_memmap", "make_memmap_from_tensor"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_field_of_a_tensorclass_is_added(is_nested, method, tmp_path):
+    fields = Fields(a=torch.ones(3), text="x", batch_size=[3])
+    td = TensorDict({"f": fields}, [3]) if is_nested else fields
+    td = td.memmap(tmp_path)
+    key = ("f", "unset") if is_nested else "unset"
+    added = ADD[method](td, key)
+    assert added.shape == (3, 2)
+    assert td.is_locked
+    loaded = type(td).load_memmap(tmp_path)
+    inner = loaded["f"] if is_nested else loaded
+    added.fill_(5)
+    assert (td["f"] if is_nested else td).unset.eq(5).all()
+    assert inner.unset.eq(5).all()
+    assert inner.text == "x"
+
+
+@pytest.mark.parametrize("method", ADD)
+def test_a_key_that_is_no_field_is_refused(method, tmp_path):
+    td = Fields(a=torch.ones(3), text="x", batch_size=[3]).memmap(tmp_path)
+    before = names_of(tmp_path)
+    for key in ("other", ("other", "x")):
+        with pytest.raises(AttributeError, match="no such field"):
+            ADD[method](td, key)
+    assert names_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("method", ADD)
+@pytest.mark.parametrize(
+    "make_it",
+    [
+        lambda: lazy_stack([TensorDict(a=torch.ones(2)) for _ in range(3)]),
+        lambda: NonTensorStack("x", "y", "z"),
+        lambda: NonTensorData("x", batch_size=[3]),
+        lambda: TensorDict({"a": torch.ones(3)}, [3])._get_sub_tensordict(slice(0, 3)),
+    ],
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_what_takes_no_entry_says_so(is_nested, make_it, method, tmp_path):
+    td = make_it()
+    name = type(td).__name__
+    td = (TensorDict({"x": td}, [3]) if is_nested else td).memmap(tmp_path)
+    before = names_of(tmp_path)
+    with pytest.raises(RuntimeError, match=f"Cannot call `{method}` on a {name}"):
+        ADD[method](td, ("x", "new") if is_nested else "new")
+    assert names_of(tmp_path) == before
+
+
+def test_a_key_through_a_tensor_is_refused(tmp_path):
+    td = make().memmap(tmp_path)
+    before = names_of(tmp_path)
+    with pytest.raises(AttributeError, match="the entry 'a' is a tensor"):
+        td.make_memmap(("a", "x"), (3,))
+    assert names_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_parameters_do_not_become_mapped_themselves(is_nested, tmp_path):
+    params = TensorDictParams(TensorDict(w=torch.ones(3)))
+    td = TensorDict(p=params, z=torch.ones(1)) if is_nested else params
+    with pytest.raises(RuntimeError, match="Cannot build a memmap TensorDict in-place"):
+        td.memmap_(tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    assert not td.is_memmap()

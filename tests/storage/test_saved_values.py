@@ -361,3 +361,20 @@ def test_a_writer_that_is_killed_leaves_the_old_value_or_the_new(tmp_path):
     td.update_({"text": "last"})
     assert on_disk(tmp_path)[0] == "last"
     assert not [path for path in tmp_path.iterdir() if ".tdtmp" in path.name]
+
+
+@pytest.mark.parametrize("name", ["x", "x.tdz"])
+def test_values_have_the_device_of_what_holds_them(name, tmp_path):
+    inner = {"value": "text", "column": ["a", "b"]}
+    td = TensorDict({"a": torch.ones(2), "n": inner, **inner}, [2])
+    saved = td.memmap(tmp_path / name)
+    for found in [TensorDict.load(tmp_path / name), saved][: 1 + name.endswith("z")]:
+        assert {each.device for each in (found.get("value"), found.get("column"))} == {
+            torch.device("cpu")
+        }
+        assert found["n"].get("column").device == torch.device("cpu")
+
+
+def test_a_pickled_value_stays_locked(tmp_path):
+    value = NonTensorData("text").memmap(tmp_path)
+    assert pickle.loads(pickle.dumps(value)).is_locked

@@ -601,6 +601,10 @@ def test_raw_names(tmp_path):
     TensorDict({"a b": torch.ones(2)}).memmap(tmp_path / "x", robust_key=False)
     assert files(tmp_path) == ["x/a b.memmap", "x/meta.json"]
     assert TensorDict.load_memmap(tmp_path / "x", robust_key=False)["a b"].eq(1).all()
+    odd = TensorDict({"a\\b": torch.ones(2), "c:": {"d*": torch.ones(2)}})
+    odd.memmap(tmp_path / "odd", robust_key=False)
+    loaded = TensorDict.load_memmap(tmp_path / "odd", robust_key=False)
+    assert (loaded == odd).all()
     # A reader that expects escaped names finds them too.
     assert TensorDict.load_memmap(tmp_path / "x")["a b"].eq(1).all()
     with pytest.raises(FileNotFoundError):

@@ -316,12 +316,19 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _saved(self, leaves: Any, directory: Any, inplace: bool) -> Any:
         """The saved container of the parameters, which is no module."""
         if inplace:
-            msg = (
-                "Cannot build a memmap TensorDict in-place. Use memmap or memmap_like "
-                "instead."
-            )
-            raise RuntimeError(msg)
+            self._refuse_in_place()
         return self._param_td._saved(leaves, directory, False)
+
+    def _refuse_in_place(self) -> None:
+        msg = "Cannot build a memmap TensorDict in-place. Use memmap or memmap_like instead."
+        raise RuntimeError(msg)
+
+    def _put_leaves(self, leaves: Iterator[torch.Tensor]) -> None:
+        """Replace the leaves; parameters and buffers stay what they are."""
+        held: list[torch.Tensor] = _rust.leaves(self._param_td)
+        # Only as many are taken as belong here.
+        kept = [_as_kind_of(next(leaves), old) for old in held]
+        self._param_td._put_leaves(iter(kept))
 
     @classmethod
     def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Self:

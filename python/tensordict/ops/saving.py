@@ -423,7 +423,10 @@ class SavingOps(CollectionProtocol):
 
         Raises:
             RuntimeError: the collection is not memory-mapped, the key exists, or the
-                shape does not begin with the batch size.
+                shape does not begin with the batch size; the collection, or a nested
+                one that the key runs through, is none that entries are added to.
+            AttributeError: the key is that of no field of a tensorclass, or runs
+                through a tensor.
 
         Examples:
             >>> import tempfile
@@ -439,7 +442,8 @@ class SavingOps(CollectionProtocol):
         def make(file: str | None) -> torch.Tensor:
             return MemoryMappedTensor.empty(shape, dtype=dtype, filename=file)
 
-        return _growing.add_leaf_file(self, _path(key), size, dtype, make, robust_key)
+        how = _growing.Adding("make_memmap", robust_key)
+        return _growing.add_leaf_file(self, _path(key), size, dtype, make, how)
 
     def make_memmap_from_tensor(
         self,
@@ -470,14 +474,10 @@ class SavingOps(CollectionProtocol):
                 existsok=True,
             )
 
+        values = tensor.detach() if copy_data else None
+        how = _growing.Adding("make_memmap_from_tensor", robust_key, values)
         return _growing.add_leaf_file(
-            self,
-            _path(key),
-            tensor.shape,
-            tensor.dtype,
-            make,
-            robust_key,
-            values=tensor.detach() if copy_data else None,
+            self, _path(key), tensor.shape, tensor.dtype, make, how
         )
 
     def make_memmap_from_storage(
@@ -516,9 +516,8 @@ class SavingOps(CollectionProtocol):
                 storage, shape=shape, dtype=dtype, filename=file
             )
 
-        return _growing.add_leaf_file(
-            self, path, _size_of(shape), dtype, make, robust_key, keeps_file=True
-        )
+        how = _growing.Adding("make_memmap_from_storage", robust_key, keeps_file=True)
+        return _growing.add_leaf_file(self, path, _size_of(shape), dtype, make, how)
 
     def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
         """Open the files of a memory-mapped collection again.
@@ -663,6 +662,23 @@ class SavingOps(CollectionProtocol):
     def _take_loaded(self, loaded: Any) -> Any:
         """Take what was loaded in the place of this container: what then stands there."""
         return _tree.take_loaded_dense(self, loaded)
+
+    def _level_to_grow(self, key: str, method: str) -> Any:
+        """The dense container that takes a new entry.
+
+        Args:
+            key: the entry.
+            method: what adds it, for the message.
+
+        Raises:
+            RuntimeError: this container is none that entries are added to.
+        """
+        if self._is_dense:
+            return self
+        raise RuntimeError(_growing.MSG_CANNOT.format(method, type(self).__name__))
+
+    def _refuse_in_place(self) -> None:
+        """Raise where this container cannot become memory-mapped itself."""
 
 
 def _path(key: NestedKeyLike) -> tuple[str, ...]:

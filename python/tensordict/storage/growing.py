@@ -11,7 +11,7 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -33,7 +33,13 @@ from tensordict.storage.tree import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["add_leaf_file", "refresh", "shape_fields_dense"]
+__all__ = ["Adding", "add_leaf_file", "refresh", "shape_fields_dense"]
+
+MSG_CANNOT = "Cannot call `{}` on a {}. Only a memory-mapped TensorDict supports it."
+MSG_IS_TENSOR = (
+    "{!r} object has no attribute 'keys': the entry {!r} is a tensor, and {!r} cannot be "
+    "in it."
+)
 
 MSG_NOT_MAPPED = (
     "Cannot refresh a TensorDict that is not memory mapped or has no path associated."
@@ -114,16 +120,26 @@ def shape_fields_dense(td: Any) -> dict[str, str | None]:
 # Adding an entry ----------------------------------------------------------------------
 
 
+class Adding(NamedTuple):
+    """How a leaf is added."""
+
+    method: str
+    """What the caller called."""
+    robust_key: bool | None
+    """Whether keys are escaped to file names."""
+    values: torch.Tensor | None = None
+    """What is written into a leaf that is there already."""
+    keeps_file: bool = False
+    """Whether a file that is there is that of the leaf."""
+
+
 def add_leaf_file(
     td: Any,
     key: tuple[str, ...],
     shape: torch.Size,
     dtype: torch.dtype,
     make: Callable[[str | None], Any],
-    robust_key: bool | None,
-    *,
-    values: torch.Tensor | None = None,
-    keeps_file: bool = False,
+    how: Adding,
 ) -> Any:
     """Add a leaf to a memory-mapped container and to its directory.
 
@@ -136,29 +152,22 @@ def add_leaf_file(
         shape: the shape of the leaf, which must begin with the batch size.
         dtype: its dtype.
         make: makes the leaf, given the file to make, None where there is no directory.
-        robust_key: whether keys are escaped to file names.
-        values: what is written into a leaf that is there already.
-        keeps_file: whether a file that is there is that of the leaf.
+        how: how it is added.
     """
+    first, rest = key[0], key[1:]
+    td = td._level_to_grow(first, how.method)
     if not td._is_memmap:
         raise RuntimeError(
             "Can only make a memmap tensor within a memory-mapped tensordict."
         )
-    first, rest = key[0], key[1:]
     present = td._get_entry(first, None)
     if rest:
         if present is None:
-            present = _add_child(td, first, robust_key)
-        return add_leaf_file(
-            present,
-            rest,
-            shape,
-            dtype,
-            make,
-            robust_key,
-            values=values,
-            keeps_file=keeps_file,
-        )
+            present = _add_child(td, first, how.robust_key)
+        if not isinstance(present, CollectionProtocol):
+            shown = type(present).__name__
+            raise AttributeError(MSG_IS_TENSOR.format(shown, first, rest[0]))
+        return add_leaf_file(present, rest, shape, dtype, make, how)
     if present is not None:
         raise RuntimeError(MSG_PRESENT.format(first))
     _check_batch(td, first, torch.Size(shape))
@@ -167,20 +176,20 @@ def add_leaf_file(
         leaf = make(None)
     else:
         directory = os.path.abspath(prefix)
-        name = _rust.escape_key(first) if robust_key is not False else first
+        name = _rust.escape_key(first) if how.robust_key is not False else first
         file = os.path.join(directory, f"{name}.memmap")
         with _rust.LockedLevel(directory) as level:
             known = level.entry(first)
             if known is None:
-                leaf = _new_leaf(level, first, file, make, keeps_file)
+                leaf = _new_leaf(level, first, file, make, how.keeps_file)
             elif known != (str(dtype), list(shape), False):
                 raise RuntimeError(MSG_ADDED.format(first, _said(known)))
-            elif keeps_file or not _is_regular(file):
+            elif how.keeps_file or not _is_regular(file):
                 leaf = make(file)
             else:
                 leaf = MemoryMappedTensor.from_filename(file, dtype, shape)
-                if values is not None:
-                    torch.Tensor.copy_(leaf, values)
+                if how.values is not None:
+                    torch.Tensor.copy_(leaf, how.values)
     td._tensordict[first] = leaf
     return leaf
 

@@ -131,14 +131,14 @@ def _cut_off(path: str) -> str | None:
 
 
 class _Files:
-    """The files of a directory."""
+    """The files of a directory. A link out of it is not followed."""
 
     def __init__(self, root: str) -> None:
         self.root = root
+        self.save = _rust.Directory(os.path.abspath(root), "r")
 
     def text(self, name: str) -> str:
-        with open(os.path.join(self.root, name), encoding="utf-8") as file:
-            return file.read()
+        return self.save.read(name).decode()
 
     def size(self, name: str) -> int | None:
         try:

@@ -139,6 +139,9 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
         return _save_archive(td, prefix, options, is_sparse=False)
     if td._is_shared and inplace:
         raise RuntimeError(MSG_SHARED)
+    if inplace:
+        for container in _rust.containers(td):
+            container._refuse_in_place()
     path = td._memmap_prefix if prefix is None else Path(prefix)
 
     progress = _rust.SaveProgress()
@@ -213,7 +216,11 @@ def _save_archive(
         td._save_plan(plan, 0)
         leaves = plan.write_archive(number, options.preallocate, options.how, progress)
         # Over an archive nothing can grow, so the container is an ordinary one.
-        return td._saved(leaves, None, False)._unlock_saved()
+        saved = td._saved(leaves, None, False)._unlock_saved()
+        for container in _rust.containers(saved):
+            if container._is_non_tensor and container._device is None:
+                container._device = CPU
+        return saved
 
     return _now_or_later(work, options, progress)
 
@@ -433,6 +440,9 @@ def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
     """The container of a level that was read, and of those below."""
     entries = tree.entries
     batch_size = torch.Size(tree.batch_size)
+    home: torch.device | None = CPU if tree.has_device else None
+    if options.device is not None and options.device.type == "meta":
+        home = options.device
     if not options.has_values:
         device = options.device or CPU
         for key, value in entries.items():
@@ -446,13 +456,12 @@ def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
         value = entries[key]
         if isinstance(value, str):
             made = load_directory(_path_of(path, value), options)
-            entries[key] = made._loaded_in(batch_size) if made._is_non_tensor else made
+            if made._is_non_tensor:
+                made = made._loaded_in(batch_size, home)
+            entries[key] = made
         elif options.has_values:
             entries[key] = _as_nested(*value)
     cls = registry.find_class(options.requested, tree.class_text, tree.type_text, path)
-    home: torch.device | None = CPU if tree.has_device else None
-    if options.device is not None and options.device.type == "meta":
-        home = options.device
     loaded = _rust.new(cls, entries, batch_size, home, tree.names)
     loaded._memmap_prefix = options.home_of(path)
     return loaded

@@ -69,6 +69,12 @@ class FilesOfClass(MethodsOfClass):
     def _shape_fields(self) -> dict[str, str | None]:
         return self._tensordict._shape_fields()
 
+    def _level_to_grow(self, key: str, method: str) -> Any:
+        inner = self._tensordict._level_to_grow(key, method)
+        if inner._is_memmap and key not in self._field_names():
+            raise self._no_such_field(key)
+        return inner
+
     def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
         """Open the files of the fields again. See :meth:`TensorDict.memmap_refresh_`."""
         self._tensordict.memmap_refresh_(allow_pickle=allow_pickle)

@@ -458,8 +458,10 @@ class NonTensorOps(CollectionProtocol):
     def _saved(self, leaves: Iterator[Any], directory: Any, inplace: bool) -> Any:
         return values.saved_values(self, directory, inplace)
 
-    def _loaded_in(self, size: torch.Size) -> Self:
-        """This, which was loaded, as an entry of a container of batch size ``size``."""
+    def _loaded_in(self, size: torch.Size, device: torch.device | None) -> Self:
+        """This, which was loaded, as an entry of a container of this size and device."""
+        if self._device is None:
+            self._device = device
         return self
 
     # Shared memory -------------------------------------------------------------------

@@ -38,10 +38,15 @@ class DataFiles(NonTensorOps):
         self._memmap_prefix = loaded._memmap_prefix
         return self
 
-    def _loaded_in(self, size: torch.Size) -> Self:
+    def _level_to_grow(self, key: str, method: str) -> Any:
+        from tensordict.storage.growing import MSG_CANNOT
+
+        raise RuntimeError(MSG_CANNOT.format(method, type(self).__name__))
+
+    def _loaded_in(self, size: torch.Size, device: torch.device | None) -> Self:
         if not self._batch_size:
             self._batch_size = size
-        return self
+        return super()._loaded_in(size, device)
 
     @property
     def _tensordict(self) -> Any:  # type: ignore[override]
@@ -65,10 +70,10 @@ class DataFiles(NonTensorOps):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state in the form that the published release reads."""
-        state = {
-            "tensordict": self._tensordict,
-            "non_tensordict": self._non_tensordict,
-        }
+        td = self._tensordict
+        if self.is_locked:
+            td.lock_()
+        state = {"tensordict": td, "non_tensordict": self._non_tensordict}
         if self._has_files():
             state["_memmap_prefix"] = self._memmap_prefix
         return state

@@ -1,7 +1,7 @@
 //! What can go wrong with files: each message names the key and the file.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use thiserror::Error;
 
@@ -209,9 +209,9 @@ pub enum StorageError {
 
     /// A link of a save leads to a file that is not part of it.
     #[error(
-        "the file of the entry {key} is a symbolic link that leads out of the save: '{}'. \
-         Replace it by the file, or load the directory that it leads to",
-        path.display()
+        "{}leads out of the save: '{}'. Replace it by the file, or load the directory that it \
+         leads to",
+        way_out(path, key), path.display()
     )]
     LeadsOut {
         /// The link.
@@ -275,6 +275,21 @@ impl StorageError {
             source: source.into(),
         }
     }
+}
+
+/// What leads out of a save, and how.
+fn way_out(path: &Path, key: &str) -> String {
+    let file = match key {
+        "" => "a file ".to_owned(),
+        key => format!("the file of the entry {key} "),
+    };
+    let is_named = path.components().any(|part| part == Component::ParentDir);
+    let how = if is_named {
+        ""
+    } else {
+        "is a symbolic link that "
+    };
+    format!("{file}{how}")
 }
 
 fn entry_prefix(key: &str) -> String {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use super::io::Disk;
-use super::map::Root;
+use super::map::{Root, leads_out};
 use super::sums::{self, BLOCK_BYTES, FileSum, Sum, Sums};
 use super::verify::{Finding, Outcome, judge};
 use super::{StorageError, StorageResult, thread_count, threads};
@@ -160,6 +160,10 @@ impl Reader<'_> {
         let file = self.root.open(&request.path, false);
         let file = file.map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => StorageError::MissingFile {
+                path: request.path.clone(),
+                key: request.key.clone(),
+            },
+            _ if leads_out(&source) => StorageError::LeadsOut {
                 path: request.path.clone(),
                 key: request.key.clone(),
             },

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, FileType, Mode as RawMode, OFlags, openat, statat};
+use rustix::fs::{
+    AtFlags, FileType, Mode as RawMode, OFlags, ResolveFlags, openat, openat2, statat,
+};
 use rustix::io::Errno;
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
@@ -268,23 +270,31 @@ impl Root {
     }
 
     /// Opens a file by its path, which begins with that of the directory.
+    ///
+    /// # Errors
+    /// The operating system refuses; the path [leads out](leads_out) of the directory, by its names
+    /// or by a symbolic link.
     pub(crate) fn open(&self, path: &Path, is_writable: bool) -> io::Result<File> {
-        self.open_as(path, is_writable, OFlags::empty())
-    }
-
-    fn open_as(&self, path: &Path, is_writable: bool, further: OFlags) -> io::Result<File> {
         let access = if is_writable {
             OFlags::RDWR
         } else {
             OFlags::RDONLY
         };
-        let file = openat(
-            &self.directory,
-            self.name_of(path),
-            // A pipe in the place of a file is not waited for.
-            access | further | OFlags::CLOEXEC | OFlags::NONBLOCK,
-            RawMode::empty(),
-        );
+        // A pipe in the place of a file is not waited for.
+        let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let (name, mode) = (self.name_of(path), RawMode::empty());
+        let file = match openat2(&self.directory, name, flags, mode, ResolveFlags::BENEATH) {
+            // Links with absolute targets are refused wherever these are, and where there are names
+            // like `..` a rename elsewhere makes the kernel give up. Early kernels, and some
+            // sandboxes, do not have the call.
+            Err(Errno::XDEV | Errno::AGAIN | Errno::NOSYS | Errno::PERM) => {
+                if !is_inside(path, &self.path) {
+                    return Err(Errno::XDEV.into());
+                }
+                openat(&self.directory, name, flags, mode)
+            }
+            file => file,
+        };
         if matches!(file, Err(Errno::NOENT)) {
             self.has_missed.store(true, Ordering::Relaxed);
         }
@@ -314,6 +324,11 @@ impl Root {
     fn name_of<'p>(&self, path: &'p Path) -> &'p Path {
         relative(path, &self.path).unwrap_or(path)
     }
+}
+
+/// Whether [`Root::open`] refused a path since it leads out of the directory.
+pub(crate) fn leads_out(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::XDEV)
 }
 
 /// A path relative to a directory that it begins with, as [`Path::strip_prefix`] gives it; `.` for the
@@ -401,23 +416,18 @@ fn open_file(
             path: path.to_path_buf(),
             key: key(),
         },
+        _ if leads_out(&source) => StorageError::LeadsOut {
+            path: path.to_path_buf(),
+            key: key(),
+        },
         _ => StorageError::io_of(key(), path, source),
     };
     let mut is_shared = mode != Mode::Private;
     let open = |is_writable: bool| match root {
-        Some(root) => root.open_as(path, is_writable, OFlags::NOFOLLOW),
+        Some(root) => root.open(path, is_writable),
         None => OpenOptions::new().read(true).write(is_writable).open(path),
     };
     let file = match open(is_shared) {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
-            let Some(root) = root.filter(|root| !root.is_link_out(path)) else {
-                return Err(StorageError::LeadsOut {
-                    path: path.to_path_buf(),
-                    key: key(),
-                });
-            };
-            root.open(path, is_shared).map_err(failed)?
-        }
         Err(error) if mode == Mode::SharedIfWritable && is_read_only(&error) => {
             is_shared = false;
             open(false).map_err(failed)?

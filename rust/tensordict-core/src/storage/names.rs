@@ -49,6 +49,12 @@ pub fn is_safe_raw_name(key: &str) -> bool {
     !(matches!(key, "" | "." | "..") || key.contains(['/', '\\', '\0']) || drive)
 }
 
+/// Whether a key can be the name of a file as it is.
+#[must_use]
+pub fn is_file_name(key: &str) -> bool {
+    !(matches!(key, "" | "." | "..") || key.contains(['/', '\0']))
+}
+
 /// A path of keys for messages, as Python shows the key: `'a'` or `('a', 'b')`.
 #[must_use]
 pub fn display_key<S: AsRef<str>>(path: &[S]) -> String {

@@ -345,7 +345,7 @@ impl Plan {
         if self.escapes_keys {
             return Ok(names::escape(key));
         }
-        if names::is_safe_raw_name(key) {
+        if names::is_file_name(key) {
             return Ok(Cow::Borrowed(key));
         }
         let path = self.levels[level].path.join(format!("{key}.memmap"));

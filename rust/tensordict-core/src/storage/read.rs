@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 
-use super::map::{self, MapRequest, Mapping, Mode, Root};
+use super::map::{self, MapRequest, Mapping, Mode, Root, leads_out};
 use super::metadata::{self, Entries, EntriesIter, Entry, LeafMeta, LevelMeta};
 use super::names::{self, display_key};
 use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult, dtype, thread_count, threads};
@@ -158,10 +158,17 @@ pub trait Files: Sync {
 impl Files for Root {
     fn read(&self, path: &Path) -> StorageResult<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.open(path, false)
-            .and_then(|mut file| file.read_to_end(&mut bytes))
-            .map_err(|source| StorageError::io(path, source))?;
-        Ok(bytes)
+        let read = self
+            .open(path, false)
+            .and_then(|mut file| file.read_to_end(&mut bytes));
+        match read {
+            Ok(_) => Ok(bytes),
+            Err(source) if leads_out(&source) => Err(StorageError::LeadsOut {
+                path: path.to_path_buf(),
+                key: String::new(),
+            }),
+            Err(source) => Err(StorageError::io(path, source)),
+        }
     }
 
     fn exists(&self, path: &Path) -> bool {

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 
 use super::super::io::Disk;
 use super::super::job::Job;
-use super::super::map::Root;
+use super::super::map::{Root, leads_out};
 use super::super::read::Files;
 use super::super::sums::{self, BLOCK_BYTES, FileSum, SUMS_FILE, Summer, Sums};
 use super::super::{StorageError, StorageResult, replace, thread_count, threads};
@@ -95,6 +95,9 @@ impl NamedFile {
         let (length, file) = match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return damaged("the file is missing".to_owned());
+            }
+            Err(error) if leads_out(&error) => {
+                return damaged("it is a symbolic link that leads out of the save".to_owned());
             }
             Err(error) => return damaged(error.to_string()),
             Ok((length, _)) if length < self.least => {
