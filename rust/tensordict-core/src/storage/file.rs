@@ -26,6 +26,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
 use crc_fast::{Digest, checksum};
@@ -80,6 +81,9 @@ pub struct Written {
 }
 
 /// A file that is being made.
+///
+/// Threads that share it write one at a time: the kernel's lock of the file would take back what a
+/// second one gains.
 #[derive(Debug)]
 pub struct FileWriter<'w> {
     job: &'w Job<'w>,
@@ -87,6 +91,7 @@ pub struct FileWriter<'w> {
     /// The name for messages: that of the target.
     path: &'w Path,
     takes_crc32: bool,
+    turn: Mutex<()>,
 }
 
 impl FileWriter<'_> {
@@ -95,10 +100,13 @@ impl FileWriter<'_> {
     /// # Errors
     /// The operating system refuses.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> StorageResult<()> {
-        self.job
-            .disk
-            .write_all_at(self.file, bytes, offset)
+        self.write_in_turn(offset, bytes)
             .map_err(|source| StorageError::io(self.path, source))
+    }
+
+    fn write_in_turn(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.job.disk.write_all_at(self.file, bytes, offset)
     }
 
     /// The file: for what is not here.
@@ -147,13 +155,14 @@ impl FileWriter<'_> {
         let mut crc32 = Crc32::default();
         let failed =
             |source: io::Error| StorageError::io_of(segment.key.clone(), self.path, source);
-        let take = |block: &[u8]| {
+        let write = |place: u64, block: &[u8]| {
             if self.job.has_sums {
                 summer.update(block);
             }
             if self.takes_crc32 {
                 crc32.update(block);
             }
+            self.write_in_turn(place, block)
         };
         let source = &segment.source;
         pour(
@@ -162,7 +171,7 @@ impl FileWriter<'_> {
             segment.offset,
             source,
             bounce,
-            take,
+            write,
             &failed,
         )?;
         let sum = self.finish(summer, segment.source.len());
@@ -183,23 +192,22 @@ impl FileWriter<'_> {
     }
 }
 
-/// Writes the bytes of a source at an offset, and shows them to `take` on the way.
+/// Has the bytes of a source, which belong at an offset of a file, written by `write`, piece by
+/// piece: a piece that it sums before is still in the cache of the core then.
 pub(crate) fn pour(
     job: &Job<'_>,
     file: &File,
     offset: u64,
     source: &Source,
     bounce: &mut Vec<u8>,
-    mut take: impl FnMut(&[u8]),
+    mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
     failed: &dyn Fn(io::Error) -> StorageError,
 ) -> StorageResult<()> {
     source.units(bounce, |at, unit| {
         job.progress.check()?;
-        // A piece is written while the sum has it in the cache of the core.
         let mut place = offset + at;
         for block in unit.chunks(PIECE_BYTES) {
-            take(block);
-            job.disk.write_all_at(file, block, place).map_err(failed)?;
+            write(place, block).map_err(failed)?;
             place += block.len() as u64;
         }
         if job.is_durable {
@@ -368,6 +376,7 @@ impl<'w> FileSet<'w> {
             file,
             path: target,
             takes_crc32: false,
+            turn: Mutex::new(()),
         }
     }
 

@@ -215,9 +215,22 @@ impl Sums {
     /// right, in the place of those that are here.
     #[must_use]
     pub fn text_of<'s>(&self, files: impl Iterator<Item = (&'s str, &'s Sum, i64)>) -> String {
-        let mut text = String::with_capacity(128 + files.size_hint().0 * 96);
+        let mut entries = String::with_capacity(files.size_hint().0 * 96);
         // Files of one save have one time, which is put into words once.
         let mut time = (0, "0".to_owned());
+        for (name, sum, modified_ns) in files {
+            if modified_ns != time.0 {
+                time = (modified_ns, modified_ns.to_string());
+            }
+            push_entry(name, sum, &time.1, &mut entries);
+        }
+        self.text_around(&[&entries])
+    }
+
+    /// The text of [`SUMS_FILE`] with the entries that [`push_entry`] made.
+    pub(crate) fn text_around(&self, entries: &[&str]) -> String {
+        let bytes: usize = entries.iter().map(|part| part.len()).sum();
+        let mut text = String::with_capacity(128 + bytes);
         write!(
             text,
             "{{\"version\": {VERSION}, \"algorithm\": \"crc32c\", \"block_bytes\": {BLOCK_BYTES}, \
@@ -226,25 +239,11 @@ impl Sums {
         .expect("a String takes all that is written");
         json::write_string(&self.generation, &mut text);
         text.push_str(", \"files\": {");
-        for (number, (name, sum, modified_ns)) in files.enumerate() {
-            if number > 0 {
-                text.push_str(", ");
-            }
-            if modified_ns != time.0 {
-                time = (modified_ns, modified_ns.to_string());
-            }
-            json::write_string(name, &mut text);
-            write!(text, ": [{}, ", sum.length).expect("a String takes all that is written");
-            text.push_str(&time.1);
-            text.push_str(", \"");
-            push_hex(sum.whole, &mut text);
-            if !sum.blocks.is_empty() {
-                text.push_str("\", \"");
-                for &block in &sum.blocks {
-                    push_hex(block, &mut text);
-                }
-            }
-            text.push_str("\"]");
+        let start = text.len();
+        text.extend(entries.iter().copied());
+        if text.len() > start {
+            // The comma of the last.
+            text.truncate(text.len() - SEPARATOR.len());
         }
         text.push_str("}}");
         text
@@ -276,6 +275,27 @@ impl Sums {
             files,
         })
     }
+}
+
+/// What each entry of the text of sums ends with.
+const SEPARATOR: &str = ", ";
+
+/// Appends the entry of a file to a part of the text of sums. `modified_ns` is the time at which the
+/// sum was right, in words.
+pub(crate) fn push_entry(name: &str, sum: &Sum, modified_ns: &str, entries: &mut String) {
+    json::write_string(name, entries);
+    write!(entries, ": [{}, ", sum.length).expect("a String takes all that is written");
+    entries.push_str(modified_ns);
+    entries.push_str(", \"");
+    push_hex(sum.whole, entries);
+    if !sum.blocks.is_empty() {
+        entries.push_str("\", \"");
+        for &block in &sum.blocks {
+            push_hex(block, entries);
+        }
+    }
+    entries.push_str("\"]");
+    entries.push_str(SEPARATOR);
 }
 
 /// Appends eight hexadecimal digits.

@@ -239,12 +239,13 @@ impl Writer<'_> {
         };
         let file = file.map_err(failed)?;
         let mut summer = Summer::default();
-        let take = |block: &[u8]| {
+        let write = |place: u64, block: &[u8]| {
             if self.job.has_sums {
                 summer.update(block);
             }
+            disk.write_all_at(&file, block, place)
         };
-        pour(self.job, &file, 0, source, bounce, take, &failed)?;
+        pour(self.job, &file, 0, source, bounce, write, &failed)?;
         if self.job.has_sums {
             disk.set_modified(&file, self.job.stamp_ns)
                 .map_err(failed)?;

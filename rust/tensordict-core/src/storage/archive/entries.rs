@@ -8,10 +8,11 @@ use std::sync::Arc;
 use super::super::plan::{Content, FileContent, Plan};
 use super::super::region::Region;
 use super::super::source::Source;
-use super::super::sums::SUMS_FILE;
+use super::super::sums::{SUMS_FILE, Sum};
 use super::super::work::is_area;
 use super::super::{METADATA_FILE, StorageError, StorageResult};
-use super::write::SLAB_LIMIT;
+use super::Method;
+use super::runs::SLAB_LIMIT;
 
 /// What an entry is to hold.
 pub(super) struct NewEntry {
@@ -29,13 +30,34 @@ pub(super) enum NewContent {
     Zeros(u64),
     /// A file of this length.
     File(PathBuf, u64),
+    /// Bytes that are compressed already.
+    Packed(Box<Packed>),
+}
+
+/// Compressed bytes, and what is to be said of them.
+pub(super) struct Packed {
+    pub(super) method: Method,
+    pub(super) bytes: Vec<u8>,
+    /// Of the bytes that were compressed, as the sum.
+    pub(super) crc32: u32,
+    pub(super) sum: Sum,
 }
 
 impl NewContent {
+    /// How many bytes the entry has for its readers.
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Data(source) => source.len(),
             Self::Zeros(length) | Self::File(_, length) => *length,
+            Self::Packed(packed) => packed.sum.length,
+        }
+    }
+
+    /// How many bytes it takes in the archive.
+    pub(super) fn stored_len(&self) -> u64 {
+        match self {
+            Self::Packed(packed) => packed.bytes.len() as u64,
+            _ => self.len(),
         }
     }
 }

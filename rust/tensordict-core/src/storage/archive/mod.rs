@@ -16,6 +16,7 @@ mod locate;
 mod read;
 mod records;
 mod refresh;
+mod runs;
 mod unpack;
 mod verify;
 mod write;

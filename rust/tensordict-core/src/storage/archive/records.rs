@@ -1,9 +1,6 @@
 //! The headers and records of archives, byte by byte.
 
-use std::sync::Arc;
-
 use super::super::file::crc32;
-use super::super::sums::Sum;
 use super::{
     CENTRAL_SIGNATURE, END_SIGNATURE, END64_BYTES, END64_LOCATOR_SIGNATURE, END64_SIGNATURE,
     LOCAL_BYTES, LOCAL_SIGNATURE, Method, PAD_ID, SEE_SIZES, SIZES_BYTES, SIZES_ID, UTF8_FLAG,
@@ -15,23 +12,26 @@ const PAGE_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
 
 /// An entry that is written.
-pub(super) struct Record {
-    pub(super) name: Arc<str>,
+pub(super) struct Record<'n> {
+    pub(super) name: &'n str,
     pub(super) header: u64,
     pub(super) method: Method,
     pub(super) crc32: u32,
     pub(super) packed: u64,
     pub(super) length: u64,
     pub(super) pad: u16,
-    pub(super) sum: Sum,
-    pub(super) leaf: Option<usize>,
 }
 
-impl Record {
+impl Record<'_> {
     /// The bytes of its local header.
     pub(super) fn header_bytes(&self) -> usize {
-        LOCAL_BYTES + self.name.len() + usize::from(self.pad) + SIZES_BYTES
+        header_bytes(self.name.len(), self.pad)
     }
+}
+
+/// The bytes of a local header.
+pub(super) fn header_bytes(name_bytes: usize, pad: u16) -> usize {
+    LOCAL_BYTES + name_bytes + usize::from(pad) + SIZES_BYTES
 }
 
 /// The CRC-32 of zeros, without going through them.
@@ -73,7 +73,7 @@ pub(super) fn pad_bytes(header: u64, name_bytes: usize, length: u64) -> u16 {
     u16::try_from(pad).expect("a page is short")
 }
 
-fn flags(record: &Record) -> u16 {
+fn flags(record: &Record<'_>) -> u16 {
     let names = if record.name.is_ascii() { 0 } else { UTF8_FLAG };
     names | record.method.flags()
 }
@@ -101,7 +101,7 @@ fn put_pad(pad: u16, out: &mut Vec<u8>) {
 /// Where the checksum is in a local header.
 pub(super) const CRC32_OFFSET: usize = 14;
 
-pub(super) fn local_header(record: &Record, date: (u16, u16), out: &mut Vec<u8>) {
+pub(super) fn local_header(record: &Record<'_>, date: (u16, u16), out: &mut Vec<u8>) {
     let extra_bytes = usize::from(record.pad) + SIZES_BYTES;
     let mut header = [0; LOCAL_BYTES];
     header[..4].copy_from_slice(&LOCAL_SIGNATURE.to_le_bytes());
@@ -121,7 +121,7 @@ pub(super) fn local_header(record: &Record, date: (u16, u16), out: &mut Vec<u8>)
 /// What a local header and a record of the directory have in common, from the version on: `sizes` are
 /// those of the packed bytes and of the bytes.
 fn fields(
-    record: &Record,
+    record: &Record<'_>,
     date: (u16, u16),
     sizes: (u32, u32),
     extra_bytes: usize,
@@ -152,7 +152,8 @@ fn short(length: usize) -> u16 {
     u16::try_from(length).expect("names and blocks are short")
 }
 
-pub(super) fn central_record(record: &Record, date: (u16, u16), out: &mut Vec<u8>) {
+pub(super) fn central_record(record: &Record<'_>, date: (u16, u16), out: &mut Vec<u8>) {
+    // None of an entry that is not large: no memory is taken then.
     let mut sizes = Vec::new();
     let mut field = |value: u64| match u32::try_from(value) {
         Ok(value) if value != SEE_SIZES => value,

@@ -1,37 +1,25 @@
 //! Writing archives.
 //!
-//! All offsets are known before the first byte is written. Entries of less than 1 MiB, with their
-//! headers, are put together in slabs and written with one call; large ones are written from the
-//! tensor's memory, and their headers, which need the checksum, after them.
+//! Entries that are stored as they are have their offsets before the first byte is written, those
+//! that are compressed once they are; how they are written is said in [`runs`](super::runs).
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-use rustix::fs::OFlags;
-
-use super::super::file::{Crc32, FileWriter, PIECE_BYTES, Segment, crc32, save_file};
-use super::super::io::Disk;
+use super::super::file::{Crc32, FileWriter, crc32, save_file};
 use super::super::job::Job;
 use super::super::map::Mapping;
 use super::super::plan::Plan;
 use super::super::source::Source;
-use super::super::sums::{SUMS_FILE, Sum, Summer, Sums};
+use super::super::sums::{SUMS_FILE, Summer, Sums};
 use super::super::{StorageError, StorageResult, thread_count, threads};
-use super::entries::{NewContent, NewEntry, collect, planned};
+use super::entries::{NewContent, NewEntry, Packed, collect, planned};
 use super::read::{Archive, is_directory};
-use super::records::{
-    CRC32_OFFSET, Record, central_record, crc32_of_zeros, dos_date, end_records, local_header,
-    pad_bytes,
-};
-use super::{CENTRAL_BYTES, Method, is_leaf};
-
-/// Entries of fewer bytes go into slabs.
-pub(super) const SLAB_LIMIT: u64 = 1 << 20;
-
-/// A slab that is so full is written: it is still in the cache of the core then.
-const SLAB_BYTES: usize = 1 << 20;
+use super::records::{Record, central_record, dos_date, end_records, local_header};
+use super::runs::{RunWriter, for_each_piece, place};
+use super::{Method, is_leaf};
 
 /// Bytes that are compressed, or read from files, at once.
 const WINDOW_BYTES: u64 = 256 << 20;
@@ -58,9 +46,9 @@ pub enum Written {
 pub fn save(job: &Job<'_>, plan: &Plan, target: &Path, method: Method) -> StorageResult<Written> {
     refuse_directory(target)?;
     let entries = planned(plan, false);
-    write_archive(job, target, entries, method, |file, records| {
+    write_archive(job, target, entries, method, |file, places| {
         if method == Method::Stored {
-            return map_written(plan, target, file, records, false);
+            return map_written(plan, target, file, &places, false);
         }
         let file = file.try_clone();
         let file = file.map_err(|source| StorageError::io(target, source))?;
@@ -72,15 +60,13 @@ fn map_written(
     plan: &Plan,
     target: &Path,
     file: &File,
-    records: &[Record],
+    places: &[(usize, u64)],
     is_shared: bool,
 ) -> StorageResult<Written> {
     let refused = |source| StorageError::io(target, source);
     let mut offsets = vec![0; plan.leaves.len()];
-    for record in records {
-        if let Some(leaf) = record.leaf {
-            offsets[leaf] = record.header + record.header_bytes() as u64;
-        }
+    for &(leaf, offset) in places {
+        offsets[leaf] = offset;
     }
     let metadata = file.metadata().map_err(refused)?;
     let length = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
@@ -106,13 +92,13 @@ pub fn create(
         ..*job
     };
     let entries = planned(plan, true);
-    write_archive(&job, target, entries, Method::Stored, |file, records| {
+    write_archive(&job, target, entries, Method::Stored, |file, places| {
         if is_reserved {
             file.metadata()
                 .and_then(|metadata| job.disk.reserve(file, metadata.len()))
                 .map_err(|source| StorageError::io(target, source))?;
         }
-        map_written(plan, target, file, records, true)
+        map_written(plan, target, file, &places, true)
     })
 }
 
@@ -134,33 +120,30 @@ fn refuse_directory(target: &Path) -> StorageResult<()> {
     Ok(())
 }
 
-/// Writes an archive; what `finish` makes of the file and its records.
+/// Writes an archive; what `finish` makes of the file and of where the bytes of each leaf begin.
 fn write_archive<T>(
     job: &Job<'_>,
     target: &Path,
     entries: Vec<NewEntry>,
     method: Method,
-    finish: impl FnOnce(&File, &[Record]) -> StorageResult<T>,
+    finish: impl FnOnce(&File, Vec<(usize, u64)>) -> StorageResult<T>,
 ) -> StorageResult<T> {
     job.progress
         .expect(entries.iter().map(|entry| entry.content.len()).sum());
     save_file(job, target, |writer| {
         writer.take_crc32();
-        let bytes: u64 = entries.iter().map(|entry| entry.content.len()).sum();
-        let room = usize::try_from(bytes).map_or(SLAB_BYTES, |bytes| bytes.min(SLAB_BYTES));
         let mut out = Out {
             job,
-            writer: &mut *writer,
+            writer,
             offset: 0,
-            slab: Vec::with_capacity(room),
-            records: Vec::with_capacity(entries.len() + 1),
             date: dos_date(job.stamp_ns),
-            bounce: Vec::new(),
+            count: 0,
+            places: Vec::with_capacity(entries.len()),
+            sums: Vec::new(),
+            directory: Vec::new(),
         };
         if method == Method::Stored {
-            for entry in entries {
-                out.add(entry)?;
-            }
+            out.write(&entries)?;
         } else {
             let mut entries = entries.into_iter().peekable();
             while entries.peek().is_some() {
@@ -173,296 +156,109 @@ fn write_archive<T>(
                     }
                     window.extend(entries.next());
                 }
-                out.window(window, method)?;
+                compress_all(job, &mut window, method)?;
+                out.write(&window)?;
             }
         }
-        if job.has_sums {
-            out.sums()?;
-        }
-        out.directory()?;
-        let records = out.records;
-        finish(writer.file(), &records)
+        let places = std::mem::take(&mut out.places);
+        out.end()?;
+        finish(writer.file(), places)
     })
 }
 
 /// An archive on its way.
 struct Out<'o, 'w> {
     job: &'o Job<'o>,
-    writer: &'o mut FileWriter<'w>,
-    /// Where the slab begins.
+    writer: &'o FileWriter<'w>,
+    /// Where the next entry begins.
     offset: u64,
-    slab: Vec<u8>,
-    records: Vec<Record>,
     /// Time and date.
     date: (u16, u16),
-    bounce: Vec<u8>,
+    /// How many entries are written.
+    count: u64,
+    /// Where the bytes of leaves begin.
+    places: Vec<(usize, u64)>,
+    /// Parts of the text of the sums.
+    sums: Vec<String>,
+    /// Parts of the directory.
+    directory: Vec<Vec<u8>>,
 }
 
 impl Out<'_, '_> {
-    fn end(&self) -> u64 {
-        self.offset + self.slab.len() as u64
-    }
-
-    fn flush(&mut self) -> StorageResult<()> {
-        self.writer.write_at(self.offset, &self.slab)?;
-        self.offset = self.end();
-        self.slab.clear();
-        Ok(())
-    }
-
-    /// Adds entries whose leaves are compressed side by side.
-    fn window(&mut self, mut entries: Vec<NewEntry>, method: Method) -> StorageResult<()> {
-        for entry in &mut entries {
-            self.take_small_file(entry)?;
-        }
-        let packed: Vec<OnceLock<Packed>> = entries.iter().map(|_| OnceLock::new()).collect();
-        threads::for_each(entries.len(), thread_count(self.job.threads), |number| {
-            let entry = &entries[number];
-            if is_leaf(&entry.name) {
-                self.job.progress.check()?;
-                // Each number is given out once.
-                let _ = packed[number].set(compress(self.job.disk, entry, method)?);
-            }
-            Ok::<_, StorageError>(())
-        })?;
-        for (entry, packed) in entries.into_iter().zip(packed) {
-            let length = entry.content.len();
-            match packed.into_inner() {
-                Some(packed) => {
-                    self.add_packed(entry.name, method, packed)?;
-                    self.job.progress.advance(length)?;
-                }
-                None => self.add(entry)?,
-            }
+    /// Writes entries, one after the other in the file.
+    fn write(&mut self, entries: &[NewEntry]) -> StorageResult<()> {
+        let (placed, end) = place(entries, self.offset);
+        self.offset = end;
+        self.count += placed.len() as u64;
+        self.places.extend(
+            placed
+                .iter()
+                .filter_map(|one| Some((one.entry.leaf?, one.data))),
+        );
+        let writer = RunWriter::new(self.job, self.writer, self.date);
+        for (sums, directory) in writer.write(&placed)? {
+            self.sums.push(sums);
+            self.directory.push(directory);
         }
         Ok(())
     }
 
-    /// Adds an entry as it is.
-    fn add(&mut self, mut entry: NewEntry) -> StorageResult<()> {
-        self.take_small_file(&mut entry)?;
-        let length = entry.content.len();
-        let is_large = !matches!(entry.content, NewContent::Zeros(_)) && length >= SLAB_LIMIT;
-        self.add_stored(entry)?;
-        // Large ones say themselves how far they are.
-        if is_large {
-            return Ok(());
-        }
-        self.job.progress.advance(length)
-    }
-
-    /// Reads what an entry is to hold, where that is a small file.
-    fn take_small_file(&self, entry: &mut NewEntry) -> StorageResult<()> {
-        if let NewContent::File(path, length) = &entry.content
-            && *length < SLAB_LIMIT
-        {
-            let bytes = self.job.disk.read(path);
-            let bytes = bytes.map_err(|source| StorageError::io(path, source))?;
-            entry.content = NewContent::Data(Source::Bytes(bytes));
-        }
-        Ok(())
-    }
-
-    fn add_packed(&mut self, name: Arc<str>, method: Method, packed: Packed) -> StorageResult<()> {
-        let record = Record {
-            header: self.end(),
-            method,
-            crc32: packed.crc32,
-            packed: packed.bytes.len() as u64,
-            length: packed.sum.length,
-            pad: 0,
-            sum: packed.sum,
-            leaf: None,
-            name,
-        };
-        local_header(&record, self.date, &mut self.slab);
-        if packed.bytes.len() as u64 >= SLAB_LIMIT {
-            self.flush()?;
-            self.writer.write_at(self.offset, &packed.bytes)?;
-            self.offset += packed.bytes.len() as u64;
-        } else {
-            self.slab.extend(packed.bytes);
-            self.flush_full()?;
-        }
-        self.records.push(record);
-        Ok(())
-    }
-
-    fn flush_full(&mut self) -> StorageResult<()> {
-        if self.slab.len() >= SLAB_BYTES {
-            return self.flush();
-        }
-        Ok(())
-    }
-
-    fn add_stored(&mut self, entry: NewEntry) -> StorageResult<()> {
-        let length = entry.content.len();
-        let header = self.end();
-        let pad = if is_leaf(&entry.name) {
-            pad_bytes(header, entry.name.len(), length)
-        } else {
-            0
-        };
-        let mut record = Record {
-            header,
-            method: Method::Stored,
-            crc32: 0,
-            packed: length,
-            length,
-            pad,
-            sum: Sum::default(),
-            leaf: entry.leaf,
-            name: entry.name,
-        };
-        let header_bytes = record.header_bytes();
-        let source = match entry.content {
-            NewContent::Data(source) => source,
-            NewContent::Zeros(length) => {
-                // The space is a hole: the next entry is written beyond it.
-                record.crc32 = crc32_of_zeros(length);
-                local_header(&record, self.date, &mut self.slab);
-                self.flush()?;
-                self.offset += length;
-                self.records.push(record);
-                return Ok(());
-            }
-            NewContent::File(path, length) => {
-                self.flush()?;
-                let place = self.offset + header_bytes as u64;
-                let (crc32, sum) = self.copy_file(&path, length, place)?;
-                (record.crc32, record.sum) = (crc32, sum);
-                return self.end_large(record);
-            }
-        };
-        if length < SLAB_LIMIT {
-            // With a checksum of 0, for which there is none yet.
-            let start = self.slab.len();
-            local_header(&record, self.date, &mut self.slab);
-            let slab = &mut self.slab;
-            let taken = source.units(&mut self.bounce, |_, unit| {
-                slab.extend_from_slice(unit);
-                Ok::<_, std::convert::Infallible>(())
-            });
-            let Ok(()) = taken;
-            let bytes = &self.slab[start + header_bytes..];
-            record.crc32 = crc32(bytes);
-            if self.job.has_sums {
-                record.sum = Sum::of(bytes);
-            }
-            let place = start + CRC32_OFFSET;
-            self.slab[place..place + 4].copy_from_slice(&record.crc32.to_le_bytes());
-            self.flush_full()?;
-        } else {
-            self.flush()?;
-            let segment = Segment {
-                offset: self.offset + header_bytes as u64,
-                source,
-                key: entry.key,
+    /// Writes what follows the entries: that of their sums, and the directory.
+    fn end(self) -> StorageResult<()> {
+        let mut tail = Vec::new();
+        let mut directory = self.directory.concat();
+        let mut count = self.count;
+        if self.job.has_sums {
+            let entries: Vec<&str> = self.sums.iter().map(String::as_str).collect();
+            let text = Sums::new().text_around(&entries).into_bytes();
+            let record = Record {
+                name: SUMS_FILE,
+                header: self.offset,
+                method: Method::Stored,
+                crc32: crc32(&text),
+                packed: text.len() as u64,
+                length: text.len() as u64,
+                pad: 0,
             };
-            let written = self.writer.write_large(&segment, &mut self.bounce)?;
-            record.crc32 = written.crc32;
-            record.sum = written.sum;
-            return self.end_large(record);
+            tail.reserve(record.header_bytes() + text.len() + 2 * directory.len());
+            local_header(&record, self.date, &mut tail);
+            tail.extend(text);
+            central_record(&record, self.date, &mut directory);
+            count += 1;
         }
-        self.records.push(record);
-        Ok(())
-    }
-
-    /// Writes the header of an entry whose bytes are written, which is where the slab would begin.
-    fn end_large(&mut self, record: Record) -> StorageResult<()> {
-        let mut header = Vec::with_capacity(record.header_bytes());
-        local_header(&record, self.date, &mut header);
-        self.writer.write_at(self.offset, &header)?;
-        self.offset += record.header_bytes() as u64 + record.length;
-        self.records.push(record);
-        Ok(())
-    }
-
-    /// Copies the bytes of a file to an offset; their sums.
-    fn copy_file(&mut self, path: &Path, length: u64, place: u64) -> StorageResult<(u32, Sum)> {
-        let Job {
-            disk,
-            progress,
-            has_sums,
-            ..
-        } = *self.job;
-        let mut summer = Summer::default();
-        let mut crc32 = Crc32::default();
-        let mut place = place;
-        let writer = &*self.writer;
-        for_each_piece(disk, path, length, &mut self.bounce, |piece| {
-            if has_sums {
-                summer.update(piece);
-            }
-            crc32.update(piece);
-            writer.write_at(place, piece)?;
-            place += piece.len() as u64;
-            progress.advance(piece.len() as u64)
-        })?;
-        Ok((crc32.finish(), summer.finish()))
-    }
-
-    /// Adds the sums of all entries so far, as an entry.
-    fn sums(&mut self) -> StorageResult<()> {
-        let modified_ns = self.job.stamp_ns;
-        let files = self.records.iter();
-        let text = Sums::new().text_of(files.map(|record| {
-            let Record { name, sum, .. } = record;
-            (&**name, sum, modified_ns)
-        }));
-        self.add_stored(NewEntry {
-            name: SUMS_FILE.into(),
-            key: String::new(),
-            leaf: None,
-            content: NewContent::Data(Source::Bytes(text.into_bytes())),
-        })
-    }
-
-    fn directory(&mut self) -> StorageResult<()> {
-        let start = self.end();
-        // The names and numbers of a record are about as long as the pad of an entry.
-        self.slab.reserve(self.records.len() * (2 * CENTRAL_BYTES));
-        for record in &self.records {
-            central_record(record, self.date, &mut self.slab);
-        }
-        let size = self.end() - start;
-        end_records(self.records.len() as u64, size, start, &mut self.slab);
-        self.flush()
+        let start = self.offset + tail.len() as u64;
+        let size = directory.len() as u64;
+        tail.append(&mut directory);
+        end_records(count, size, start, &mut tail);
+        self.writer.write_at(self.offset, &tail)
     }
 }
 
-/// Shows the bytes of a file to `take`, piece by piece. A file that was cut meanwhile is an error, which
-/// it would not be through a mapping.
-fn for_each_piece(
-    disk: Disk<'_>,
-    path: &Path,
-    length: u64,
-    buffer: &mut Vec<u8>,
-    mut take: impl FnMut(&[u8]) -> StorageResult<()>,
-) -> StorageResult<()> {
-    let refused = |source: io::Error| StorageError::io(path, source);
-    let file = disk.open(path, OFlags::RDONLY).map_err(refused)?;
-    let mut at = 0;
-    while at < length {
-        let left = usize::try_from(length - at).unwrap_or(usize::MAX);
-        buffer.resize(left.min(PIECE_BYTES), 0);
-        disk.read_exact_at(&file, buffer, at).map_err(refused)?;
-        take(buffer)?;
-        at += buffer.len() as u64;
+/// Compresses the leaves among the entries, side by side.
+fn compress_all(job: &Job<'_>, entries: &mut [NewEntry], method: Method) -> StorageResult<()> {
+    let packed: Vec<OnceLock<Packed>> = entries.iter().map(|_| OnceLock::new()).collect();
+    threads::for_each(entries.len(), thread_count(job.threads), |number| {
+        let entry = &entries[number];
+        if is_leaf(&entry.name) {
+            job.progress.check()?;
+            // Each number is given out once.
+            let _ = packed[number].set(compress(job, entry, method)?);
+        }
+        Ok::<_, StorageError>(())
+    })?;
+    for (entry, packed) in entries.iter_mut().zip(packed) {
+        if let Some(packed) = packed.into_inner() {
+            entry.content = NewContent::Packed(Box::new(packed));
+        }
     }
     Ok(())
 }
 
-struct Packed {
-    bytes: Vec<u8>,
-    crc32: u32,
-    sum: Sum,
-}
-
-fn compress(disk: Disk<'_>, entry: &NewEntry, method: Method) -> StorageResult<Packed> {
+fn compress(job: &Job<'_>, entry: &NewEntry, method: Method) -> StorageResult<Packed> {
     let mut summer = Summer::default();
     let mut crc32 = Crc32::default();
-    let refused = |source| StorageError::io_of(entry.key.clone(), Path::new(&*entry.name), source);
+    let refused =
+        |source: io::Error| StorageError::io_of(entry.key.clone(), Path::new(&*entry.name), source);
     let mut buffer = Vec::new();
     let bytes = method.compress(refused, |out| {
         let mut take = |piece: &[u8]| {
@@ -473,15 +269,17 @@ fn compress(disk: Disk<'_>, entry: &NewEntry, method: Method) -> StorageResult<P
         match &entry.content {
             NewContent::Data(source) => source.units(&mut buffer, |_, unit| take(unit)),
             NewContent::File(path, length) => {
-                for_each_piece(disk, path, *length, &mut buffer, take)
+                for_each_piece(job.disk, path, *length, &mut buffer, take)
             }
             NewContent::Zeros(length) => {
                 let zeros = Source::Bytes(vec![0; usize::try_from(*length).unwrap_or(0)]);
                 zeros.units(&mut buffer, |_, unit| take(unit))
             }
+            NewContent::Packed(packed) => take(&packed.bytes),
         }
     })?;
     Ok(Packed {
+        method,
         bytes,
         crc32: crc32.finish(),
         sum: summer.finish(),

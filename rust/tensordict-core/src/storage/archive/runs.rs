@@ -1,0 +1,324 @@
+//! The entries of an archive, written by several threads.
+//!
+//! Where each entry begins is known from the sizes. Small entries that follow each other are a run:
+//! a thread puts them together in a slab, with their headers and sums, while another one
+//! writes its slab, so that only the copying into the file goes one after the other. Large entries
+//! are written from the tensor's memory, and their headers, which need the checksum, after them.
+//! What each run adds to the directory and to the text of the sums is made with it.
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::fs::OFlags;
+
+use super::super::file::{Crc32, FileWriter, PIECE_BYTES, Segment, crc32};
+use super::super::io::Disk;
+use super::super::job::Job;
+use super::super::sums::{self, Sum, Summer};
+use super::super::{StorageError, StorageResult, thread_count, threads};
+use super::entries::{NewContent, NewEntry};
+use super::records::{
+    CRC32_OFFSET, Record, central_record, crc32_of_zeros, header_bytes, local_header, pad_bytes,
+};
+use super::{Method, is_leaf};
+
+/// Entries of fewer bytes go into slabs.
+pub(super) const SLAB_LIMIT: u64 = 1 << 20;
+
+/// A run ends where its slab would grow beyond this: it is still in the cache of the core when it
+/// is written.
+const SLAB_BYTES: u64 = 512 << 10;
+
+/// An entry with its place.
+pub(super) struct Placed<'e> {
+    pub(super) entry: &'e NewEntry,
+    /// Where its header begins.
+    header: u64,
+    /// Where its bytes begin.
+    pub(super) data: u64,
+    pad: u16,
+}
+
+impl Placed<'_> {
+    fn end(&self) -> u64 {
+        self.data + self.entry.content.stored_len()
+    }
+
+    /// The record of the entry, but for its checksum where that is not known yet.
+    fn record(&self) -> Record<'_> {
+        let content = &self.entry.content;
+        let (method, crc32) = match content {
+            NewContent::Packed(packed) => (packed.method, packed.crc32),
+            _ => (Method::Stored, 0),
+        };
+        Record {
+            name: &self.entry.name,
+            header: self.header,
+            method,
+            crc32,
+            packed: content.stored_len(),
+            length: content.len(),
+            pad: self.pad,
+        }
+    }
+
+    /// Whether it is written by itself. Zeros are a hole, and the next entry is beyond it.
+    fn is_alone(&self) -> bool {
+        let content = &self.entry.content;
+        matches!(content, NewContent::Zeros(_)) || content.stored_len() >= SLAB_LIMIT
+    }
+}
+
+/// The places of entries that follow each other from `start`, and where the last one ends.
+pub(super) fn place(entries: &[NewEntry], start: u64) -> (Vec<Placed<'_>>, u64) {
+    let mut placed = Vec::with_capacity(entries.len());
+    let mut end = start;
+    for entry in entries {
+        let is_aligned = is_leaf(&entry.name) && !matches!(entry.content, NewContent::Packed(_));
+        let pad = if is_aligned {
+            pad_bytes(end, entry.name.len(), entry.content.len())
+        } else {
+            0
+        };
+        let one = Placed {
+            entry,
+            header: end,
+            data: end + header_bytes(entry.name.len(), pad) as u64,
+            pad,
+        };
+        end = one.end();
+        placed.push(one);
+    }
+    (placed, end)
+}
+
+/// The entries that each thread takes at once.
+fn runs(placed: &[Placed<'_>]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let mut is_open = false;
+    for (number, one) in placed.iter().enumerate() {
+        let is_alone = one.is_alone();
+        match runs.last_mut() {
+            Some(run)
+                if is_open && !is_alone && one.end() - placed[run.start].header <= SLAB_BYTES =>
+            {
+                run.end = number + 1;
+            }
+            _ => runs.push(number..number + 1),
+        }
+        is_open = !is_alone;
+    }
+    runs
+}
+
+/// Memory of a thread.
+#[derive(Default)]
+struct Buffers {
+    slab: Vec<u8>,
+    bounce: Vec<u8>,
+}
+
+/// Writes runs of entries.
+pub(super) struct RunWriter<'o, 'w> {
+    job: &'o Job<'o>,
+    writer: &'o FileWriter<'w>,
+    /// Time and date.
+    date: (u16, u16),
+    /// The time of the sums, in words.
+    modified_ns: String,
+    /// Those that no thread uses.
+    buffers: Mutex<Vec<Buffers>>,
+}
+
+impl<'o, 'w> RunWriter<'o, 'w> {
+    pub(super) fn new(job: &'o Job<'o>, writer: &'o FileWriter<'w>, date: (u16, u16)) -> Self {
+        Self {
+            job,
+            writer,
+            date,
+            modified_ns: job.stamp_ns.to_string(),
+            buffers: Mutex::default(),
+        }
+    }
+
+    /// Writes entries; their parts of the text of the sums and of the directory, in order.
+    pub(super) fn write(&self, placed: &[Placed<'_>]) -> StorageResult<Vec<(String, Vec<u8>)>> {
+        let runs = runs(placed);
+        let done: Vec<OnceLock<(String, Vec<u8>)>> = runs.iter().map(|_| OnceLock::new()).collect();
+        threads::for_each(runs.len(), thread_count(self.job.threads), |number| {
+            let idle = self.idle_buffers().pop();
+            let mut buffers = idle.unwrap_or_default();
+            let parts = self.run(&placed[runs[number].clone()], &mut buffers)?;
+            // Each number is given out once.
+            let _ = done[number].set(parts);
+            self.idle_buffers().push(buffers);
+            Ok::<_, StorageError>(())
+        })?;
+        let done = done.into_iter();
+        Ok(done.filter_map(OnceLock::into_inner).collect())
+    }
+
+    fn idle_buffers(&self) -> std::sync::MutexGuard<'_, Vec<Buffers>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, run: &[Placed<'_>], buffers: &mut Buffers) -> StorageResult<(String, Vec<u8>)> {
+        let mut sums = String::with_capacity(if self.job.has_sums { run.len() * 96 } else { 0 });
+        let mut directory = Vec::with_capacity(run.len() * 192);
+        let mut note = |record: &Record<'_>, sum: &Sum| {
+            if self.job.has_sums {
+                sums::push_entry(record.name, sum, &self.modified_ns, &mut sums);
+            }
+            central_record(record, self.date, &mut directory);
+        };
+        if let [one] = run
+            && one.is_alone()
+        {
+            let (record, sum) = self.write_alone(one, &mut buffers.bounce)?;
+            note(&record, &sum);
+            return Ok((sums, directory));
+        }
+        let Buffers { slab, bounce } = buffers;
+        slab.clear();
+        for one in run {
+            let (record, sum) = self.add(one, slab, bounce)?;
+            note(&record, &sum);
+        }
+        if let Some(first) = run.first() {
+            let bytes = run.iter().map(|one| one.entry.content.len()).sum();
+            self.job.progress.advance(bytes)?;
+            self.writer.write_at(first.header, slab)?;
+        }
+        Ok((sums, directory))
+    }
+
+    /// Puts an entry at the end of a slab.
+    fn add<'p>(
+        &self,
+        one: &'p Placed<'_>,
+        slab: &mut Vec<u8>,
+        bounce: &mut Vec<u8>,
+    ) -> StorageResult<(Record<'p>, Sum)> {
+        let mut record = one.record();
+        let start = slab.len();
+        local_header(&record, self.date, slab);
+        let data = slab.len();
+        match &one.entry.content {
+            NewContent::Packed(packed) => {
+                slab.extend_from_slice(&packed.bytes);
+                return Ok((record, packed.sum.clone()));
+            }
+            NewContent::Data(source) => source.units(bounce, |_, unit| {
+                slab.extend_from_slice(unit);
+                Ok::<_, StorageError>(())
+            })?,
+            NewContent::File(path, length) => {
+                for_each_piece(self.job.disk, path, *length, bounce, |piece| {
+                    slab.extend_from_slice(piece);
+                    Ok(())
+                })?;
+            }
+            NewContent::Zeros(_) => {}
+        }
+        let bytes = &slab[data..];
+        record.crc32 = crc32(bytes);
+        let sum = self.sum_of(bytes);
+        let place = start + CRC32_OFFSET;
+        slab[place..place + 4].copy_from_slice(&record.crc32.to_le_bytes());
+        Ok((record, sum))
+    }
+
+    fn sum_of(&self, bytes: &[u8]) -> Sum {
+        if self.job.has_sums {
+            return Sum::of(bytes);
+        }
+        Sum::default()
+    }
+
+    /// Writes an entry that is in no slab, and then its header.
+    fn write_alone<'p>(
+        &self,
+        one: &'p Placed<'_>,
+        bounce: &mut Vec<u8>,
+    ) -> StorageResult<(Record<'p>, Sum)> {
+        let mut record = one.record();
+        let sum = match &one.entry.content {
+            NewContent::Packed(packed) => {
+                self.job.progress.advance(packed.sum.length)?;
+                self.writer.write_at(one.data, &packed.bytes)?;
+                packed.sum.clone()
+            }
+            NewContent::Zeros(length) => {
+                self.job.progress.advance(*length)?;
+                record.crc32 = crc32_of_zeros(*length);
+                Sum::default()
+            }
+            NewContent::Data(source) => {
+                let segment = Segment {
+                    offset: one.data,
+                    source: source.clone(),
+                    key: one.entry.key.clone(),
+                };
+                let written = self.writer.write_large(&segment, bounce)?;
+                record.crc32 = written.crc32;
+                written.sum
+            }
+            NewContent::File(path, length) => {
+                let (crc32, sum) = self.copy_file(path, *length, one.data, bounce)?;
+                record.crc32 = crc32;
+                sum
+            }
+        };
+        let mut header = Vec::with_capacity(record.header_bytes());
+        local_header(&record, self.date, &mut header);
+        self.writer.write_at(one.header, &header)?;
+        Ok((record, sum))
+    }
+
+    /// Copies the bytes of a file to an offset; their sums.
+    fn copy_file(
+        &self,
+        path: &Path,
+        length: u64,
+        place: u64,
+        bounce: &mut Vec<u8>,
+    ) -> StorageResult<(u32, Sum)> {
+        let mut summer = Summer::default();
+        let mut crc32 = Crc32::default();
+        let mut place = place;
+        for_each_piece(self.job.disk, path, length, bounce, |piece| {
+            if self.job.has_sums {
+                summer.update(piece);
+            }
+            crc32.update(piece);
+            self.writer.write_at(place, piece)?;
+            place += piece.len() as u64;
+            self.job.progress.advance(piece.len() as u64)
+        })?;
+        Ok((crc32.finish(), summer.finish()))
+    }
+}
+
+/// Shows the bytes of a file to `take`, piece by piece. A file that was cut meanwhile is an error, which
+/// it would not be through a mapping.
+pub(super) fn for_each_piece(
+    disk: Disk<'_>,
+    path: &Path,
+    length: u64,
+    buffer: &mut Vec<u8>,
+    mut take: impl FnMut(&[u8]) -> StorageResult<()>,
+) -> StorageResult<()> {
+    let refused = |source: io::Error| StorageError::io(path, source);
+    let file = disk.open(path, OFlags::RDONLY).map_err(refused)?;
+    let mut at = 0;
+    while at < length {
+        let left = usize::try_from(length - at).unwrap_or(usize::MAX);
+        buffer.resize(left.min(PIECE_BYTES), 0);
+        disk.read_exact_at(&file, buffer, at).map_err(refused)?;
+        take(buffer)?;
+        at += buffer.len() as u64;
+    }
+    Ok(())
+}
