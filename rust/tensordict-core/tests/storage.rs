@@ -14,7 +14,7 @@ use tensordict_core::storage::json::{self, Value};
 use tensordict_core::storage::lock::LockedLevel;
 use tensordict_core::storage::map::{FileIdentity, Mapping, Mode, Root};
 use tensordict_core::storage::metadata::{self, LeafMeta, LevelFields};
-use tensordict_core::storage::plan::{Content, Plan};
+use tensordict_core::storage::plan::{Content, Link, Plan};
 use tensordict_core::storage::read::{Node, ReadOptions, Tree, map_leaves, read_tree};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::Source;
@@ -251,11 +251,11 @@ fn test_a_linked_leaf_stays_the_same_file() {
     let memory = unsafe { Region::new(content["a"].as_ptr(), 4) };
     plan.set_content(
         0,
-        Content::Link {
+        Content::Link(Box::new(Link {
             path: path.clone(),
             memory,
             file: FileIdentity::of_path(&path).unwrap(),
-        },
+        })),
     );
     // The other leaf's memory is gone by now, so it is given anew.
     let new = b"new";

@@ -31,7 +31,7 @@ use super::lock::putting;
 use super::map::{FileIdentity, Mapping, Mode, Root, mapping_limit};
 use super::metadata::{self, LeafMeta};
 use super::names;
-use super::plan::{FileContent, Plan, PlannedLevel};
+use super::plan::{Plan, PlannedFile, PlannedLevel};
 use super::read::{Leaf, map_leaves};
 use super::replace::replace_file;
 use super::sums::{SUMS_FILE, Sums, modified_ns};
@@ -160,7 +160,7 @@ fn read_back(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec<Opt
                 .keys
                 .as_slice()
                 .into(),
-            key: String::from(&*plan.leaves[number].key),
+            key: plan.leaf_key(number).to_owned(),
             path: target.join(plan.leaf_path(number)),
             meta: LeafMeta {
                 device: "".into(),
@@ -300,7 +300,7 @@ fn check_places(plan: &Plan, target: &Path) -> StorageResult<()> {
     }
     for file in &plan.files {
         let path = target.join(plan.file_path(file));
-        if let FileContent::Leaf(_) = file.content {
+        if let PlannedFile::Leaf(_) = file {
             refuse_symlink(&path)?;
         }
         if path.is_dir() {

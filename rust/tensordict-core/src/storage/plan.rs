@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use rustix::io::Errno;
+use smallvec::SmallVec;
 
 use super::map::FileIdentity;
 use super::metadata::{self, Entry, LeafMeta, LevelEntries, LevelFields};
@@ -31,40 +32,53 @@ const MAX_NAME_BYTES: usize = 255;
 pub enum Content {
     /// Memory of a tensor, or bytes of our own.
     Data(Source),
-    /// A file that holds these bytes already and is mapped from them: it is linked, and copied from
-    /// memory where links do not work.
-    Link {
-        /// The file.
-        path: PathBuf,
-        /// Its mapped memory.
-        memory: Region,
-        /// Which file that is: another save can give the name to another one.
-        file: FileIdentity,
-    },
+    /// A file that holds these bytes already: it is linked, and copied from memory where links do not
+    /// work.
+    Link(Box<Link>),
     /// Nothing: the leaf is only described, as for sparse files.
     Absent,
 }
 
-/// What a file is to hold.
+/// A file that is mapped.
 #[derive(Debug, Clone)]
-pub(crate) enum FileContent {
-    Leaf(usize),
-    Bytes(Vec<u8>),
+pub struct Link {
+    /// The file.
+    pub path: PathBuf,
+    /// Its mapped memory.
+    pub memory: Region,
+    /// Which file that is: another save can give the name to another one.
+    pub file: FileIdentity,
 }
 
 /// A file of the save.
 #[derive(Debug, Clone)]
-pub(crate) struct PlannedFile {
-    pub(crate) level: usize,
-    pub(crate) name: Arc<str>,
-    pub(crate) content: FileContent,
+pub(crate) enum PlannedFile {
+    /// That of a leaf, by its number.
+    Leaf(usize),
+    /// One whose bytes are known.
+    Bytes(Box<KnownFile>),
+}
+
+/// A file whose bytes are known.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownFile {
+    level: usize,
+    name: Arc<str>,
+    bytes: Vec<u8>,
+}
+
+impl KnownFile {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// A leaf of the save.
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedLeaf {
     pub(crate) level: usize,
-    pub(crate) key: Arc<str>,
+    /// Its place among the entries of the level.
+    entry: usize,
     pub(crate) name: Arc<str>,
     pub(crate) length: u64,
     pub(crate) content: Content,
@@ -77,9 +91,20 @@ pub(crate) struct PlannedLevel {
     /// The directory, relative to the root.
     pub(crate) path: PathBuf,
     entries: LevelEntries,
-    /// The key that uses each name in the directory.
-    used: HashMap<Arc<str>, Arc<str>, RandomState>,
+    /// The user of each name in the directory.
+    used: HashMap<Arc<str>, User, RandomState>,
     is_closed: bool,
+}
+
+/// Who uses a name in a directory.
+#[derive(Debug, Clone, Copy)]
+enum User {
+    /// The layout.
+    Layout,
+    /// The entry at this place of the level.
+    Entry(usize),
+    /// The file itself: what a class keeps beside its metadata.
+    File,
 }
 
 /// A save, planned.
@@ -110,10 +135,9 @@ impl Plan {
     }
 
     fn push_level(&mut self, keys: Vec<String>, path: PathBuf) -> usize {
-        let nobody: Arc<str> = "".into();
-        let mut used = HashMap::from_iter([(METADATA_FILE.into(), nobody.clone())]);
+        let mut used = HashMap::from_iter([(METADATA_FILE.into(), User::Layout)]);
         if self.levels.is_empty() {
-            used.insert(SUMS_FILE.into(), nobody);
+            used.insert(SUMS_FILE.into(), User::Layout);
         }
         self.levels.push(PlannedLevel {
             keys,
@@ -146,15 +170,14 @@ impl Plan {
     /// # Errors
     /// The key is reserved, its name is taken or too long; collections are nested too deep.
     pub fn add_child(&mut self, level: usize, key: &str, class_name: &str) -> StorageResult<usize> {
-        let name: Arc<str> = self.file_name(level, key)?.into();
-        let key: Arc<str> = key.into();
-        self.claim(level, &key, &name)?;
+        let name: Arc<str> = self.escaped(level, key)?.into();
+        self.claim_for_entry(level, key, &name)?;
         let parent = &mut self.levels[level];
         let mut keys = parent.keys.clone();
-        keys.push(String::from(&*key));
+        keys.push(key.to_owned());
         parent
             .entries
-            .insert(key, Entry::Child(class_name.to_owned()));
+            .insert(key.into(), Entry::Child(class_name.to_owned()));
         let path = parent.path.join(&*name);
         if keys.len() > MAX_LEVELS {
             return Err(StorageError::TooDeep { path });
@@ -183,36 +206,25 @@ impl Plan {
                 field: key.to_owned(),
             });
         }
-        let stem = self.file_name(level, key)?;
-        let key: Arc<str> = key.into();
+        let stem = self.escaped(level, key)?;
         let name = named(&stem, ".memmap");
         let table_name = table.is_some().then(|| named(&stem, ".shape.memmap"));
-        self.claim(level, &key, &name)?;
+        self.claim_for_entry(level, key, &name)?;
         if let (Some(table), Some(name)) = (table, table_name) {
-            self.claim(level, &key, &name)?;
+            self.claim_for_entry(level, key, &name)?;
             if !table.is_empty() {
-                self.files.push(PlannedFile {
-                    level,
-                    name,
-                    content: FileContent::Bytes(table),
-                });
+                self.push_file(level, name, table);
             }
         }
         let number = self.leaves.len();
         if length > 0 {
-            let content = FileContent::Leaf(number);
-            self.files.push(PlannedFile {
-                level,
-                name: name.clone(),
-                content,
-            });
+            self.files.push(PlannedFile::Leaf(number));
         }
-        self.levels[level]
-            .entries
-            .insert(key.clone(), Entry::Leaf(meta));
+        let entries = &mut self.levels[level].entries;
+        let (entry, _) = entries.insert_full(key.into(), Entry::Leaf(meta));
         self.leaves.push(PlannedLeaf {
             level,
-            key,
+            entry,
             name,
             length,
             content,
@@ -249,18 +261,40 @@ impl Plan {
     /// Its name is taken.
     pub fn add_file(&mut self, level: usize, name: &str, bytes: Vec<u8>) -> StorageResult<()> {
         let name: Arc<str> = name.into();
-        self.claim(level, &name, &name)?;
+        self.claim(level, User::File, &name, &name)?;
         self.push_file(level, name, bytes);
         Ok(())
     }
 
     fn push_file(&mut self, level: usize, name: Arc<str>, bytes: Vec<u8>) {
-        let content = FileContent::Bytes(bytes);
-        self.files.push(PlannedFile {
-            level,
-            name,
-            content,
-        });
+        let file = KnownFile { level, name, bytes };
+        self.files.push(PlannedFile::Bytes(Box::new(file)));
+    }
+
+    /// The level of a file.
+    pub(crate) fn file_level(&self, file: &PlannedFile) -> usize {
+        match file {
+            PlannedFile::Leaf(leaf) => self.leaves[*leaf].level,
+            PlannedFile::Bytes(file) => file.level,
+        }
+    }
+
+    /// The name of a file in the directory of its level.
+    pub(crate) fn file_name<'p>(&'p self, file: &'p PlannedFile) -> &'p Arc<str> {
+        match file {
+            PlannedFile::Leaf(leaf) => &self.leaves[*leaf].name,
+            PlannedFile::Bytes(file) => &file.name,
+        }
+    }
+
+    /// What the metadata says about a leaf.
+    #[must_use]
+    pub fn leaf_meta(&self, leaf: usize) -> Option<&LeafMeta> {
+        let leaf = &self.leaves[leaf];
+        match self.levels[leaf.level].entries.get_index(leaf.entry)? {
+            (_, Entry::Leaf(meta)) => Some(meta),
+            (_, Entry::Child(_)) => None,
+        }
     }
 
     /// All files, each with its number, in an order in which they can take their places one by one: the
@@ -269,8 +303,8 @@ impl Plan {
         let mut files: Vec<_> = self.files.iter().enumerate().collect();
         files.sort_by_key(|(_, file)| {
             // A level is opened after the one that it is in, but is closed before or after.
-            let is_metadata = &*file.name == METADATA_FILE;
-            is_metadata.then_some(std::cmp::Reverse(file.level))
+            let is_metadata = &**self.file_name(file) == METADATA_FILE;
+            is_metadata.then_some(std::cmp::Reverse(self.file_level(file)))
         });
         files
     }
@@ -319,7 +353,7 @@ impl Plan {
     /// Whether a leaf's file is that of the target already.
     #[must_use]
     pub fn is_link(&self, leaf: usize) -> bool {
-        matches!(self.leaves[leaf].content, Content::Link { .. })
+        matches!(self.leaves[leaf].content, Content::Link(_))
     }
 
     /// Whether any leaf's file is that of the target already.
@@ -334,14 +368,15 @@ impl Plan {
     }
 
     pub(crate) fn display_leaf(&self, leaf: &PlannedLeaf) -> String {
-        self.display(leaf.level, &leaf.key)
+        self.display(leaf.level, self.key_of(leaf.level, leaf.entry))
     }
 
     pub(crate) fn file_path(&self, file: &PlannedFile) -> PathBuf {
-        self.levels[file.level].path.join(&*file.name)
+        let level = &self.levels[self.file_level(file)];
+        level.path.join(&**self.file_name(file))
     }
 
-    fn file_name<'k>(&self, level: usize, key: &'k str) -> StorageResult<Cow<'k, str>> {
+    fn escaped<'k>(&self, level: usize, key: &'k str) -> StorageResult<Cow<'k, str>> {
         if self.escapes_keys {
             return Ok(names::escape(key));
         }
@@ -356,7 +391,24 @@ impl Plan {
         ))
     }
 
-    fn claim(&mut self, level: usize, key: &Arc<str>, name: &Arc<str>) -> StorageResult<()> {
+    /// A leaf's key in its level.
+    pub(crate) fn leaf_key(&self, leaf: usize) -> &str {
+        let leaf = &self.leaves[leaf];
+        self.key_of(leaf.level, leaf.entry)
+    }
+
+    fn key_of(&self, level: usize, entry: usize) -> &str {
+        let entries = &self.levels[level].entries;
+        entries.get_index(entry).map_or("", |(key, _)| key)
+    }
+
+    /// Claims a name for the entry that is added next.
+    fn claim_for_entry(&mut self, level: usize, key: &str, name: &Arc<str>) -> StorageResult<()> {
+        let user = User::Entry(self.levels[level].entries.len());
+        self.claim(level, user, key, name)
+    }
+
+    fn claim(&mut self, level: usize, user: User, key: &str, name: &Arc<str>) -> StorageResult<()> {
         if name.len() > MAX_NAME_BYTES {
             let path = self.levels[level].path.join(&**name);
             return Err(StorageError::io_of(
@@ -365,22 +417,25 @@ impl Plan {
                 Errno::NAMETOOLONG,
             ));
         }
-        let taken = match self.levels[level].used.entry(name.clone()) {
+        let first = match self.levels[level].used.entry(name.clone()) {
             Slot::Vacant(slot) => {
-                slot.insert(key.clone());
+                slot.insert(user);
                 return Ok(());
             }
-            Slot::Occupied(slot) => slot.get().clone(),
+            Slot::Occupied(slot) => match *slot.get() {
+                User::Layout => {
+                    let key = self.display(level, key);
+                    return Err(StorageError::ReservedKey {
+                        key,
+                        field: String::from(&**name),
+                    });
+                }
+                User::Entry(entry) => self.key_of(level, entry),
+                User::File => name,
+            },
         };
-        if taken.is_empty() && matches!(&**name, METADATA_FILE | SUMS_FILE) {
-            let key = self.display(level, key);
-            return Err(StorageError::ReservedKey {
-                key,
-                field: String::from(&**name),
-            });
-        }
         Err(StorageError::NameCollision {
-            first: self.display(level, &taken),
+            first: self.display(level, first),
             second: self.display(level, key),
             name: String::from(&**name),
         })
@@ -389,10 +444,10 @@ impl Plan {
 
 /// A name in one piece of memory.
 fn named(stem: &str, suffix: &str) -> Arc<str> {
-    let mut name = String::with_capacity(stem.len() + suffix.len());
-    name.push_str(stem);
-    name.push_str(suffix);
-    name.into()
+    // Most names fit on the stack, so that one allocation is enough.
+    let mut name: SmallVec<[u8; 64]> = SmallVec::from_slice(stem.as_bytes());
+    name.extend_from_slice(suffix.as_bytes());
+    std::str::from_utf8(&name).expect("two texts make a text").into()
 }
 
 /// The leaves that lie in one of the files `written`.

@@ -14,7 +14,7 @@ use super::io::Disk;
 use super::job::Job;
 use super::lock::putting;
 use super::map::{FileIdentity, Mapping, no_mapping};
-use super::plan::{FileContent, Plan};
+use super::plan::{Plan, PlannedFile};
 use super::replace::replace_file;
 use super::{METADATA_FILE, StorageError, StorageResult};
 
@@ -95,10 +95,10 @@ fn make(
         mappings.push(Some(mapping));
     }
     for (_, file) in plan.files_root_last() {
-        if let FileContent::Bytes(bytes) = &file.content {
+        if let PlannedFile::Bytes(known) = file {
             let path = target.join(plan.file_path(file));
             let is_new = !path.exists();
-            putting(disk, &path, || replace_file(disk, &path, bytes))?;
+            putting(disk, &path, || replace_file(disk, &path, known.bytes()))?;
             if is_new {
                 made.files.push(path);
             }

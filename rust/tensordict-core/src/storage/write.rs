@@ -19,7 +19,7 @@ use super::file::pour;
 use super::job::Job;
 use super::lock::putting;
 use super::map::{FileIdentity, Mapping, no_mapping};
-use super::plan::{Content, FileContent, Plan, PlannedFile, PlannedLeaf};
+use super::plan::{Content, Link, Plan, PlannedFile, PlannedLeaf};
 use super::region::Region;
 use super::replace::replace_at;
 use super::source::Source;
@@ -122,7 +122,7 @@ fn tasks(plan: &Plan, place: Place) -> (Vec<Range<usize>>, u64) {
     for (index, file) in plan.files.iter().enumerate() {
         let bytes = file_bytes(plan, file);
         bytes_of_all += bytes;
-        if place == Place::Existing && matches!(file.content, FileContent::Bytes(_)) {
+        if place == Place::Existing && matches!(file, PlannedFile::Bytes(_)) {
             continue;
         }
         if bytes >= LARGE_BYTES {
@@ -135,7 +135,7 @@ fn tasks(plan: &Plan, place: Place) -> (Vec<Range<usize>>, u64) {
                 if batch.end == index
                     && batch.len() < BATCH_FILES
                     && bytes_of_batch <= LARGE_BYTES
-                    && plan.files[batch.start].level == file.level =>
+                    && plan.file_level(&plan.files[batch.start]) == plan.file_level(file) =>
             {
                 batch.end += 1;
             }
@@ -155,9 +155,9 @@ fn tasks(plan: &Plan, place: Place) -> (Vec<Range<usize>>, u64) {
 }
 
 fn file_bytes(plan: &Plan, file: &PlannedFile) -> u64 {
-    match &file.content {
-        FileContent::Leaf(leaf) => plan.leaves[*leaf].length,
-        FileContent::Bytes(bytes) => bytes.len() as u64,
+    match file {
+        PlannedFile::Leaf(leaf) => plan.leaves[*leaf].length,
+        PlannedFile::Bytes(file) => file.bytes().len() as u64,
     }
 }
 
@@ -178,7 +178,9 @@ impl Writer<'_> {
         let Some(first) = files.first() else {
             return Ok(());
         };
-        let path = self.root.join(&self.plan.levels[first.level].path);
+        let path = self
+            .root
+            .join(self.plan.level_path(self.plan.file_level(first)));
         let directory = self
             .job
             .disk
@@ -200,28 +202,28 @@ impl Writer<'_> {
         bounce: &mut Vec<u8>,
     ) -> StorageResult<()> {
         let Job { disk, .. } = *self.job;
-        let name = &*planned.name;
-        let leaf = match &planned.content {
-            FileContent::Leaf(leaf) => Some((*leaf, &self.plan.leaves[*leaf])),
-            FileContent::Bytes(_) => None,
+        let name = &**self.plan.file_name(planned);
+        let leaf = match planned {
+            PlannedFile::Leaf(leaf) => Some((*leaf, &self.plan.leaves[*leaf])),
+            PlannedFile::Bytes(_) => None,
         };
         let failed = |source: io::Error| {
             let key = leaf.map(|(_, leaf)| self.plan.display_leaf(leaf));
             StorageError::io_of(key.unwrap_or_default(), path.join(name), source)
         };
         let linked;
-        let source = match (&planned.content, leaf.map(|(_, leaf)| &leaf.content)) {
-            (FileContent::Bytes(bytes), _) => {
-                linked = Source::Memory(Region::of(bytes));
+        let source = match (planned, leaf.map(|(_, leaf)| &leaf.content)) {
+            (PlannedFile::Bytes(file), _) => {
+                linked = Source::Memory(Region::of(file.bytes()));
                 &linked
             }
             (_, Some(Content::Data(source))) => source,
-            (_, Some(Content::Link { path, memory, file })) => {
+            (_, Some(Content::Link(link))) => {
                 // In its place already, or given a name in the new place.
-                if self.place == Place::Existing || self.link(path, *file, directory, name) {
-                    return self.job.progress.advance(memory.len() as u64);
+                if self.place == Place::Existing || self.link(link, directory, name) {
+                    return self.job.progress.advance(link.memory.len() as u64);
                 }
-                linked = Source::Memory(*memory);
+                linked = Source::Memory(link.memory);
                 &linked
             }
             _ => &Source::EMPTY,
@@ -267,9 +269,10 @@ impl Writer<'_> {
     fn replace_others(&self) -> StorageResult<()> {
         let job = self.job;
         for (number, file) in self.plan.files_root_last() {
-            let FileContent::Bytes(bytes) = &file.content else {
+            let PlannedFile::Bytes(known) = file else {
                 continue;
             };
+            let bytes = known.bytes();
             let path = self.root.join(self.plan.file_path(file));
             let modified_ns = job.has_sums.then_some(job.stamp_ns);
             putting(job.disk, &path, || {
@@ -284,19 +287,13 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Gives the file `wanted` a name in `directory`; whether it has it. The file at `path` can be that
-    /// of another save by now, which is not linked.
-    fn link(
-        &self,
-        path: &Path,
-        wanted: FileIdentity,
-        directory: BorrowedFd<'_>,
-        name: &str,
-    ) -> bool {
-        if self.job.disk.link(path, directory, name).is_err() {
+    /// Gives the file a name in `directory`; whether it has it. That of another save can be in its place
+    /// by now, which is not linked.
+    fn link(&self, link: &Link, directory: BorrowedFd<'_>, name: &str) -> bool {
+        if self.job.disk.link(&link.path, directory, name).is_err() {
             return false;
         }
-        if FileIdentity::of_entry(directory, name) == Some(wanted) {
+        if FileIdentity::of_entry(directory, name) == Some(link.file) {
             return true;
         }
         // Where it cannot be removed, making the file fails, and says so.

@@ -18,7 +18,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyCapsuleMethods};
+use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
 use smallvec::SmallVec;
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::{Signs, Source, Strided};
@@ -186,6 +186,41 @@ fn filled(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DLTensor>> {
     Ok(Some(unsafe { filled.assume_init() }))
 }
 
+/// Asks the processor to fetch an object: a walk over thousands of tensors waits for memory most of the
+/// time, unless it asks for what comes some steps later.
+pub(crate) fn fetch_ahead(object: &Bound<'_, PyAny>) {
+    prefetch(object.as_ptr().cast());
+}
+
+/// As [`fetch_ahead`], the tensor behind a Python object of exactly this class, which is fetched.
+pub(crate) fn fetch_tensor_ahead(object: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) {
+    let class = class.as_type_ptr();
+    // SAFETY: the object and its class are alive. What follows the header of an object is read only
+    // where objects of its class have as much; what is there is taken for an address only to
+    // fetch it, which no address is wrong for.
+    unsafe {
+        let header_bytes = size_of::<ffi::PyObject>();
+        let is_large = (*class).tp_basicsize.unsigned_abs() >= header_bytes + size_of::<usize>();
+        if is_large && ffi::Py_TYPE(object.as_ptr()) == class {
+            let tensor = object.as_ptr().add(1).cast::<*const u8>().read();
+            // Its sizes and the key of its backend are some lines on.
+            for line in 0..3 {
+                prefetch(tensor.wrapping_add(64 * line));
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn prefetch(address: *const u8) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: the instruction is part of every such processor, and no address is wrong for it.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn prefetch(_address: *const u8) {}
+
 /// What `look` says of the shape of a tensor, and of whether it is on the CPU, cheaper than
 /// its attributes by the two objects that those make. None where it is meta, sparse, fake,
 /// symbolic, transformed or of an uncommon dtype. It must not run Python code.
@@ -275,7 +310,7 @@ impl Memory {
             self.is_complex(),
             self.signs,
         )
-        .map(Source::Strided)
+        .map(|strided| Source::Strided(Box::new(strided)))
     }
 }
 

@@ -19,7 +19,7 @@ use tensordict_core::storage::io::Disk;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::metadata::{LeafMeta, LevelFields, Shape};
-use tensordict_core::storage::plan::{Content, Plan};
+use tensordict_core::storage::plan::{Content, Link, Plan};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::{Signs, Source};
 use tensordict_core::storage::{archive, commit, names, replace, sparse};
@@ -32,6 +32,9 @@ use super::mapped::{file_at, mapped_class, mapped_tensor, whole_file_at};
 use super::saved::{Place, Saved, SavedTensors};
 use crate::ffi::PausedCollector;
 
+/// How many entries are read while memory fetches a later one.
+const FETCHED_AHEAD: usize = 6;
+
 /// How many entries of a level are taken in at once.
 type Pairs<'py> = Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>;
 
@@ -41,8 +44,9 @@ struct Imports {
     prepare: Py<PyAny>,
     describe: Py<PyAny>,
     filename: Py<PyString>,
-    is_neg: Py<PyString>,
-    is_conj: Py<PyString>,
+    /// `Tensor.is_neg` and `Tensor.is_conj`: looked up once, not for each tensor.
+    is_neg: Py<PyAny>,
+    is_conj: Py<PyAny>,
 }
 
 static IMPORTS: PyOnceLock<Imports> = PyOnceLock::new();
@@ -57,14 +61,15 @@ fn imports(py: Python<'_>) -> PyResult<&Imports> {
                 .unbind())
         };
         let leaves = py.import("tensordict.storage.leaves")?;
+        let tensor = class("torch", "Tensor")?;
         Ok(Imports {
-            tensor: class("torch", "Tensor")?,
+            is_neg: tensor.getattr(py, "is_neg")?,
+            is_conj: tensor.getattr(py, "is_conj")?,
+            tensor,
             parameter: class("torch.nn", "Parameter")?,
             prepare: leaves.getattr("prepare")?.unbind(),
             describe: leaves.getattr("describe")?.unbind(),
             filename: PyString::intern(py, "_filename").unbind(),
-            is_neg: PyString::intern(py, "is_neg").unbind(),
-            is_conj: PyString::intern(py, "is_conj").unbind(),
         })
     })
 }
@@ -75,12 +80,10 @@ struct SavedLeaf {
     original: Py<PyAny>,
     /// What holds the bytes that are written, where it is a copy without gaps.
     copied: Option<Py<PyAny>>,
-    dtype: Cow<'static, str>,
-    shape: Shape,
     /// Where its bytes begin in memory, where there are any to write.
     address: usize,
-    /// Whether it is a nested tensor, whose file has its values flat.
-    is_flat: bool,
+    /// Of a nested tensor, whose file has its values flat: how many they are.
+    num_flat: Option<i64>,
 }
 
 /// A save being planned. Containers add their levels and entries; `write` does it.
@@ -98,6 +101,18 @@ pub(crate) struct SavePlan {
 struct State {
     plan: Plan,
     leaves: Vec<SavedLeaf>,
+}
+
+impl State {
+    /// Dtype and shape of the tensor over the file of a leaf.
+    fn of_file(&self, number: usize, leaf: &SavedLeaf) -> (Cow<'static, str>, Shape) {
+        let meta = self.plan.leaf_meta(number);
+        match (leaf.num_flat, meta) {
+            (None, Some(meta)) => (meta.dtype.clone(), meta.shape.clone()),
+            (Some(num_items), Some(meta)) => (meta.dtype.clone(), Shape::from_slice(&[num_items])),
+            (_, None) => unreachable!("leaves of the plan are leaves of its levels"),
+        }
+    }
 }
 
 #[pymethods]
@@ -139,10 +154,18 @@ impl SavePlan {
             state.plan.reserve(level, pairs.len());
             state.leaves.reserve(pairs.len());
         }
-        for (key, value) in pairs {
+        let tensor_class = imports.tensor.bind(py);
+        for (number, (key, value)) in pairs.iter().enumerate() {
+            if let Some((key, value)) = pairs.get(number + 2 * FETCHED_AHEAD) {
+                dlpack::fetch_ahead(key);
+                dlpack::fetch_ahead(value);
+            }
+            if let Some((_, value)) = pairs.get(number + FETCHED_AHEAD) {
+                dlpack::fetch_tensor_ahead(value, tensor_class);
+            }
             let name = key.to_str()?;
-            if value.is_instance(imports.tensor.bind(py))? {
-                self.add_leaf(level, name, &value)?;
+            if value.is_instance(tensor_class)? {
+                self.add_leaf(level, name, value)?;
                 continue;
             }
             let class_name = value.get_type().name()?;
@@ -251,28 +274,32 @@ impl SavePlan {
         let leaves = std::mem::take(&mut self.state.lock().leaves);
         let archive = match written {
             Written::Mapped { mapping, offsets } => {
-                let leaves = leaves.into_iter().zip(offsets);
-                let places = leaves.map(|(leaf, offset)| Place {
-                    offset,
-                    dtype: leaf.dtype,
-                    shape: leaf.shape,
-                    is_flat: leaf.is_flat,
+                let state = self.state.lock();
+                let places = leaves.iter().zip(offsets).enumerate();
+                let places = places.map(|(number, (leaf, offset))| {
+                    let (dtype, shape) = state.of_file(number, leaf);
+                    Place {
+                        offset,
+                        dtype,
+                        shape,
+                        is_flat: leaf.num_flat.is_some(),
+                    }
                 });
                 return Ok(SavedTensors::in_archive(mapping, places.collect()));
             }
             Written::Packed(archive) => archive,
         };
         let opened = OpenArchive::of(archive);
-        let paths: Vec<PathBuf> = {
+        let files: Vec<_> = {
             let state = self.state.lock();
-            (0..leaves.len())
-                .map(|leaf| state.plan.leaf_path(leaf))
+            let leaves = leaves.iter().enumerate();
+            leaves
+                .map(|(number, leaf)| (state.plan.leaf_path(number), state.of_file(number, leaf)))
                 .collect()
         };
-        let wanted = leaves
+        let wanted = files
             .iter()
-            .zip(paths)
-            .map(|(leaf, path)| (path, &*leaf.dtype, leaf.shape.as_slice()));
+            .map(|(path, (dtype, shape))| (path.clone(), &**dtype, shape.as_slice()));
         let tensors = opened.tensors(py, wanted, threads)?;
         Ok(saved(&leaves, tensors))
     }
@@ -299,11 +326,9 @@ impl SavePlan {
         let grown = {
             let state = self.state.lock();
             let shown = |leaf: usize| {
-                format!(
-                    "{} of dtype {}",
-                    state.plan.display_leaf_number(leaf),
-                    state.leaves[leaf].dtype
-                )
+                let (dtype, _) = state.of_file(leaf, &state.leaves[leaf]);
+                let key = state.plan.display_leaf_number(leaf);
+                format!("{key} of dtype {dtype}")
             };
             grown
                 .into_iter()
@@ -376,8 +401,8 @@ struct NewLeaf<'py> {
     source: Option<(Bound<'py, PyAny>, Memory)>,
     num_bytes: u64,
     table: Option<Vec<u8>>,
-    /// The shape of the tensor over its file: flat for a nested tensor.
-    mapped_shape: Shape,
+    /// Of a nested tensor, how many values there are.
+    num_flat: Option<i64>,
 }
 
 impl SavePlan {
@@ -398,7 +423,7 @@ impl SavePlan {
             source,
             num_bytes,
             table,
-            mapped_shape,
+            num_flat,
         } = self.new_leaf(value)?;
         let mut content = Content::Absent;
         let saved = SavedLeaf {
@@ -407,12 +432,10 @@ impl SavePlan {
                 .as_ref()
                 .filter(|(held, _)| !held.is(value))
                 .map(|(held, _)| held.clone().unbind()),
-            dtype: meta.dtype.clone(),
-            shape: mapped_shape,
-            is_flat: meta.is_nested,
             address: source
                 .as_ref()
                 .map_or(0, |(_, memory)| memory.pointer.addr()),
+            num_flat,
         };
         let number = {
             let mut state = self.state.lock();
@@ -433,10 +456,9 @@ impl SavePlan {
     fn new_leaf<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<NewLeaf<'py>> {
         let py = value.py();
         if let Some(memory) = plain_memory(value)? {
-            let shape = Shape::from_slice(&memory.shape);
             let meta = LeafMeta {
                 device: "cpu".into(),
-                shape: shape.clone(),
+                shape: Shape::from_slice(&memory.shape),
                 dtype: memory.dtype.into(),
                 is_nested: false,
             };
@@ -447,55 +469,52 @@ impl SavePlan {
                 source,
                 num_bytes,
                 table: None,
-                mapped_shape: shape,
+                num_flat: None,
             });
         }
         if self.is_sparse {
             let described = imports(py)?.describe.bind(py).call1((value,))?;
             let (device, shape, dtype, num_items, table): Described = described.extract()?;
-            let shape = Shape::from_vec(shape);
-            let is_nested = table.is_some();
-            let mapped_shape = if is_nested {
-                Shape::from_slice(&[num_items])
-            } else {
-                shape.clone()
+            let num_flat = table.is_some().then_some(num_items);
+            let num_bytes = match num_flat {
+                Some(num_items) => num_bytes(&dtype, &[num_items])?,
+                None => num_bytes(&dtype, &shape)?,
             };
             return Ok(NewLeaf {
-                num_bytes: num_bytes(&dtype, &mapped_shape)?,
+                num_bytes,
                 meta: LeafMeta {
                     device: device.into(),
-                    shape,
+                    shape: Shape::from_vec(shape),
                     dtype: dtype.into(),
-                    is_nested,
+                    is_nested: num_flat.is_some(),
                 },
                 source: None,
                 table,
-                mapped_shape,
+                num_flat,
             });
         }
         // Everything that is not plain memory: torch makes it so.
         let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
         let (bytes, device, shape, dtype, table): Prepared<'py> = prepared.extract()?;
-        let shape = Shape::from_vec(shape);
         let memory = required_memory(&bytes)?;
-        let is_nested = table.is_some();
-        let mapped_shape = if is_nested {
-            let item_size = num_bytes(&dtype, &[])?;
-            Shape::from_slice(&[i64::try_from(memory.num_bytes as u64 / item_size)?])
-        } else {
-            shape.clone()
+        let num_flat = match &table {
+            Some(_) => {
+                let item_size = num_bytes(&dtype, &[])?;
+                Some(i64::try_from(memory.num_bytes as u64 / item_size)?)
+            }
+            None => None,
         };
         Ok(NewLeaf {
             meta: LeafMeta {
                 device: device.into(),
-                shape,
+                shape: Shape::from_vec(shape),
                 dtype: dtype.into(),
-                is_nested,
+                is_nested: num_flat.is_some(),
             },
             num_bytes: memory.num_bytes as u64,
             source: Some((bytes, memory)),
             table,
-            mapped_shape,
+            num_flat,
         })
     }
 
@@ -516,11 +535,11 @@ impl SavePlan {
             if let Source::Memory(region) = source
                 && let Some(file) = whole_file_at(memory.pointer, memory.num_bytes, &path)
             {
-                return Ok(Content::Link {
+                return Ok(Content::Link(Box::new(Link {
                     path,
                     memory: region,
                     file,
-                });
+                })));
             }
         } else if !self.copies_existing {
             return Err(PyRuntimeError::new_err(format!(
@@ -539,16 +558,17 @@ impl SavePlan {
         let leaves = std::mem::take(&mut self.state.lock().leaves);
         let mut tensors = Vec::with_capacity(leaves.len());
         for (number, (leaf, mapping)) in leaves.iter().zip(mappings).enumerate() {
-            let (is_linked, path) = {
+            let (is_linked, path, (dtype, shape)) = {
                 let state = self.state.lock();
                 (
                     state.plan.is_link(number),
                     self.target.join(state.plan.leaf_path(number)),
+                    state.of_file(number, leaf),
                 )
             };
             tensors.push(match mapping {
                 None if is_linked => leaf.original.bind(py).clone(),
-                mapping => mapped_tensor(py, mapping, &path, &leaf.dtype, &leaf.shape, None)?,
+                mapping => mapped_tensor(py, mapping, &path, &dtype, &shape, None)?,
             });
         }
         Ok(saved(&leaves, tensors))
@@ -561,7 +581,7 @@ fn saved(leaves: &[SavedLeaf], tensors: Vec<Bound<'_, PyAny>>) -> SavedTensors {
     SavedTensors::made(
         tensors
             .map(|(leaf, tensor)| Saved {
-                is_flat: leaf.is_flat && !tensor.is(&leaf.original),
+                is_flat: leaf.num_flat.is_some() && !tensor.is(&leaf.original),
                 tensor: tensor.unbind(),
             })
             .collect(),
@@ -599,8 +619,8 @@ fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
     // DLPack gives the bytes of such views as they lie.
     let is_complex = memory.is_complex();
     memory.signs = Signs {
-        negated: value.call_method0(&imports.is_neg)?.is_truthy()?,
-        conjugated: is_complex && value.call_method0(&imports.is_conj)?.is_truthy()?,
+        negated: imports.is_neg.bind(py).call1((value,))?.is_truthy()?,
+        conjugated: is_complex && imports.is_conj.bind(py).call1((value,))?.is_truthy()?,
     };
     // The sign of a float is a bit; that of an integer is not.
     let can_be_negated = !memory.signs.negated || is_complex || memory.dtype.contains("float");

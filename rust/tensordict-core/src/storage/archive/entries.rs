@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::super::plan::{Content, FileContent, Plan};
+use super::super::plan::{Content, Plan, PlannedFile};
 use super::super::region::Region;
 use super::super::source::Source;
 use super::super::sums::{SUMS_FILE, Sum};
@@ -75,23 +75,24 @@ pub(super) fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
         .files
         .iter()
         .map(|file| {
-            let name = &*file.name;
-            let place = (ranks[file.level], name != METADATA_FILE, beginning(name));
+            let name = plan.file_name(file);
+            let rank = ranks[plan.file_level(file)];
+            let place = (rank, &**name != METADATA_FILE, beginning(name));
             (place, name, file)
         })
         .collect();
     files.sort_unstable_by_key(|&(place, name, _)| (place, name));
     files
         .into_iter()
-        .map(|(.., file)| {
+        .map(|(_, name, file)| {
             let mut key = String::new();
             let mut leaf_number = None;
-            let content = match &file.content {
-                FileContent::Bytes(bytes) => {
+            let content = match file {
+                PlannedFile::Bytes(file) => {
                     // The plan holds the bytes while it is written.
-                    NewContent::Data(Source::Memory(Region::of(bytes)))
+                    NewContent::Data(Source::Memory(Region::of(file.bytes())))
                 }
-                FileContent::Leaf(number) => {
+                PlannedFile::Leaf(number) => {
                     let leaf = &plan.leaves[*number];
                     leaf_number = Some(*number);
                     if leaf.length >= SLAB_LIMIT {
@@ -100,14 +101,14 @@ pub(super) fn planned(plan: &Plan, is_sparse: bool) -> Vec<NewEntry> {
                     match &leaf.content {
                         _ if is_sparse => NewContent::Zeros(leaf.length),
                         Content::Data(source) => NewContent::Data(source.clone()),
-                        Content::Link { memory, .. } => NewContent::Data(Source::Memory(*memory)),
+                        Content::Link(link) => NewContent::Data(Source::Memory(link.memory)),
                         Content::Absent => NewContent::Zeros(leaf.length),
                     }
                 }
             };
             NewEntry {
-                name: if file.level == Plan::ROOT {
-                    file.name.clone()
+                name: if plan.file_level(file) == Plan::ROOT {
+                    name.clone()
                 } else {
                     plan.file_path(file).to_string_lossy().into()
                 },
