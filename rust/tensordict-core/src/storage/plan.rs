@@ -447,7 +447,9 @@ fn named(stem: &str, suffix: &str) -> Arc<str> {
     // Most names fit on the stack, so that one allocation is enough.
     let mut name: SmallVec<[u8; 64]> = SmallVec::from_slice(stem.as_bytes());
     name.extend_from_slice(suffix.as_bytes());
-    std::str::from_utf8(&name).expect("two texts make a text").into()
+    std::str::from_utf8(&name)
+        .expect("two texts make a text")
+        .into()
 }
 
 /// The leaves that lie in one of the files `written`.

@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
 use smallvec::SmallVec;
-use tensordict_core::storage::region::Region;
+use tensordict_core::storage::region::{Region, prefetch};
 use tensordict_core::storage::source::{Signs, Source, Strided};
 
 const CPU: i32 = 1;
@@ -186,8 +186,7 @@ fn filled(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DLTensor>> {
     Ok(Some(unsafe { filled.assume_init() }))
 }
 
-/// Asks the processor to fetch an object: a walk over thousands of tensors waits for memory most of the
-/// time, unless it asks for what comes some steps later.
+/// Asks the processor to fetch an object.
 pub(crate) fn fetch_ahead(object: &Bound<'_, PyAny>) {
     prefetch(object.as_ptr().cast());
 }
@@ -210,16 +209,6 @@ pub(crate) fn fetch_tensor_ahead(object: &Bound<'_, PyAny>, class: &Bound<'_, Py
         }
     }
 }
-
-#[cfg(target_arch = "x86_64")]
-fn prefetch(address: *const u8) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: the instruction is part of every such processor, and no address is wrong for it.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn prefetch(_address: *const u8) {}
 
 /// What `look` says of the shape of a tensor, and of whether it is on the CPU, cheaper than
 /// its attributes by the two objects that those make. None where it is meta, sparse, fake,

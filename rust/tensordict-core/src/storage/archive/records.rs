@@ -79,15 +79,15 @@ fn flags(record: &Record<'_>) -> u16 {
 }
 
 fn put16(value: u16, out: &mut Vec<u8>) {
-    out.extend(value.to_le_bytes());
+    out.extend_from_slice(&value.to_le_bytes());
 }
 
 fn put32(value: u32, out: &mut Vec<u8>) {
-    out.extend(value.to_le_bytes());
+    out.extend_from_slice(&value.to_le_bytes());
 }
 
 fn put64(value: u64, out: &mut Vec<u8>) {
-    out.extend(value.to_le_bytes());
+    out.extend_from_slice(&value.to_le_bytes());
 }
 
 fn put_pad(pad: u16, out: &mut Vec<u8>) {
@@ -103,11 +103,10 @@ pub(super) const CRC32_OFFSET: usize = 14;
 
 pub(super) fn local_header(record: &Record<'_>, date: (u16, u16), out: &mut Vec<u8>) {
     let extra_bytes = usize::from(record.pad) + SIZES_BYTES;
-    let mut header = [0; LOCAL_BYTES];
-    header[..4].copy_from_slice(&LOCAL_SIGNATURE.to_le_bytes());
-    let fields = fields(record, date, (SEE_SIZES, SEE_SIZES), extra_bytes);
-    header[4..].copy_from_slice(&fields);
-    out.extend_from_slice(&header);
+    out.reserve(record.header_bytes());
+    out.extend_from_slice(&LOCAL_SIGNATURE.to_le_bytes());
+    let sizes = (SEE_SIZES, SEE_SIZES);
+    out.extend_from_slice(&fields(record, date, sizes, extra_bytes));
     out.extend_from_slice(record.name.as_bytes());
     put_pad(record.pad, out);
     let mut sizes = [0; SIZES_BYTES];
@@ -126,23 +125,16 @@ fn fields(
     sizes: (u32, u32),
     extra_bytes: usize,
 ) -> [u8; LOCAL_BYTES - 4] {
+    let method = record.method;
     let mut fields = [0; LOCAL_BYTES - 4];
-    let shorts = [
-        record.method.version(),
-        flags(record),
-        record.method.number(),
-        date.0,
-        date.1,
-    ];
-    for (place, value) in fields.chunks_exact_mut(2).zip(shorts) {
-        place.copy_from_slice(&value.to_le_bytes());
-    }
-    for (place, value) in fields[10..22]
-        .chunks_exact_mut(4)
-        .zip([record.crc32, sizes.0, sizes.1])
-    {
-        place.copy_from_slice(&value.to_le_bytes());
-    }
+    fields[..2].copy_from_slice(&method.version().to_le_bytes());
+    fields[2..4].copy_from_slice(&flags(record).to_le_bytes());
+    fields[4..6].copy_from_slice(&method.number().to_le_bytes());
+    fields[6..8].copy_from_slice(&date.0.to_le_bytes());
+    fields[8..10].copy_from_slice(&date.1.to_le_bytes());
+    fields[10..14].copy_from_slice(&record.crc32.to_le_bytes());
+    fields[14..18].copy_from_slice(&sizes.0.to_le_bytes());
+    fields[18..22].copy_from_slice(&sizes.1.to_le_bytes());
     fields[22..24].copy_from_slice(&short(record.name.len()).to_le_bytes());
     fields[24..].copy_from_slice(&short(extra_bytes).to_le_bytes());
     fields

@@ -16,6 +16,7 @@ use rustix::fs::OFlags;
 use super::super::file::{Crc32, FileWriter, PIECE_BYTES, Segment, crc32};
 use super::super::io::Disk;
 use super::super::job::Job;
+use super::super::source::Source;
 use super::super::sums::{self, Sum, Summer};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 use super::entries::{NewContent, NewEntry};
@@ -30,6 +31,12 @@ pub(super) const SLAB_LIMIT: u64 = 1 << 20;
 /// A run ends where its slab would grow beyond this: it is still in the cache of the core when it
 /// is written.
 const SLAB_BYTES: u64 = 512 << 10;
+
+/// How many entries are copied while memory fetches a later one.
+const FETCHED_AHEAD: usize = 2;
+
+/// Beyond so many bytes the processor sees by itself what comes next.
+const FETCHED_BYTES: usize = 2048;
 
 /// An entry with its place.
 pub(super) struct Placed<'e> {
@@ -182,7 +189,12 @@ impl<'o, 'w> RunWriter<'o, 'w> {
         }
         let Buffers { slab, bounce } = buffers;
         slab.clear();
-        for one in run {
+        for (number, one) in run.iter().enumerate() {
+            if let Some(later) = run.get(number + FETCHED_AHEAD)
+                && let NewContent::Data(Source::Memory(memory)) = &later.entry.content
+            {
+                memory.prefetch(FETCHED_BYTES);
+            }
             let (record, sum) = self.add(one, slab, bounce)?;
             note(&record, &sum);
         }

@@ -206,8 +206,8 @@ impl Out<'_, '_> {
     /// Writes what follows the entries: that of their sums, and the directory.
     fn end(self) -> StorageResult<()> {
         let mut tail = Vec::new();
-        let mut directory = self.directory.concat();
         let mut count = self.count;
+        let mut last = Vec::new();
         if self.job.has_sums {
             let entries: Vec<&str> = self.sums.iter().map(String::as_str).collect();
             let text = Sums::new().text_around(&entries).into_bytes();
@@ -220,17 +220,22 @@ impl Out<'_, '_> {
                 length: text.len() as u64,
                 pad: 0,
             };
-            tail.reserve(record.header_bytes() + text.len() + 2 * directory.len());
             local_header(&record, self.date, &mut tail);
-            tail.extend(text);
-            central_record(&record, self.date, &mut directory);
+            central_record(&record, self.date, &mut last);
             count += 1;
+            tail.extend(text);
         }
         let start = self.offset + tail.len() as u64;
-        let size = directory.len() as u64;
-        tail.append(&mut directory);
-        end_records(count, size, start, &mut tail);
-        self.writer.write_at(self.offset, &tail)
+        self.writer.write_at(self.offset, &tail)?;
+        // The parts are written as they are, which is cheaper than putting them together.
+        let mut end = start;
+        for part in self.directory.iter().chain([&last]) {
+            self.writer.write_at(end, part)?;
+            end += part.len() as u64;
+        }
+        let mut records = Vec::new();
+        end_records(count, end - start, start, &mut records);
+        self.writer.write_at(end, &records)
     }
 }
 
