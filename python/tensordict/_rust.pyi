@@ -29,6 +29,7 @@ class SavePlan:
         escapes_keys: bool,
         copies_existing: bool,
         is_sparse: bool,
+        threads: int = 0,
     ) -> SavePlan: ...
     def add_entries(
         self, level: int, entries: dict[str, Any]

@@ -90,9 +90,14 @@ class SaveOptions(NamedTuple):
         return self.atomic is False
 
     @property
+    def threads(self) -> int:
+        """The most threads; 0 for as many as this process has cores."""
+        return max(0, self.num_threads)
+
+    @property
     def how(self) -> tuple[int, bool, bool]:
         """The most threads, whether it is on the disk at the end, whether sums are taken."""
-        return max(0, self.num_threads), self.durable, self.checks
+        return self.threads, self.durable, self.checks
 
     def is_archive(self, prefix: Any) -> bool:
         """Whether an archive is written, and no directory."""
@@ -153,7 +158,8 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
             return _save_anonymous(td, True, inplace)
         target = os.path.abspath(path)
         escapes_keys = options.escapes_keys
-        plan = _rust.SavePlan(target, escapes_keys, options.copy_existing, False)
+        copies = options.copy_existing
+        plan = _rust.SavePlan(target, escapes_keys, copies, False, options.threads)
         td._save_plan(plan, 0)
         leaves = plan.write(
             options.existsok, options.is_in_place, options.how, progress
@@ -175,7 +181,8 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
         if path is None:
             return _save_anonymous(td, False, False)
         target = os.path.abspath(path)
-        plan = _rust.SavePlan(target, options.escapes_keys, True, True)
+        escapes_keys = options.escapes_keys
+        plan = _rust.SavePlan(target, escapes_keys, True, True, options.threads)
         td._save_plan(plan, 0)
         leaves, grown = plan.create(options.existsok, options.preallocate)
         for file, before, now, leaf in grown:
@@ -212,7 +219,8 @@ def _save_archive(
     progress = _rust.SaveProgress()
 
     def work() -> Any:
-        plan = _rust.SavePlan(target, options.escapes_keys, True, is_sparse)
+        escapes_keys = options.escapes_keys
+        plan = _rust.SavePlan(target, escapes_keys, True, is_sparse, options.threads)
         td._save_plan(plan, 0)
         leaves = plan.write_archive(number, options.preallocate, options.how, progress)
         # Over an archive nothing can grow, so the container is an ordinary one.

@@ -12,7 +12,6 @@
 
 use std::borrow::Cow;
 use std::path::Path;
-use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use smallvec::SmallVec;
@@ -52,8 +51,8 @@ pub enum Entry {
     Child(String),
 }
 
-/// The entries of a level by key, in their order. Whoever plans files shares the keys.
-pub type LevelEntries = indexmap::IndexMap<Arc<str>, Entry, RandomState>;
+/// The entries of a level with their keys, each key once, in their order.
+pub type LevelEntries = Vec<(Box<str>, Entry)>;
 
 /// What a level says about itself, after its entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -102,9 +101,7 @@ pub fn level_text(entries: &LevelEntries, fields: &LevelFields) -> String {
         ("device", Value::String("cpu".to_owned())),
         ("_type", Value::String(fields.type_text.clone())),
     ];
-    let kept = last
-        .into_iter()
-        .filter(|(name, _)| !entries.contains_key(*name));
+    let kept = last.into_iter().filter(|(name, _)| !has_key(entries, name));
     for (position, (name, value)) in first.into_iter().chain(kept).enumerate() {
         if position > 0 {
             text.push_str(", ");
@@ -115,6 +112,11 @@ pub fn level_text(entries: &LevelEntries, fields: &LevelFields) -> String {
     }
     text.push('}');
     text
+}
+
+/// Whether there is an entry of this key.
+pub(super) fn has_key(entries: &LevelEntries, wanted: &str) -> bool {
+    entries.iter().any(|(key, _)| &**key == wanted)
 }
 
 /// Appends an entry as JSON.

@@ -175,9 +175,8 @@ impl Plan {
         let parent = &mut self.levels[level];
         let mut keys = parent.keys.clone();
         keys.push(key.to_owned());
-        parent
-            .entries
-            .insert(key.into(), Entry::Child(class_name.to_owned()));
+        let child = Entry::Child(class_name.to_owned());
+        parent.entries.push((key.into(), child));
         let path = parent.path.join(&*name);
         if keys.len() > MAX_LEVELS {
             return Err(StorageError::TooDeep { path });
@@ -221,7 +220,8 @@ impl Plan {
             self.files.push(PlannedFile::Leaf(number));
         }
         let entries = &mut self.levels[level].entries;
-        let (entry, _) = entries.insert_full(key.into(), Entry::Leaf(meta));
+        let entry = entries.len();
+        entries.push((key.into(), Entry::Leaf(meta)));
         self.leaves.push(PlannedLeaf {
             level,
             entry,
@@ -237,7 +237,7 @@ impl Plan {
     /// # Errors
     /// The level has names, and an entry whose key is the field of the names.
     pub fn close_level(&mut self, level: usize, fields: &LevelFields) -> StorageResult<()> {
-        if fields.names.is_some() && self.levels[level].entries.contains_key("_names") {
+        if fields.names.is_some() && metadata::has_key(&self.levels[level].entries, "_names") {
             return Err(StorageError::ReservedKey {
                 key: self.display(level, "_names"),
                 field: "_names".to_owned(),
@@ -291,7 +291,7 @@ impl Plan {
     #[must_use]
     pub fn leaf_meta(&self, leaf: usize) -> Option<&LeafMeta> {
         let leaf = &self.leaves[leaf];
-        match self.levels[leaf.level].entries.get_index(leaf.entry)? {
+        match self.levels[leaf.level].entries.get(leaf.entry)? {
             (_, Entry::Leaf(meta)) => Some(meta),
             (_, Entry::Child(_)) => None,
         }
@@ -399,7 +399,7 @@ impl Plan {
 
     fn key_of(&self, level: usize, entry: usize) -> &str {
         let entries = &self.levels[level].entries;
-        entries.get_index(entry).map_or("", |(key, _)| key)
+        entries.get(entry).map_or("", |(key, _)| key)
     }
 
     /// Claims a name for the entry that is added next.

@@ -15,9 +15,10 @@ use tensordict_core::storage::job::Job;
 use tensordict_core::storage::map::Mode;
 
 use super::exception;
+use super::leaves::{source_of, values_of};
 use super::load::parse_mode;
 use super::mapped::bytes_over;
-use super::save::{SaveProgress, source_of, values_of};
+use super::save::SaveProgress;
 
 /// What the bindings make segments of: the offset, a tensor, and the key for messages.
 pub(crate) type Part<'py> = (u64, Bound<'py, PyAny>, String);

@@ -1,6 +1,7 @@
 //! Saving and loading: the core's storage, driven from Python.
 //!
-//! [`save`] takes a plan together from Python containers and writes it; [`load`] gives
+//! [`entries`] takes a plan together from Python containers, whose tensors [`leaves`] reads, and [`save`]
+//! writes it; [`load`] gives
 //! entries to Python containers. Memory goes to and from torch by [`dlpack`]; [`mapped`] makes the
 //! tensors over files. The GIL is released while files are written, opened or mapped.
 
@@ -9,7 +10,9 @@ mod arena;
 mod checks;
 mod consolidated;
 pub(crate) mod dlpack;
+mod entries;
 mod errors;
+mod leaves;
 mod load;
 mod lock;
 mod mapped;

@@ -15,9 +15,10 @@ use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::safetensors::{self, Header, NewFile, NewIndex, NewTensor};
 
 use super::exception;
+use super::leaves::{source_of, values_of};
 use super::load::parse_mode;
 use super::mapped::Shared;
-use super::save::{SaveProgress, source_of, values_of};
+use super::save::SaveProgress;
 
 /// `(name, tensor, dtype, shape, bytes of an item)`.
 type Tensor<'py> = (String, Bound<'py, PyAny>, String, Vec<i64>, u64);

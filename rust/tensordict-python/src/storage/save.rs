@@ -10,81 +10,27 @@ use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::sync::{PyOnceLock, critical_section::with_critical_section};
-use pyo3::types::{PyDict, PyList, PyString, PyType};
+use pyo3::types::{PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict_core::storage::archive::Written;
 use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::io::Disk;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::map::Mapping;
-use tensordict_core::storage::metadata::{LeafMeta, LevelFields, Shape};
+use tensordict_core::storage::metadata::{LevelFields, Shape};
 use tensordict_core::storage::plan::{Content, Link, Plan};
 use tensordict_core::storage::region::Region;
-use tensordict_core::storage::source::{Signs, Source};
+use tensordict_core::storage::source::Source;
 use tensordict_core::storage::{archive, commit, names, replace, sparse};
 
 use super::archive::OpenArchive;
-use super::dlpack::{self, Memory};
+use super::entries::{self, MappedLeaf, SavedLeaf, owned_pairs};
 use super::exception;
+use super::leaves::required_memory;
 use super::load::num_bytes;
-use super::mapped::{file_at, mapped_class, mapped_tensor, whole_file_at};
+use super::mapped::{file_at, mapped_tensor, whole_file_at};
 use super::saved::{Place, Saved, SavedTensors};
 use crate::ffi::PausedCollector;
-
-/// How many entries are read while memory fetches a later one.
-const FETCHED_AHEAD: usize = 6;
-
-/// How many entries of a level are taken in at once.
-type Pairs<'py> = Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>;
-
-struct Imports {
-    tensor: Py<PyType>,
-    parameter: Py<PyType>,
-    prepare: Py<PyAny>,
-    describe: Py<PyAny>,
-    filename: Py<PyString>,
-    /// `Tensor.is_neg` and `Tensor.is_conj`: looked up once, not for each tensor.
-    is_neg: Py<PyAny>,
-    is_conj: Py<PyAny>,
-}
-
-static IMPORTS: PyOnceLock<Imports> = PyOnceLock::new();
-
-fn imports(py: Python<'_>) -> PyResult<&Imports> {
-    IMPORTS.get_or_try_init(py, || {
-        let class = |module: &str, name: &str| -> PyResult<Py<PyType>> {
-            Ok(py
-                .import(module)?
-                .getattr(name)?
-                .cast_into::<PyType>()?
-                .unbind())
-        };
-        let leaves = py.import("tensordict.storage.leaves")?;
-        let tensor = class("torch", "Tensor")?;
-        Ok(Imports {
-            is_neg: tensor.getattr(py, "is_neg")?,
-            is_conj: tensor.getattr(py, "is_conj")?,
-            tensor,
-            parameter: class("torch.nn", "Parameter")?,
-            prepare: leaves.getattr("prepare")?.unbind(),
-            describe: leaves.getattr("describe")?.unbind(),
-            filename: PyString::intern(py, "_filename").unbind(),
-        })
-    })
-}
-
-/// A leaf on the Python side.
-struct SavedLeaf {
-    /// What the container holds.
-    original: Py<PyAny>,
-    /// What holds the bytes that are written, where it is a copy without gaps.
-    copied: Option<Py<PyAny>>,
-    /// Where its bytes begin in memory, where there are any to write.
-    address: usize,
-    /// Of a nested tensor, whose file has its values flat: how many they are.
-    num_flat: Option<i64>,
-}
 
 /// A save being planned. Containers add their levels and entries; `write` does it.
 ///
@@ -95,6 +41,8 @@ pub(crate) struct SavePlan {
     copies_existing: bool,
     /// Whether files of zeros are made, and nothing is written: `memmap_like`.
     is_sparse: bool,
+    /// The most threads; 0 for the cores of this process.
+    threads: usize,
     state: parking_lot::Mutex<State>,
 }
 
@@ -118,7 +66,14 @@ impl State {
 #[pymethods]
 impl SavePlan {
     #[new]
-    fn new(target: PathBuf, escapes_keys: bool, copies_existing: bool, is_sparse: bool) -> Self {
+    #[pyo3(signature = (target, escapes_keys, copies_existing, is_sparse, threads=0))]
+    fn new(
+        target: PathBuf,
+        escapes_keys: bool,
+        copies_existing: bool,
+        is_sparse: bool,
+        threads: usize,
+    ) -> Self {
         let state = State {
             plan: Plan::new(escapes_keys),
             leaves: Vec::new(),
@@ -127,6 +82,7 @@ impl SavePlan {
             target,
             copies_existing,
             is_sparse,
+            threads,
             state: parking_lot::Mutex::new(state),
         }
     }
@@ -139,42 +95,22 @@ impl SavePlan {
         entries: &Bound<'py, PyDict>,
     ) -> PyResult<Bound<'py, PyList>> {
         let py = entries.py();
-        let mut pairs = Pairs::with_capacity(entries.len());
         // Python runs below (a subclass of Tensor may do anything), so the pairs are owned.
-        with_critical_section(entries, || -> PyResult<()> {
-            for (key, value) in entries {
-                pairs.push((key.cast_into::<PyString>()?, value));
-            }
-            Ok(())
-        })?;
-        let others = PyList::empty(py);
-        let imports = imports(py)?;
-        {
-            let mut state = self.state.lock();
-            state.plan.reserve(level, pairs.len());
-            state.leaves.reserve(pairs.len());
+        let pairs = owned_pairs(entries)?;
+        // The plan is taken out for the while, for the same reason. One that fails is done with.
+        let mut plan = std::mem::replace(&mut self.state.lock().plan, Plan::new(true));
+        let added = entries::add(&mut plan, level, &pairs, self.is_sparse, self.threads)?;
+        for leaf in added.mapped {
+            let content = self.content_of_mapped(&plan, &leaf)?;
+            plan.set_content(leaf.number, content);
         }
-        let tensor_class = imports.tensor.bind(py);
-        for (number, (key, value)) in pairs.iter().enumerate() {
-            if let Some((key, value)) = pairs.get(number + 2 * FETCHED_AHEAD) {
-                dlpack::fetch_ahead(key);
-                dlpack::fetch_ahead(value);
-            }
-            if let Some((_, value)) = pairs.get(number + FETCHED_AHEAD) {
-                dlpack::fetch_tensor_ahead(value, tensor_class);
-            }
-            let name = key.to_str()?;
-            if value.is_instance(tensor_class)? {
-                self.add_leaf(level, name, value)?;
-                continue;
-            }
-            let class_name = value.get_type().name()?;
-            let child = self
-                .state
-                .lock()
-                .plan
-                .add_child(level, name, class_name.to_str()?);
-            let child = child.map_err(|error| exception(py, &error))?;
+        let mut state = self.state.lock();
+        state.plan = plan;
+        state.leaves.extend(added.leaves);
+        drop(state);
+        let others = PyList::empty(py);
+        for (number, child) in added.children {
+            let (key, value) = &pairs[number];
             others.append((key, child, value))?;
         }
         Ok(others)
@@ -394,17 +330,6 @@ impl SaveProgress {
     }
 }
 
-/// A leaf about to be planned.
-struct NewLeaf<'py> {
-    meta: LeafMeta,
-    /// What holds the bytes, where there are any to write.
-    source: Option<(Bound<'py, PyAny>, Memory)>,
-    num_bytes: u64,
-    table: Option<Vec<u8>>,
-    /// Of a nested tensor, how many values there are.
-    num_flat: Option<i64>,
-}
-
 impl SavePlan {
     /// Copies the leaves that are in memory only as views of files that the plan writes over.
     fn copy_what_is_overwritten(&self) {
@@ -416,139 +341,23 @@ impl SavePlan {
         plan.copy_overwritten(&self.target, mapped.into_iter());
     }
 
-    fn add_leaf(&self, level: usize, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = value.py();
-        let NewLeaf {
-            meta,
-            source,
-            num_bytes,
-            table,
-            num_flat,
-        } = self.new_leaf(value)?;
-        let mut content = Content::Absent;
-        let saved = SavedLeaf {
-            original: value.clone().unbind(),
-            copied: source
-                .as_ref()
-                .filter(|(held, _)| !held.is(value))
-                .map(|(held, _)| held.clone().unbind()),
-            address: source
-                .as_ref()
-                .map_or(0, |(_, memory)| memory.pointer.addr()),
-            num_flat,
-        };
-        let number = {
-            let mut state = self.state.lock();
-            let number = state
-                .plan
-                .add_leaf(level, key, meta, num_bytes, Content::Absent, table)
-                .map_err(|error| exception(py, &error))?;
-            state.leaves.push(saved);
-            number
-        };
-        if let Some((_, memory)) = &source {
-            content = self.content(value, memory, number)?;
-        }
-        self.state.lock().plan.set_content(number, content);
-        Ok(())
-    }
-
-    fn new_leaf<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<NewLeaf<'py>> {
-        let py = value.py();
-        if let Some(memory) = plain_memory(value)? {
-            let meta = LeafMeta {
-                device: "cpu".into(),
-                shape: Shape::from_slice(&memory.shape),
-                dtype: memory.dtype.into(),
-                is_nested: false,
-            };
-            let num_bytes = memory.num_bytes as u64;
-            let source = (!self.is_sparse).then(|| (value.clone(), memory));
-            return Ok(NewLeaf {
-                meta,
-                source,
-                num_bytes,
-                table: None,
-                num_flat: None,
-            });
-        }
-        if self.is_sparse {
-            let described = imports(py)?.describe.bind(py).call1((value,))?;
-            let (device, shape, dtype, num_items, table): Described = described.extract()?;
-            let num_flat = table.is_some().then_some(num_items);
-            let num_bytes = match num_flat {
-                Some(num_items) => num_bytes(&dtype, &[num_items])?,
-                None => num_bytes(&dtype, &shape)?,
-            };
-            return Ok(NewLeaf {
-                num_bytes,
-                meta: LeafMeta {
-                    device: device.into(),
-                    shape: Shape::from_vec(shape),
-                    dtype: dtype.into(),
-                    is_nested: num_flat.is_some(),
-                },
-                source: None,
-                table,
-                num_flat,
-            });
-        }
-        // Everything that is not plain memory: torch makes it so.
-        let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
-        let (bytes, device, shape, dtype, table): Prepared<'py> = prepared.extract()?;
-        let memory = required_memory(&bytes)?;
-        let num_flat = match &table {
-            Some(_) => {
-                let item_size = num_bytes(&dtype, &[])?;
-                Some(i64::try_from(memory.num_bytes as u64 / item_size)?)
-            }
-            None => None,
-        };
-        Ok(NewLeaf {
-            meta: LeafMeta {
-                device: device.into(),
-                shape: Shape::from_vec(shape),
-                dtype: dtype.into(),
-                is_nested: num_flat.is_some(),
-            },
-            num_bytes: memory.num_bytes as u64,
-            source: Some((bytes, memory)),
-            table,
-            num_flat,
-        })
-    }
-
     /// Whether a leaf that is a file already is linked, copied, or refused.
-    fn content(&self, value: &Bound<'_, PyAny>, memory: &Memory, leaf: usize) -> PyResult<Content> {
-        let py = value.py();
-        // SAFETY: the state holds the tensor of this memory as long as the plan.
-        let source = unsafe { source_of(memory) }?;
-        if !value.get_type().is(mapped_class(py)?) {
-            return Ok(Content::Data(source));
-        }
-        let filename: Option<PathBuf> = value.getattr(&imports(py)?.filename)?.extract()?;
-        let Some(filename) = filename else {
-            return Ok(Content::Data(source));
-        };
-        let path = self.target.join(self.state.lock().plan.leaf_path(leaf));
-        if is_same_path(&filename, &path) {
-            if let Source::Memory(region) = source
-                && let Some(file) = whole_file_at(memory.pointer, memory.num_bytes, &path)
+    fn content_of_mapped(&self, plan: &Plan, leaf: &MappedLeaf) -> PyResult<Content> {
+        let path = self.target.join(plan.leaf_path(leaf.number));
+        if is_same_path(&leaf.filename, &path) {
+            if let Source::Memory(memory) = leaf.source
+                && let Some(file) = whole_file_at(leaf.pointer, leaf.num_bytes, &path)
             {
-                return Ok(Content::Link(Box::new(Link {
-                    path,
-                    memory: region,
-                    file,
-                })));
+                return Ok(Content::Link(Box::new(Link { path, memory, file })));
             }
         } else if !self.copies_existing {
             return Err(PyRuntimeError::new_err(format!(
                 "A filename was provided but the tensor already has a file associated ({}). To \
                  copy the tensor onto the new location, pass copy_existing=True.",
-                filename.display()
+                leaf.filename.display()
             )));
         }
-        Ok(Content::Data(source))
+        Ok(Content::Data(leaf.source.clone()))
     }
 
     /// The tensors over the files: new ones, and those that are there where the file was linked.
@@ -586,72 +395,6 @@ fn saved(leaves: &[SavedLeaf], tensors: Vec<Bound<'_, PyAny>>) -> SavedTensors {
             })
             .collect(),
     )
-}
-
-/// The class of tensors.
-pub(super) fn tensor_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-    Ok(imports(py)?.tensor.bind(py))
-}
-
-const MSG_NO_MEMORY: &str = "the tensor has no memory that could be saved";
-
-/// `(device, shape, dtype, number of items, table of sizes)` of `leaves.describe`.
-type Described = (String, Vec<i64>, String, i64, Option<Vec<u8>>);
-
-/// `(tensor without gaps, device, shape, dtype, table of sizes)` of `leaves.prepare`.
-type Prepared<'py> = (Bound<'py, PyAny>, String, Vec<i64>, String, Option<Vec<u8>>);
-
-/// The memory of a tensor that is its values as they are; None where torch has to help.
-///
-/// Of other subclasses nothing is assumed: a fake tensor has no memory, a wrapper is not its own.
-fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
-    let py = value.py();
-    let imports = imports(py)?;
-    let class = value.get_type();
-    let is_known =
-        class.is(&imports.tensor) || class.is(mapped_class(py)?) || class.is(&imports.parameter);
-    if !is_known {
-        return Ok(None);
-    }
-    let Some(mut memory) = dlpack::strided_memory_of(value)? else {
-        return Ok(None);
-    };
-    // DLPack gives the bytes of such views as they lie.
-    let is_complex = memory.is_complex();
-    memory.signs = Signs {
-        negated: imports.is_neg.bind(py).call1((value,))?.is_truthy()?,
-        conjugated: is_complex && imports.is_conj.bind(py).call1((value,))?.is_truthy()?,
-    };
-    // The sign of a float is a bit; that of an integer is not.
-    let can_be_negated = !memory.signs.negated || is_complex || memory.dtype.contains("float");
-    Ok(can_be_negated.then_some(memory))
-}
-
-/// Where a save reads the bytes of a tensor.
-///
-/// # Safety
-/// As for [`Memory::source`].
-pub(crate) unsafe fn source_of(memory: &Memory) -> PyResult<Source> {
-    // SAFETY: the contract of this function.
-    unsafe { memory.source() }.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
-}
-
-/// The values of any tensor as memory, and the tensor that holds it: a copy where torch has to
-/// help.
-pub(crate) fn values_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Memory)> {
-    let py = value.py();
-    if let Some(memory) = plain_memory(value)? {
-        return Ok((value.clone(), memory));
-    }
-    let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
-    let plain = prepared.get_item(0)?;
-    let memory = required_memory(&plain)?;
-    Ok((plain, memory))
-}
-
-/// The memory of a tensor that was made plain.
-fn required_memory(tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
-    dlpack::memory_of(tensor)?.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
 }
 
 fn is_same_path(left: &Path, right: &Path) -> bool {

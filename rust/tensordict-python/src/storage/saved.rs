@@ -12,7 +12,7 @@ use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::metadata::Shape;
 
 use super::archive::written_tensor;
-use super::save::tensor_class;
+use super::leaves::tensor_class;
 use crate::ffi::PausedCollector;
 
 /// The tensors over the files of a save, in the order in which the leaves were added to its plan.

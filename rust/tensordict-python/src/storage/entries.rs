@@ -1,0 +1,299 @@
+//! The entries of a collection, taken into the plan of a save.
+//!
+//! Tensors are read under the interpreter's lock. What the plan makes of them, names and metadata, needs
+//! none: of thousands of entries that is done meanwhile, by a thread of its own.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+
+use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
+use pyo3::types::{PyDict, PyString};
+use tensordict_core::storage::metadata::LeafMeta;
+use tensordict_core::storage::plan::{Content, Plan};
+use tensordict_core::storage::source::Source;
+use tensordict_core::storage::{StorageResult, thread_count};
+
+use super::dlpack;
+use super::exception;
+use super::leaves::{NewLeaf, file_of, new_leaf, source_of, tensor_class};
+
+/// The entries of a level, owned.
+pub(super) type Pairs<'py> = Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>;
+
+/// From so many entries on a second thread is worth its start.
+const SHARED_FROM: usize = 2048;
+
+/// How many entries the other thread is given at once.
+const BATCH_ENTRIES: usize = 256;
+
+/// How many entries are read while memory fetches a later one.
+const FETCHED_AHEAD: usize = 6;
+
+/// A leaf on the Python side.
+pub(super) struct SavedLeaf {
+    /// What the container holds.
+    pub(super) original: Py<PyAny>,
+    /// What holds the bytes that are written, where it is a copy without gaps.
+    pub(super) copied: Option<Py<PyAny>>,
+    /// Where its bytes begin in memory, where there are any to write.
+    pub(super) address: usize,
+    /// Of a nested tensor, whose file has its values flat: how many they are.
+    pub(super) num_flat: Option<i64>,
+}
+
+/// A leaf that is a file already.
+pub(super) struct MappedLeaf {
+    /// Its number in the plan.
+    pub(super) number: usize,
+    pub(super) filename: PathBuf,
+    pub(super) source: Source,
+    pub(super) pointer: *const u8,
+    pub(super) num_bytes: usize,
+}
+
+/// What has become of entries.
+#[derive(Default)]
+pub(super) struct Added {
+    /// The leaves, in the order of their numbers.
+    pub(super) leaves: Vec<SavedLeaf>,
+    /// Those that are files.
+    pub(super) mapped: Vec<MappedLeaf>,
+    /// Of each entry that is no leaf, its place and the level that was opened for it.
+    pub(super) children: Vec<(usize, usize)>,
+}
+
+/// The entries of a dictionary, owned.
+pub(super) fn owned_pairs<'py>(entries: &Bound<'py, PyDict>) -> PyResult<Pairs<'py>> {
+    let mut pairs = Pairs::with_capacity(entries.len());
+    with_critical_section(entries, || {
+        for (key, value) in entries {
+            pairs.push((key.cast_into::<PyString>()?, value));
+        }
+        Ok(pairs)
+    })
+}
+
+/// Adds entries to a level of a plan.
+///
+/// `is_sparse` says that leaves are only described. `threads` is the most to use, 0 for as many as
+/// this process has cores.
+pub(super) fn add(
+    plan: &mut Plan,
+    level: usize,
+    pairs: &Pairs<'_>,
+    is_sparse: bool,
+    threads: usize,
+) -> PyResult<Added> {
+    plan.reserve(level, pairs.len());
+    let mut reader = Reader {
+        pairs,
+        is_sparse,
+        added: Added::default(),
+        places: Vec::with_capacity(pairs.len()),
+    };
+    reader.added.leaves.reserve(pairs.len());
+    let is_shared = pairs.len() >= SHARED_FROM && thread_count(threads) > 1;
+    let shared = if is_shared {
+        reader.read_beside(plan, level)
+    } else {
+        None
+    };
+    let (read, taken) = shared.unwrap_or_else(|| {
+        let mut entries = Vec::with_capacity(pairs.len());
+        let read = reader.read(0..pairs.len(), &mut entries);
+        (read, take_in(plan, level, entries))
+    });
+    // What could not be planned came before what could not be read.
+    let numbers = match pairs.first() {
+        Some((key, _)) => taken.map_err(|error| exception(key.py(), &error))?,
+        None => Vec::new(),
+    };
+    read?;
+    Ok(reader.end(&numbers))
+}
+
+/// An entry that was read.
+enum Entry<'k> {
+    Leaf {
+        key: &'k str,
+        meta: LeafMeta,
+        num_bytes: u64,
+        table: Option<Vec<u8>>,
+        content: Content,
+    },
+    Child {
+        key: &'k str,
+        class_name: String,
+    },
+}
+
+/// Plans entries; of each its number: that of the leaf, or of the level that was opened.
+fn take_in<'k>(
+    plan: &mut Plan,
+    level: usize,
+    entries: impl IntoIterator<Item = Entry<'k>>,
+) -> StorageResult<Vec<usize>> {
+    entries
+        .into_iter()
+        .map(|entry| match entry {
+            Entry::Leaf {
+                key,
+                meta,
+                num_bytes,
+                table,
+                content,
+            } => plan.add_leaf(level, key, meta, num_bytes, content, table),
+            Entry::Child { key, class_name } => plan.add_child(level, key, &class_name),
+        })
+        .collect()
+}
+
+/// Where an entry that is not done with once it is read is kept.
+enum Kept {
+    /// Among the leaves that are files.
+    Mapped(usize),
+    /// Among the children.
+    Child(usize),
+}
+
+struct Reader<'r, 'py> {
+    pairs: &'r Pairs<'py>,
+    is_sparse: bool,
+    added: Added,
+    /// By the place of the entry, what awaits its number.
+    places: Vec<(usize, Kept)>,
+}
+
+impl<'r> Reader<'r, '_> {
+    /// Reads all entries while another thread plans those that are read; None where there is no
+    /// other thread to be had.
+    fn read_beside(
+        &mut self,
+        plan: &mut Plan,
+        level: usize,
+    ) -> Option<(PyResult<()>, StorageResult<Vec<usize>>)> {
+        let (sender, receiver) = mpsc::channel::<Vec<Entry<'r>>>();
+        thread::scope(|scope| {
+            let planner = thread::Builder::new()
+                .name("tensordict-plan".to_owned())
+                .spawn_scoped(scope, || {
+                    take_in(plan, level, receiver.into_iter().flatten())
+                })
+                .ok()?;
+            let read = self.read_in_batches(|batch| sender.send(batch).is_ok());
+            drop(sender);
+            match planner.join() {
+                Ok(taken) => Some((read, taken)),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// Reads all entries; `take` says whether more are wanted.
+    fn read_in_batches(&mut self, take: impl Fn(Vec<Entry<'r>>) -> bool) -> PyResult<()> {
+        let mut start = 0;
+        while start < self.pairs.len() {
+            let end = self.pairs.len().min(start + BATCH_ENTRIES);
+            let mut batch = Vec::with_capacity(end - start);
+            let read = self.read(start..end, &mut batch);
+            if !take(batch) {
+                break;
+            }
+            read?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, range: Range<usize>, entries: &mut Vec<Entry<'r>>) -> PyResult<()> {
+        let pairs = self.pairs;
+        let Some((first, _)) = pairs.first() else {
+            return Ok(());
+        };
+        let class = tensor_class(first.py())?;
+        for place in range {
+            if let Some((key, value)) = pairs.get(place + 2 * FETCHED_AHEAD) {
+                dlpack::fetch_ahead(key);
+                dlpack::fetch_ahead(value);
+            }
+            if let Some((_, value)) = pairs.get(place + FETCHED_AHEAD) {
+                dlpack::fetch_tensor_ahead(value, class);
+            }
+            let (key, value) = &pairs[place];
+            let key = key.to_str()?;
+            entries.push(if value.is_instance(class)? {
+                self.leaf(place, key, value)?
+            } else {
+                self.places
+                    .push((place, Kept::Child(self.added.children.len())));
+                self.added.children.push((place, 0));
+                let class_name = value.get_type().name()?.to_str()?.to_owned();
+                Entry::Child { key, class_name }
+            });
+        }
+        Ok(())
+    }
+
+    fn leaf<'k>(
+        &mut self,
+        place: usize,
+        key: &'k str,
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<Entry<'k>> {
+        let NewLeaf {
+            meta,
+            source: held,
+            num_bytes,
+            table,
+            num_flat,
+        } = new_leaf(value, self.is_sparse)?;
+        let mut saved = SavedLeaf {
+            original: value.clone().unbind(),
+            copied: None,
+            address: 0,
+            num_flat,
+        };
+        let mut content = Content::Absent;
+        if let Some((holder, memory)) = held {
+            // SAFETY: the plan's state holds the tensor of this memory as long as the plan.
+            let source = unsafe { source_of(&memory) }?;
+            saved.address = memory.pointer.addr();
+            saved.copied = (!holder.is(value)).then(|| holder.unbind());
+            if let Some(filename) = file_of(value)? {
+                self.places
+                    .push((place, Kept::Mapped(self.added.mapped.len())));
+                self.added.mapped.push(MappedLeaf {
+                    number: 0,
+                    filename,
+                    source: source.clone(),
+                    pointer: memory.pointer,
+                    num_bytes: memory.num_bytes,
+                });
+            }
+            content = Content::Data(source);
+        }
+        self.added.leaves.push(saved);
+        Ok(Entry::Leaf {
+            key,
+            meta,
+            num_bytes,
+            table,
+            content,
+        })
+    }
+
+    /// What was added, with the numbers that the plan gave to the entries.
+    fn end(self, numbers: &[usize]) -> Added {
+        let mut added = self.added;
+        for (place, kept) in self.places {
+            match kept {
+                Kept::Mapped(at) => added.mapped[at].number = numbers[place],
+                Kept::Child(at) => added.children[at].1 = numbers[place],
+            }
+        }
+        added
+    }
+}

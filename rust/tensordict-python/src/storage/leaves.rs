@@ -1,0 +1,202 @@
+//! Leaves on the Python side, read as memory and metadata.
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyString, PyType};
+use tensordict_core::storage::metadata::{LeafMeta, Shape};
+use tensordict_core::storage::source::{Signs, Source};
+
+use super::dlpack::{self, Memory};
+use super::load::num_bytes;
+use super::mapped::mapped_class;
+
+struct Imports {
+    tensor: Py<PyType>,
+    parameter: Py<PyType>,
+    prepare: Py<PyAny>,
+    describe: Py<PyAny>,
+    filename: Py<PyString>,
+    /// `Tensor.is_neg` and `Tensor.is_conj`: looked up once, not for each tensor.
+    is_neg: Py<PyAny>,
+    is_conj: Py<PyAny>,
+}
+
+static IMPORTS: PyOnceLock<Imports> = PyOnceLock::new();
+
+fn imports(py: Python<'_>) -> PyResult<&Imports> {
+    IMPORTS.get_or_try_init(py, || {
+        let class = |module: &str, name: &str| -> PyResult<Py<PyType>> {
+            Ok(py
+                .import(module)?
+                .getattr(name)?
+                .cast_into::<PyType>()?
+                .unbind())
+        };
+        let leaves = py.import("tensordict.storage.leaves")?;
+        let tensor = class("torch", "Tensor")?;
+        Ok(Imports {
+            is_neg: tensor.getattr(py, "is_neg")?,
+            is_conj: tensor.getattr(py, "is_conj")?,
+            tensor,
+            parameter: class("torch.nn", "Parameter")?,
+            prepare: leaves.getattr("prepare")?.unbind(),
+            describe: leaves.getattr("describe")?.unbind(),
+            filename: PyString::intern(py, "_filename").unbind(),
+        })
+    })
+}
+
+/// A leaf about to be planned.
+pub(super) struct NewLeaf<'py> {
+    pub(super) meta: LeafMeta,
+    /// What holds the bytes, where there are any to write.
+    pub(super) source: Option<(Bound<'py, PyAny>, Memory)>,
+    pub(super) num_bytes: u64,
+    pub(super) table: Option<Vec<u8>>,
+    /// Of a nested tensor, how many values there are.
+    pub(super) num_flat: Option<i64>,
+}
+
+/// Reads a leaf; its description alone where `is_sparse`.
+pub(super) fn new_leaf<'py>(value: &Bound<'py, PyAny>, is_sparse: bool) -> PyResult<NewLeaf<'py>> {
+    let py = value.py();
+    if let Some(memory) = plain_memory(value)? {
+        let meta = LeafMeta {
+            device: "cpu".into(),
+            shape: Shape::from_slice(&memory.shape),
+            dtype: memory.dtype.into(),
+            is_nested: false,
+        };
+        let num_bytes = memory.num_bytes as u64;
+        let source = (!is_sparse).then(|| (value.clone(), memory));
+        return Ok(NewLeaf {
+            meta,
+            source,
+            num_bytes,
+            table: None,
+            num_flat: None,
+        });
+    }
+    if is_sparse {
+        let described = imports(py)?.describe.bind(py).call1((value,))?;
+        let (device, shape, dtype, num_items, table): Described = described.extract()?;
+        let num_flat = table.is_some().then_some(num_items);
+        let num_bytes = match num_flat {
+            Some(num_items) => num_bytes(&dtype, &[num_items])?,
+            None => num_bytes(&dtype, &shape)?,
+        };
+        return Ok(NewLeaf {
+            num_bytes,
+            meta: LeafMeta {
+                device: device.into(),
+                shape: Shape::from_vec(shape),
+                dtype: dtype.into(),
+                is_nested: num_flat.is_some(),
+            },
+            source: None,
+            table,
+            num_flat,
+        });
+    }
+    // Everything that is not plain memory: torch makes it so.
+    let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
+    let (bytes, device, shape, dtype, table): Prepared<'py> = prepared.extract()?;
+    let memory = required_memory(&bytes)?;
+    let num_flat = match &table {
+        Some(_) => {
+            let item_size = num_bytes(&dtype, &[])?;
+            Some(i64::try_from(memory.num_bytes as u64 / item_size)?)
+        }
+        None => None,
+    };
+    Ok(NewLeaf {
+        meta: LeafMeta {
+            device: device.into(),
+            shape: Shape::from_vec(shape),
+            dtype: dtype.into(),
+            is_nested: num_flat.is_some(),
+        },
+        num_bytes: memory.num_bytes as u64,
+        source: Some((bytes, memory)),
+        table,
+        num_flat,
+    })
+}
+
+/// The file that a tensor of this package's class is mapped from.
+pub(super) fn file_of(value: &Bound<'_, PyAny>) -> PyResult<Option<PathBuf>> {
+    let py = value.py();
+    if !value.get_type().is(mapped_class(py)?) {
+        return Ok(None);
+    }
+    value.getattr(&imports(py)?.filename)?.extract()
+}
+
+/// The class of tensors.
+pub(super) fn tensor_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    Ok(imports(py)?.tensor.bind(py))
+}
+
+const MSG_NO_MEMORY: &str = "the tensor has no memory that could be saved";
+
+/// `(device, shape, dtype, number of items, table of sizes)` of `leaves.describe`.
+type Described = (String, Vec<i64>, String, i64, Option<Vec<u8>>);
+
+/// `(tensor without gaps, device, shape, dtype, table of sizes)` of `leaves.prepare`.
+type Prepared<'py> = (Bound<'py, PyAny>, String, Vec<i64>, String, Option<Vec<u8>>);
+
+/// The memory of a tensor that is its values as they are; None where torch has to help.
+///
+/// Of other subclasses nothing is assumed: a fake tensor has no memory, a wrapper is not its own.
+fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
+    let py = value.py();
+    let imports = imports(py)?;
+    let class = value.get_type();
+    let is_known =
+        class.is(&imports.tensor) || class.is(mapped_class(py)?) || class.is(&imports.parameter);
+    if !is_known {
+        return Ok(None);
+    }
+    let Some(mut memory) = dlpack::strided_memory_of(value)? else {
+        return Ok(None);
+    };
+    // DLPack gives the bytes of such views as they lie.
+    let is_complex = memory.is_complex();
+    memory.signs = Signs {
+        negated: imports.is_neg.bind(py).call1((value,))?.is_truthy()?,
+        conjugated: is_complex && imports.is_conj.bind(py).call1((value,))?.is_truthy()?,
+    };
+    // The sign of a float is a bit; that of an integer is not.
+    let can_be_negated = !memory.signs.negated || is_complex || memory.dtype.contains("float");
+    Ok(can_be_negated.then_some(memory))
+}
+
+/// Where a save reads the bytes of a tensor.
+///
+/// # Safety
+/// As for [`Memory::source`].
+pub(crate) unsafe fn source_of(memory: &Memory) -> PyResult<Source> {
+    // SAFETY: the contract of this function.
+    unsafe { memory.source() }.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
+}
+
+/// The values of any tensor as memory, and the tensor that holds it: a copy where torch has to
+/// help.
+pub(crate) fn values_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Memory)> {
+    let py = value.py();
+    if let Some(memory) = plain_memory(value)? {
+        return Ok((value.clone(), memory));
+    }
+    let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
+    let plain = prepared.get_item(0)?;
+    let memory = required_memory(&plain)?;
+    Ok((plain, memory))
+}
+
+/// The memory of a tensor that was made plain.
+pub(super) fn required_memory(tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
+    dlpack::memory_of(tensor)?.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
+}
