@@ -17,10 +17,12 @@ __all__ = [
     "at_index",
     "cat_leaves",
     "check_rows",
+    "fill_leaf",
     "foreach_leaves",
     "is_jagged",
     "map_leaf",
     "padded",
+    "where_leaf",
     "write_rows",
 ]
 
@@ -60,6 +62,10 @@ def map_leaf(op: Any, leaf: Any, args: tuple[Any, ...]) -> Any:
         return None
     if op == "__getitem__":
         return _indexed(leaf, args[0])
+    if op == "narrow" and args[0] == 0:
+        return _sliced(leaf, args[1], args[1] + args[2])
+    if op == "squeeze" and is_jagged(leaf):
+        return _squeezed(leaf, args[0])
     if op == "split_with_sizes" and args[-1] == 0:
         return [_sliced(leaf, *bounds) for bounds in _bounds_of(args[0])]
     if op == "tensor_split" and args[-1] == 0:
@@ -67,6 +73,21 @@ def map_leaf(op: Any, leaf: Any, args: tuple[Any, ...]) -> Any:
         starts = [0, *args[0]]
         return list(map(_sliced, [leaf] * len(stops), starts, stops))
     return None
+
+
+def _squeezed(leaf: Any, dims: Any) -> Any:
+    """A jagged leaf without some dims of size 1; None where one is none of these."""
+    values, ragged = leaf.values(), leaf._ragged_idx
+    gone = sorted(dims if isinstance(dims, tuple) else (dims,), reverse=True)
+    for dim in gone:
+        if dim in (0, ragged):
+            return None
+        if leaf.size(dim) == 1:
+            values = values.squeeze(dim - 1)
+            ragged -= dim < ragged
+    return torch.nested.nested_tensor_from_jagged(
+        values, offsets=leaf.offsets(), lengths=leaf.lengths(), jagged_dim=ragged
+    )
 
 
 def _bounds_of(sizes: Any) -> list[tuple[int, int]]:
@@ -169,7 +190,7 @@ def foreach_leaves(op: Any, lists: list[Any]) -> list[Any] | None:
     leaves = lists[0]
     if not any(leaf.is_nested for leaf in leaves):
         return None
-    name = op.__name__.removeprefix("_foreach_")
+    name = getattr(op, "__name__", "").removeprefix("_foreach_")
     rows = (
         [each[at] if isinstance(each, (list, tuple)) else each for each in lists]
         for at in range(len(leaves))
@@ -183,8 +204,67 @@ def foreach_leaves(op: Any, lists: list[Any]) -> list[Any] | None:
         return leaves
     if name.endswith("_"):
         return [getattr(leaf, name)(*operands) for leaf, *operands in rows]
-    function = getattr(torch, name, None) or getattr(operator, name)
-    return [function(*row) for row in rows]
+    function = name and (getattr(torch, name, None) or getattr(operator, name, None))
+    if not function:
+        return _by_values(op, lists)
+    try:
+        return [function(*row) for row in rows]
+    except NotImplementedError:
+        return _by_values(op, lists)
+
+
+def _by_values(op: Any, lists: list[Any]) -> list[Any] | None:
+    """``op`` on the values of jagged leaves; None where operands have other rows."""
+    leaves = lists[0]
+    flat = []
+    for operands in lists:
+        if not isinstance(operands, (list, tuple)):
+            flat.append(operands)
+            continue
+        if any(
+            is_jagged(leaf) and operand.shape != leaf.shape
+            for leaf, operand in zip(leaves, operands, strict=True)
+        ):
+            return None
+        flat.append([each.values() if is_jagged(each) else each for each in operands])
+    results = op(*flat)
+    return [
+        _rebuilt(leaf, result, leaf.offsets(), leaf.lengths())
+        if is_jagged(leaf)
+        else result
+        for leaf, result in zip(leaves, results, strict=True)
+    ]
+
+
+def where_leaf(condition: torch.Tensor, leaf: Any, other: Any) -> Any:
+    """``torch.where``, of a nested leaf row by row."""
+    if not leaf.is_nested:
+        return torch.where(condition, leaf, other)
+    rows = [
+        torch.where(chosen, row, operand)
+        for chosen, row, operand in zip(
+            condition.expand(leaf.size(0), *condition.shape[1:]).unbind(),
+            leaf.unbind(),
+            other.unbind()
+            if isinstance(other, torch.Tensor) and other.dim()
+            else [other] * leaf.size(0),
+            strict=True,
+        )
+    ]
+    if not is_jagged(leaf) or leaf.lengths() is not None or not rows:
+        return torch.nested.as_nested_tensor(rows, layout=leaf.layout)
+    values = torch.cat(rows, leaf._ragged_idx - 1)
+    return _rebuilt(leaf, values, leaf.offsets(), None)
+
+
+def fill_leaf(leaf: Any, mask: torch.Tensor, value: Any) -> None:
+    """``leaf.masked_fill_(mask, value)``, of a nested leaf row by row."""
+    if not leaf.is_nested:
+        leaf.masked_fill_(mask, value)
+        return
+    masks = mask.expand(leaf.size(0), *mask.shape[1:]).unbind()
+    for row, chosen in zip(leaf.unbind(), masks, strict=True):
+        row.masked_fill_(chosen, value)
 
 
 def _row_pairs(leaf: Any, index: Any, value: Any) -> list[tuple[Any, Any]]:

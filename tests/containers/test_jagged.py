@@ -35,6 +35,19 @@ def nested():
     )
 
 
+def outer():
+    """A stack along the first dim, so that each part of it has other rows."""
+    pairs = zip(ROWS, [*ROWS[1:], ROWS[0]], strict=True)
+    return lazy_stack(
+        [TensorDict(a=nested_tensor(pair), batch_size=[2]) for pair in pairs]
+    )
+
+
+def deep():
+    """Stacks of jagged tensors, stacked once more."""
+    return lazy_stack([outer(), outer() + 1, outer() * 2], 1)
+
+
 def nested_tensor(rows):
     return torch.nested.as_nested_tensor(
         [torch.tensor(row) for row in rows], layout=torch.jagged
@@ -48,7 +61,13 @@ def rows_of(td):
     return [rows_of(part) for part in td.unbind(0)]
 
 
-MAKERS = {"ragged": ragged, "jagged": jagged, "nested": nested}
+MAKERS = {
+    "ragged": ragged,
+    "jagged": jagged,
+    "nested": nested,
+    "outer": outer,
+    "deep": deep,
+}
 EXPECTED = {
     "ragged": ROWS,
     "jagged": ROWS,
@@ -62,11 +81,33 @@ def mapped(function, rows):
     return function(rows)
 
 
+PAIRS = [list(pair) for pair in zip(ROWS, [*ROWS[1:], ROWS[0]], strict=True)]
+EXPECTED["outer"] = PAIRS
+EXPECTED["deep"] = [
+    [pair, mapped(lambda x: x + 1, pair), mapped(lambda x: x * 2, pair)]
+    for pair in PAIRS
+]
+
+
+def mask_of(td):
+    """True for the first and the last part."""
+    mask = torch.zeros(td.batch_size, dtype=torch.bool)
+    mask[0] = mask[2] = True
+    return mask
+
+
 def saved(td):
     file = io.BytesIO()
     torch.save(td, file)
     file.seek(0)
     return torch.load(file, weights_only=False)
+
+
+def flat(parts):
+    """The rows of parts that have the same number of batch dims."""
+    if isinstance(parts[0][0], list):
+        return flat([row for part in parts for row in part])
+    return parts
 
 
 CASES = {
@@ -79,6 +120,45 @@ CASES = {
     "mask": (
         lambda td: td[torch.tensor([True, False, True])],
         lambda rows: [rows[0], rows[2]],
+    ),
+    "nothing": (lambda td: td[torch.zeros(3, dtype=torch.bool)], lambda rows: []),
+    "no numbers": (lambda td: td[torch.zeros(0, dtype=torch.long)], lambda rows: []),
+    "narrow": (lambda td: td.narrow(0, 1, 2), lambda rows: rows[1:]),
+    "mask of all dims": (
+        lambda td: td[mask_of(td)],
+        lambda rows: flat([rows[0], rows[2]]),
+    ),
+    "masked_select": (
+        lambda td: td.masked_select(mask_of(td)),
+        lambda rows: flat([rows[0], rows[2]]),
+    ),
+    "where": (
+        lambda td: td.where(mask_of(td), td + 1),
+        lambda rows: [rows[0], mapped(lambda x: x + 1, rows[1]), rows[2]],
+    ),
+    "where a number": (
+        lambda td: td.where(~mask_of(td), 9.0),
+        lambda r: [mapped(lambda x: 9.0, r[0]), r[1], mapped(lambda x: 9.0, r[2])],
+    ),
+    "masked_fill_": (
+        lambda td: td.masked_fill_(~mask_of(td), 9.0),
+        lambda rows: [rows[0], mapped(lambda x: 9.0, rows[1]), rows[2]],
+    ),
+    "add_ a multiple": (
+        lambda td: td.add_(td.clone(), alpha=2),
+        lambda rows: mapped(lambda x: 3 * x, rows),
+    ),
+    "addcmul_": (
+        lambda td: td.addcmul_(td.clone(), td.clone(), value=2),
+        lambda rows: mapped(lambda x: x + 2 * x * x, rows),
+    ),
+    "add a multiple": (
+        lambda td: td.add(td, alpha=2),
+        lambda rows: mapped(lambda x: 3 * x, rows),
+    ),
+    "addcmul": (
+        lambda td: td.addcmul(td, td, value=2),
+        lambda rows: mapped(lambda x: x + 2 * x * x, rows),
     ),
     "ellipsis": (lambda td: td[...], lambda rows: rows),
     "cat": (lambda td: torch.cat([td, td[:1]]), lambda rows: [*rows, rows[0]]),
@@ -137,6 +217,23 @@ def test_rows_stay_together(kind, name):
         else rows_of(result)
     )
     assert found == expected(EXPECTED[kind])
+
+
+@pytest.mark.parametrize("kind", ["ragged", "nested", "outer", "deep"])
+def test_a_new_dim_of_a_stack(kind):
+    stack, rows = MAKERS[kind](), EXPECTED[kind]
+    for new in (stack.unsqueeze(0), stack[None]):
+        assert new.batch_size == (1, *stack.batch_size)
+        assert rows_of(new) == [rows]
+        assert rows_of(new.squeeze(0)) == rows
+    for dim in range(-1, stack.ndim):
+        assert rows_of(stack.unsqueeze(dim).squeeze(dim)) == rows
+
+
+def test_a_dim_of_one_of_a_jagged_tensor_goes():
+    td = jagged().unsqueeze(-1)
+    assert rows_of(td.squeeze(-1)) == ROWS
+    assert rows_of((td + 1).squeeze(-1) - 1) == ROWS
 
 
 def test_a_stack_of_stacks_keeps_them_apart():

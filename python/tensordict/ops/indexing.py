@@ -10,6 +10,7 @@ from tensordict import _rust
 from tensordict.indices import fills
 from tensordict.ops.families import is_dense_throughout, spread
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.ragged_leaves import fill_leaf, where_leaf
 
 if TYPE_CHECKING:
     from tensordict.collection import TensorDictBase
@@ -144,7 +145,7 @@ class IndexingOps(CollectionProtocol):
             # A number that a dtype cannot hold is refused before any leaf is written.
             torch.empty(0, dtype=dtype).masked_fill_(nothing, value)
         for leaf, view in zip(leaves, spread(self, leaves, mask), strict=True):
-            leaf.masked_fill_(view, value)
+            fill_leaf(leaf, view, value)
         if not is_dense_throughout(self):
             self._store_leaves(leaves)
         return self
@@ -202,16 +203,13 @@ class IndexingOps(CollectionProtocol):
             )
         elif not isinstance(other, CollectionProtocol):
             views = spread(self, leaves, condition)
-            chosen = [
-                torch.where(view, leaf, other)
-                for view, leaf in zip(views, leaves, strict=True)
-            ]
+            chosen = _chosen(views, leaves, [other] * len(leaves))
             result = _rust.rebuild(self, chosen, True, True)
         else:
             others = _rust.align(self, other, True) if self._is_dense else None
             if others:
                 views = spread(self, leaves, condition)
-                chosen = list(map(torch.where, views, leaves, others))
+                chosen = _chosen(views, leaves, others)
                 result = _rust.rebuild(self, chosen, True, False)
             else:
                 result = _where_tree(self, condition, other, pad)
@@ -372,7 +370,17 @@ def _where_entry(
         filled = torch.full_like(present, pad)
         value = filled if value is NO_DEFAULT else value
         item = filled if item is NO_DEFAULT else item
-    return torch.where(_right(condition, value), value, item)
+    return where_leaf(_right(condition, value), value, item)
+
+
+def _chosen(views: list[Any], leaves: list[Any], others: list[Any]) -> list[Any]:
+    """``torch.where`` of each leaf."""
+    try:
+        return list(map(torch.where, views, leaves, others))
+    except (NotImplementedError, ValueError):
+        if not any(leaf.is_nested for leaf in leaves):
+            raise
+        return list(map(where_leaf, views, leaves, others))
 
 
 def _gather(

@@ -51,6 +51,7 @@ class CombiningOps(CollectionProtocol):
     if TYPE_CHECKING:
 
         def _plan(self, index: Any) -> Any: ...
+        def _index(self, index: Any) -> Any: ...
         def _from_dict_at(self, index: Any, value: Any) -> Any: ...
         def _like(self, members: list[Any]) -> Self: ...
         @classmethod
@@ -500,7 +501,13 @@ class CombiningOps(CollectionProtocol):
         """Keep the elements where ``mask`` is true, stacked."""
         mask.ndimension()
         size = _rust.index_shape(self.batch_size, mask)
-        entries = {key: value[mask] for key, value in self._entries().items()}
+        try:
+            entries = {key: value[mask] for key, value in self._entries().items()}
+        except RuntimeError:
+            if inplace:
+                raise
+            # Entries that cannot be stacked stay apart.
+            return self._index(mask)
         result = _rust.new(self._plain_type, entries, size, self._device, None)
         return self._replace_content(result) if inplace else result
 

@@ -138,7 +138,13 @@ class MembersOps(CollectionProtocol):
                 return expanded
         # Of the class of the members, for what is made of them by one of its methods.
         keeps_class = op in ("expand", "broadcast_to", "softmax")
-        dense = self._stack_members() if keeps_class else self._as_dense()
+        try:
+            dense = self._stack_members() if keeps_class else self._as_dense()
+        except RuntimeError:
+            if op != "narrow":
+                raise
+            at, start, length = args
+            return self._index((slice(None),) * at + (slice(start, start + length),))
         if op in ("expand", "broadcast_to"):
             dense.names = self._own_names()
         result = _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)

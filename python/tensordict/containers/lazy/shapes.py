@@ -59,9 +59,14 @@ def moved(
         # A ragged dim has a size of its own in each member.
         own = member.batch_size
         size = torch.Size([1 if old < 0 else own[old] for old in rest])
-        members.append(
-            _rust.map_leaves(member, op, args, size, rest, tail, False, k - 1)
-        )
+        try:
+            part = _rust.map_leaves(member, op, args, size, rest, tail, False, k - 1)
+        except RuntimeError:
+            if op != "unsqueeze":
+                raise
+            # Nothing goes before the first dim of a nested tensor: the stack stays whole.
+            return td._stack_lazily([td], order.index(-1), None)
+        members.append(part)
     return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
 
 

@@ -471,10 +471,17 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
                 if members
                 else self
             )
-        parts = [
-            members[member] if at is None else members[member]._get_index(at)
-            for member, at in plan.picks
-        ]
+        try:
+            parts = [
+                members[member] if at is None else members[member]._get_index(at)
+                for member, at in plan.picks
+            ]
+        except RuntimeError:
+            rest = _without_new_dim(index)
+            if rest is None:
+                raise
+            # Nothing goes before the first dim of a nested tensor: the stack stays whole.
+            return self._stack_lazily([self._index(rest)], 0, None)
         if plan.dim is None:
             return parts[0]
         if not parts:
@@ -493,9 +500,10 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _empty_at(self, index: Any, plan: indexing.Plan) -> Any:
         """What an index gives that takes no member: a dense container without elements."""
-        if not self.tensordicts:
+        if not self.tensordicts or any(leaf.is_nested for leaf in _rust.leaves(self)):
+            # Nested tensors of several members are never one: without any, there is none.
             size = list(_rust.index_shape(self._batch_size, index))
-            at = plan.dim or 0
+            at = size.index(0) if 0 in size else plan.dim or 0
             return LazyStackedTensorDict(
                 stack_dim=at, batch_size=[*size[:at], *size[at + 1 :]]
             )
@@ -664,6 +672,14 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _repr_head(self) -> list[str]:
         return [*super()._repr_head(), f"stack_dim={self.stack_dim}"]
+
+
+def _without_new_dim(index: Any) -> Any:
+    """The rest of an index whose first item makes a new dim; None of any other."""
+    items = index if isinstance(index, tuple) else (index,)
+    if items and (items[0] is None or items[0] is True):
+        return items[1:]
+    return None
 
 
 LazyStackedTensorDict.__module__ = "tensordict._lazy"
