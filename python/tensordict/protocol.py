@@ -358,6 +358,10 @@ class CollectionProtocol:
                 if value.is_empty():
                     self._del_entry(key)
 
+    def _entry_for(self, present: Any) -> Any:
+        """What an entry is to be when it is updated from this: as a rule itself."""
+        return present
+
     def _rebuild_plain(self, values: Any) -> Any:
         """As :meth:`_rebuild`, for a result that keeps neither class nor names."""
         return self._rebuild(values, False)

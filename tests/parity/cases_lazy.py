@@ -283,4 +283,74 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "unflatten",
+        """
+        td = td.unflatten(0, (-1, 1)); td['z'] = T(list(td.shape))
+        td = td.unflatten(1, (-1, 1)); td['z'] = T(list(td.shape))
+        td = td.unflatten(0, (1, -1, 1)); td['z'] = T(list(td.shape))
+        td = td.unflatten(-1, (1, -1)); td['z'] = T(list(td.shape))
+        """,
+        on=STACKS,
+    ),
+    *cases(
+        "view",
+        "td.names = ['s', 't']; td.view(-1).names; td[0].view(-1).names",
+        on="lazy lazy_last",
+        message=False,
+    ),
+    *cases(
+        "apply",
+        """
+        td.apply(lambda x: None, device='cpu')
+        td.apply(lambda x: None if x.shape[-1] == 2 else x, device='cpu')
+        """,
+        on=STACKS + " lazy_hetero",
+    ),
+    *cases(
+        "__getitem__",
+        """
+        td[1:1].clone()
+        td[torch.zeros(2, dtype=torch.bool)]
+        td[[]]
+        """,
+        on="lazy_hetero lazy",
+        message=False,
+    ),
+    *cases(
+        "contiguous",
+        """
+        TensorDict({'x': td}, [2]).contiguous()
+        TensorDict({'x': td}, [2]).exclude('y').contiguous()
+        TensorDict({'x': TensorDict({'y': td}, [2])}, [2]).contiguous()
+        """,
+        on=STACKS + " lazy_ragged lazy_hetero lazy_text",
+        message=False,
+    ),
+    *cases(
+        "update",
+        """
+        o = TensorDict({'x': td.contiguous()}, [2]); o.update(TensorDict({'x': td}, [2]))
+        o = TensorDict({'x': td.contiguous() * 0}, [2]); o.update({'x': td})
+        o = TensorDict({'x': td.contiguous() * 0}, [2]); o.update({'x': td}, inplace=True)
+        o = TensorDict({'x': td.contiguous()}, [2]); o.update({'x': td}, clone=True); o.zero_()
+        """,  # noqa: E501
+        on=STACKS + " lazy_hetero lazy_text",
+        message=False,
+    ),
+    *cases(
+        "update",
+        """
+        o = TensorDict({'x': {'q': T([2])}}, [2]); o.update({'x': td})
+        o = TensorDict({'x': {}}, [2]); o.update({'x': td})
+        """,
+        on="lazy lazy_hetero lazy_text",
+        message=False,
+    ),
+    *cases(
+        "update_",
+        "o = TensorDict({'x': td.contiguous() * 0}, [2]); o.update_({'x': td})",
+        on=STACKS,
+        message=False,
+    ),
 ]

@@ -254,6 +254,23 @@ FIXTURES = {
     ),
 }
 FIXTURES.update(
+    (
+        name,
+        (
+            "from tensordict import set_lazy_legacy\n"
+            "o = TensorDict({'a': T([2, 1, 3]), 'n': {'b': T([2, 1, 3, 2], 'int64')}}, "
+            f"[2, 1, 3])\nwith set_lazy_legacy(True):\n    td = o.{made}"
+        ),
+    )
+    for name, made in {
+        "lazy_view": "view(-1)",
+        "lazy_permuted": "permute(2, 0, 1)",
+        "lazy_unsqueezed": "unsqueeze(0)",
+        "lazy_squeezed": "squeeze(1)",
+        "lazy_transposed": "transpose(0, 2)",
+    }.items()
+)
+FIXTURES.update(
     (name, f"from class_setup import *\ntd = {made}")
     for name, made in {
         "c_simple": "Simple(T([2, 3]), y=T([2, 3, 2]), s='st', batch_size=[2, 3])",

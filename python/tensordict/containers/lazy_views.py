@@ -46,6 +46,7 @@ MSG_SHAPE = (
     "Cannot call `{}` on a lazy tensordict. Make it dense before calling this method by "
     "calling `to_tensordict`."
 )
+MSG_DIM = "Incompatible dim {} for tensordict with shape {}."
 MSG_KEYS = "Cannot call {} inplace on a lazy tensordict."
 MSG_TO = "Cannot {} {}.to()."
 REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
@@ -336,6 +337,8 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         ndim = len(self._batch_size)
         if isinstance(dim, int) and -ndim <= dim < ndim and self._batch_size[dim] != 1:
             return self
+        if isinstance(dim, int) and not -ndim <= dim < ndim:
+            raise IndexError(MSG_DIM.format(dim, self._batch_size))
         if not _options.lazy_legacy():
             raise RuntimeError(MSG_SHAPE.format("squeeze"))
         return super().squeeze(*args, **kwargs)
@@ -348,7 +351,8 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def unflatten(self, *args: Any, **kwargs: Any) -> Any:
         """Split one batch dim into several, in an ordinary container."""
-        return self._shown().unflatten(*args, **kwargs)
+        result = self._shown().unflatten(*args, **kwargs)
+        return self._remember(result, "unflatten", args, kwargs)
 
     def split_keys(self, *args: Any, **kwargs: Any) -> Any:
         """Ordinary containers of the entries of sets of keys, and a view of the rest."""
@@ -365,10 +369,10 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         strict: bool = True,
         as_tensordict: bool = False,
     ) -> Any:
-        """Keep only the entries at ``keys``, in an ordinary container."""
+        """Copies of the entries at ``keys``, in an ordinary container."""
         if inplace:
             raise RuntimeError(MSG_KEYS.format("select"))
-        return self._shown().select(*keys, strict=strict)
+        return self._shown().select(*keys, strict=strict).clone()
 
     def flatten_keys(
         self, separator: str = ".", inplace: bool = False, is_leaf: Any = None
@@ -384,14 +388,18 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self if inplace else self._of_source(nested)
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
-        """Drop the entries at ``keys``, in an ordinary container."""
+        """Copies of all but the entries at ``keys``, in an ordinary container."""
         if inplace:
             raise RuntimeError(MSG_KEYS.format("exclude"))
-        return self._shown().exclude(*keys)
+        return self._shown().exclude(*keys).clone()
 
     def contiguous(self, **kwargs: Any) -> Any:
         """An ordinary container of contiguous leaves."""
         return self._shown().contiguous(**kwargs)
+
+    def to_padded_tensor(self, *args: Any, **kwargs: Any) -> Any:
+        """An ordinary container, its ragged entries padded."""
+        return self._shown().to_padded_tensor(*args, **kwargs)
 
     def is_contiguous(self) -> bool:
         """False: the leaves are those of another shape."""

@@ -531,6 +531,8 @@ def _stage(
             and not _is_one_value(present)
             and not (is_leaf is not None and is_leaf(type(value)))
         ):
+            if isinstance(value, CollectionProtocol) and not value._is_dense:
+                _stage_as(branch, key, value, present)
             _stage_all(_enter(branch, key, ignore_lock), value, options, copies)
             return
         if inplace and present is not NO_DEFAULT:
@@ -551,6 +553,15 @@ def _stage(
     if clone and isinstance(stored, (torch.Tensor, CollectionProtocol)):
         stored = stored.clone()
     branch.staged[key] = stored
+
+
+def _stage_as(branch: _Branch, key: str, value: Any, present: Any) -> None:
+    """Make of an entry what takes ``value`` as the source of an update."""
+    if isinstance(present, _Branch) or branch.target.is_locked:
+        return
+    entry = value._entry_for(present)
+    if entry is not present:
+        branch.staged[key] = _Branch(entry)
 
 
 def _is_one_value(value: Any) -> bool:

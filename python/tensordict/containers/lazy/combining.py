@@ -108,8 +108,9 @@ class CombiningOps(CollectionProtocol):
         ]  # fmt: skip
         if results and all(result is None for result in results):
             return None
+        options = {} if device is NO_DEFAULT else {"device": device}
         results = [
-            member.empty() if result is None else result
+            member.empty(**options) if result is None else result
             for member, result in zip(self.tensordicts, results, strict=True)
         ]
         stack = self._like(results)
@@ -166,6 +167,13 @@ class CombiningOps(CollectionProtocol):
         )  # fmt: skip
 
     # Updates -------------------------------------------------------------------------
+
+    def _entry_for(self, present: Any) -> Any:
+        """A dense entry becomes a stack, whose members take those of this one."""
+        size, dim = present.batch_size, self.stack_dim
+        if present._is_dense and len(size) > dim and size[dim] == len(self.tensordicts):
+            return present.to_lazystack(dim)
+        return present
 
     def _update_parts(self, source: Any) -> list[Any] | None:
         """What of the source of an update goes to each member.

@@ -103,6 +103,8 @@ class MembersOps(CollectionProtocol):
         tail: int,
         k: int,
     ) -> Any:
+        if op == "contiguous":
+            return self._as_dense()
         size = self.batch_size
         k = len(size) if k < 0 else k
         dim = self.stack_dim

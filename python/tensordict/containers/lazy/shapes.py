@@ -11,6 +11,7 @@ from tensordict.containers.lazy.formats import stack_leaves
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.display import PrintedEntry, get_printoptions
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.storage.mapped import MemoryMappedTensor
 
 __all__ = ["densified", "moved", "printed_entries", "regrouped"]
 
@@ -19,6 +20,7 @@ MSG_DENSIFY_SCALARS = (
     "Cannot densify a tensordict with values with empty shape and exclusive keys: got "
     "shape {}."
 )
+MAPPED_OR_TRAINED = (MemoryMappedTensor, torch.nn.Parameter)
 MSG_DENSIFY = "stack_dim is {} but not 0. Densify cannot be done."
 
 
@@ -143,6 +145,9 @@ def _is_ragged_with_ones(after: torch.Size) -> bool:
 
 def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
     """One dim as several: one after the other is split off, as a stack of pieces."""
+    if dim and len(sizes) == 2 and sizes[0] == 1:
+        # The same members: what is stored in the one is seen in the other.
+        return td._stack_lazily([td], dim, None)
     for at, count in enumerate(sizes[:-1], dim):
         parts = list(td.chunk(count, at))
         td = parts[0]._stack_lazily(parts, at, None)
@@ -223,6 +228,9 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
             meta = MetaTensor._of_stack(values, td.stack_dim)
             if not is_short and any(value.shape != values[0].shape for value in values):
                 meta.dtype = values[0].dtype
+            elif issubclass(meta._class, MAPPED_OR_TRAINED):
+                # What is stacked is neither any more.
+                meta._class = torch.Tensor
             out.append((key, meta))
     if get_printoptions()["sort_keys"] == "alphabetical":
         out.sort(key=lambda entry: entry[0])

@@ -507,7 +507,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             return LazyStackedTensorDict(
                 stack_dim=at, batch_size=[*size[:at], *size[at + 1 :]]
             )
-        first = self.tensordicts[0].select(*self._common_keys())
+        first = self.tensordicts[0].select(*self._keys_of_all())
         one = LazyStackedTensorDict._of([first], self.stack_dim, self._td_dim_name)
         try:
             dense = one.contiguous()
@@ -527,6 +527,15 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         size = list(dense.batch_size)
         size[self.stack_dim] = len(self.tensordicts)
         return _rust.index(dense.expand(size), index)
+
+    def _keys_of_all(self) -> list[Any]:
+        """The entries of the first member that the others have, nested ones too."""
+        keys: list[Any] = self._common_keys()
+        if not have_own_keys(self.tensordicts, True):
+            return keys
+        shared = _rust.walk(self, 0, True, True)
+        held = {key if isinstance(key, str) else key[0] for key in shared}
+        return [*shared, *(key for key in keys if key not in held)]
 
     def _turned(self, first: Any) -> Any:
         """A stack of stacks, all like ``first``, with the inner dim as the outer one."""
@@ -553,6 +562,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         if result is not self or not is_open:
             return result
         copy = self._like(list(self.tensordicts))
+        copy._td_dim_name = None
         return self._remember(copy, "view", shape, {"size": size} if size else {})
 
     def atleast_1d(self) -> Self:
