@@ -155,6 +155,48 @@ CASES = [
         on="none",
     ),
     *cases(
+        "locked stacks",
+        """
+        s = lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 3]), batch_size=[2])]).lock_(); [each.is_locked for each in (s.roll(1, 0), s.flip(0), s.norm(), s.rot90(), s.expand(3, 2, 2), s.sum(0), s.amax(0))]
+        s = lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 3]), batch_size=[2])]).lock_(); [each.is_locked for each in (s.repeat_interleave(2), s.repeat_interleave(2, 0), s.repeat_interleave(2, 1), s.repeat(2, 1))]
+        """,
+        on="none",
+    ),
+    *cases(
+        "loss",
+        """
+        x = TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), batch_size=[2]), e=TensorDict(batch_size=[2]), a=T([2]), batch_size=[2]); mse(x, x)
+        x = TensorDict(e=TensorDict(batch_size=[2]), a=T([2]), batch_size=[2]); mse(x, x)
+        x = TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), batch_size=[2]), e=TensorDict(batch_size=[2]), batch_size=[2]); mse(x, x)
+        x = TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), e=TensorDict(batch_size=[2]), batch_size=[2]), batch_size=[2]); mse(x, x)
+        """.replace("mse(", "torch.nn.functional.mse_loss("),
+        on="none",
+    ),
+    *cases(
+        "set_non_tensor",
+        """
+        TensorDict(n=Point(T([2]), 'x')).set_non_tensor(('n', 'z'), 'v')
+        Data(T([2]), n=Data(T([2]))).set_non_tensor(('n', 'z'), None)
+        Data(T([2]), n=Data(T([2]))).set_non_tensor(('n', 'b'), 'v')
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "cat_tensors",
+        """
+        Data(T([2]), b=T([2])).cat_tensors('a', 'b', out_key='q')
+        Data(T([2]), b=T([2])).cat_tensors('a', 'b', out_key='a')
+        Data(T([2]), b=T([2])).stack_tensors('a', 'b', out_key='a')
+        """,
+        on="none",
+    ),
+    *cases(
+        "load_state_dict",
+        "s = lazy_stack([TensorDict(a=T([0]), s='a', batch_size=[0])] * 2); s.load_state_dict(s.state_dict())['a']",
+        on="none",
+    ),
+    *cases(
         "shadowed items",
         """
         from class_setup import *; t = TensorDict(n=Items(T([3]), batch_size=[3]), batch_size=[3]); t.update_at_(t[0].clone(), 1); t['n'].x

@@ -252,14 +252,19 @@ def _where(condition: torch.Tensor, input: Any, other: Any, *, out: Any = None) 
 
 
 def _columns(td: Any) -> Iterator[tuple[str, ...]]:
-    """The keys of the entries that hold a value for each element."""
+    """The keys of the entries that hold a value for each element, and nothing else."""
     for key, value in td._entries().items():
         if not isinstance(value, CollectionProtocol):
             continue
-        if not value._is_non_tensor:
-            yield from ((key, *rest) for rest in _columns(value))
-        elif not value._is_one:
+        if value._is_non_tensor:
+            if not value._is_one:
+                yield (key,)
+            continue
+        below = list(_columns(value))
+        if below and sum(len(path) == 1 for path in below) == len(value._entries()):
             yield (key,)
+        else:
+            yield from ((key, *rest) for rest in below)
 
 
 def _loss(function: Callable[..., Any]) -> None:
@@ -289,9 +294,12 @@ def _loss(function: Callable[..., Any]) -> None:
             return input._fast_apply(loss, target)
         if input._is_dense:
             # A value for each element has no part in a sum over them.
-            input = input.exclude(*_columns(input)).filter_empty_()
-            if input.is_empty():
-                return None
+            columns = list(_columns(input))
+            if columns:
+                collection: Any = input
+                input = collection.exclude(*columns)
+                if not input._entries():
+                    return None
         return input._fast_apply(loss, target, batch_size=torch.Size([]))
 
     handler.__name__ = function.__name__

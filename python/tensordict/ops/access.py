@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from tensordict import _rust
+from tensordict.checks import is_tensorclass
 from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS, value_of
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
@@ -152,6 +153,11 @@ class AccessOps(CollectionProtocol):
         """Store a value of any type, which no operation looks into."""
         if self.is_locked:
             raise RuntimeError(MSG_LOCKED)
+        *above, name = _rust.unravel_key_to_tuple(key) or (key,)
+        if above:
+            holder = _rust.get(self, tuple(above), None)
+            if is_tensorclass(holder) and not holder._is_non_tensor:
+                holder._check_keys({name: value})
         if not isinstance(value, self._non_tensor_stack_type):
             value = self._non_tensor_type(value, batch_size=self.batch_size)
         _rust.set_entry(self, key, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ import torch
 from tensordict import _rust
 from tensordict.ops.construct import NON_NESTED, is_namedtuple_class
 from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from tensordict.containers.dense import TensorDict
 
 __all__ = ["ConvertOps"]
 
@@ -135,7 +138,7 @@ class ConvertOps(CollectionProtocol):
         """
         return self.to_dict(convert_tensors="numpy", retain_none=False)
 
-    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+    def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
         """A copy whose containers are all plain :class:`TensorDict` ones; unlocked.
 
         The leaves are cloned.
@@ -151,7 +154,8 @@ class ConvertOps(CollectionProtocol):
         from tensordict.containers.dense import TensorDict
 
         if _is_throughout(self, TensorDict):
-            return _rust.map_leaves(self, "clone")
+            copy: Any = _rust.map_leaves(self, "clone")
+            return copy
         entries: dict[str, Any] = {}
         for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol) and not value._is_non_tensor:

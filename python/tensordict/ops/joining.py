@@ -44,7 +44,7 @@ class JoiningOps(CollectionProtocol):
     """Several collections as one, and several entries as one."""
 
     @classmethod
-    def stack(cls, input: Any, dim: int = 0, *, out: Any = None) -> Any:
+    def stack(cls, input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         """Stack collections, or tensors, along a new dim: see :func:`tensordict.stack`.
 
         Examples:
@@ -55,7 +55,7 @@ class JoiningOps(CollectionProtocol):
         return stack(input, dim, out=out)
 
     @classmethod
-    def cat(cls, input: Any, dim: int = 0, *, out: Any = None) -> Any:
+    def cat(cls, input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         """Join collections, or tensors, along a dim: see :func:`tensordict.cat`.
 
         Examples:

@@ -14,6 +14,8 @@ from tensordict.tensorclass.inner import OverContainer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensordict.containers.dense import TensorDict
+
 __all__ = ["MethodsOfClass"]
 
 MSG_DESTINATIONS = "The destinations {} are not fields of {} ({})."
@@ -26,7 +28,7 @@ class MethodsOfClass(OverContainer):
         """The number of elements along the first batch dim."""
         return len(self._tensordict)
 
-    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+    def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
         """A copy as a plain :class:`TensorDict`, nested ones too.
 
         Args:
@@ -128,6 +130,13 @@ class MethodsOfClass(OverContainer):
         """Write into the fields at an index. See :meth:`TensorDict.update_at_`."""
         self._tensordict.update_at_(inside(input_dict_or_td), idx, *args, **kwargs)
         return self
+
+    def cat_tensors(self, *keys: Any, **kwargs: Any) -> Any:
+        """Join fields to one. See :meth:`TensorDict.cat_tensors`.
+
+        Returns the container inside, whose keys need not be fields.
+        """
+        return self._tensordict.cat_tensors(*keys, **kwargs)
 
     def copy_at_(
         self,

@@ -567,7 +567,10 @@ class CombiningOps(CollectionProtocol):
                 member.repeat_interleave(repeats, dim=inner)
                 for member in self.tensordicts
             ]
-        return members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
+        made = members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
+        if self.is_locked:
+            _rust.lock_tree(made)
+        return made
 
 
 def _stacked_first(name: str) -> Callable[..., Any]:
@@ -588,6 +591,8 @@ def _stacked_first(name: str) -> Callable[..., Any]:
                 if name in MOVING_ELEMENTS or isinstance(told, TypeError):
                     raise
             raise
+        if self.is_locked:
+            _rust.lock_tree(dense)
         return getattr(dense, name)(*args, **kwargs)
 
     method.__name__ = name

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
 from tensordict import _rust
 from tensordict.containers.lazy.formats import as_nested, as_padded
 from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict.tensorclass.base import TensorClass
+
+C = TypeVar("C", bound="TensorClass")
 
 __all__ = [
     "check_members",
@@ -139,6 +146,12 @@ def nested_stacks(parts: list[Any], dim: int, shape: tuple[int, ...], name: Any)
     return inner[0]._stack_lazily(inner, dim, None)
 
 
+@overload
+def lazy_stack(
+    input: Sequence[C], dim: int = ..., *, out: C | None = ..., **kwargs: Any
+) -> C: ...
+@overload
+def lazy_stack(input: Any, dim: int = ..., *, out: Any = ..., **kwargs: Any) -> Any: ...
 def lazy_stack(input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any) -> Any:
     """Stack collections along a new batch dim without copying them.
 

@@ -90,6 +90,8 @@ class MembersOps(CollectionProtocol):
         k: int,
     ) -> Any:
         result = self._mapped(op, args, prefix, names, tail, k)
+        # What is expanded has elements of its own, which are free.
+        lock = lock and op != "expand"
         if lock and self.is_locked and not result.is_locked:
             _rust.lock_tree(result)
         return result

@@ -72,6 +72,11 @@ SHOWN = 50
 """How many characters of its values the text of a stack has."""
 
 
+def _holds_anything(data: Any) -> bool:
+    """Whether nested lists hold anything but lists."""
+    return not isinstance(data, list) or any(map(_holds_anything, data))
+
+
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     StackFiles, StackWriting, StackDims, ComparingOps, LazyStackedTensorDict
 ):
@@ -291,7 +296,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def _take_state(self, fields: dict[str, Any]) -> None:
         data = fields["data"]
-        if data == [] and not self._batch_size.numel():
+        if not self._batch_size.numel() and not _holds_anything(data):
             return
         if not isinstance(data, list):
             data = NonTensorData(data)
