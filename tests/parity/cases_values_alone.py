@@ -190,6 +190,39 @@ v.clone().load_state_dict(v.state_dict())
 TensorDict(s=v, batch_size=v.batch_size).tolist(as_linked_list=True)
 """
 
+WRITTEN = """
+[[1, 2], [3]]
+[['a', 'b'], 'c']
+[1, 2, 3]
+['a', 'b', 'c']
+[[1], 'a']
+[]
+[[], []]
+[None, {'k': 1}]
+(1, 2)
+('a', 'b')
+{'k': [1, 2]}
+range(2)
+np.array([1, 2])
+"""
+
+FILES = """
+import tempfile; d = tempfile.mkdtemp(); TensorDict(s=['a', 'b'], n={'s': ['a', 'b']}, batch_size=[2]).memmap(d); td = TensorDict.load_memmap(d); td.get('s').device, td['n'].get('s').device, td[0].get('s').device
+f = lambda x: x; td = TensorDict(f=NonTensorData(f), s=NonTensorStack(f, f), a=T([2]), batch_size=[2]); m = td.memmap(); m['f'] is f, m.get('s')[0].data is f, m.is_memmap()
+f = lambda x: x; td = TensorDict(f=NonTensorData(f), a=T([2]), batch_size=[2]); td.memmap_()['f'] is f
+f = lambda x: x; td = TensorDict(f=NonTensorData(f), a=T([2]), batch_size=[2]); td.memmap_like()['f'] is f
+f = lambda x: x; v = NonTensorStack(f, f).memmap(); v[0].data is f, v.is_memmap()
+import tempfile; TensorDict(f=NonTensorData(lambda x: x), a=T([2]), batch_size=[2]).memmap(tempfile.mkdtemp())
+import threading; v = NonTensorStack(threading.Lock(), 'a'); v.clone()[0].data is v[0].data
+import threading; v = NonTensorData(threading.Lock(), batch_size=[2]).clone()
+nan = float('nan'); v = NonTensorStack(nan, nan); v.data is nan
+nan = float('nan'); v = MetaData(nan, batch_size=[2]); type(torch.stack([v, v.clone()])).__name__, type(torch.cat([v, v])).__name__
+td = TensorDict(s='x'); td[0] = 'w'
+td = TensorDict(s='x'); td[0, 's'] = 'w'
+torch.stack([TensorDict(s=[1, 2, 3]), TensorDict(s='q')])
+torch.stack([TensorDict(s=T([2]), batch_size=[2]), TensorDict(s='q', batch_size=[2])])
+"""
+
 SHARED_MAKERS = (
     "v = NonTensorData('a', batch_size=[3])",
     "v = MetaData('a', batch_size=[3])",
@@ -254,6 +287,21 @@ def _programs(makers: object, lines: str) -> str:
 CASES = [
     *cases("values", _programs(SHARED_MAKERS, SAME), on="none", message=False),
     *cases("columns", _programs(COLUMN_MAKERS, COLUMNS), on="none", message=False),
+    *cases(
+        "written values",
+        "\n".join(
+            f"{SETUP}import numpy as np; v = NonTensorStack('a', 'b'); v.set('data', {each}); v"
+            for each in WRITTEN.strip().splitlines()
+        ),
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "files of values",
+        _programs(("import tensordict",), FILES),
+        on="none",
+        message=False,
+    ),
     *cases(
         "values and entries",
         _programs(("import numpy as np",), MORE_ENTRIES),

@@ -338,7 +338,9 @@ def set_index(td: Any, index: Any, value: Any) -> None:
     batch_size = td.batch_size
     if isinstance(index, tuple):
         _refuse_text(td, index)
-    plan = index_plan(batch_size, index)
+    # Without a batch dim torch refuses the index, and where there is no tensor this.
+    refusing = None if batch_size or _rust.leaves(td) else td
+    plan = index_plan(batch_size, index, refusing)
     if plan is None:
         size = batch_size
         at: Any = (_WHOLE,) * len(batch_size)
@@ -688,6 +690,10 @@ def _stack_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> 
     if all(containers):
         return stack(group, dim)
     if any(containers):
+        first = group[0].shape
+        for item in group:
+            if item.shape != first:
+                raise RuntimeError(MSG_STACK_SHAPES.format(item.shape, first, key))
         raise AttributeError(MSG_STACK_KIND.format(key))
     try:
         return joined_leaves(group, dim, size, torch.stack)

@@ -329,6 +329,9 @@ def _as_nested(flat: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 class _AnonymousPlan:
     """What takes the place of a plan where there are no files to plan."""
 
+    has_files = False
+    """Whether what is no tensor is written: values stay as they are."""
+
     def __init__(self, copy_data: bool) -> None:
         self.copy_data = copy_data
         self.leaves: list[tuple[torch.Tensor, bool]] = []

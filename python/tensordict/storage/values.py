@@ -65,6 +65,8 @@ MSG_COLUMN = "{} names {!r} as its values, which is no file of values."
 
 def plan_value(held: Any, plan: Any, level: int) -> None:
     """Add one value, or one of metadata, to a level of a plan."""
+    if not getattr(plan, "has_files", True):
+        return
     fields: dict[str, Any] = {"_type": registry.type_text(type(held))}
     pickled: dict[str, Any] = {}
     for name, value in (("data", held.data), ("_metadata", held._metadata)):
@@ -91,6 +93,8 @@ def plan_value(held: Any, plan: Any, level: int) -> None:
 
 def plan_column(stack: Any, plan: Any, level: int) -> None:
     """Add a value for each element to a level of a plan: one list of all."""
+    if not getattr(plan, "has_files", True):
+        return
     cls = type(stack)
     device = stack.device
     data = stack.tolist()

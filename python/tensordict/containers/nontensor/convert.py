@@ -13,7 +13,7 @@ from tensordict.containers.nontensor.joining import stacked
 from tensordict.containers.nontensor.stack import NonTensorStack
 from tensordict.interop.convert import MSG_CONVERSION, tensor_of_sequence
 
-__all__ = ["non_tensor_of"]
+__all__ = ["non_tensor_of", "stack_of_list"]
 
 
 def non_tensor_of(value: Any) -> NonTensorData | NonTensorStack | torch.Tensor:
@@ -27,7 +27,7 @@ def non_tensor_of(value: Any) -> NonTensorData | NonTensorStack | torch.Tensor:
         ValueError: a tuple is no array.
     """
     if isinstance(value, list) and _options.list_to_stack():
-        return _stack_of_list(value)
+        return stack_of_list(value)
     if isinstance(value, (list, tuple)):
         try:
             value = np.asarray(value)
@@ -38,12 +38,13 @@ def non_tensor_of(value: Any) -> NonTensorData | NonTensorStack | torch.Tensor:
     return NonTensorData(value)
 
 
-def _stack_of_list(items: list[Any]) -> Any:
+def stack_of_list(items: list[Any]) -> Any:
+    """The stack of the items of a list, in which lists of numbers are tensors."""
     if not all(isinstance(item, list) for item in items):
         return NonTensorStack(*items)
     members = []
     for item in items:
         tensor = tensor_of_sequence(item)
-        member = _stack_of_list(item) if tensor is None else NonTensorData(tensor)
+        member = stack_of_list(item) if tensor is None else NonTensorData(tensor)
         members.append(member)
     return stacked(members, 0)

@@ -53,7 +53,9 @@ def stack_values(members: Sequence[Any], dim: int) -> Any:
         and all(isinstance(member, NonTensorDataBase) for member in members)
     )
     same = same_value if _options.capture_non_tensor_stack() else _same_metadata
-    if collapses and all(same(first.data, member.data) for member in members):
+    if collapses and all(
+        member.data is first.data or same(first.data, member.data) for member in members
+    ):
         made = first._sized(_with_dim(first.batch_size, dim, len(members)))
         return made._named(_names_with(first, dim))
     return stacked(members, dim)
@@ -201,7 +203,8 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
         raise RuntimeError(MSG_NO_NON_TENSOR)
     first = members[0]
     if all(isinstance(member, NonTensorDataBase) for member in members) and all(
-        same_value(first.data, member.data) for member in members
+        member.data is first.data or same_value(first.data, member.data)
+        for member in members
     ):
         length = sum(member.batch_size[dim] for member in members)
         size = first.batch_size

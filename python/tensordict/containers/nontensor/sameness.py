@@ -18,8 +18,10 @@ _ATOMIC = frozenset({bool, bytes, complex, float, int, str, type, type(None)})
 """Types of values that need no copy."""
 
 
-def copied(held: Sequence[Any]) -> list[Any]:
+def copied(held: Sequence[Any], is_lenient: bool = False) -> list[Any]:
     """Deep copies of values; of one that is there several times one copy.
+
+    With ``is_lenient`` one that cannot be copied, such as a lock, stands for itself.
 
     Raises:
         TypeError: one cannot be copied.
@@ -27,10 +29,16 @@ def copied(held: Sequence[Any]) -> list[Any]:
     if set(map(type, held)) <= _ATOMIC:
         return list(held)
     memo: dict[int, Any] = {}
-    return [
-        value.clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value, memo)
-        for value in held
-    ]
+    made = []
+    for value in held:
+        try:
+            is_tensor = isinstance(value, torch.Tensor)
+            made.append(value.clone() if is_tensor else copy.deepcopy(value, memo))
+        except Exception:
+            if not is_lenient:
+                raise
+            made.append(value)
+    return made
 
 
 def same_value(first: Any, second: Any) -> bool:

@@ -30,7 +30,7 @@ from tensordict.containers.nontensor.positions import (
     out_of_bounds,
     taken,
 )
-from tensordict.containers.nontensor.sameness import same_value
+from tensordict.containers.nontensor.sameness import copied, same_value
 from tensordict.containers.nontensor.stack_dims import NAMELESS, StackDims
 from tensordict.containers.nontensor.stack_files import StackFiles
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
@@ -233,7 +233,9 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def _is_uniform(self) -> bool:
         flat = self._flat()
-        return bool(flat) and all(same_value(value, flat[0]) for value in flat)
+        return bool(flat) and all(
+            value is flat[0] or same_value(value, flat[0]) for value in flat
+        )
 
     @property  # type: ignore[misc] # a value for all elements is set with `set`
     def data(self) -> Any:
@@ -349,6 +351,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if own.numel() == size.numel():
             return self._sized(size, list(self._flat()))
         return None
+
+    def _deep_twin(self) -> Self:
+        made = self._twin()
+        made._cells = copied(made._cells, is_lenient=True)
+        return made
 
     def _twin(self) -> Self:
         made = self._sized(self._batch_size, list(self._flat()))

@@ -184,8 +184,14 @@ class StackWriting(NonTensorOps):
 
     def _entry_made_of(self, item: Any) -> Any:
         """What ``item`` becomes as an entry of a collection of this batch size."""
-        if isinstance(item, list) and tensor_of_sequence(item) is None:
-            return self._copied(item)
+        if isinstance(item, list):
+            if len(item) != self._batch_size[0]:
+                size = torch.Size([len(item)])
+                raise ValueError(MSG_COPIED_SIZE.format(size, self._batch_size))
+            if tensor_of_sequence(item) is None:
+                from tensordict.containers.nontensor.convert import stack_of_list
+
+                return self._copied(stack_of_list(item))
         holder = self._plain_type({}, self._batch_size)
         return holder.set("data", item)._get_entry("data", None)
 
@@ -199,7 +205,7 @@ class StackWriting(NonTensorOps):
             values = [part for part in whole.unbind(dim) for _ in range(count)]
             places = places.movedim(dim, 0)
         else:
-            values = list(whole.reshape(-1, *whole.shape[len(size) :]).unbind(0))
+            values = list(whole.flatten(0, len(size) - 1).unbind(0))
         self._put_cells(places.flatten().tolist(), values)
 
     def set_at_(
