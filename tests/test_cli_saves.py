@@ -269,6 +269,23 @@ def test_seal_a_dataset_that_was_filled(tmp_path, capsys):
     assert call(capsys, "seal", tmp_path / "nothing")[0] == 2
 
 
+@pytest.mark.parametrize("layout", ["safetensors", "consolidated"])
+def test_files_with_sums_of_their_own_are_written_again(layout, saved, capsys):
+    path = in_layout(saved, layout)
+    flip_last_byte_of_a(path, layout)
+    os.utime(path)
+    capsys.readouterr()
+    status, text = call(capsys, "seal", path)
+    assert status == 2
+    assert f"{path} is a {layout} file, whose sums are part of it" in text
+    assert call(capsys, "verify", path)[0] == 3
+    again = "convert", path, path, "--force", "--layout", layout
+    assert call(capsys, *again)[0] == 0
+    assert call(capsys, "verify", path)[0] == 0
+    assert load(path)["a"].flatten()[-1] != 1
+    assert (load(path).exclude("a") == tree().exclude("a")).all()
+
+
 def test_diff_says_where_and_how_much(saved, capsys):
     other = tree()
     other["a"][1, 0] += 0.5

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "Report", "check_loaded", "seal", "verify"]
 
 DAMAGED = "damaged"
+MSG_SEAL = (
+    "{} is a {} file, whose sums are part of it: only directories and archives are "
+    "sealed. `tensordict convert --force` writes a file again."
+)
 CHANGED = ("modified since the save", "changed or damaged")
 
 
@@ -143,6 +147,7 @@ def seal(path: str | Path, num_threads: int = 0, *, pbar: bool = False) -> int:
 
     Raises:
         OSError: a file is missing, too short, or cannot be read.
+        ValueError: it is a save of another layout, which has its sums from being saved.
 
     Examples:
         >>> import tempfile
@@ -155,8 +160,12 @@ def seal(path: str | Path, num_threads: int = 0, *, pbar: bool = False) -> int:
         >>> verify(path).is_damaged
         False
     """
+    from tensordict.storage import single
     from tensordict.storage.archives import is_memmap_archive
 
+    layout = single.layout_of(path)
+    if layout is not None:
+        raise ValueError(MSG_SEAL.format(path, layout))
     seal_it = _rust.refresh_archive if is_memmap_archive(path) else _rust.seal_tree
     progress = _rust.SaveProgress()
 

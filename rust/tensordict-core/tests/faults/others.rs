@@ -14,7 +14,7 @@ use tensordict_core::storage::region::Region;
 use tensordict_core::storage::verify::{Outcome, Scrutiny, seal, verify};
 use tensordict_core::storage::{METADATA_FILE, StorageResult, replace, sparse};
 
-use super::small::{EIO, FAULTS, listing, place, plan, side_by_side, values};
+use super::small::{EIO, FAULTS, copy_into, listing, place, plan, side_by_side, values};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Task {
@@ -214,24 +214,26 @@ pub(crate) fn fail_all() {
             task.run(&Job::new(&progress), place.path()).unwrap();
             task.state(place.path())
         };
+        let found = place();
+        task.prepare(found.path());
         for fault in FAULTS {
             // Compression takes its time, and other faults go the same ways.
             if task == Task::PackDeflated && !matches!(fault, Fault::Error { number: EIO, .. }) {
                 continue;
             }
             let calls = (0..10_000)
-                .take_while(|&at| run(task, fault, at, new.as_ref()))
+                .take_while(|&at| run(task, fault, at, found.path(), new.as_ref()))
                 .count();
             assert!(calls > 2, "{task:?}: only {calls} calls were made");
         }
     });
 }
 
-/// Whether the call with the number `at` was made.
-fn run(task: Task, fault: Fault, at: usize, new: Option<&Vec<u8>>) -> bool {
+/// Whether the call with the number `at` was made, where the task finds what is in `before`.
+fn run(task: Task, fault: Fault, at: usize, before: &Path, new: Option<&Vec<u8>>) -> bool {
     let place = place();
     let folder = place.path();
-    task.prepare(folder);
+    copy_into(folder, before);
     let (old, files) = (task.state(folder), listing(folder));
     let io = Faulty::new(at, fault);
     let progress = Progress::default();

@@ -163,6 +163,20 @@ pub(crate) fn place() -> TempDir {
         .unwrap()
 }
 
+/// Copies what is in a folder: quicker than to make it, which takes sums.
+pub(crate) fn copy_into(folder: &Path, from: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let place = folder.join(path.file_name().unwrap());
+        if path.is_dir() {
+            fs::create_dir(&place).unwrap();
+            copy_into(&place, &path);
+        } else {
+            fs::copy(&path, &place).unwrap();
+        }
+    }
+}
+
 /// The paths of all files and directories below a folder, relative to it.
 pub(crate) fn listing(folder: &Path) -> Vec<PathBuf> {
     let (mut found, mut waiting) = (Vec::new(), vec![folder.to_path_buf()]);
