@@ -20,7 +20,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
 from tensordict.indices import _WHOLE, fills
 from tensordict.ops.access import MSG_ONE_DEFAULT
-from tensordict.ops.merging import restricted
+from tensordict.ops.merging import is_branch, restricted
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
 
@@ -300,7 +300,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
         found = self._read(key, default)
-        return self._get_entry(key, default) if _is_branch(found) else found
+        return self._get_entry(key, default) if is_branch(found) else found
 
     def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
         """The shape of the part of the entry at ``key``."""
@@ -386,7 +386,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def _check_entry(self, key: str, value: Any) -> None:
         # What does not fit an entry is found before any other entry is written.
-        if _is_branch(self._sample_entry(key)) and not _is_branch(value):
+        if is_branch(self._sample_entry(key)) and not is_branch(value):
             raise ValueError(MSG_REPLACED.format(type(value)))
         self._check_write(key, value)
 
@@ -495,7 +495,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 if spare > 0 and set(value.shape[:spare]) == {1}:
                     value = value.reshape(value.shape[spare:])
                 check_copy(full, value, shape)
-            elif _is_branch(entry) and (_is_branch(value) or isinstance(value, dict)):
+            elif is_branch(entry) and (is_branch(value) or isinstance(value, dict)):
                 value = _SubTensorDict._of_child(entry, self)._fitted(value, full)
             fitted[key] = value
         return fitted
@@ -614,6 +614,8 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def view(self, *shape: Any, **kwargs: Any) -> Self:
         """Refused, but for the shape that it has: use :meth:`reshape`."""
+        if shape and isinstance(shape[0], torch.dtype):
+            return self._shown().view(*shape, **kwargs)
         given = shape[0] if shape and isinstance(shape[0], (list, tuple)) else shape
         if -1 in (*given, *kwargs.get("size", ())):
             raise RuntimeError(MSG_SHAPE.format("view", "`reshape` or "))
@@ -657,8 +659,12 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             raise RuntimeError(MSG_SHAPE.format("unsqueeze", ""))
         return self._remember(self, f"atleast_{ndim}d", (), {})
 
-    def select(  # type: ignore[override]
-        self, *keys: NestedKeyLike, inplace: bool = False, strict: bool = True
+    def select(
+        self,
+        *keys: NestedKeyLike,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
     ) -> Any:
         """Copy the entries at ``keys`` to an ordinary collection."""
         if inplace:
@@ -802,10 +808,6 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Refused: detach the collection it belongs to."""
         msg = "Detaching a sub-tensordict in-place cannot be done."
         raise RuntimeError(msg)
-
-
-def _is_branch(value: Any) -> bool:
-    return isinstance(value, CollectionProtocol) and not value._is_non_tensor
 
 
 _SubTensorDict.__module__ = "tensordict._td"

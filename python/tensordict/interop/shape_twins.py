@@ -140,14 +140,16 @@ def _permutation(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
 def movedim(td: Any, source: Any, destination: Any, call: Call) -> Any:
     """Move batch dims to other places."""
     ndim = len(td.batch_size)
-    sources = _dims_in_range(source, ndim)
-    targets = _dims_in_range(destination, ndim)
-    if len(sources) != len(targets):
+    num_sources = 1 if isinstance(source, int) else len(source)
+    num_targets = 1 if isinstance(destination, int) else len(destination)
+    if num_sources != num_targets:
         msg = (
             "movedim: source and destination must have the same number of "
-            f"elements, got {len(sources)} and {len(targets)}"
+            f"elements, got {num_sources} and {num_targets}"
         )
         raise ValueError(msg)
+    sources = _dims_in_range(source, ndim)
+    targets = _dims_in_range(destination, ndim)
     for name, dims in (("source", sources), ("destination", targets)):
         if len(set(dims)) != len(dims):
             msg = f"movedim: repeated dim in {name}"

@@ -253,7 +253,7 @@ class AccessOps(CollectionProtocol):
                 include_nested=True,
                 leaves_only=False)
         """
-        _rust.set_entry(self, key, item, inplace, non_blocking)
+        _rust.set_entry(self, key, item, inplace or False, non_blocking)
         return self
 
     def set_(

@@ -296,6 +296,7 @@ class BatchOps(CollectionProtocol):
             refined = [*refined[:at], *current[at:stop], *rest]
             refined = [None if name is Ellipsis else name for name in refined]
         elif len(refined) > len(current):
+            _check_refined(current, refined[: len(current)], names)
             msg = "list index out of range"
             raise IndexError(msg)
         _check_refined(current, refined, names)

@@ -27,6 +27,12 @@ MSG_MASK_SHAPE = (
     "tensor shape is incompatible with dest shape, got: tensor.shape={}, dest={}"
 )
 MSG_GATHER_DIM = "Cannot gather tensordict with shape {} along dim {}."
+MSG_GATHER_TWO = "`out` and `inplace=True` are mutually exclusive in gather."
+MSG_GATHER_DTYPE = "gather(): Expected dtype int32/int64 for index"
+MSG_GATHER_INPLACE = (
+    "gather(inplace=True) requires index.ndim == self.batch_dims so the result keeps the "
+    "same number of batch dims; got index.ndim={} and batch_dims={}. Use inplace=False."
+)
 MSG_GATHER_NDIM = (
     "expand(torch.LongTensor{}, size={}): the number of sizes provided ({}) must be "
     "greater or equal to the number of dimensions in the tensor ({})"
@@ -246,7 +252,9 @@ class IndexingOps(CollectionProtocol):
 
         Raises:
             KeyError: ``out`` lacks an entry.
-            RuntimeError: ``dim`` is no batch dim, or an index is out of range.
+            NotImplementedError: ``inplace`` is true, and ``index`` has fewer dims.
+            RuntimeError: ``dim`` is no batch dim, or an index is out of range, or of
+                another dtype than int32 and int64.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([5, 6, 7])}, batch_size=[3])
@@ -255,9 +263,11 @@ class IndexingOps(CollectionProtocol):
         """
         batch_size = self.batch_size
         ndim = len(batch_size)
+        if inplace and out is not None:
+            raise ValueError(MSG_GATHER_TWO)
         if not isinstance(index, torch.Tensor):
             kind = type(index).__name__
-            msg = f"gather(): argument 'index' must be Tensor, not {kind}"
+            msg = f"gather(): argument 'index' (position 3) must be Tensor, not {kind}"
             raise TypeError(msg)
         if not index.dim():
             msg = "len() of a 0-d tensor"
@@ -273,6 +283,10 @@ class IndexingOps(CollectionProtocol):
             raise RuntimeError(
                 MSG_GATHER_NDIM.format(list(index.shape), list(batch_size), ndim, count)
             )
+        if index.dtype not in (torch.int64, torch.int32):
+            raise RuntimeError(MSG_GATHER_DTYPE)
+        if inplace and count != ndim:
+            raise NotImplementedError(MSG_GATHER_INPLACE.format(count, ndim))
         index = index.to(torch.int64)
         if out is not None:
             _gather_into(self, at, index, out)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from tensordict import _rust
 from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -524,7 +526,8 @@ class KeysOps(CollectionProtocol):
 
         Args:
             *keys: nested keys.
-            default: stored in the new container where an entry is missing.
+            default: stored in the new container where an entry is missing; as a value
+                where it is no tensor that fits.
             strict: whether a missing entry without default is an error.
             filter_empty: drop the nested containers that are left without leaves.
 
@@ -544,7 +547,10 @@ class KeysOps(CollectionProtocol):
         result = self.empty(recurse=True)
         taken: list[tuple[str, ...]] = []
         for path in paths:
-            value = rest.pop(path, default)
+            value = rest.pop(path, ... if default is not NO_DEFAULT else NO_DEFAULT)
+            if value is ...:
+                _set_default(result, path, default)
+                continue
             if isinstance(value, CollectionProtocol) and not any(
                 other[: len(path)] == path for other in taken
             ):
@@ -776,3 +782,13 @@ def _replace_all(td: Any, other: Any) -> None:
     from tensordict.interop.key_twins import replace_all
 
     replace_all(td, other)
+
+
+def _set_default(td: Any, path: tuple[str, ...], default: Any) -> None:
+    """Store what stands for a missing entry: as a value where it is none of a batch."""
+    size = td.batch_size
+    is_entry = isinstance(default, (torch.Tensor, CollectionProtocol))
+    if is_entry and default.shape[: len(size)] == size:
+        td.set(path, default)
+    else:
+        td.set_non_tensor(path, default)

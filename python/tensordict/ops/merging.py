@@ -11,7 +11,13 @@ import torch
 from tensordict import _rust
 from tensordict._unbatched import is_unbatched
 from tensordict.checks import is_leaf_nontensor
-from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS, not_a_value
+from tensordict.common import (
+    MSG_BAD_KEY,
+    MSG_LOCKED,
+    MSG_NO_KEYS,
+    check_number,
+    not_a_value,
+)
 from tensordict.indices import fills, refuse_cast
 from tensordict.interop.convert import tensor_of
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -23,7 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MergingOps"]
 
-MSG_KEY_LIST = "Expected a list or a tuple of keys, got {}."
+MSG_KEY_LIST = (
+    "unravel_key_list(): incompatible function arguments. Expected a list or a tuple of "
+    "keys, got {}."
+)
 MSG_BATCH_SIZE_KEYS = (
     "Some keys of the dest tensordict are not present in the source during update with "
     "mismatching batch-size. batch_size of source={}, batch_size of dest={}, keys in "
@@ -51,15 +60,22 @@ def _update_with_batch_size(
 ) -> None:
     """Update ``td``, which takes the batch sizes of ``source``; or change nothing."""
     held = [
-        (container, dict(container._entries()), container.batch_size)
+        (
+            container,
+            dict(container._entries()),
+            container.batch_size,
+            container._td_dim_names,
+        )
         for container in _rust.containers(td)
     ]
     try:
         _take_batch_sizes(td, source)
         _rust.update(td, source, *options)
     except BaseException:
-        for container, entries, batch_size in held:
+        for container, entries, batch_size, names in held:
             container._batch_size = batch_size
+            if container._td_dim_names != names:
+                container._td_dim_names = names
             for key in list(container._entries()):
                 container._del_entry(key)
             for key, value in entries.items():
@@ -226,7 +242,10 @@ class MergingOps(CollectionProtocol):
             if written is not target:
                 holder._set_entry(path[-1], written)
             return self
-        if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
+        if isinstance(value, float):
+            # An index of nothing does not ask torch whether the dtype has the number.
+            check_number([target], value, True)
+        elif not isinstance(value, (torch.Tensor, bool, int, complex)):
             value = _tensor_of(value, target, key)
         parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
         at = ... if is_unbatched(target) else index
@@ -371,7 +390,22 @@ def _take_batch_sizes(td: Any, source: Any) -> None:
         for key, value in list(container._entries().items()):
             if not isinstance(value, CollectionProtocol):
                 container._del_entry(key)
+    _follow_batch_sizes(td, source)
+
+
+def _follow_batch_sizes(td: Any, source: Any) -> None:
+    """Take the batch sizes of ``source`` where there is no leaf; dims lose their names."""
     td.batch_size = source.batch_size
+    td.names = None
+    for key, value in list(source._entries().items()):
+        present = td._get_entry(key, None)
+        if is_branch(present) and is_branch(value):
+            _follow_batch_sizes(present, value)
+
+
+def is_branch(value: Any) -> bool:
+    """Whether ``value`` is a collection of entries."""
+    return isinstance(value, CollectionProtocol) and not value._is_non_tensor
 
 
 def _entry_path(key: Any) -> tuple[str, ...]:

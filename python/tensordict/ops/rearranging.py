@@ -28,6 +28,11 @@ MSG_REPEATS = (
     "repeats must have the same size as input along dim, but got repeats.size(0) = {} "
     "and input.size(0) = {}"
 )
+MSG_OUTPUT_SIZE = "repeat_interleave: Invalid output_size, expected {} but got {}"
+MSG_INTERLEAVE_SCALAR = (
+    "repeat_interleave(inplace=True) is not supported on a scalar tensordict because the "
+    "operation changes ndim."
+)
 MSG_ALIGN = "shifts and dimensions must align. shifts: {}, dims:{}"
 MSG_NEGATIVE = (
     "Pad {} on dim {} of leaf {!r} (size {}) would produce a negative output size."
@@ -155,8 +160,10 @@ class RearrangingOps(CollectionProtocol):
         source = self
         ndim = len(self.batch_size)
         if not ndim:
+            if inplace:
+                raise RuntimeError(MSG_INTERLEAVE_SCALAR)
             source = self.unsqueeze(0)
-            at = 0 if dim is None else _dim_in_range(dim, 1)
+            at = 0 if dim is None else _dim_in_range(dim + 1 if dim < 0 else dim, 1)
         elif dim is None:
             if ndim != 1:
                 source = self.reshape(-1)
@@ -177,6 +184,8 @@ class RearrangingOps(CollectionProtocol):
                 msg = "Repeats must be non-negative"
                 raise RuntimeError(msg)
             total = length * repeats
+            if dim is not None and output_size not in (None, total):
+                raise RuntimeError(MSG_OUTPUT_SIZE.format(total, output_size))
         else:
             if repeats.is_floating_point():
                 # The error of a size made of their sum.
@@ -328,6 +337,9 @@ class RearrangingOps(CollectionProtocol):
         if ndim < 2:
             msg = "rot90 requires at least 2 batch dimensions"
             raise RuntimeError(msg)
+        if len(dims) != 2:
+            msg = "rot90 requires exactly 2 dims"
+            raise RuntimeError(msg)
         first, second = (dim + ndim if dim < 0 else dim for dim in dims)
         if not (0 <= first < ndim and 0 <= second < ndim):
             msg = "list index out of range"
@@ -432,10 +444,14 @@ class RearrangingOps(CollectionProtocol):
             True
         """
         op = _canonical if canonical else "contiguous"
-        if inplace and self.is_locked and not canonical and self.is_contiguous():
-            return self
         result = _rust.map_leaves(self, op, (), None, True, 0, False, -1)
-        return self._replace_content(result) if inplace else result
+        if not inplace:
+            return result
+        if self.is_locked:
+            pairs = zip(_rust.leaves(self), _rust.leaves(result), strict=True)
+            if all(old is new for old, new in pairs):
+                return self
+        return self._replace_content(result)
 
     def is_contiguous(self) -> bool:
         """Whether all leaves are contiguous: what is stacked lazily is not."""

@@ -88,9 +88,9 @@ class ShapeOps(SplittingOps, RearrangingOps):
         if len(shape) == 1 and not isinstance(shape[0], int):
             if isinstance(shape[0], torch.dtype):
                 return self._view_dtype(shape[0])
-            new: Any = shape[0]
+            new: Any = size or shape[0]
         else:
-            new = shape or size or ()
+            new = size or shape
         # An attribute costs less to compile than a property.
         old = self._batch_size if self._is_dense else self.batch_size
         new = _rust.view_shape(old, new)
