@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["UnbatchedTensor", "all_unbatched", "is_unbatched"]
+__all__ = ["UnbatchedTensor", "all_unbatched", "is_unbatched", "results_as_sources"]
 
 _NO_DIMS = torch.Size([])
 _BARE = torch._C.DisableTorchFunctionSubclass
@@ -107,13 +107,7 @@ class UnbatchedTensor(torch.Tensor):
         if not isinstance(result, (list, tuple)):
             return result
         if args and isinstance(args[0], (list, tuple)) and len(args[0]) == len(result):
-            # One result for each of a list of tensors, not all of which are unbatched.
-            items: list[Any] = [
-                _wrap(item, source._batch_size)
-                if is_unbatched(source) and type(item) is torch.Tensor
-                else item
-                for item, source in zip(result, args[0], strict=True)
-            ]
+            items = results_as_sources(result, args[0])
         else:
             size = _batch_size_of((args, kwargs))
             items = [
@@ -167,6 +161,16 @@ class UnbatchedTensor(torch.Tensor):
     def __format__(self, spec: str) -> str:
         """The data as ``spec`` says."""
         return format(self._data, spec)
+
+
+def results_as_sources(results: Any, sources: Any) -> list[Any]:
+    """One result for each of a list of tensors: unbatched where the tensor is."""
+    return [
+        _wrap(result, source._batch_size)
+        if isinstance(source, UnbatchedTensor) and type(result) is torch.Tensor
+        else result
+        for result, source in zip(results, sources, strict=True)
+    ]
 
 
 def _wrap(data: torch.Tensor, size: torch.Size) -> Any:

@@ -267,6 +267,25 @@ def test_traced(name: str) -> None:
     assert same(traced(td), SHAPED[name](td))
 
 
+COMPUTED = {
+    "then an index": lambda td: (td + 1)[0],
+    "then a view": lambda td: (td * td).view(6),
+    "then a sum": lambda td: td.sin().sum(0),
+    "in vmap": torch.vmap(lambda td: td + 1),
+    "in vmap, nested": torch.vmap(
+        lambda td: TensorDict({"n": td}, td.batch_size).neg()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_a_result_of_a_traced_computation_is_unbatched(name):
+    torch._dynamo.reset()
+    td = make()
+    traced = torch.compile(COMPUTED[name], backend="aot_eager", fullgraph=True)
+    assert same(traced(td), COMPUTED[name](td))
+
+
 @pytest.mark.parametrize("join", [torch.stack, torch.cat])
 @pytest.mark.parametrize("nested", [False, True])
 def test_out_of_a_join_gets_the_tensor_and_leaves_the_sources(join, nested):

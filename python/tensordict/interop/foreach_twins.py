@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.overrides import has_torch_function_variadic as any_special
+
+from tensordict._unbatched import results_as_sources
 from tensordict.common import check_results
 from tensordict.interop.twins import align, leaves, rebuild, rebuild_as
 from tensordict.ops.families import is_dense_throughout
@@ -42,9 +45,11 @@ def foreach(
         if found is None:
             return None
         lists.append(found)
-    values = leaves(td)
-    if values:
-        values = op(values, *lists)
+    sources = leaves(td)
+    values = op(sources, *lists) if sources else sources
+    if any_special(*sources):
+        # The compiler does not ask the classes of tensors in a list.
+        values = results_as_sources(values, sources)
     return rebuild(td, values, True, bool(values), drop_empty and bool(values))
 
 
