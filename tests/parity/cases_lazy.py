@@ -353,4 +353,19 @@ CASES = [
         on=STACKS,
         message=False,
     ),
+    *cases(
+        "__getitem__",
+        "td.names = ['s', None]; [td[1:1].names, td[[]].names, td[:, :0].names]",
+        on="lazy",
+        message=False,
+    ),
+    *cases(
+        "update",
+        """
+        td.update(TensorDict({'z': {'q': T([2, 3, 1]), 'p': T([2, 3])}}, [2, 3]), keys_to_update=[('z', 'p'), ('z', 'q')])
+        td.update({'z': {'q': T([2, 3, 1]), 'p': T([2, 3])}}, keys_to_update=[('z', 'p'), ('z', 'q')])
+        """,  # noqa: E501
+        on="lazy flat empty",
+        message=False,
+    ),
 ]

@@ -455,10 +455,16 @@ def restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
             continue
         below = [wanted[len(path) :] for wanted in keys if wanted[: len(path)] == path]
         if below and isinstance(value, CollectionProtocol):
-            kept[key] = value.select(*below, strict=False)
+            kept[key] = value.select(*_in_order_of(value, below), strict=False)
         elif below and isinstance(value, Mapping):
             kept[key] = restricted(value, below)
     return kept
+
+
+def _in_order_of(td: Any, paths: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The paths in the order in which ``td`` has their first keys."""
+    place = {key: at for at, key in enumerate(td.keys())}
+    return sorted(paths, key=lambda path: place.get(path[0], len(place)))
 
 
 def _collect_writes(

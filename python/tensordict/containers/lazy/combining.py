@@ -626,8 +626,9 @@ def _counts(repeats: Any, length: int) -> list[int] | None:
 
 def _chosen(source: Any, keys: Any) -> Any:
     """The entries of a stack that ``keys_to_update`` names, in the order of the stack."""
-    place = {key: at for at, key in enumerate(source._sample_entries())}
-    paths = sorted(_paths(keys), key=lambda path: place.get(path[0], len(place)))
+    held = _rust.walk(source, 0, True, False)
+    place = {(key,) if isinstance(key, str) else key: at for at, key in enumerate(held)}
+    paths = sorted(_paths(keys), key=lambda path: place.get(path, len(place)))
     return source.select(*paths, strict=False)
 
 
