@@ -7,7 +7,7 @@ of :mod:`tensordict.ops` (what is written with it).
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensordict.ops.access import AccessOps
 from tensordict.ops.apply import ApplyOps
@@ -34,8 +34,9 @@ from tensordict.ops.saving import SavingOps
 from tensordict.ops.shape import ShapeOps
 from tensordict.ops.storing import StoringOps
 from tensordict.ops.torch_dispatch import TorchDispatchOps
+from tensordict.protocol import CollectionProtocol
 
-__all__ = ["TensorCollection", "TensorDictBase", "gather"]
+__all__ = ["TensorCollection", "TensorDictBase", "Vocabulary", "gather"]
 
 _OF_ITS_CLASS = frozenset(
     {
@@ -57,20 +58,21 @@ _OF_ITS_CLASS = frozenset(
 """What a class dictionary says of the class itself."""
 
 
-def gather(cls: type, until: type = object) -> None:
-    """Put what ``cls`` inherits from its bases before ``until`` into its own dictionary.
+def gather(cls: type, source: type, until: type = object) -> None:
+    """Put what ``source`` has, or inherits from bases before ``until``, into ``cls``.
 
     A compiled function checks before each call that no class before the one in which a
-    method was found has got it since. With a class per topic those are some thirty
-    checks for each method that it calls.
+    method was found has got it since, and the compiler looks through all classes for
+    some attributes. So a class per topic would cost those checks for each method, and
+    some hundred steps for each container.
     """
-    for base in cls.__mro__[1 : cls.__mro__.index(until)]:
+    for base in source.__mro__[: source.__mro__.index(until)]:
         for name, value in vars(base).items():
             if name not in _OF_ITS_CLASS and name not in vars(cls):
                 setattr(cls, name, value)
 
 
-class TensorCollection(
+class Vocabulary(
     AccessOps,
     StoringOps,
     MergingOps,
@@ -97,6 +99,16 @@ class TensorCollection(
     DisplayOps,
     TorchDispatchOps,
 ):
+    """Every public method, a base class for each topic."""
+
+
+if TYPE_CHECKING:
+    _Base = Vocabulary
+else:
+    _Base = CollectionProtocol
+
+
+class TensorCollection(_Base):
     """A group of tensors that share their leading dimensions: all containers' base."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -104,7 +116,7 @@ class TensorCollection(
         super().__init__()
 
 
-gather(TensorCollection)
+gather(TensorCollection, Vocabulary)
 
 
 class TensorDictBase(  # type: ignore[misc]

@@ -119,6 +119,6 @@ def _with_flags(cls: Any, flags: tuple[str, ...]) -> Any:
     )
 
 
-gather(TensorClass, until=TensorCollection)
+gather(TensorClass, TensorClass, TensorCollection)
 delegate(TensorClass)
 TensorClass.__module__ = "tensordict.tensorclass"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict.checks import is_tensorclass
-from tensordict.collection import TensorCollection, TensorDictBase
+from tensordict.collection import TensorDictBase, Vocabulary
 from tensordict.ops.access import AccessOps
 from tensordict.ops.consolidating import ConsolidatingOps
 from tensordict.ops.display import DisplayOps
@@ -45,7 +45,7 @@ _OWN_TOPICS = frozenset(
         PicklingOps,
         SavingOps,
         TorchDispatchOps,
-        TensorCollection,
+        Vocabulary,
     )
     for topic in (base, *CollectionProtocol.__mro__)
 )
@@ -80,7 +80,7 @@ def delegate(cls: Any) -> None:
 def _vocabulary() -> Iterator[tuple[str, Any]]:
     """The public methods and properties of collections that can be delegated."""
     seen = set()
-    for topic in TensorCollection.__mro__:
+    for topic in Vocabulary.__mro__:
         if topic in _OWN_TOPICS:
             continue
         for name, member in list(vars(topic).items()):
