@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import has_torch_function_unary as is_special
 
-from tensordict import _rust
+from tensordict._rust import index_plan as plan_of
+from tensordict._rust import unravel_key_to_tuple as path_of
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import (
     MSG_BAD_KEY,
@@ -20,6 +22,7 @@ from tensordict.common import (
     missing_key,
     value_of,
 )
+from tensordict.interop.index_twins import at_plan
 from tensordict.interop.twins import unravel_key_to_tuple
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
@@ -92,15 +95,17 @@ def getitem(td: Any, index: Any) -> Any:
 
     Of a non-tensor entry it is the value that the entry holds.
     """
-    if isinstance(index, str):
+    if path_of(index):
         if td._is_dense and index in td._tensordict:
             entry = td._tensordict[index]
             return value_of(entry) if is_special(entry) else entry
         return value_of(get(td, index))
-    if isinstance(index, tuple) and _rust.unravel_key_to_tuple(index):
-        return value_of(get(td, index))
     if td._is_dense and not td._is_locked:
-        return _rust.index(td, index)
+        try:
+            plan = plan_of(td._batch_size, index, True)
+        except TypeError:
+            return td._get_index(index)  # raises what torch says of text
+        return td if plan is None else at_plan(td, *plan, td._batch_size)
     return td._get_index(index)
 
 
@@ -173,14 +178,14 @@ def set_entry(
     otherwise; None is the same, but refuses a missing entry (``set_``). A locked
     container takes only writes into entries that it has.
     """
-    if isinstance(key, str):
+    if key.__class__ is str:
         if inplace is False and td._is_dense:
             is_collection = False
             # A tensor that fits needs no other function, which Dynamo would enter.
             if not validated and (
                 td._device is not None
                 or is_special(value)
-                or not isinstance(value, torch.Tensor)
+                or not isinstance(value, Tensor)
                 or value.is_nested
                 or value.shape[: len(td._batch_size)] != td._batch_size
             ):

@@ -22,6 +22,9 @@ __all__ = ["install", "register_twins"]
 CONSTANT = frozenset(
     {
         "_looked_up",
+        "_permutation_plan",
+        "_split_plan",
+        "_unbind_plan",
         "index_plan",
         "index_shape",
         "unravel_key",
@@ -57,9 +60,12 @@ def pairs() -> list[tuple[Any, Any]]:
         twins,
         value_twins,
     )
+    from tensordict.ops import splitting
 
     found: list[tuple[Any, Any]] = [
         *module_twins.TRACED,
+        *shape_twins.TRACED,
+        *splitting.TRACED,
         *torch_functions.TRACED,
         *value_twins.TRACED,
     ]

@@ -16,6 +16,7 @@ from torch.overrides import has_torch_function_unary as is_special
 from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict import _rust, ragged_leaves
+from tensordict._rust import index_plan as plan_of
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import MSG_LOCKED, _spliced_names, check_number, not_a_value
 from tensordict.indices import (
@@ -69,7 +70,8 @@ def index_plan(
     """The plan of ``index`` on ``batch_size``; None where it takes everything as it is.
 
     With ``td``, which is read, an index of a batch size without dims is the error of a
-    read, otherwise it is torch's.
+    read, otherwise it is torch's. True stands for it where its leaves, which say what is
+    wrong with text in an index, are not to be read: such an index is a TypeError then.
 
     Raises:
         IndexError: the index does not fit the batch size, or is none.
@@ -102,6 +104,8 @@ def index_plan(
 def _refuse_text(td: Any, index: tuple[Any, ...]) -> None:
     """Raise what torch says of a string in an index, which the first leaf decides."""
     if holds_text(index):
+        if td is True:
+            raise TypeError(index)
         for leaf in _rust.leaves(td)[:1]:
             leaf[index]
 
@@ -235,28 +239,51 @@ def index(td: Any, index: Any) -> Any:
     if not td._is_dense:
         return td._index(index)
     # The primitive, so that a plan of what is known is made and not traced.
-    plan = _rust.index_plan(td._batch_size, index, td)
+    try:
+        plan = plan_of(td._batch_size, index, True)
+    except TypeError:
+        plan = index_plan(td._batch_size, index, td)  # raises what torch says
     if plan is None:
         return td
-    index, size, names = plan
+    return at_plan(td, *plan, td._batch_size)
+
+
+def at_plan(
+    td: Any, index: Any, size: torch.Size, names: Any, batch_size: torch.Size
+) -> Any:
+    """A dense container at a planned index of the root of the walk.
+
+    ``batch_size`` is that of the root, ``size`` what becomes of it.
+    """
+    old, own_names, own = td._batch_size, td._td_dim_names, size
+    if old != batch_size:
+        own = torch.Size([*size, *old[len(batch_size) :]])
     entries: dict[str, Any] = {}
     held = td._tensordict.copy()
     is_mixed = any_special(*held.values())
     for key, value in held.items():
         if is_mixed and is_special(value):
-            k = len(td._batch_size)
-            entries[key] = _special_at(value, index, size, names, k, size)
+            if isinstance(value, CollectionProtocol):
+                nested: Any = value
+                entries[key] = (
+                    at_plan(nested, index, size, names, batch_size)
+                    if nested._is_dense
+                    else nested._index(index)
+                )
+            elif isinstance(value, UnbatchedTensor):
+                entries[key] = value._with_batch_size(own)
+            else:
+                entries[key] = ragged_leaves.at_index(value, index)
         elif value.is_nested:
             entries[key] = ragged_leaves.at_index(value, index)
         else:
             entries[key] = value[index]
-    own_names = td._td_dim_names
     if own_names is not None:
-        own_names = _spliced_names(own_names, names, len(td._batch_size), size)
+        own_names = _spliced_names(own_names, names, len(batch_size), own)
     result = object.__new__(td.__class__)
     result.__dict__ = {
         "_tensordict": entries,
-        "_batch_size": size,
+        "_batch_size": own,
         "_device": td._device,
         "_td_dim_names": own_names,
     }
@@ -272,44 +299,6 @@ def keep_storage(td: Any, result: Any) -> None:
             container._is_shared = True
     if not result.is_locked:
         lock_tree(result)
-
-
-def _special_at(
-    value: Any, index: Any, size: Any, names: Any, k: int, parent: Any
-) -> Any:
-    """What is no plain tensor at a planned index, in a result of batch size ``parent``.
-
-    ``size`` is the batch size of the result of the walk's root, which has ``k`` dims.
-    """
-    is_collection = isinstance(value, CollectionProtocol)
-    if not is_collection:
-        if isinstance(value, UnbatchedTensor):
-            return value._with_batch_size(parent)
-        if value.is_nested:
-            return ragged_leaves.at_index(value, index)
-        return value[index]
-    if not value._is_dense:
-        return value._index(index)
-    old, own_names = value._batch_size, value._td_dim_names
-    own = size if len(old) == k else torch.Size([*size, *old[k:]])
-    entries: dict[str, Any] = {}
-    held = value._tensordict.copy()
-    is_mixed = any_special(*held.values())
-    for key, item in held.items():
-        if is_mixed or item.is_nested:
-            entries[key] = _special_at(item, index, size, names, k, own)
-        else:
-            entries[key] = item[index]
-    if own_names is not None:
-        own_names = _spliced_names(own_names, names, k, own)
-    result = object.__new__(value.__class__)
-    result.__dict__ = {
-        "_tensordict": entries,
-        "_batch_size": own,
-        "_device": value._device,
-        "_td_dim_names": own_names,
-    }
-    return result
 
 
 MSG_INDEXED_SIZE = (
@@ -553,12 +542,18 @@ def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:
 # Shapes --------------------------------------------------------------------------
 
 
-def view_shape(batch_size: torch.Size, shape: Any) -> torch.Size:
+def view_shape(batch_size: torch.Size, shape: Any) -> torch.Size | None:
     """``shape`` with its -1 replaced, checked against the elements of ``batch_size``.
+
+    ``shape`` is a sequence of numbers, or has one. None where it has a dtype.
 
     Raises:
         RuntimeError: the sizes do not multiply to the number of elements.
     """
+    if len(shape) == 1 and not isinstance(shape[0], int):
+        shape = shape[0]
+        if isinstance(shape, torch.dtype):
+            return None
     shape = torch.Size(shape)
     total = 1
     for length in batch_size:
@@ -644,12 +639,14 @@ def stack(tds: Any, dim: int) -> Any:
     else:
         groups = _groups(order, all_entries, _exclusive)
     joined = {}
-    for key, group in zip(order, groups, strict=True):
+    for key, group in zip(order, groups, strict=False):
         if not (is_mixed and any_special(*group)):
             try:
                 joined[key] = torch.stack(group, dim)
             except RuntimeError as error:
                 raise _not_stacked(key, group, error) from None
+        elif _are_collections(group):
+            joined[key] = stack(group, dim)
         else:
             joined[key] = _stack_entry(key, group, dim, size)
     names = None
@@ -685,11 +682,12 @@ def _exclusive(_key: str, _all_entries: list[dict[str, Any]]) -> RuntimeError:
     return RuntimeError(MSG_EXCLUSIVE)
 
 
+def _are_collections(group: Sequence[Any]) -> bool:
+    return all([isinstance(item, CollectionProtocol) for item in group])
+
+
 def _stack_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> Any:
-    containers = [isinstance(item, CollectionProtocol) for item in group]
-    if all(containers):
-        return stack(group, dim)
-    if any(containers):
+    if any([isinstance(item, CollectionProtocol) for item in group]):
         first = group[0].shape
         for item in group:
             if item.shape != first:
@@ -780,9 +778,11 @@ def cat(tds: Any, dim: int) -> Any:
     else:
         groups = _groups(order, all_entries, _no_cat_key)
     joined = {}
-    for key, group in zip(order, groups, strict=True):
+    for key, group in zip(order, groups, strict=False):
         if not (is_mixed and any_special(*group)) and not group[0].is_nested:
             joined[key] = torch.cat(group, dim)
+        elif _are_collections(group):
+            joined[key] = cat(group, dim)
         else:
             joined[key] = _cat_entry(key, group, dim, size)
     names = None if first._td_dim_names is None else first.names
@@ -797,10 +797,7 @@ def cat(tds: Any, dim: int) -> Any:
 
 
 def _cat_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> Any:
-    containers = [isinstance(item, CollectionProtocol) for item in group]
-    if all(containers):
-        return cat(group, dim)
-    if any(containers):
+    if any([isinstance(item, CollectionProtocol) for item in group]):
         raise AttributeError(MSG_STACK_KIND.format(key))
     return joined_leaves(group, dim, size, ragged_leaves.cat_leaves)
 

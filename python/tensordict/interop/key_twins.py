@@ -11,6 +11,7 @@ from collections.abc import Iterator, KeysView
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import has_torch_function_unary as is_special
 from torch.overrides import has_torch_function_variadic as any_special
 
@@ -104,14 +105,23 @@ def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
         held = td._tensordict
         entries: dict[str, Any] = {}
         for key in keys:
-            if not isinstance(key, str):
+            if key.__class__ is not str:
                 break
             if key in held:
                 entries[key] = held[key]
             elif strict:
                 raise missing_key(td, key)
         else:
-            return _like(td, entries)
+            # In line what `_like` does, which the compiler would enter.
+            names = td._td_dim_names
+            result = object.__new__(td.__class__)
+            result.__dict__ = {
+                "_tensordict": entries,
+                "_batch_size": td._batch_size,
+                "_device": td._device,
+                "_td_dim_names": None if names is None else list(names),
+            }
+            return result
     changes: list[Any] = []
     result = _select(td, keys, inplace, strict, changes)
     for container, entries in changes:
@@ -215,6 +225,11 @@ def flatten_keys(td: Any, separator: str, inplace: bool, is_leaf: Any = None) ->
     if inplace and td.is_locked:
         raise RuntimeError(MSG_LOCKED)
     direct: dict[str, Any] = {}
+    if td._is_dense and not inplace and is_leaf is None:
+        held = td._tensordict.copy()
+        if not any_special(*held.values()):
+            direct.update(held)
+            return _like(td, direct)
     entries: dict[str, Any] = direct if not inplace else {}
     _flatten(td, separator, is_leaf, (), direct, entries, inplace)
     if not inplace:
@@ -395,7 +410,7 @@ def update(
         stored = {}
         size, is_bound = td._batch_size, td._device is not None
         for key, value in source.copy().items():
-            if not isinstance(key, str) or not isinstance(value, torch.Tensor):
+            if key.__class__ is not str or not isinstance(value, Tensor):
                 break
             # What a plain tensor needs is looked at here, everything else there.
             if (

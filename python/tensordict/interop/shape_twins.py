@@ -7,8 +7,8 @@ See :mod:`tensordict.interop.twins`. All but the last three take the method's ar
 from __future__ import annotations
 
 import math
-import weakref
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -48,11 +48,12 @@ def _moved(
     result = map_leaves(td, op, args, size, order, tail, True, -1)
     if td._is_locked and (td._is_memmap or td._is_shared):
         keep_storage(td, result)
-    return _remembered(td, result, call)
+    result._last_op = (*call, ref(td))
+    return result
 
 
 def _remembered(td: Any, result: Any, call: Call) -> Any:
-    result._last_op = (*call, weakref.ref(td))
+    result._last_op = (*call, ref(td))
     return result
 
 
@@ -112,16 +113,31 @@ def transpose(td: Any, dim0: int, dim1: int, call: Call) -> Any:
 
 def permute(td: Any, dims: Any, call: Call) -> Any:
     """Reorder the batch dims."""
-    batch_size = td._batch_size if td._is_dense else td.batch_size
+    plan = permutation_plan(td._batch_size if td._is_dense else td.batch_size, dims)
+    if plan is None:
+        return _remembered(td, td, call)
+    order, size = plan
+    return _moved(td, "permute", (order,), size, order, DIMS_TAIL, call)
+
+
+def permutation_plan(
+    batch_size: torch.Size, dims: Any
+) -> tuple[tuple[int, ...], torch.Size] | None:
+    """The old dim of each new one, and the new size; None where all stay in place."""
+    return _permutation_plan(batch_size, dims)
+
+
+def _permutation_plan(
+    batch_size: torch.Size, dims: Any
+) -> tuple[tuple[int, ...], torch.Size] | None:
     ndim = len(batch_size)
     order = tuple(dims)
     in_place = tuple(range(ndim))
     if order != in_place and tuple(sorted(order)) != in_place:
         order = _permutation(order, ndim)
     if order == in_place:
-        return _remembered(td, td, call)
-    size = torch.Size([batch_size[dim] for dim in order])
-    return _moved(td, "permute", (order,), size, order, DIMS_TAIL, call)
+        return None
+    return order, torch.Size([batch_size[dim] for dim in order])
 
 
 def _permutation(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
@@ -232,14 +248,25 @@ def extrema(td: Any, op: str, dim: int) -> list[Any]:
 
 def unbind(td: Any, dim: int) -> list[Any]:
     """The containers along a batch dim, without that dim. Unlocked."""
-    batch_size = td._batch_size if td._is_dense else td.batch_size
+    plan = unbind_plan(td._batch_size if td._is_dense else td.batch_size, dim)
+    return split_leaves(td, "unbind", *plan, False, -1)
+
+
+UnbindPlan = tuple[tuple[int], list[torch.Size], tuple[int, ...]]
+
+
+def unbind_plan(batch_size: torch.Size, dim: int) -> UnbindPlan:
+    """The dim counted from the front, the size of each part, the dims that are left."""
+    return _unbind_plan(batch_size, dim)
+
+
+def _unbind_plan(batch_size: torch.Size, dim: int) -> UnbindPlan:
     ndim = len(batch_size)
     at = dim + ndim if dim < 0 else dim
     if at < 0 or at >= ndim:
         raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
     prefixes = [batch_size[:at] + batch_size[at + 1 :]] * batch_size[at]
-    order = (*range(at), *range(at + 1, ndim))
-    return split_leaves(td, "unbind", (at,), prefixes, order, False, -1)
+    return (at,), prefixes, (*range(at), *range(at + 1, ndim))
 
 
 def _without(td: Any, dim: int) -> tuple[int, torch.Size, tuple[int, ...]]:
@@ -251,3 +278,7 @@ def _without(td: Any, dim: int) -> tuple[int, torch.Size, tuple[int, ...]]:
     at = dim + ndim if dim < 0 else dim
     size = batch_size[:at] + batch_size[at + 1 :]
     return at, size, (*range(at), *range(at + 1, ndim))
+
+
+TRACED = ((permutation_plan, _permutation_plan), (unbind_plan, _unbind_plan))
+"""What :mod:`tensordict.interop.compile` registers: a plan of what is known is made."""

@@ -135,50 +135,65 @@ def map_leaves(
     if not td._is_dense:
         return td._map_leaves(op, args, prefix, names, tail, lock, k)
     size, old_names = td._batch_size, td._td_dim_names
-    if k < 0:
+    if k >= 0:
+        if prefix is not None:
+            size = prefix if len(size) == k else _spliced_size(size, prefix, k, names)
+    elif tail or prefix is not None or names is not True:
         k = len(size)
-    if prefix is not None:
-        size = prefix if len(size) == k else _spliced_size(size, prefix, k, names)
+        size = size if prefix is None else prefix
     locked = lock and td._is_locked
     entries: dict[str, Any] = {}
     held = td._tensordict.copy()
     is_mixed = any_special(*held.values())
-    is_method = isinstance(op, str)
-    below = (op, args, prefix, names, tail, lock and not locked, k)
+    alone = lock and not locked and prefix is not None
+    below = (op, args, prefix, names, tail, alone, k)
+    is_method = not callable(op)
     if not tail and is_method:
         for key, value in held.items():
-            if is_mixed and is_special(value):
-                entries[key] = _map_special(value, size, *below)
-            else:
+            if not is_mixed or not is_special(value):
                 entries[key] = getattr(value, op)(*args)
-    elif tail == SHAPE_TAIL and is_method and len(args) == 1 and args[0]:
-        lead, shape, whole = tuple(args[0]), None, ()
-        for key, value in held.items():
-            if is_mixed and is_special(value):
-                entries[key] = _map_special(value, size, *below)
+            elif isinstance(value, CollectionProtocol):
+                entries[key] = map_leaves(value, *below)
             else:
+                entries[key] = _map_unusual(value, size, *below)
+    elif tail == SHAPE_TAIL and is_method and len(args) == 1 and args[0]:
+        lead, shape, whole = args[0], None, ()
+        for key, value in held.items():
+            if not is_mixed or not is_special(value):
                 if value.shape != shape:
                     shape = value.shape
                     whole = lead + shape[k:]
                 # Torch reads numbers faster than a sequence of them.
                 entries[key] = getattr(value, op)(*whole)
+            elif isinstance(value, CollectionProtocol):
+                entries[key] = map_leaves(value, *below)
+            else:
+                entries[key] = _map_unusual(value, size, *below)
     elif tail == DIMS_TAIL and is_method and len(args) == 1 and args[0]:
         ndim, dims = -1, ()
         for key, value in held.items():
-            if is_mixed and is_special(value):
-                entries[key] = _map_special(value, size, *below)
-            else:
+            if not is_mixed or not is_special(value):
                 if value.ndim != ndim:
                     ndim = value.ndim
                     dims = (*args[0], *range(k, ndim))
                 entries[key] = getattr(value, op)(*dims)
+            elif isinstance(value, CollectionProtocol):
+                entries[key] = map_leaves(value, *below)
+            else:
+                entries[key] = _map_unusual(value, size, *below)
     else:
         for key, value in held.items():
-            if is_mixed and is_special(value):
-                entries[key] = _map_special(value, size, *below)
-            else:
+            if not is_mixed or not is_special(value):
                 entries[key] = _call(value, op, args, tail, k)
-    if old_names is not None or names.__class__ is list:
+            elif isinstance(value, CollectionProtocol):
+                entries[key] = map_leaves(value, *below)
+            else:
+                entries[key] = _map_unusual(value, size, *below)
+    # Where there were no names, there are some only if a list gives them, and of names
+    # nothing but a list is equal to one.
+    if old_names is not None or (
+        names is not True and names is not None and names == [*names]
+    ):
         old_names = _spliced_names(old_names, names, k, size)
     result = object.__new__(td.__class__)
     result.__dict__ = {
@@ -192,21 +207,18 @@ def map_leaves(
     return result
 
 
-def _map_special(
+def _map_unusual(
     value: Any,
     size: torch.Size,
     op: Any,
     args: tuple[Any, ...],
     prefix: torch.Size | None,
-    names: Any,
+    names: Any,  # noqa: ARG001
     tail: int,
-    lock: bool,
+    lock: bool,  # noqa: ARG001
     k: int,
 ) -> Any:
-    """:func:`map_leaves` of an entry that is no plain tensor."""
-    if isinstance(value, CollectionProtocol):
-        alone = lock and prefix is not None
-        return map_leaves(value, op, args, prefix, names, tail, alone, k)
+    """:func:`map_leaves` of a leaf that is no plain tensor."""
     if prefix is not None and isinstance(value, UnbatchedTensor):
         return value._with_batch_size(size)
     return _call(value, op, args, tail, k)
@@ -233,29 +245,31 @@ def split_leaves(
     sizes = prefixes
     if len(old_size) != k:
         sizes = [_spliced_size(old_size, prefix, k, names) for prefix in prefixes]
-    is_method = isinstance(op, str)
+    is_method = not callable(op)
     locked = lock and td._is_locked
     held = td._tensordict.copy()
     is_mixed = any_special(*held.values())
     columns: list[Any] = []
     for value in held.values():
-        if is_mixed and isinstance(value, CollectionProtocol):
+        if not is_mixed or not is_special(value):
+            parts = getattr(value, op)(*args) if is_method else op(value, *args)
+        elif isinstance(value, CollectionProtocol):
             alone = lock and not locked
             parts = split_leaves(value, op, args, prefixes, names, alone, k)
-        elif is_mixed and isinstance(value, UnbatchedTensor):
+        elif isinstance(value, UnbatchedTensor):
             parts = [value._with_batch_size(size) for size in sizes]
-        elif is_method:
-            parts = getattr(value, op)(*args)
         else:
-            parts = op(value, *args)
+            parts = _call(value, op, args, NO_TAIL, k)
         columns.append(parts)
     rows: Any = zip(*columns, strict=True) if columns else [()] * len(sizes)
-    is_named = old_names is not None or names.__class__ is list
+    is_named = old_names is not None or (
+        names is not True and names is not None and names == [*names]
+    )
     results = []
     for size, row in zip(sizes, rows, strict=True):
         entries: dict[str, Any] = {}
         # The cheapest way to fill a dictionary, to compile.
-        entries.update(zip(held, row, strict=True))
+        entries.update(zip(held, row, strict=False))
         result = object.__new__(td.__class__)
         result.__dict__ = {
             "_tensordict": entries,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
 
 import torch
 
@@ -438,7 +438,7 @@ class KeysOps(CollectionProtocol):
             tensor([0., 0., 0.])
         """
         result = _rust.flatten_keys(self, separator, inplace, is_leaf)
-        result._last_op = ("flatten_keys", (separator,), {}, weakref.ref(self))
+        result._last_op = ("flatten_keys", (separator,), {}, ref(self))
         return result
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
@@ -461,7 +461,7 @@ class KeysOps(CollectionProtocol):
             ['b', ('n', 'a'), 'n']
         """
         result = _rust.unflatten_keys(self, separator, inplace)
-        result._last_op = ("unflatten_keys", (separator,), {}, weakref.ref(self))
+        result._last_op = ("unflatten_keys", (separator,), {}, ref(self))
         return result
 
     def split_keys(

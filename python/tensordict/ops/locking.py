@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, Literal, Self
+from weakref import ref
 
 import torch
 
@@ -65,7 +65,7 @@ class LockingOps(CollectionProtocol):
                 self._last_op = None
             return self
         _rust.lock_tree(self)
-        self._last_op = ("lock_", (), {}, weakref.ref(self))
+        self._last_op = ("lock_", (), {}, ref(self))
         return self
 
     def unlock_(self) -> Self:
@@ -93,7 +93,7 @@ class LockingOps(CollectionProtocol):
             if self._last_op is not None:
                 self._last_op = None
             return self
-        self._last_op = ("unlock_", (), {}, weakref.ref(self))
+        self._last_op = ("unlock_", (), {}, ref(self))
         return self
 
     def clear_refs_for_compile_(self) -> Self:
@@ -114,7 +114,7 @@ class LockingOps(CollectionProtocol):
         self, result: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Note on ``result`` that it is ``self.name(*args, **kwargs)``; return it."""
-        result._last_op = (name, args, kwargs, weakref.ref(self))
+        result._last_op = (name, args, kwargs, ref(self))
         return result
 
     def __enter__(self) -> Self:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
+from weakref import ref
 
 import torch
 
@@ -85,30 +86,31 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.view(2, 12)["a"].shape
             torch.Size([2, 12, 5])
         """
-        if len(shape) == 1 and not isinstance(shape[0], int):
-            if isinstance(shape[0], torch.dtype):
-                return self._view_dtype(shape[0])
-            new: Any = size or shape[0]
-        else:
-            new = size or shape
         # An attribute costs less to compile than a property.
         old = self._batch_size if self._is_dense else self.batch_size
-        new = _rust.view_shape(old, new)
+        asked: Any = shape
+        if size and not (len(shape) == 1 and isinstance(shape[0], torch.dtype)):
+            asked = size
+        new = _rust.view_shape(old, asked)
+        if new is None:
+            (dtype,) = cast("tuple[torch.dtype]", shape)
+            return self._view_dtype(dtype)
         result = self
-        if new != old and _options._lazy_legacy:
-            result = _lazily(self, "view", {"size": new})
-        elif new != old:
-            result = _rust.map_leaves(
-                self, "view", (new,), new, None, SHAPE_TAIL, True, -1
-            )
-            if self._is_locked and (self._is_memmap or self._is_shared):
-                _rust.keep_storage(self, result)
+        if new != old:
+            if _options._lazy_legacy:
+                result = _lazily(self, "view", {"size": new})
+            else:
+                result = _rust.map_leaves(
+                    self, "view", (new,), new, None, SHAPE_TAIL, True, -1
+                )
+                if self._is_locked and (self._is_memmap or self._is_shared):
+                    _rust.keep_storage(self, result)
         kwargs: dict[str, Any] = {}
-        if size is not None:
-            kwargs["size"] = size
-        if batch_size is not None:
-            kwargs["batch_size"] = batch_size
-        return self._remember(result, "view", shape, kwargs)
+        if size is not None or not shape:
+            given = {"size": size, "batch_size": batch_size}
+            kwargs = {name: each for name, each in given.items() if each is not None}
+        result._last_op = ("view", shape, kwargs, ref(self))
+        return result
 
     def _view_dtype(self, dtype: torch.dtype) -> Self:
         result = _rust.map_leaves(
@@ -138,9 +140,11 @@ class ShapeOps(SplittingOps, RearrangingOps):
         """
         # An attribute costs less to compile than a property.
         old = self._batch_size if self._is_dense else self.batch_size
-        new = _rust.view_shape(old, _shape_argument(args, kwargs))
+        new = _rust.view_shape(old, args or _shape_argument(args, kwargs))
         if new == old:
             return self
+        if new is None:
+            raise TypeError(MSG_SHAPE_ARGUMENTS.format(args, kwargs))
         return _rust.map_leaves(
             self, "reshape", (new,), new, None, SHAPE_TAIL, True, -1
         )
@@ -426,7 +430,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         # Slices of a ``torch.Size`` cost several times those of a list.
         dims = list(batch_size)
         try:
-            new = _rust.view_shape(torch.Size((dims[at],)), sizes)
+            new: Any = _rust.view_shape(torch.Size((dims[at],)), torch.Size(sizes))
         except RuntimeError:
             raise RuntimeError(MSG_UNFLATTEN.format(sizes, at, dims[at])) from None
         names = (*range(at), *[-1] * (len(new) - 1), *range(at, len(dims)))

@@ -55,28 +55,11 @@ class SplittingOps(CollectionProtocol):
         """
         # An attribute costs less to compile than a property.
         batch_size = self._batch_size if self._is_dense else self.batch_size
-        at = _batch_dim(dim, batch_size)
-        length = batch_size[at]
-        if isinstance(split_size, int):
-            if split_size <= 0 and (split_size < 0 or length):
-                raise ValueError(MSG_SPLIT_POSITIVE.format(split_size))
-            whole = length // split_size if split_size else 0
-            sizes = [split_size] * whole
-            if whole * split_size < length or not length:
-                sizes.append(length - whole * split_size)
-        else:
-            sizes = _split_sizes(split_size, at, length)
-        return self._split_with(sizes, at)
-
-    def _split_with(self, sizes: list[int], at: int) -> tuple[Any, ...]:
-        batch_size = self._batch_size if self._is_dense else self.batch_size
-        before, after = batch_size[:at], batch_size[at + 1 :]
-        prefixes = [torch.Size([*before, size, *after]) for size in sizes]
-        return self._parts(
-            _rust.split_leaves(
-                self, "split_with_sizes", (sizes, at), prefixes, True, True, -1
-            )
+        at, sizes, prefixes = split_plan(batch_size, split_size, dim)
+        results = _rust.split_leaves(
+            self, "split_with_sizes", (sizes, at), prefixes, True, True, -1
         )
+        return self._parts(results) if self._is_locked else tuple(results)
 
     def _parts(self, results: list[Any]) -> tuple[Any, ...]:
         if self._is_locked and (self._is_memmap or self._is_shared):
@@ -104,7 +87,7 @@ class SplittingOps(CollectionProtocol):
         at = _batch_dim(dim, self.batch_size)
         length = self.batch_size[at]
         if not length:
-            return self._split_with([0] * chunks, at)
+            return self.split([0] * chunks, at)
         return self.split(operator.index(-(length // -chunks)), at)
 
     def tensor_split(
@@ -145,9 +128,8 @@ class SplittingOps(CollectionProtocol):
                 )
                 raise ValueError(msg)
             small, larger = divmod(length, where)
-            return self._split_with(
-                [small + (section < larger) for section in range(where)], at
-            )
+            sizes = [small + (section < larger) for section in range(where)]
+            return self.split(sizes, at)
         if not isinstance(where, (list, tuple)):
             raise ValueError(MSG_TENSOR_SPLIT)
         before, after = batch_size[:at], batch_size[at + 1 :]
@@ -174,7 +156,8 @@ class SplittingOps(CollectionProtocol):
             >>> [piece["a"].item() for piece in td.unbind(0)]
             [0, 1, 2]
         """
-        return self._parts(_rust.unbind(self, dim))
+        results = _rust.unbind(self, dim)
+        return self._parts(results) if self._is_locked else tuple(results)
 
     def narrow(self, dim: int, start: int, length: int) -> Self:
         """The part of ``length`` that begins at ``start`` of a batch dim.
@@ -221,6 +204,34 @@ class SplittingOps(CollectionProtocol):
         if self._is_locked and (self._is_memmap or self._is_shared):
             _rust.keep_storage(self, result)
         return result
+
+
+SplitPlan = tuple[int, list[int], list[torch.Size]]
+
+
+def split_plan(batch_size: torch.Size, split_size: Any, dim: int) -> SplitPlan:
+    """The dim counted from the front, and the length and batch size of each piece."""
+    return _split_plan(batch_size, split_size, dim)
+
+
+def _split_plan(batch_size: torch.Size, split_size: Any, dim: int) -> SplitPlan:
+    at = _batch_dim(dim, batch_size)
+    length = batch_size[at]
+    if isinstance(split_size, int):
+        if split_size <= 0 and (split_size < 0 or length):
+            raise ValueError(MSG_SPLIT_POSITIVE.format(split_size))
+        whole = length // split_size if split_size else 0
+        sizes = [split_size] * whole
+        if whole * split_size < length or not length:
+            sizes.append(length - whole * split_size)
+    else:
+        sizes = _split_sizes(split_size, at, length)
+    before, after = batch_size[:at], batch_size[at + 1 :]
+    return at, sizes, [torch.Size([*before, size, *after]) for size in sizes]
+
+
+TRACED = ((split_plan, _split_plan),)
+"""What :mod:`tensordict.interop.compile` registers: a plan of what is known is made."""
 
 
 def _split_sizes(split_size: Any, at: int, length: int) -> list[int]:
