@@ -157,12 +157,12 @@ def map_leaves(
             else:
                 entries[key] = _map_unusual(value, size, *below)
     elif tail == SHAPE_TAIL and is_method and len(args) == 1 and args[0]:
-        lead, shape, whole = args[0], None, ()
+        shape, whole = None, ()
         for key, value in held.items():
             if not is_mixed or not is_special(value):
                 if value.shape != shape:
                     shape = value.shape
-                    whole = lead + shape[k:]
+                    whole = (*args[0], *shape[k:])
                 # Torch reads numbers faster than a sequence of them.
                 entries[key] = getattr(value, op)(*whole)
             elif isinstance(value, CollectionProtocol):
