@@ -85,6 +85,35 @@ CASES = [
         message=False,
     ),
     *cases(
+        "update numbers",
+        """
+        td.update({'i': 7})
+        td.update({'i': True})
+        td.update({'i': 2.5})
+        td.update(i=7)
+        td.update({'i': 7}, inplace=True)
+        td.update({'s': 3})
+        td.update({'x': 3})
+        """,
+        on="c_nocast c_autocast c_values",
+        message=False,
+    ),
+    *cases(
+        "update numbers",
+        """
+        from class_setup import *; Numbers(T([3]), batch_size=[3]).update({'i': 7})
+        from class_setup import *; Numbers(T([3]), batch_size=[3]).update({'i': True, 'x': T([3])})
+        from class_setup import *; Numbers(T([3]), batch_size=[3]).update(i=7)
+        from class_setup import *; Numbers(T([3]), batch_size=[3]).update({'i': 2.5})
+        from class_setup import *; Numbers(T([3]), batch_size=[3]).update({'f': 2})
+        from class_setup import *; Numbers(T([3]), batch_size=[3]).update({'f': np.float64(2)})
+        from class_setup import *; Numbers(T([3]), batch_size=[3]).update({'w': 2})
+        from class_setup import *; Numbers(T([3])).update({'i': 7, 'f': 1.5})
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
         "own class",
         """
         type(Data.from_tensordict(TensorDict(a=T([2]), n=TensorDict(a=T([2])))).n).__name__

@@ -52,6 +52,13 @@ class Shadowing(TensorClass["shadow"]):
     keys: Tensor = None
 
 
+class Numbers(TensorClass):
+    x: Tensor
+    i: int | None = None
+    f: float = 2.0
+    w: Any = None
+
+
 class Items(TensorClass["shadow"]):
     x: Tensor
     items: Tensor = None

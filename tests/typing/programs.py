@@ -500,6 +500,38 @@ def optional_arguments(
     return value
 
 
+def plain_and_lazy() -> None:
+    class Data(TensorClass):
+        a: Tensor
+        label: str = "x"
+
+    data = Data(torch.ones(3), batch_size=[3])
+    assert_type(data.to_tensordict(), TensorDict)
+    assert_type(data.to_tensordict()[0], TensorDict)
+    assert_type(lazy_stack([data, data]), Data)
+    assert_type(lazy_stack([data, data])[0].label, str)
+    assert_type(TensorDict.stack([data, data]), Data)
+    assert_type(TensorDict.cat([data, data]).a, Tensor)
+    td = TensorDict(a=torch.ones(3), batch_size=[3])
+    assert_type(TensorDict.stack([td, td], 1), TensorDict)
+    assert_type(td.to_tensordict(), TensorDict)
+
+
+class Branch(TensorClass):
+    value: Tensor
+    left: Branch | None = None
+    right: Branch | None = None
+
+
+def trees() -> None:
+    leaf = Branch(torch.zeros(3), batch_size=[3])
+    tree = Branch(torch.ones(3), left=leaf, batch_size=[3])
+    assert_type(tree.left, Branch | None)
+    if tree.left is not None:
+        assert_type(tree.left.value, Tensor)
+        assert_type(tree.left[0].right, Branch | None)
+
+
 def narrowing(value: Tensor | TensorDict = torch.zeros(3)) -> int:  # noqa: B008
     if isinstance(value, TensorDict):
         return len(value.keys())
@@ -512,6 +544,6 @@ for _program in [
     if callable(value)
     and getattr(value, "__module__", None) == __name__
     and not isinstance(value, TypeVar)
-    and value not in (generic_function, batches)
+    and value not in (Branch, generic_function, batches)
 ]:
     _program()

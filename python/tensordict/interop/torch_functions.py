@@ -253,8 +253,9 @@ def _where(condition: torch.Tensor, input: Any, other: Any, *, out: Any = None) 
 
 def _columns(td: Any) -> Iterator[tuple[str, ...]]:
     """The keys of the entries that hold a value for each element, and nothing else."""
-    for key, value in td._entries().items():
-        if not isinstance(value, CollectionProtocol):
+    for key, entry in td._entries().items():
+        value: Any = entry
+        if not isinstance(entry, CollectionProtocol):
             continue
         if value._is_non_tensor:
             if not value._is_one:

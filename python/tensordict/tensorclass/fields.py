@@ -17,7 +17,13 @@ from tensordict.interop.pytree import register_tensorclass
 from tensordict.protocol import CollectionProtocol
 from tensordict.tensorclass.reserved import RESERVED
 
-__all__ = ["OPTIONS", "declared_again", "prepare", "resolved_annotation"]
+__all__ = [
+    "OPTIONS",
+    "declared_again",
+    "prepare",
+    "resolved_annotation",
+    "scalars_of",
+]
 
 OPTIONS = (
     "autocast",
@@ -96,7 +102,7 @@ def prepare(
     cls._scalar_fields = {
         name: scalars
         for name in fields
-        if not cls._autocast and (scalars := _scalars_of(hints[name]))
+        if not cls._autocast and (scalars := scalars_of(hints[name]))
     }
     cls._tensorclass_fields = {
         name: nested
@@ -205,7 +211,7 @@ def resolved_annotation(annotation: Any, cls: Any, *, qualified: bool = False) -
         return Any
 
 
-def _scalars_of(hint: Any) -> tuple[type, ...]:
+def scalars_of(hint: Any) -> tuple[type, ...]:
     """The types of the numbers that a field keeps as they are; none where it does not."""
     options = _options_of(hint)
     scalars = [_SCALARS.get(option, ()) for option in options if _is_class(option)]

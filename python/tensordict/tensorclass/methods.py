@@ -5,10 +5,13 @@ All others are that container's: see :mod:`tensordict.tensorclass.delegation`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
+from tensordict.protocol import CollectionProtocol
 from tensordict.tensorclass.delegation import inside
+from tensordict.tensorclass.fields import scalars_of
 from tensordict.tensorclass.inner import OverContainer
 
 if TYPE_CHECKING:
@@ -112,7 +115,25 @@ class MethodsOfClass(OverContainer):
             ValueError: a mapping has a key that is no field.
         """
         self._check_mapping(input_dict_or_td)
+        inplace = args[1] if len(args) > 1 else kwargs.get("inplace", False)
+        if not (inplace or type(self)._nocast) and self._tensordict.batch_size:
+            input_dict_or_td = self._with_numbers(input_dict_or_td)
+            kwargs = self._with_numbers(kwargs)
         return super().update(input_dict_or_td, *args, **kwargs)
+
+    def _with_numbers(self, source: Any) -> Any:
+        """A mapping whose numbers are values where the field is one of such numbers."""
+        if isinstance(source, CollectionProtocol) or not isinstance(source, Mapping):
+            return source
+        changed = {}
+        for name, value in source.items():
+            if isinstance(value, (bool, int, float, complex)):
+                hint = type(self)._type_hints.get(name)
+                if isinstance(value, scalars_of(hint)):
+                    entry, _ = self._as_entry(name, value)
+                    size = self._tensordict.batch_size
+                    changed[name] = self._non_tensor_type(entry, batch_size=size)
+        return {**source, **changed} if changed else source
 
     def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Write into the fields. See :meth:`TensorDict.update_`.

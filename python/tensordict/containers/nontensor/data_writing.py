@@ -182,7 +182,7 @@ class DataWriting(NonTensorOps):
         if flat and all(value is flat[0] for value in flat):
             self._put(flat[0])
         else:
-            super()._write_back(result)
+            super()._write_back(result)  # type: ignore[misc]
 
     def update_at_(
         self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
