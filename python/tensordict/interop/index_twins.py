@@ -102,12 +102,23 @@ def index_plan(
 
 
 def _refuse_text(td: Any, index: tuple[Any, ...]) -> None:
-    """Raise what torch says of a string in an index, which the first leaf decides."""
+    """Raise what torch says of a string in an index, where a tensor is the first entry."""
     if holds_text(index):
         if td is True:
             raise TypeError(index)
-        for leaf in _rust.leaves(td)[:1]:
-            leaf[index]
+        first = _first_entry(td)
+        if isinstance(first, torch.Tensor):
+            first[index]
+
+
+def _first_entry(td: Any) -> Any:
+    """The first entry that is no collection of others; None without one."""
+    for value in td._entries().values():
+        is_nested = isinstance(value, CollectionProtocol) and not value._is_non_tensor
+        found = _first_entry(value) if is_nested else value
+        if found is not None:
+            return found
+    return None
 
 
 def _index_plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -293,12 +294,9 @@ class CopyingOps(CollectionProtocol):
         prefix = torch.Size(size)
 
         if options:
-            make = getattr(torch.Tensor, method)
-
-            def op(leaf: torch.Tensor, shape: torch.Size, *more: Any) -> torch.Tensor:
-                return make(leaf, shape, *more, **options)
+            op: Any = functools.partial(getattr(torch.Tensor, method), **options)
         else:
-            op = method  # type: ignore[assignment]
+            op = method
         # Names stay with the last batch dims: the new size replaces them from the left.
         old, new = len(self.batch_size), len(prefix)
         dims = tuple(dim if dim >= 0 else -1 for dim in range(old - new, old))

@@ -366,7 +366,7 @@ class NonTensorOps(CollectionProtocol):
         """What a new collection of another content has in place of this."""
         if self._is_one:
             return self._fitted(size)
-        return self._plain_type({}, size)
+        return self._plain_type({}, size, device=self._device)
 
     def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Any:
         return self._resized(None, data.batch_size)

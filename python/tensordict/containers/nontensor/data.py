@@ -550,6 +550,11 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         names = made._td_dim_names
         return self._sized(made.batch_size)._named(names)
 
+    def repeat_interleave(self, *args: Any, **kwargs: Any) -> Any:
+        """One with the same value: see :meth:`TensorDict.repeat_interleave`."""
+        made = TensorCollection.repeat_interleave(self, *args, **kwargs)
+        return made if made._is_one else self._sized(made.batch_size)
+
     def masked_fill(self, mask: Any, value: Any) -> Any:
         """One like this: there are no elements to fill."""
         return self._twin()
