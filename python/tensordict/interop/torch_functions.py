@@ -25,7 +25,10 @@ Handler = Callable[..., Any]
 TD_HANDLED_FUNCTIONS: dict[Callable[..., Any], Handler] = {}
 
 NATIVE_FORMS: dict[Handler, str] = {stack_collections: "stack", cat_collections: "cat"}
-"""Handlers whose work the bindings do in eager code, where the arguments are plain."""
+"""Handlers whose work the bindings do in eager code, where the arguments are plain.
+
+By a name of theirs, or by the method of that name of the first argument.
+"""
 
 # Functions answered by the method of the same name of their first argument.
 _METHODS = """
@@ -72,6 +75,7 @@ def _by_method(name: str) -> Handler:
         return getattr(td, name)(*args, **kwargs)
 
     handler.__name__ = name
+    NATIVE_FORMS[handler] = name
     return handler
 
 
@@ -219,7 +223,9 @@ def _filled(leaf: torch.Tensor, fill_value: Any, **kwargs: Any) -> torch.Tensor:
 
 @_handles(torch.full_like)
 def _full_like(td: Any, fill_value: Any, **kwargs: Any) -> Any:
-    return _new_leaves(partial(_filled, fill_value=fill_value), td, kwargs)
+    if kwargs:
+        return _new_leaves(partial(_filled, fill_value=fill_value), td, kwargs)
+    return _rust.map_leaves(td, torch.full_like, (fill_value,), None, True, 0, True)
 
 
 # Several collections -----------------------------------------------------------------

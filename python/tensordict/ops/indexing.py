@@ -146,10 +146,12 @@ class IndexingOps(CollectionProtocol):
         """
         leaves = _rust.leaves(self)
         _check_mask(mask, self.batch_size, leaves)
-        nothing = torch.empty(0, dtype=torch.bool)
-        for dtype in {leaf.dtype for leaf in leaves}:
+        dtypes = {leaf.dtype for leaf in leaves}
+        if len(dtypes) > 1:
             # A number that a dtype cannot hold is refused before any leaf is written.
-            torch.empty(0, dtype=dtype).masked_fill_(nothing, value)
+            nothing = torch.empty(0, dtype=torch.bool)
+            for dtype in dtypes:
+                torch.empty(0, dtype=dtype).masked_fill_(nothing, value)
         for leaf, view in zip(leaves, spread(self, leaves, mask), strict=True):
             fill_leaf(leaf, view, value)
         if not is_dense_throughout(self):

@@ -358,7 +358,7 @@ class RearrangingOps(CollectionProtocol):
             result = _rust.map_leaves(
                 self,
                 "rot90",
-                (k, (first, second)),
+                () if (k, first, second) == (1, 0, 1) else (k, (first, second)),
                 torch.Size([batch_size[dim] for dim in order]),
                 tuple(order),
                 0,

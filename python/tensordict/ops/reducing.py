@@ -416,16 +416,18 @@ def truth(td: Any, name: str, dim: int) -> Any:
 
 def _plain(td: Any) -> Any:
     """A fresh result with the dense container in place of its subclasses."""
-    entries = {
-        key: _plain(value) if isinstance(value, CollectionProtocol) else value
-        for key, value in td._entries().items()
+    held = td._entries()
+    nested = {
+        key: _plain(value)
+        for key, value in held.items()
+        if type(value) is not torch.Tensor and isinstance(value, CollectionProtocol)
     }
     if type(td) is td._plain_type or not td._is_dense:
-        if td._is_dense:
-            td._tensordict.update(entries)
+        if nested and td._is_dense:
+            td._tensordict.update(nested)
         return td
     return _rust.new(
-        td._plain_type, entries, td._batch_size, td._device, td._td_dim_names
+        td._plain_type, {**held, **nested}, td._batch_size, td._device, td._td_dim_names
     )
 
 

@@ -328,7 +328,11 @@ class ShapeOps(SplittingOps, RearrangingOps):
         if not isinstance(other, CollectionProtocol):
             return self._expanded(other.shape, True)
         return self._fast_apply(
-            lambda leaf, goal: leaf.expand(goal.shape),
+            lambda leaf, goal: (
+                leaf.expand_as(goal)
+                if type(leaf) is torch.Tensor
+                else leaf.expand(goal.shape)
+            ),
             other,
             batch_size=other.batch_size,
             names=None,

@@ -233,6 +233,13 @@ fn made_natively<'py>(
             let tail = Tail::Nothing;
             mapping::map_dense(imports, td, function, &none, None, &names, tail, true).map(Some)
         }
+        // Else it is the name of a method.
+        ("like", _) => Ok(None),
+        (name, [td, rest @ ..]) if container::is_plain(imports, td) => {
+            let name = PyString::intern(td.py(), name);
+            td.call_method1(name, PyTuple::new(td.py(), rest)?)
+                .map(Some)
+        }
         _ => Ok(None),
     }
 }

@@ -63,6 +63,16 @@ const SPREADING_METHODS: [&str; 8] = [
     "new_empty",
 ];
 
+/// Methods that are another one by which torch takes numbers one by one, for shapes that name
+/// all dims of the leaf.
+fn spread_form(name: &str) -> Option<&'static str> {
+    match name {
+        "broadcast_to" => Some("expand"),
+        "tile" => Some("repeat"),
+        _ => SPREADING_METHODS.into_iter().find(|known| *known == name),
+    }
+}
+
 /// The plain tensors that a call gives back as they are, which can be told without it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keeps {
@@ -107,10 +117,15 @@ impl<'a, 'py> LeafCall<'a, 'py> {
             Ok(name) => {
                 let text = name.to_str()?;
                 let operation = Operation::Method(name.clone());
-                let method = imports.tensor.bind(op.py()).getattr(name).ok();
+                let form = spread_form(text).filter(|_| arguments.len() == 1);
+                let method = imports
+                    .tensor
+                    .bind(op.py())
+                    .getattr(form.unwrap_or(text))
+                    .ok();
                 let of_tensors = method.map(Operation::Function);
                 let of_tensors = of_tensors.unwrap_or_else(|| operation.clone());
-                if arguments.len() == 1 && SPREADING_METHODS.contains(&text) {
+                if form.is_some() {
                     spread = spread_call(of_tensors, &arguments.get_item(0)?, tail)?;
                 } else {
                     plain = Some(RepeatedCall::new(of_tensors, arguments));
