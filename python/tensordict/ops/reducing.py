@@ -409,9 +409,10 @@ def truth(td: Any, name: str, dim: int) -> Any:
     ndim = len(td.batch_size)
     if isinstance(dim, bool) or not -ndim <= dim < ndim:
         raise RuntimeError(MSG_DIM_ALL)
-    dim %= ndim
-    prefix, names = reduced_shape(td.batch_size, (dim,), keepdim=False)
-    return _plain(_rust.map_leaves(td, name, (dim,), prefix, names))
+    found = _rust.reduce_dim(td, name, dim)
+    if {type(part) for part in _rust.containers(found)} == {td._plain_type}:
+        return found
+    return _plain(found)
 
 
 def _plain(td: Any) -> Any:
