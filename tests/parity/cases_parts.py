@@ -73,6 +73,8 @@ CASES = [
         {OUTSIDE} part.batch_size
         {OUTSIDE} list(part.keys(True, True))
         {OUTSIDE} part.del_('a') is part, list(o.keys())
+        {OUTSIDE} part.clear() is part, list(o.keys())
+        {OUTSIDE} o.lock_(); part.clear()
         {OUTSIDE} o.del_('n'); part.empty(recurse=True)
     """,
         on="none",

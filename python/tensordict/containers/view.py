@@ -429,6 +429,11 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _del_entry(self, key: str) -> None:
         self._source._del_entry(key)
 
+    def clear(self) -> Self:
+        """Remove all entries of the collection of which this is a part."""
+        self._source.clear()
+        return self
+
     def _set_path(
         self,
         path: tuple[str, ...],
