@@ -429,7 +429,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _del_entry(self, key: str) -> None:
         self._source._del_entry(key)
 
-    def clear(self) -> Self:
+    def clear(self) -> Self:  # type: ignore[override]
         """Remove all entries of the collection of which this is a part."""
         self._source.clear()
         return self
