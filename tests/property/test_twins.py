@@ -590,16 +590,19 @@ def test_update(data, clone, inplace, ignore_lock, lock, as_dict):
 )
 @relaxed
 def test_init(data, batch_size, device, names, how):
-    td = data.draw(trees.containers((3,), foreign=False))
-    entries = dict(td._tensordict)
-    if how == 1:
-        entries["n", "deep"] = torch.ones(3)
-    elif how == 2:
-        entries["n"] = {"a": torch.ones(3), ("b", "c"): 1.0, "d": {"e": torch.ones(3)}}
-    source = td if how == 0 else entries if how < 3 else [1]
-    known = trees.known_objects(td)
+    drawn = data.draw(trees.containers((3,), foreign=False))
     results = []
     for function in (access_twins.init, _rust.init):
+        # Entries without names take those of the container that they are stored in.
+        td = twins.clone_structure(drawn)
+        entries = dict(td._tensordict)
+        if how == 1:
+            entries["n", "deep"] = torch.ones(3)
+        elif how == 2:
+            nested = {"a": torch.ones(3), ("b", "c"): 1.0, "d": {"e": torch.ones(3)}}
+            entries["n"] = nested
+        source = td if how == 0 else entries if how < 3 else [1]
+        known = trees.known_objects(td)
         new = trees.TensorDict.__new__(trees.TensorDict)
         result = trees.outcome(
             function, new, source, batch_size, device, names, False, known=known
