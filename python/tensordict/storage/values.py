@@ -15,7 +15,6 @@ import json
 import operator
 import os
 import pickle
-import warnings
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +52,6 @@ PYTREE_TYPES: dict[str, type[Any]] = {
 }
 """The classes that :meth:`from_pytree` notes, by the names that files have for them."""
 
-MSG_PICKLE = (
-    "{} holds pickled values, which can run any code when they are read: pass "
-    "allow_pickle=True if you trust the file."
-)
 MSG_COLUMN = "{} names {!r} as its values, which is no file of values."
 
 
@@ -267,7 +262,7 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
     if isinstance(data, str):
         if data != COLUMN:
             raise ValueError(MSG_COLUMN.format(path / META, data))
-        data = _unpickled(path / COLUMN, options.allow_pickle)
+        data = _read_pickle(path / COLUMN, options.allow_pickle)
     notes = _notes(path, text)
     data = _with_tuples(data, notes)
     loaded = cls._from_nested(data, notes.get("batch_size"))
@@ -323,6 +318,12 @@ def _with_tuples(value: Any, notes: dict[str, Any]) -> Any:
     return value
 
 
+def _read_pickle(file: SavedPath, allow_pickle: bool | None) -> Any:
+    from tensordict.storage.guarded import read_pickle
+
+    return read_pickle(file, allow_pickle)
+
+
 def _pickled_fields(path: SavedPath, allow_pickle: bool | None) -> dict[str, Any]:
     file = path / OTHER
     if not file.exists():
@@ -336,18 +337,5 @@ def _pickled_fields(path: SavedPath, allow_pickle: bool | None) -> dict[str, Any
             name in PYTREE_TYPES for name in types.values()
         ):
             return {field: PYTREE_TYPES[name] for field, name in types.items()}
-    return _unpickled(file, allow_pickle)
-
-
-def _unpickled(file: SavedPath, allow_pickle: bool | None) -> Any:
-    if allow_pickle is False:
-        raise RuntimeError(MSG_PICKLE.format(file))
-    if allow_pickle is None:
-        warnings.warn(
-            f"{MSG_PICKLE.format(file)} Starting with TensorDict 0.17, the default will "
-            "change to refusing such files.",
-            FutureWarning,
-            stacklevel=2,
-        )
-    with file.open("rb") as stream:
-        return pickle.load(stream)  # noqa: S301 - the caller allows it
+    fields: dict[str, Any] = _read_pickle(file, allow_pickle)
+    return fields

@@ -8,8 +8,6 @@ inside. Files of early releases have further keys in ``meta.json``, or a file
 from __future__ import annotations
 
 import json
-import pickle
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,12 +23,6 @@ __all__ = ["FilesOfClass"]
 
 _INNER = "_tensordict"
 _OTHER = "other.pickle"
-
-MSG_PICKLE = (
-    "{} holds pickled values, which can run any code when they are read: pass "
-    "allow_pickle=True if you trust the file."
-)
-
 
 MSG_UNEXPECTED = "Key '{}' wasn't expected in the state-dict."
 
@@ -55,7 +47,11 @@ class FilesOfClass(MethodsOfClass):
 
         further = json.loads((directory / "meta.json").read_text(encoding="utf-8"))
         further.pop("_type", None)
-        further.update(_pickled(directory / _OTHER, options.allow_pickle))
+        pickled = directory / _OTHER
+        if pickled.exists():
+            from tensordict.storage.guarded import read_pickle
+
+            further.update(read_pickle(pickled, options.allow_pickle))
         return cls._from_tensordict(
             load_directory(directory / _INNER, options), further
         )
@@ -167,19 +163,3 @@ def _is_one_value(entry: Any) -> bool:
     from tensordict.containers.nontensor import NonTensorStack
 
     return not isinstance(entry, NonTensorStack)
-
-
-def _pickled(path: SavedPath, allow_pickle: bool | None) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    if allow_pickle is False:
-        raise RuntimeError(MSG_PICKLE.format(path))
-    if allow_pickle is None:
-        warnings.warn(
-            f"{MSG_PICKLE.format(path)} Starting with TensorDict 0.17, the default will "
-            "change to refusing such files.",
-            FutureWarning,
-            stacklevel=2,
-        )
-    with path.open("rb") as file:
-        return pickle.load(file)  # noqa: S301 - the caller allows it
