@@ -103,7 +103,7 @@ def _encoded(text: str, encoding: str) -> bytes:
 
 
 def _numpy_functions() -> Iterable[tuple[str, Any]]:
-    core = getattr(np, "_core", None) or np.core  # type: ignore[attr-defined]
+    core = getattr(np, "_core", None) or np.core
     for module in ("numpy._core", "numpy.core"):
         yield f"{module}.multiarray._reconstruct", core.multiarray._reconstruct
         yield f"{module}.multiarray.scalar", core.multiarray.scalar
@@ -164,13 +164,17 @@ class _BuiltinReader(pickle.Unpickler):
 
 # Instances of other classes -------------------------------------------------------------
 
-_PLAIN_NEW = {
+_PLAIN_NEW: set[Any] = {
     each.__new__
     for each in (object, tuple, list, dict, set, frozenset, str, bytes, int, float)
 }
 
 
-class _Reader(pickle._Unpickler):  # type: ignore[misc,name-defined]
+# The form of the reader that is written in Python, of which annotations know nothing.
+_PythonUnpickler: Any = pickle._Unpickler  # type: ignore[attr-defined]
+
+
+class _Reader(_PythonUnpickler):
     """A reader of instances, which it makes and fills itself."""
 
     def __init__(self, file: Any) -> None:
@@ -256,7 +260,7 @@ class _Reader(pickle._Unpickler):  # type: ignore[misc,name-defined]
 
 # The methods by the opcodes that they stand for, which the base class looks up here.
 _Reader.dispatch = {
-    **pickle._Unpickler.dispatch,  # type: ignore[attr-defined]
+    **_PythonUnpickler.dispatch,
     pickle.REDUCE[0]: _Reader._checked_call,
     pickle.NEWOBJ[0]: _Reader._checked_newobj,
     pickle.NEWOBJ_EX[0]: _Reader._checked_newobj_ex,
