@@ -178,6 +178,7 @@ CASES = [
         type(lazy_stack([Sub(a=T([3]), batch_size=[3]), Sub(a=T([3]), batch_size=[3])]).expand(4, 2, 3)).__name__
         type(lazy_stack([Typed(a=T([3]), batch_size=[3]), Typed(a=T([3]), batch_size=[3])]).expand(4, 2, 3)[0]).__name__
         type(lazy_stack([Typed(a=T([3]), batch_size=[3]), Typed(a=T([3]), batch_size=[3])]).softmax(0)[0]).__name__
+        type(lazy_stack([Sub(a=T([3]), batch_size=[3])] * 2).broadcast_to([4, 2, 3])).__name__
         s = lazy_stack([Data(T([2]), batch_size=[2])] * 2); s = lazy_stack([s, s]); s.a = None; s.a
         s = lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2); lazy_stack([s, s]).del_('a')
         """,

@@ -141,7 +141,7 @@ class MembersOps(CollectionProtocol):
             if expanded is not None:
                 return expanded
         # Of the class of the members, for what is made of them by one of its methods.
-        keeps_class = op in ("expand", "broadcast_to", "softmax")
+        keeps_class = op in ("expand", "softmax")
         try:
             dense = self._stack_members() if keeps_class else self._as_dense()
         except RuntimeError:
