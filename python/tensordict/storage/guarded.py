@@ -171,10 +171,10 @@ _PLAIN_NEW: set[Any] = {
 
 
 # The form of the reader that is written in Python, of which annotations know nothing.
-_PythonUnpickler: Any = pickle._Unpickler  # type: ignore[attr-defined]
+_PythonUnpickler: Any = pickle._Unpickler
 
 
-class _Reader(_PythonUnpickler):
+class _Reader(_PythonUnpickler):  # type: ignore[misc]
     """A reader of instances, which it makes and fills itself."""
 
     def __init__(self, file: Any) -> None:
