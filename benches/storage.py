@@ -404,7 +404,7 @@ def save_in_parts(td: Any, path: str) -> Times:
     ticks.append(time.perf_counter())
     plan.close_level(0, list(td.batch_size), None, *texts)
     ticks.append(time.perf_counter())
-    leaves = plan.write_archive(0, (0, False, True), _rust.SaveProgress())
+    leaves = plan.write_archive(0, False, (0, False, True), _rust.SaveProgress())
     ticks.append(time.perf_counter())
     result = td._saved(leaves, None, False)._unlock_saved()
     ticks.append(time.perf_counter())

@@ -284,7 +284,9 @@ const SEPARATOR: &str = ", ";
 /// sum was right, in words.
 pub(crate) fn push_entry(name: &str, sum: &Sum, modified_ns: &str, entries: &mut String) {
     json::write_string(name, entries);
-    write!(entries, ": [{}, ", sum.length).expect("a String takes all that is written");
+    entries.push_str(": [");
+    push_number(sum.length, entries);
+    entries.push_str(", ");
     entries.push_str(modified_ns);
     entries.push_str(", \"");
     push_hex(sum.whole, entries);
@@ -300,10 +302,23 @@ pub(crate) fn push_entry(name: &str, sum: &Sum, modified_ns: &str, entries: &mut
 
 /// Appends eight hexadecimal digits.
 fn push_hex(sum: u32, text: &mut String) {
-    for place in (0..8).rev() {
-        let digit = sum >> (4 * place) & 0xF;
-        text.push(char::from_digit(digit, 16).unwrap_or('0'));
+    let digits: [u8; 8] = std::array::from_fn(|place| {
+        let digit = sum.to_be_bytes()[place / 2] >> (4 * (1 - place % 2)) & 0xF;
+        b"0123456789abcdef"[usize::from(digit)]
+    });
+    text.push_str(std::str::from_utf8(&digits).unwrap_or_default());
+}
+
+/// Appends a number, without the machinery of formats: there is one for each file.
+fn push_number(mut number: u64, text: &mut String) {
+    let mut digits = [b'0'; 20];
+    let mut start = digits.len();
+    while start == digits.len() || number > 0 {
+        start -= 1;
+        digits[start] += (number % 10).to_le_bytes()[0];
+        number /= 10;
     }
+    text.push_str(std::str::from_utf8(&digits[start..]).unwrap_or_default());
 }
 
 fn parse_entry(entry: &Value) -> Option<FileSum> {

@@ -2,8 +2,9 @@
 
 use super::super::file::crc32;
 use super::{
-    CENTRAL_SIGNATURE, END_SIGNATURE, END64_BYTES, END64_LOCATOR_SIGNATURE, END64_SIGNATURE,
-    LOCAL_BYTES, LOCAL_SIGNATURE, Method, PAD_ID, SEE_SIZES, SIZES_BYTES, SIZES_ID, UTF8_FLAG,
+    CENTRAL_BYTES, CENTRAL_SIGNATURE, END_SIGNATURE, END64_BYTES, END64_LOCATOR_SIGNATURE,
+    END64_SIGNATURE, LOCAL_BYTES, LOCAL_SIGNATURE, Method, PAD_ID, SEE_SIZES, SIZES_BYTES,
+    SIZES_ID, UTF8_FLAG,
 };
 
 /// Leaves from this size on begin at a page.
@@ -161,16 +162,16 @@ pub(super) fn central_record(record: &Record<'_>, date: (u16, u16), out: &mut Ve
     );
     let sizes_bytes = if sizes.is_empty() { 0 } else { 4 + sizes.len() };
     let extra_bytes = usize::from(record.pad) + sizes_bytes;
-    put32(CENTRAL_SIGNATURE, out);
+    let mut fixed = [0; CENTRAL_BYTES];
+    fixed[..4].copy_from_slice(&CENTRAL_SIGNATURE.to_le_bytes());
     // Made by: Unix.
-    put16(record.method.version() | 3 << 8, out);
-    out.extend_from_slice(&fields(record, date, (packed, length), extra_bytes));
+    let made_by = record.method.version() | 3 << 8;
+    fixed[4..6].copy_from_slice(&made_by.to_le_bytes());
+    fixed[6..32].copy_from_slice(&fields(record, date, (packed, length), extra_bytes));
     // No comment, the first disk, no attributes but those of Unix: -rw-r--r--.
-    put16(0, out);
-    put16(0, out);
-    put16(0, out);
-    put32(0o644 << 16, out);
-    put32(header, out);
+    fixed[38..42].copy_from_slice(&(0o644_u32 << 16).to_le_bytes());
+    fixed[42..].copy_from_slice(&header.to_le_bytes());
+    out.extend_from_slice(&fixed);
     out.extend_from_slice(record.name.as_bytes());
     put_pad(record.pad, out);
     if !sizes.is_empty() {

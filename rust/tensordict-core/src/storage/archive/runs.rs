@@ -2,14 +2,14 @@
 //!
 //! Where each entry begins is known from the sizes. Small entries that follow each other are a run:
 //! a thread puts them together in a slab, with their headers and sums, while another one
-//! writes its slab, so that only the copying into the file goes one after the other. Large entries
+//! writes those that are ready, so that only the copying into the file goes one after the other. Large entries
 //! are written from the tensor's memory, and their headers, which need the checksum, after them.
 //! What each run adds to the directory and to the text of the sums is made with it.
 
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::OFlags;
 
@@ -120,12 +120,34 @@ fn runs(placed: &[Placed<'_>]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Memory of a thread.
+/// Memory that is used again.
 #[derive(Default)]
-struct Buffers {
-    slab: Vec<u8>,
-    bounce: Vec<u8>,
+struct Pool(Mutex<Vec<Vec<u8>>>);
+
+impl Pool {
+    fn take(&self) -> Vec<u8> {
+        self.idle().pop().unwrap_or_default()
+    }
+
+    fn give(&self, memory: Vec<u8>) {
+        self.idle().push(memory);
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
+
+/// Slabs that are ready, with their offsets.
+#[derive(Default)]
+struct Queue {
+    slabs: Vec<(u64, Vec<u8>)>,
+    /// Whether a thread writes them.
+    is_written: bool,
+}
+
+/// From so many slabs that wait on, a thread waits for its turn.
+const MAX_WAITING: usize = 8;
 
 /// Writes runs of entries.
 pub(super) struct RunWriter<'o, 'w> {
@@ -135,8 +157,9 @@ pub(super) struct RunWriter<'o, 'w> {
     date: (u16, u16),
     /// The time of the sums, in words.
     modified_ns: String,
-    /// Those that no thread uses.
-    buffers: Mutex<Vec<Buffers>>,
+    slabs: Pool,
+    bounces: Pool,
+    queue: Mutex<Queue>,
 }
 
 impl<'o, 'w> RunWriter<'o, 'w> {
@@ -146,7 +169,9 @@ impl<'o, 'w> RunWriter<'o, 'w> {
             writer,
             date,
             modified_ns: job.stamp_ns.to_string(),
-            buffers: Mutex::default(),
+            slabs: Pool::default(),
+            bounces: Pool::default(),
+            queue: Mutex::default(),
         }
     }
 
@@ -155,23 +180,16 @@ impl<'o, 'w> RunWriter<'o, 'w> {
         let runs = runs(placed);
         let done: Vec<OnceLock<(String, Vec<u8>)>> = runs.iter().map(|_| OnceLock::new()).collect();
         threads::for_each(runs.len(), thread_count(self.job.threads), |number| {
-            let idle = self.idle_buffers().pop();
-            let mut buffers = idle.unwrap_or_default();
-            let parts = self.run(&placed[runs[number].clone()], &mut buffers)?;
+            let parts = self.run(&placed[runs[number].clone()])?;
             // Each number is given out once.
             let _ = done[number].set(parts);
-            self.idle_buffers().push(buffers);
             Ok::<_, StorageError>(())
         })?;
         let done = done.into_iter();
         Ok(done.filter_map(OnceLock::into_inner).collect())
     }
 
-    fn idle_buffers(&self) -> std::sync::MutexGuard<'_, Vec<Buffers>> {
-        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn run(&self, run: &[Placed<'_>], buffers: &mut Buffers) -> StorageResult<(String, Vec<u8>)> {
+    fn run(&self, run: &[Placed<'_>]) -> StorageResult<(String, Vec<u8>)> {
         let mut sums = String::with_capacity(if self.job.has_sums { run.len() * 96 } else { 0 });
         let mut directory = Vec::with_capacity(run.len() * 192);
         let mut note = |record: &Record<'_>, sum: &Sum| {
@@ -180,14 +198,16 @@ impl<'o, 'w> RunWriter<'o, 'w> {
             }
             central_record(record, self.date, &mut directory);
         };
+        let mut bounce = self.bounces.take();
         if let [one] = run
             && one.is_alone()
         {
-            let (record, sum) = self.write_alone(one, &mut buffers.bounce)?;
+            let (record, sum) = self.write_alone(one, &mut bounce)?;
             note(&record, &sum);
+            self.bounces.give(bounce);
             return Ok((sums, directory));
         }
-        let Buffers { slab, bounce } = buffers;
+        let mut slab = self.slabs.take();
         slab.clear();
         for (number, one) in run.iter().enumerate() {
             if let Some(later) = run.get(number + FETCHED_AHEAD)
@@ -195,15 +215,46 @@ impl<'o, 'w> RunWriter<'o, 'w> {
             {
                 memory.prefetch(FETCHED_BYTES);
             }
-            let (record, sum) = self.add(one, slab, bounce)?;
+            let (record, sum) = self.add(one, &mut slab, &mut bounce)?;
             note(&record, &sum);
         }
+        self.bounces.give(bounce);
         if let Some(first) = run.first() {
             let bytes = run.iter().map(|one| one.entry.content.len()).sum();
             self.job.progress.advance(bytes)?;
-            self.writer.write_at(first.header, slab)?;
+            self.hand_in(first.header, slab)?;
         }
         Ok((sums, directory))
+    }
+
+    /// Has a slab written: by this thread, or by the one that writes already, so that nobody waits.
+    fn hand_in(&self, offset: u64, slab: Vec<u8>) -> StorageResult<()> {
+        let mut queue = self.queue();
+        if queue.slabs.len() >= MAX_WAITING {
+            drop(queue);
+            return self.writer.write_at(offset, &slab);
+        }
+        queue.slabs.push((offset, slab));
+        if queue.is_written {
+            return Ok(());
+        }
+        queue.is_written = true;
+        while let Some((offset, slab)) = queue.slabs.pop() {
+            drop(queue);
+            let written = self.writer.write_at(offset, &slab);
+            self.slabs.give(slab);
+            queue = self.queue();
+            if written.is_err() {
+                queue.is_written = false;
+                return written;
+            }
+        }
+        queue.is_written = false;
+        Ok(())
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts an entry at the end of a slab.
