@@ -105,7 +105,7 @@ DATA = [
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-@pytest.mark.parametrize("value", DATA, ids=repr)
+@pytest.mark.parametrize("value", DATA, ids=lambda value: type(value).__name__)
 def test_data_is_read(value, protocol):
     assert loads(pickle.dumps(value, protocol)) == value
 
