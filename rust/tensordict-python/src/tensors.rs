@@ -23,6 +23,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use smallvec::SmallVec;
+use tensordict_core::storage::region::prefetch;
 
 use crate::storage::dlpack;
 
@@ -39,6 +40,9 @@ struct Access {
     device_type: Ask<i32>,
     dtype: Ask<i32>,
     is_contiguous: Ask<bool>,
+    data: Ask<*mut c_void>,
+    /// The names of dtypes that this package reads as memory, with their numbers.
+    dtypes: Vec<(i32, &'static str)>,
     cpu: i32,
     tensor: Py<PyType>,
     parameter: Py<PyType>,
@@ -115,6 +119,24 @@ impl<'a, 'py> Tensor<'a, 'py> {
         self.ask(self.access.is_contiguous, false)
     }
 
+    /// The first of its elements in memory; null where it has none.
+    #[inline]
+    pub(crate) fn data(&self) -> Option<*const u8> {
+        let data = self.ask(self.access.data, std::ptr::null_mut())?;
+        Some(data.cast::<u8>().cast_const())
+    }
+
+    /// `torch.float32`; None for a dtype that this package does not read as memory.
+    #[inline]
+    pub(crate) fn dtype_name(&self) -> Option<&'static str> {
+        let number = self.dtype()?;
+        let known = self.access.dtypes.iter();
+        known
+            .clone()
+            .find(|(known, _)| *known == number)
+            .map(|(_, name)| *name)
+    }
+
     /// The number that torch has for the dtype.
     #[inline]
     pub(crate) fn dtype(&self) -> Option<i32> {
@@ -129,6 +151,20 @@ impl<'a, 'py> Tensor<'a, 'py> {
 unsafe fn word(object: &Bound<'_, PyAny>, place: usize) -> *const usize {
     // SAFETY: as the caller says.
     unsafe { object.as_ptr().cast::<usize>().cast_const().add(place) }
+}
+
+/// Asks the processor to fetch the tensor behind a Python object, which is fetched.
+pub(crate) fn fetch_ahead(object: &Bound<'_, PyAny>) {
+    if let Some(Some(access)) = ACCESS.get(object.py())
+        && std::ptr::addr_eq(object.get_type_ptr(), access.tensor.as_ptr())
+    {
+        // SAFETY: an object of this type has the address of the tensor at its place.
+        let tensor = unsafe { *word(object, access.place).cast::<*const u8>() };
+        // Its sizes, its dtype and its device are some lines on.
+        for line in 0..3 {
+            prefetch(tensor.wrapping_add(64 * line));
+        }
+    }
 }
 
 /// What `look` says of the shape of a tensor, and of whether it is on the CPU; None where
@@ -197,7 +233,7 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
     // SAFETY: the functions of these names have these types in every version of torch that
     // has them. The library that they are in is never unloaded. The table is read as in
     // `Tensor::by`.
-    let access = unsafe {
+    let mut access = unsafe {
         type Constant = unsafe extern "C" fn() -> i32;
         let cpu = address("aoti_torch_device_type_cpu")?;
         Access {
@@ -210,6 +246,8 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
             is_contiguous: transmute::<*const c_void, Ask<bool>>(address(
                 "aoti_torch_is_contiguous",
             )?),
+            data: transmute::<*const c_void, Ask<*mut c_void>>(address("aoti_torch_get_data_ptr")?),
+            dtypes: Vec::new(),
             cpu: transmute::<*const c_void, Constant>(cpu)(),
             tensor: torch.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
             parameter: py
@@ -229,7 +267,9 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
         let shape = probe.getattr("shape")?.extract::<Vec<i64>>()?;
         let is_right = tensor.with_shape(|found| found == shape) == Some(true)
             && tensor.is_on_cpu() == Some(true)
-            && tensor.is_contiguous() == Some(true);
+            && tensor.is_contiguous() == Some(true)
+            && tensor.data().map(<*const u8>::addr)
+                == Some(probe.call_method0("data_ptr")?.extract()?);
         if !is_right {
             return Ok(None);
         }
@@ -237,6 +277,21 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
     }
     let turned = probes[2].call_method1("transpose", (0, 1))?;
     let on_meta = probes[0].call_method1("to", ("meta",))?;
+    for name in dlpack::dtype_names() {
+        let short = name.trim_start_matches("torch.");
+        if short == "complex32" {
+            // Making a tensor of it warns.
+            continue;
+        }
+        let Ok(dtype) = torch.getattr(short) else {
+            continue;
+        };
+        let probe = probes[0].call_method1("new_empty", ((0,),))?;
+        let probe = probe.call_method1("to", (dtype,))?;
+        if let Some(number) = Tensor::by(&access, &probe).and_then(|tensor| tensor.dtype()) {
+            access.dtypes.push((number, name));
+        }
+    }
     let is_right = dtypes[0] == dtypes[1]
         && dtypes[0] != dtypes[2]
         && Tensor::by(&access, &turned).is_none_or(|tensor| tensor.is_contiguous() == Some(false))

@@ -18,10 +18,12 @@ use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
+use pyo3::types::{PyCapsule, PyCapsuleMethods};
 use smallvec::SmallVec;
 use tensordict_core::storage::region::{Region, prefetch};
 use tensordict_core::storage::source::{Signs, Source, Strided};
+
+use crate::tensors::Tensor;
 
 const CPU: i32 = 1;
 const MAJOR_VERSION: u32 = 1;
@@ -150,6 +152,11 @@ const fn of(code: u8, bits: u8) -> DataType {
     }
 }
 
+/// The names of the dtypes whose memory is read.
+pub(crate) fn dtype_names() -> impl Iterator<Item = &'static str> {
+    DTYPES.iter().map(|(name, _)| *name)
+}
+
 impl DataType {
     pub(crate) const BYTES: Self = of(1, 8);
 
@@ -189,25 +196,6 @@ fn filled(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DLTensor>> {
 /// Asks the processor to fetch an object.
 pub(crate) fn fetch_ahead(object: &Bound<'_, PyAny>) {
     prefetch(object.as_ptr().cast());
-}
-
-/// As [`fetch_ahead`], the tensor behind a Python object of exactly this class, which is fetched.
-pub(crate) fn fetch_tensor_ahead(object: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) {
-    let class = class.as_type_ptr();
-    // SAFETY: the object and its class are alive. What follows the header of an object is read only
-    // where objects of its class have as much; what is there is taken for an address only to
-    // fetch it, which no address is wrong for.
-    unsafe {
-        let header_bytes = size_of::<ffi::PyObject>();
-        let is_large = (*class).tp_basicsize.unsigned_abs() >= header_bytes + size_of::<usize>();
-        if is_large && ffi::Py_TYPE(object.as_ptr()) == class {
-            let tensor = object.as_ptr().add(1).cast::<*const u8>().read();
-            // Its sizes and the key of its backend are some lines on.
-            for line in 0..3 {
-                prefetch(tensor.wrapping_add(64 * line));
-            }
-        }
-    }
 }
 
 /// What `look` says of the shape of a tensor, and of whether it is on the CPU, cheaper than
@@ -322,6 +310,9 @@ pub(crate) fn memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
 
 /// As [`memory_of`], also of tensors with gaps.
 pub(crate) fn strided_memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
+    if let Some(memory) = Tensor::of(tensor).and_then(|tensor| ordinary_memory(&tensor)) {
+        return Ok(Some(memory));
+    }
     let Some(filled) = filled(tensor)? else {
         return Ok(None);
     };
@@ -357,6 +348,27 @@ pub(crate) fn strided_memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Me
         dtype,
         signs: Signs::default(),
     }))
+}
+
+/// The memory of an ordinary tensor without gaps, without `DLPack`; None where that has to say.
+fn ordinary_memory(tensor: &Tensor<'_, '_>) -> Option<Memory> {
+    if !tensor.is_on_cpu()? || !tensor.is_contiguous()? {
+        return None;
+    }
+    let dtype = tensor.dtype_name()?;
+    let item = tensordict_core::storage::dtype::item_size(dtype)?;
+    let shape = tensor.with_shape(SmallVec::from_slice)?;
+    let num_bytes = tensordict_core::storage::dtype::tensor_bytes(&shape, item)?;
+    let num_bytes = usize::try_from(num_bytes).ok()?;
+    let pointer = tensor.data()?;
+    (num_bytes == 0 || !pointer.is_null()).then_some(Memory {
+        pointer,
+        num_bytes,
+        shape,
+        strides: None,
+        dtype,
+        signs: Signs::default(),
+    })
 }
 
 /// # Safety

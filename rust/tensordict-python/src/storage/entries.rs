@@ -19,6 +19,7 @@ use tensordict_core::storage::{StorageResult, thread_count};
 use super::dlpack;
 use super::exception;
 use super::leaves::{NewLeaf, file_of, new_leaf, source_of, tensor_class};
+use crate::tensors;
 
 /// The entries of a level, owned.
 pub(super) type Pairs<'py> = Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>;
@@ -220,7 +221,7 @@ impl<'r> Reader<'r, '_> {
                 dlpack::fetch_ahead(value);
             }
             if let Some((_, value)) = pairs.get(place + FETCHED_AHEAD) {
-                dlpack::fetch_tensor_ahead(value, class);
+                tensors::fetch_ahead(value);
             }
             let (key, value) = &pairs[place];
             let key = key.to_str()?;
