@@ -187,9 +187,10 @@ class BatchOps(CollectionProtocol):
         common: Sequence[int] | None = None
         empty: list[Any] = []
         for value in list(self._entries().values()):
-            if isinstance(value, BatchOps):
+            if isinstance(value, CollectionProtocol):
                 known = len(sizes)
-                size = value._common_size(limit, keep, sizes)
+                nested: Any = value
+                size = nested._common_size(limit, keep, sizes)
                 if size is None:
                     empty.append(value)
                     continue
