@@ -581,11 +581,7 @@ def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
 
 def _are_plain(td: Any) -> bool:
     """Whether what is nested in a plain container, and has leaves, is plain as well."""
-    nested = [
-        value
-        for value in list(td._entries().values())
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor
-    ]
+    nested = [value for value in list(td._entries().values()) if is_branch(value)]
     return all(
         _are_plain(each) if type(each) is type(td) else not _rust.leaves(each)
         for each in nested

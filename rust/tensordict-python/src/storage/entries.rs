@@ -9,8 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use pyo3::prelude::*;
-use pyo3::sync::critical_section::with_critical_section;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::PyString;
 use tensordict_core::storage::metadata::LeafMeta;
 use tensordict_core::storage::plan::{Content, Plan};
 use tensordict_core::storage::source::Source;
@@ -19,10 +18,8 @@ use tensordict_core::storage::{StorageResult, thread_count};
 use super::dlpack;
 use super::exception;
 use super::leaves::{NewLeaf, file_of, new_leaf, source_of, tensor_class};
+use crate::ffi::Pairs;
 use crate::tensors;
-
-/// The entries of a level, owned.
-pub(super) type Pairs<'py> = Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>;
 
 /// From so many entries on a second thread is worth its start.
 const SHARED_FROM: usize = 2048;
@@ -47,7 +44,7 @@ pub(super) struct SavedLeaf {
 
 /// A leaf that is a file already.
 pub(super) struct MappedLeaf {
-    /// Its number in the plan.
+    /// Its place among the entries, and then its number in the plan.
     pub(super) number: usize,
     pub(super) filename: PathBuf,
     pub(super) source: Source,
@@ -66,17 +63,6 @@ pub(super) struct Added {
     pub(super) children: Vec<(usize, usize)>,
 }
 
-/// The entries of a dictionary, owned.
-pub(super) fn owned_pairs<'py>(entries: &Bound<'py, PyDict>) -> PyResult<Pairs<'py>> {
-    let mut pairs = Pairs::with_capacity(entries.len());
-    with_critical_section(entries, || {
-        for (key, value) in entries {
-            pairs.push((key.cast_into::<PyString>()?, value));
-        }
-        Ok(pairs)
-    })
-}
-
 /// Adds entries to a level of a plan.
 ///
 /// `is_sparse` says that leaves are only described. `threads` is the most to use, 0 for as many as
@@ -93,7 +79,6 @@ pub(super) fn add(
         pairs,
         is_sparse,
         added: Added::default(),
-        places: Vec::with_capacity(pairs.len()),
     };
     reader.added.leaves.reserve(pairs.len());
     let is_shared = pairs.len() >= SHARED_FROM && thread_count(threads) > 1;
@@ -113,7 +98,14 @@ pub(super) fn add(
         None => Vec::new(),
     };
     read?;
-    Ok(reader.end(&numbers))
+    let mut added = reader.added;
+    for leaf in &mut added.mapped {
+        leaf.number = numbers[leaf.number];
+    }
+    for (place, level) in &mut added.children {
+        *level = numbers[*place];
+    }
+    Ok(added)
 }
 
 /// An entry that was read.
@@ -152,20 +144,10 @@ fn take_in<'k>(
         .collect()
 }
 
-/// Where an entry that is not done with once it is read is kept.
-enum Kept {
-    /// Among the leaves that are files.
-    Mapped(usize),
-    /// Among the children.
-    Child(usize),
-}
-
 struct Reader<'r, 'py> {
     pairs: &'r Pairs<'py>,
     is_sparse: bool,
     added: Added,
-    /// By the place of the entry, what awaits its number.
-    places: Vec<(usize, Kept)>,
 }
 
 impl<'r> Reader<'r, '_> {
@@ -224,12 +206,10 @@ impl<'r> Reader<'r, '_> {
                 tensors::fetch_ahead(value);
             }
             let (key, value) = &pairs[place];
-            let key = key.to_str()?;
+            let key = key.cast::<PyString>()?.to_str()?;
             entries.push(if value.is_instance(class)? {
                 self.leaf(place, key, value)?
             } else {
-                self.places
-                    .push((place, Kept::Child(self.added.children.len())));
                 self.added.children.push((place, 0));
                 let class_name = value.get_type().name()?.to_str()?.to_owned();
                 Entry::Child { key, class_name }
@@ -264,10 +244,8 @@ impl<'r> Reader<'r, '_> {
             saved.address = memory.pointer.addr();
             saved.copied = (!holder.is(value)).then(|| holder.unbind());
             if let Some(filename) = file_of(value)? {
-                self.places
-                    .push((place, Kept::Mapped(self.added.mapped.len())));
                 self.added.mapped.push(MappedLeaf {
-                    number: 0,
+                    number: place,
                     filename,
                     source: source.clone(),
                     pointer: memory.pointer,
@@ -284,17 +262,5 @@ impl<'r> Reader<'r, '_> {
             table,
             content,
         })
-    }
-
-    /// What was added, with the numbers that the plan gave to the entries.
-    fn end(self, numbers: &[usize]) -> Added {
-        let mut added = self.added;
-        for (place, kept) in self.places {
-            match kept {
-                Kept::Mapped(at) => added.mapped[at].number = numbers[place],
-                Kept::Child(at) => added.children[at].1 = numbers[place],
-            }
-        }
-        added
     }
 }

@@ -24,13 +24,13 @@ use tensordict_core::storage::source::Source;
 use tensordict_core::storage::{archive, commit, names, replace, sparse};
 
 use super::archive::OpenArchive;
-use super::entries::{self, MappedLeaf, SavedLeaf, owned_pairs};
+use super::entries::{self, MappedLeaf, SavedLeaf};
 use super::exception;
 use super::leaves::required_memory;
 use super::load::num_bytes;
 use super::mapped::{file_at, mapped_tensor, whole_file_at};
 use super::saved::{Place, Saved, SavedTensors};
-use crate::ffi::PausedCollector;
+use crate::ffi::{PausedCollector, dict_pairs};
 
 /// A save being planned. Containers add their levels and entries; `write` does it.
 ///
@@ -96,7 +96,7 @@ impl SavePlan {
     ) -> PyResult<Bound<'py, PyList>> {
         let py = entries.py();
         // Python runs below (a subclass of Tensor may do anything), so the pairs are owned.
-        let pairs = owned_pairs(entries)?;
+        let pairs = dict_pairs(entries);
         // The plan is taken out for the while, for the same reason. One that fails is done with.
         let mut plan = std::mem::replace(&mut self.state.lock().plan, Plan::new(true));
         let added = entries::add(&mut plan, level, &pairs, self.is_sparse, self.threads)?;
