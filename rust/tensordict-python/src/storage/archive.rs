@@ -12,7 +12,6 @@ use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tensordict_core::storage::archive::{self, Archive, LeafBytes, Method};
-use tensordict_core::storage::job::Job;
 use tensordict_core::storage::map::{Mapping, Mode};
 use tensordict_core::storage::metadata::LeafMeta;
 use tensordict_core::storage::read::{Leaf, ReadOptions, read_tree_of};
@@ -302,10 +301,7 @@ fn pack_tree(
 ) -> PyResult<()> {
     let method = method(compression, level)?;
     let packed = py.detach(|| {
-        let job = Job {
-            threads: num_threads,
-            ..Job::new(&progress.progress)
-        };
+        let job = progress.job((num_threads, false, true));
         archive::pack(&job, &source, &target, method)
     });
     packed.map_err(|error| exception(py, &error))
@@ -322,10 +318,7 @@ fn unpack_archive(
 ) -> PyResult<()> {
     let progress = SaveProgress::default();
     let unpacked = py.detach(|| {
-        let job = Job {
-            threads: num_threads,
-            ..Job::new(&progress.progress)
-        };
+        let job = progress.job((num_threads, false, true));
         archive::unpack(&job, &path, &target)
     });
     unpacked.map_err(|error| exception(py, &error))
@@ -341,10 +334,7 @@ fn refresh_archive(
     progress: &SaveProgress,
 ) -> PyResult<usize> {
     let refreshed = py.detach(|| {
-        let job = Job {
-            threads: num_threads,
-            ..Job::new(&progress.progress)
-        };
+        let job = progress.job((num_threads, false, true));
         archive::refresh(&job, &path)
     });
     refreshed.map_err(|error| exception(py, &error))

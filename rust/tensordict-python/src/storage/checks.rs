@@ -8,7 +8,6 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use tensordict_core::storage::job::Job;
 use tensordict_core::storage::verify::{self, Scrutiny};
 
 use super::exception;
@@ -58,10 +57,7 @@ fn seal_tree(
     progress: &SaveProgress,
 ) -> PyResult<usize> {
     let sums = py.detach(|| {
-        let job = Job {
-            threads: num_threads,
-            ..Job::new(&progress.progress)
-        };
+        let job = progress.job((num_threads, false, true));
         verify::seal(&job, &path)
     });
     Ok(sums.map_err(|error| exception(py, &error))?.files.len())

@@ -11,7 +11,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use tensordict_core::storage::consolidated;
 use tensordict_core::storage::file::Segment;
-use tensordict_core::storage::job::Job;
 use tensordict_core::storage::map::Mode;
 
 use super::exception;
@@ -62,11 +61,7 @@ fn write_consolidated<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (segments, held) = segments_of(py, parts)?;
     let saved = py.detach(|| {
-        let job = Job {
-            is_durable: durable,
-            has_sums: checks,
-            ..Job::new(&progress.progress)
-        };
+        let job = progress.job((0, durable, checks));
         consolidated::save(&job, &path, &segments, data_bytes, &remarks, &description)
     });
     drop(held);

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use tensordict_core::storage::job::Job;
 use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::safetensors::{self, Header, NewFile, NewIndex, NewTensor};
 
@@ -87,12 +86,7 @@ fn write_safetensors<'py>(
         other_text,
     });
     let saved = py.detach(|| {
-        let job = Job {
-            threads: num_threads,
-            is_durable: durable,
-            has_sums: checks,
-            ..Job::new(&progress.progress)
-        };
+        let job = progress.job((num_threads, durable, checks));
         safetensors::save(&job, &planned, index.as_ref(), stale.as_deref(), maps)
     });
     let written = saved.map_err(|error| exception(py, &error))?;

@@ -320,7 +320,8 @@ impl SaveProgress {
 }
 
 impl SaveProgress {
-    fn job(&self, (threads, is_durable, has_sums): How) -> Job<'_> {
+    /// A job that this watches: the most threads, whether it is durable, whether sums are taken.
+    pub(super) fn job(&self, (threads, is_durable, has_sums): How) -> Job<'_> {
         Job {
             threads,
             is_durable,
