@@ -34,10 +34,11 @@ def get_field(name: str, tc: Any) -> Any:
 
 def set_field(tc: Any, name: str, value: Any) -> None:
     """Set an attribute: a field is stored as an entry, or removed where it is None."""
-    inner = tc._tensordict
+    inner = tc.__dict__.get("_tensordict")
     if (
         isinstance(value, torch.Tensor)
         and name in tc._plain_fields
+        and inner is not None
         and not inner.is_locked
     ):
         set_entry(inner, name, value)

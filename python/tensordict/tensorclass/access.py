@@ -91,6 +91,8 @@ class FieldAccess(TensorCollection):
     _shadow: ClassVar[bool] = False
     _skip_post_init_on_rebuild: ClassVar[bool] = False
     _cast_filter: ClassVar[Any] = None
+    _declares_for_subclasses: ClassVar[bool] = True
+    """Whether the annotations of a subclass are fields, or only those of a decorated one."""
 
     __expected_keys__: ClassVar[set[str]] = set()
     _ordered_fields: ClassVar[tuple[str, ...]] = ()
@@ -105,9 +107,6 @@ class FieldAccess(TensorCollection):
         def _tensordict(self) -> Any: ...
         @_tensordict.setter
         def _tensordict(self, value: Any) -> None: ...
-        @property
-        def _is_initialized(self) -> bool: ...
-
         def _index(self, index: Any) -> Any: ...
 
     # Attributes ------------------------------------------------------------------------
@@ -134,7 +133,7 @@ class FieldAccess(TensorCollection):
             raise AttributeError(MSG_NO_ATTRIBUTE.format(cls, name, fields))
 
     def __delattr__(self, name: str) -> None:
-        if type(self)._frozen and self._is_initialized:
+        if type(self)._frozen:
             msg = f"cannot delete field {name!r}"
             raise dataclasses.FrozenInstanceError(msg)
         if name in type(self).__expected_keys__:
@@ -158,21 +157,28 @@ class FieldAccess(TensorCollection):
     def _set_attribute(self, name: str, value: Any) -> None:
         """Set a field that asks for more than storing, or another attribute."""
         cls = type(self)
-        if cls._frozen and self._is_initialized and not name.startswith("_"):
+        is_field = name in cls.__expected_keys__
+        is_own = not is_field and hasattr(cls, name)
+        if cls._frozen and not (is_own and name.startswith("_")):
             raise dataclasses.FrozenInstanceError(MSG_FROZEN.format(name))
-        if name in cls.__expected_keys__:
-            if self._tensordict.is_locked:
-                raise RuntimeError(MSG_LOCKED)
-            if value is None:
-                self._unset_field(name)
-            else:
-                self._set_field_entry(name, value)
-        elif hasattr(cls, name):
+        if is_field:
+            self._store_field(name, value)
+        elif is_own or "_tensordict" not in self.__dict__:
             object.__setattr__(self, name, value)
-        elif cls._frozen and self._is_initialized:
-            raise dataclasses.FrozenInstanceError(MSG_FROZEN.format(name))
         else:
             raise self._no_such_field(name)
+
+    def _store_field(self, name: str, value: Any) -> None:
+        """Set a field, or unset it, of a frozen class as well."""
+        if "_tensordict" not in self.__dict__:
+            # The class's own `__init__` sets it before it calls the inherited one.
+            _rust.fill_fields(self, {}, None, None, None)
+        if self._tensordict.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        if value is None:
+            self._unset_field(name)
+        else:
+            self._set_field_entry(name, value)
 
     def _unset_field(self, name: str) -> None:
         inner = self._tensordict
@@ -235,14 +241,6 @@ class FieldAccess(TensorCollection):
         if cls._tensor_only or not getattr(value, "_is_non_tensor", False):
             return value
         return value._value()
-
-    def _freeze(self) -> None:
-        object.__setattr__(self, "_is_initialized", True)
-        self._tensordict.lock_()
-
-    def _thaw(self) -> None:
-        """Let ``__init__`` and ``__post_init__`` set fields of a frozen class."""
-        object.__setattr__(self, "_is_initialized", False)
 
     @classmethod
     def fields(cls) -> tuple[dataclasses.Field[Any], ...]:

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Generic, cast, dataclass_transform
 
 from tensordict.collection import TensorCollection, gather
+from tensordict.interop.pytree import register_tensorclass
 from tensordict.tensorclass.delegation import delegate
 from tensordict.tensorclass.fields import OPTIONS, prepare
 from tensordict.tensorclass.files import FilesOfClass
@@ -13,7 +14,6 @@ from tensordict.tensorclass.files import FilesOfClass
 if TYPE_CHECKING:
     import dataclasses
     from abc import ABCMeta
-    from collections.abc import Callable
 
 __all__ = ["TensorClass"]
 
@@ -81,13 +81,16 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
             kw_only=True, default=cast("Any", ...)
         )
 
-    def __init_subclass__(
-        cls,
-        cast_filter: Callable[..., Any] | None = None,
-        kw_only: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
+        if not any(
+            getattr(base, "_declares_for_subclasses", False) for base in cls.__bases__
+        ):
+            super().__init_subclass__(**options)
+            register_tensorclass(cls)
+            return
         given = {name: options.pop(name) for name in OPTIONS if name in options}
+        cast_filter = options.pop("cast_filter", None)
+        kw_only = options.pop("kw_only", False)
         super().__init_subclass__(**options)
         prepare(cls, given, cast_filter, kw_only)
 

@@ -49,7 +49,8 @@ def tensorclass(
     """Make a class a tensorclass: a collection whose entries are its fields.
 
     The class is made anew with :class:`TensorClass` among its bases. For the options
-    see there. Type checkers see more of a class that inherits from
+    see there. As of dataclasses, a subclass has further fields only where it is
+    decorated, too. Type checkers see more of a class that inherits from
     :class:`TensorClass` itself.
 
     Args:
@@ -122,6 +123,7 @@ def _rebased(
         {**options, "cast_filter": cast_filter, "kw_only": kw_only},
         lambda body: body.update(namespace),
     )
+    made._declares_for_subclasses = False
     _move_cells(cls, made, namespace)
     return made
 

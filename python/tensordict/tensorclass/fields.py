@@ -117,7 +117,7 @@ def prepare(
     takes_tensors_as_they_are = not (cls._autocast or cls._frozen)
     cls._plain_fields = frozenset(fields) if takes_tensors_as_they_are else frozenset()
     for name in fields:
-        setattr(cls, name, property(_getter(name)))
+        setattr(cls, name, property(_getter(name), _setter(name)))
     register_tensorclass(cls)
     if own_init is not None:
         cls.__init__ = _wrapped_init(cls, own_init)
@@ -268,6 +268,15 @@ def _getter(name: str) -> Any:
     return getter
 
 
+def _setter(name: str) -> Any:
+    """What ``object.__setattr__`` calls, the way around a frozen class."""
+
+    def setter(self: Any, value: Any) -> None:
+        self._store_field(name, value)
+
+    return setter
+
+
 # The __init__ ------------------------------------------------------------------------
 
 _OWN_ARGUMENTS = ("batch_size", "device", "names", "lock")
@@ -310,7 +319,6 @@ def _generated_init(cls: Any) -> Any:
     required = frozenset(arguments) - frozenset(optional)
     # What is given if nothing is left to do.
     complete = arguments if arguments.issuperset(optional) else None
-    has_post_init = hasattr(cls, "__post_init__")
     is_frozen = cls._frozen
     num_positional = len(positional)
 
@@ -325,9 +333,8 @@ def _generated_init(cls: Any) -> Any:
     ) -> None:
         if args:
             if len(args) > num_positional:
-                msg = MSG_TOO_MANY.format(
-                    cls.__qualname__, num_positional + 1, len(args) + 1
-                )
+                name = type(self).__qualname__
+                msg = MSG_TOO_MANY.format(name, num_positional + 1, len(args) + 1)
                 raise TypeError(msg)
             if values:
                 for name, value in zip(positional, args, strict=False):
@@ -339,7 +346,7 @@ def _generated_init(cls: Any) -> Any:
         further = None
         if values.keys() != complete:
             if not arguments.issuperset(values) or not required.issubset(values):
-                further = _split_further(cls, values, names, arguments, required)
+                further = _split_further(type(self), values, names, arguments, required)
             for name in optional:
                 if name not in values:
                     values[name] = (
@@ -349,13 +356,9 @@ def _generated_init(cls: Any) -> Any:
         _rust.fill_fields(self, values, batch_size, device, dim_names)
         if further:
             _set_further(self, further)
-        if is_frozen:
-            self._thaw()
-        if has_post_init:
+        if hasattr(type(self), "__post_init__"):
             self.__post_init__(*passed)
-        if is_frozen:
-            self._freeze()
-        if lock:
+        if lock or is_frozen:
             self._tensordict.lock_()
 
     if own == _OWN_ARGUMENTS:
@@ -462,7 +465,7 @@ def _set_further(tc: Any, values: dict[str, Any]) -> None:
     """Set the fields that are no arguments; any other name is an error."""
     for name, value in values.items():
         tc._check_field(name)
-        setattr(tc, name, value)
+        tc._store_field(name, value)
 
 
 def _wrapped_init(cls: Any, own_init: Any) -> Any:
@@ -479,13 +482,9 @@ def _wrapped_init(cls: Any, own_init: Any) -> Any:
         **kwargs: Any,
     ) -> None:
         _rust.fill_fields(self, {}, batch_size, device, names)
-        if cls._frozen:
-            self._thaw()
         own_init(self, *args, **kwargs)
         _fill_defaults(self)
-        if cls._frozen:
-            self._freeze()
-        if lock:
+        if lock or cls._frozen:
             self._tensordict.lock_()
 
     return __init__
@@ -502,8 +501,8 @@ def _fill_defaults(tc: Any) -> None:
         if field.name in held:
             continue
         if field.default is not dataclasses.MISSING:
-            setattr(tc, field.name, field.default)
+            tc._store_field(field.name, field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            setattr(tc, field.name, field.default_factory())
+            tc._store_field(field.name, field.default_factory())
         else:
             raise TypeError(MSG_REQUIRED.format(type(tc).__qualname__, field.name))

@@ -31,12 +31,7 @@ class Making(FieldAccess):
         """An instance around a container that has no other keys than its fields."""
         made: Any = _rust.wrap_fields(cls, inner)
         if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
-            if cls._frozen:
-                made._thaw()
-            defaults = _init_var_defaults(cls)
-            made.__post_init__(*defaults)
-            if cls._frozen:
-                object.__setattr__(made, "_is_initialized", True)
+            made.__post_init__(*_init_var_defaults(cls))
         return made
 
     @classmethod

@@ -351,14 +351,15 @@ fn write<'py>(
     value: &Bound<'py, PyAny>,
 ) -> PyResult<()> {
     let imports = imports(tc.py())?;
-    if value.get_type().is(&imports.tensor) && fields::is_plain_field(imports, tc, name)? {
-        let inner = crate::ffi::plain_attribute(tc, imports.names.entries.bind(tc.py()))?;
-        if container::is_plain(imports, &inner)
-            && storing::fits_plainly(imports, &inner, value)?
-            && !container::is_locked(imports, &inner)?
-        {
-            return container::entries(imports, &inner)?.set_item(name, value);
-        }
+    let name_of_inner = imports.names.entries.bind(tc.py());
+    if value.get_type().is(&imports.tensor)
+        && fields::is_plain_field(imports, tc, name)?
+        && let Ok(inner) = crate::ffi::plain_attribute(tc, name_of_inner)
+        && container::is_plain(imports, &inner)
+        && storing::fits_plainly(imports, &inner, value)?
+        && !container::is_locked(imports, &inner)?
+    {
+        return container::entries(imports, &inner)?.set_item(name, value);
     }
     fields::set_field(tc, name, value)
 }

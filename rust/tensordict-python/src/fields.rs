@@ -51,8 +51,11 @@ pub(crate) fn set_field<'py>(
 ) -> PyResult<()> {
     let py = tc.py();
     let imports = imports(py)?;
-    if ffi::is_subtype(value, &imports.tensor) && is_plain_field(imports, tc, name)? {
-        let inner = ffi::plain_attribute(tc, imports.names.entries.bind(py))?;
+    // Before a class's own `__init__` has called the inherited one there is no container.
+    if ffi::is_subtype(value, &imports.tensor)
+        && is_plain_field(imports, tc, name)?
+        && let Ok(inner) = ffi::plain_attribute(tc, imports.names.entries.bind(py))
+    {
         let is_locked = inner.getattr(imports.names.property_is_locked.bind(py))?;
         if !is_locked.is_truthy()? {
             return store(&inner, name, value);
