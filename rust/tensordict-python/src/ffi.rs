@@ -111,25 +111,32 @@ pub(crate) unsafe fn is_same_key(key: *mut ffi::PyObject, other: *mut ffi::PyObj
     if key == other {
         return true;
     }
-    // SAFETY: as the caller says. Two strings can be compared without an error; those of
-    // ASCII alone have their bytes behind them.
+    // SAFETY: as the caller says. Two strings can be compared without an error.
     unsafe {
         if ffi::PyUnicode_CheckExact(key) == 0 || ffi::PyUnicode_CheckExact(other) == 0 {
             return false;
         }
-        if ffi::PyUnicode_IS_COMPACT_ASCII(key) != 0 && ffi::PyUnicode_IS_COMPACT_ASCII(other) != 0
-        {
-            return ascii_bytes(key) == ascii_bytes(other);
+        if is_one_byte(key) && is_one_byte(other) {
+            return one_byte_text(key) == one_byte_text(other);
         }
         ffi::PyUnicode_Compare(key, other) == 0
     }
 }
 
-/// The bytes of a string that is known to be of ASCII alone and to have them behind it.
+/// Whether a string has one byte for each character, as nearly all keys do.
+///
+/// # Safety
+/// It is a string that is alive.
+unsafe fn is_one_byte(text: *mut ffi::PyObject) -> bool {
+    // SAFETY: as the caller says.
+    unsafe { ffi::PyUnicode_KIND(text) == ffi::PyUnicode_1BYTE_KIND }
+}
+
+/// The characters of a string that has one byte for each.
 ///
 /// # Safety
 /// It is such a string, and lives as long as the bytes are used.
-unsafe fn ascii_bytes<'a>(text: *mut ffi::PyObject) -> &'a [u8] {
+unsafe fn one_byte_text<'a>(text: *mut ffi::PyObject) -> &'a [u8] {
     // SAFETY: as the caller says.
     unsafe {
         let length = ffi::PyUnicode_GET_LENGTH(text).cast_unsigned();
