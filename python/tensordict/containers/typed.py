@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import typing
 from typing import (
     TYPE_CHECKING,
@@ -18,7 +17,7 @@ from typing import (
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.pytree import register_collection
-from tensordict.tensorclass.fields import resolved_annotation
+from tensordict.tensorclass.fields import own_annotations, resolved_annotation
 from tensordict.tensorclass.reserved import RESERVED
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ def _declare(cls: Any) -> None:
     """Take the keys that the body of ``cls`` declares, and make them properties."""
     required, optional = set(cls.__required_keys__), set(cls.__optional_keys__)
     defaults = dict(cls.__field_defaults__)
-    for name, annotation in inspect.get_annotations(cls).items():
+    for name, annotation in own_annotations(cls).items():
         hint = resolved_annotation(annotation, cls, qualified=True)
         if typing.get_origin(hint) is ClassVar or hint is ClassVar:
             continue

@@ -20,6 +20,7 @@ from tensordict.tensorclass.reserved import RESERVED
 __all__ = [
     "OPTIONS",
     "declared_again",
+    "own_annotations",
     "prepare",
     "resolved_annotation",
     "scalars_of",
@@ -80,7 +81,7 @@ def prepare(
         raise TypeError(MSG_AUTOCAST)
     if cls._tensor_only and (cls._autocast or cls._nocast):
         raise TypeError(MSG_TENSOR_ONLY)
-    own = inspect.get_annotations(cls)
+    own = own_annotations(cls)
     _check_names(cls, own)
     _forget_preparation(cls, own)
     own_init = cls.__dict__.get("__init__")
@@ -182,7 +183,7 @@ def _hints(cls: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         if "__dataclass_fields__" in base.__dict__:
-            for name, annotation in inspect.get_annotations(base).items():
+            for name, annotation in own_annotations(base).items():
                 hint = resolved_annotation(annotation, base)
                 is_pseudo = (
                     isinstance(hint, dataclasses.InitVar)
@@ -190,6 +191,21 @@ def _hints(cls: Any) -> dict[str, Any]:
                 )
                 found[name] = Any if is_pseudo else hint
     return found
+
+
+def own_annotations(cls: Any) -> dict[str, Any]:
+    """What the body of ``cls`` annotates, whether or not the names in it exist yet.
+
+    From Python 3.14 annotations are evaluated when they are read, so that a class may
+    name itself or a later one (:pep:`649`): such a name comes as a ``ForwardRef``.
+    """
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return annotationlib.get_annotations(
+            cls, format=annotationlib.Format.FORWARDREF
+        )
+    return inspect.get_annotations(cls)
 
 
 def resolved_annotation(annotation: Any, cls: Any, *, qualified: bool = False) -> Any:
