@@ -424,6 +424,10 @@ class CollectionProtocol:
         """The source of an update, with values of the types that entries have."""
         return source
 
+    def _is_unset_by(self, present: Any, value: Any) -> bool:
+        """Whether an update that writes in place removes an entry for ``value``."""
+        return False
+
     def _update_parts(self, source: Any) -> list[Any] | None:
         """Of a stack, what of the source of an update goes to each of its children."""
         return None

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import pickle
 import weakref
-from typing import ClassVar, Generic, NotRequired, TypeVar
+from typing import Any, ClassVar, Generic, NotRequired, TypeVar
 
 import pytest
 import torch
@@ -249,6 +249,20 @@ def test_options():
         @tensorclass(tensor_only=True)
         class Only:
             a: str
+
+
+def test_load_state_dict_without_a_nested_class_unsets_it():
+    class Nested(TensorClass):
+        a: torch.Tensor
+        n: Any = None
+
+    for flatten in (False, True):
+        plain = Nested(torch.ones(2), batch_size=[2])
+        data = Nested(torch.zeros(2), n=plain.clone(), batch_size=[2])
+        data.load_state_dict(plain.state_dict(flatten=flatten))
+        assert data.n is None
+        assert data.a.tolist() == [1, 1]
+        assert set(data.clone().keys()) == {"a"}
 
 
 def test_from_tensordict_checks_keys():

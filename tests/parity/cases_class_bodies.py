@@ -1,4 +1,4 @@
-"""What the body of a class declares: frozen classes, and subclasses of decorated ones."""
+"""What the body of a class declares; typed dictionaries of a container."""
 
 from frame import cases
 
@@ -17,7 +17,45 @@ def on_classes(method, names, programs):
     )
 
 
+def as_typed(programs):
+    """Each program with ``t``, a typed dictionary of ``td``, checked and not."""
+    make = "td = TensorDict(a=T([2, 3]), batch_size=[2]); t = Typed.from_tensordict"
+    return cases(
+        "from_tensordict",
+        "\n".join(
+            f"{make}({given}); {line.strip()}"
+            for line in programs.strip().splitlines()
+            for given in ("td", "td, check=False")
+        ),
+        on="none",
+    )
+
+
 CASES = [
+    *as_typed(
+        """
+        td.batch_size = [2, 3]; t.batch_size, t
+        t.batch_size = [2, 3]; td.batch_size, td
+        t.batch_size = []; td.batch_size, t[()]
+        td.lock_(); t.is_locked
+        t.lock_(); td.is_locked
+        t.lock_(); td['z'] = T([2])
+        td.lock_(); t.unlock_(); td.is_locked
+        td.names = ['x']; t.names
+        td.auto_device_(); t.device
+        td['z'] = T([2]); sorted(t.keys())
+        t['z'] = T([2]); sorted(td.keys())
+        del td['a']; sorted(t.keys())
+        td.flatten_keys(inplace=True); t
+        td.rename_key_('a', 'z'); sorted(t.keys())
+        td.zero_(); t['a']
+        c = t.clone(False); td['z'] = T([2]); sorted(c.keys())
+        c = copy.copy(t); td['z'] = T([2]); sorted(c.keys())
+        c = copy.deepcopy(t); td.zero_(); c['a']
+        pickle.loads(pickle.dumps(t.clone())).batch_size
+        p = TensorDict(n=t, batch_size=[2]); td['z'] = T([2]); sorted(p['n'].keys())
+        """
+    ),
     *on_classes(
         "frozen",
         "AssignsFrozen SetsFrozen GoesAround ChecksFrozen InitFrozen InitFrozenBySet"
@@ -86,6 +124,33 @@ CASES = [
         from class_bodies import *; Extends(T([3]), 'text').clone().note
         from class_bodies import *; type('X', (Decorated,), {}, frozen=True)
         from class_bodies import *; type('X', (Decorated,), {}, kw_only=True)
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "update",
+        """
+        from class_bodies import *; d = nested(n=nested()); d.update({'n': None}, inplace=True); d.n, sorted(d.keys())
+        from class_bodies import *; d = nested(n=nested()); d.update(n=None, inplace=True); d.n, sorted(d.keys())
+        from class_bodies import *; d = nested(n=nested()); d.update({'n': None}); d.n, sorted(d.keys())
+        from class_bodies import *; d = nested(n=nested()).lock_(); d.update({'n': None}, inplace=True)
+        from class_bodies import *; d = nested(y=T([2])); d.update({'y': None}, inplace=True)
+        from class_bodies import *; d = nested(s='a'); d.update({'s': None}, inplace=True); d.s
+        from class_bodies import *; d = nested(); d.update({'n': None, 'y': None}, inplace=True); d.n, d.y
+        from class_bodies import *; d = TensorDict(d=nested(n=nested())); d.update({'d': {'n': None}}, inplace=True); d['d'].n
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "load_state_dict",
+        """
+        from class_bodies import *; d = nested(n=nested()); d.load_state_dict(nested().state_dict(), assign=True); d.n
+        from class_bodies import *; d = nested(y=T([2])); d.load_state_dict(nested().state_dict())
+        from class_bodies import *; d = nested(s='a'); d.load_state_dict(nested().state_dict(flatten=True)); d.s
+        from class_bodies import *; d = nested(); d.load_state_dict(nested(n=nested()).state_dict(flatten=True))
+        from class_bodies import *; d = nested(); d.load_state_dict(nested(n=nested()).state_dict(flatten=True), strict=False); d.n
         """,
         on="none",
         message=False,

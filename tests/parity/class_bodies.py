@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from tensordict import TensorClass, tensorclass
@@ -119,3 +120,14 @@ class Diamond(Decorated, Based):
 
 class OtherDiamond(Based, Decorated):
     y: Tensor = None
+
+
+class Nested(TensorClass):
+    x: Tensor
+    y: Tensor = None
+    s: str = None
+    n: Nested = None
+
+
+def nested(**further):
+    return Nested(torch.ones(2), batch_size=[2], **further)

@@ -154,10 +154,11 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
 
     @classmethod
     def from_tensordict(cls, td: Any, *, check: bool = True) -> Self:
-        """Make one that shares its entries with ``td``: what is set in one is in both.
+        """Make one that is ``td`` by another class: what happens to one, happens to both.
 
         Args:
-            td: a collection. It may have further keys.
+            td: a collection. It may have further keys. Of a stack or a view, which are
+                not ``td`` itself then, the entries are shared as they are now.
             check: whether a missing key is an error.
 
         Raises:
@@ -177,9 +178,10 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
             raise TypeError(MSG_MISSING.format(name, ", ".join(sorted(missing))))
         if not td._is_dense:
             td = td._as_dense()
-        return _rust.new(
-            cls, td._tensordict, td._batch_size, td._device, td._td_dim_names
-        )
+        made = cls.__new__(cls)
+        # All of the state, so that a batch size or a lock of one is that of the other.
+        made.__dict__ = td.__dict__
+        return made
 
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Self:
         """Keep the elements where ``mask`` is true. See :meth:`TensorDict.masked_select`.

@@ -552,7 +552,7 @@ def _stage(
             return
         if inplace and present is not NO_DEFAULT:
             raise _InplaceWriteError(MSG_INPLACE.format(key, td))
-    elif inplace and present is not NO_DEFAULT:
+    elif inplace and present is not NO_DEFAULT and not td._is_unset_by(present, value):
         if isinstance(present, (CollectionProtocol, _Branch)):
             raise _InplaceWriteError(MSG_INPLACE.format(key, td))
         value = fit_inplace(td, key, value, present)

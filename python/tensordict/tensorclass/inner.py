@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import torch
 
 from tensordict import _rust
 from tensordict.ops.display import DisplayOps, describe_fields
 from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.making import Making
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["OverContainer"]
 
@@ -96,6 +95,10 @@ class OverContainer(Making):
     def _update_parts(self, source: Any) -> list[Any] | None:
         self._check_mapping(source)
         return self._tensordict._update_parts(inside(source))
+
+    def _is_unset_by(self, present: Any, value: Any) -> bool:
+        # A field of a nested class has no tensor that could hold a value instead.
+        return value is None and not isinstance(present, torch.Tensor)
 
     def _copy_parts(self, source: Any) -> list[Any] | None:
         return self._tensordict._copy_parts(inside(source))
