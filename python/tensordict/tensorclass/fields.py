@@ -337,6 +337,9 @@ def _generated_init(cls: Any) -> Any:
     complete = arguments if arguments.issuperset(optional) else None
     is_frozen = cls._frozen
     num_positional = len(positional)
+    is_plain = not (init_vars or is_frozen or hasattr(cls, "__post_init__"))
+    # How many arguments are all of them, where each can be given by position.
+    num_all = num_positional if complete == set(positional) else -1
 
     def fill(
         self: Any,
@@ -389,7 +392,18 @@ def _generated_init(cls: Any) -> Any:
             lock: Any = None,
             **values: Any,
         ) -> None:
-            fill(self, args, values, batch_size, device, names, lock)
+            if args:
+                is_complete = len(args) == num_all and not values
+                if is_complete:
+                    values = dict(zip(positional, args))  # noqa: B905 - it is slower
+                    args = ()
+            else:
+                is_complete = values.keys() == complete
+            if is_complete and is_plain and not lock and type(self) is cls:
+                # In line what `fill` does where nothing is left to do.
+                _rust.fill_fields(self, values, batch_size, device, names)
+            else:
+                fill(self, args, values, batch_size, device, names, lock)
 
     else:
 
