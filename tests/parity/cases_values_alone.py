@@ -284,6 +284,42 @@ def _programs(makers: object, lines: str) -> str:
     return "\n".join(f"{SETUP}{maker}; {line}" for maker in makers for line in lines)
 
 
+HOLLOW = (
+    "import copy, pickle; from tensordict import lazy_stack; "
+    "x, y = NonTensorData('x', batch_size=[0]), NonTensorData('y', batch_size=[0]); "
+    "v = torch.stack([x, y]); z = NonTensorData('z', batch_size=[2, 0])"
+)
+
+ROWS_WITHOUT_ELEMENTS = """
+v, v[0], v[1], v[-1], v[0].data, v.tolist(), v.batch_size, v.stack_dim
+v.tensordicts, v.unbind(0), list(v)
+NonTensorStack(x, y)[1], lazy_stack([x, y])[1]
+torch.stack([x, y], 1)[:, 1], torch.stack([x, x])[1]
+v[:1][0], v[1:][0], v[::2][0], v[[1]][0], v[torch.tensor([1, 0])][0]
+v[torch.tensor([True, False])][0], v[None][0][1], v[:, None][1], v[..., None][1]
+v[:, :0][1], v[:, torch.zeros(0, dtype=torch.long)][1]
+v.transpose(0, 1)[:, 1], v.permute(1, 0)[:, 0], v.unsqueeze(0)[0][1], v.squeeze()[1]
+v.expand(3, 2, 0)[2][1], v.repeat(2, 1)[3], v.repeat_interleave(2, dim=0)[3]
+v.split(1)[1][0], v.chunk(2)[1][0], v.tensor_split(2)[1][0], v.narrow(0, 1, 1)[0]
+v.clone()[1], v.contiguous()[1], v.to_tensordict()[1], v.to('cpu')[1], v.float()[1]
+copy.deepcopy(v)[1], pickle.loads(pickle.dumps(v))[1], v.lock_()[1].is_locked
+torch.cat([v, v])[3], torch.cat([v, v], 1)[1], torch.cat([v, z])[3], torch.cat([v, z], 1)[1]
+torch.cat([x, y]), torch.cat([z, torch.stack([y, x])])[2], torch.cat([z, z])
+torch.stack([v, v])[0][1], torch.stack([v, v], 1)[1][0], torch.stack([v, z])[1][0]
+v[0] = NonTensorData('z', batch_size=[0]); v[0], v[1]
+v[1] = 'w'
+v[:] = z; v[0]
+v.set('data', 'k'); v[0]
+v.update(z); v[0]
+v.update_at_(NonTensorData('z', batch_size=[0]), 1); v[0], v[1]
+v[0].data = 8; v[0]
+x.unsqueeze(0)[0], x[None][0], z.unsqueeze(0)[0][1]
+torch.stack([NonTensorData('x', batch_size=[3]), NonTensorData('y', batch_size=[3])])[:, :0][1]
+td = TensorDict(s=x, batch_size=[0]); u = torch.stack([td, td]); u[1]['s'], u.get('s')[0], u['s']
+td = TensorDict(s=x, batch_size=[0]); u = lazy_stack([td, td]); u[1]['s'], u.get('s')[0], u['s']
+td = TensorDict(s=x, batch_size=[0]); u = lazy_stack([td, td]); u.contiguous()[1]['s'], u.consolidate()[1]['s']
+"""
+
 CASES = [
     *cases("values", _programs(SHARED_MAKERS, SAME), on="none", message=False),
     *cases("columns", _programs(COLUMN_MAKERS, COLUMNS), on="none", message=False),
@@ -311,6 +347,12 @@ CASES = [
     *cases("values alone", _programs(MAKERS, PROGRAMS), on="none", message=False),
     *cases("one value", _programs(MAKERS[:2], ONE), on="none", message=False),
     *cases("stack of values", _programs(MAKERS[3:], STACK), on="none", message=False),
+    *cases(
+        "rows without elements",
+        _programs((HOLLOW,), ROWS_WITHOUT_ELEMENTS),
+        on="none",
+        message=False,
+    ),
     *cases("names of values", _programs((NAMED,), NAMES), on="none"),
     *cases("rows of one value", _programs((ROWED,), ROWS), on="none", message=False),
     *cases(

@@ -116,8 +116,14 @@ def plan_column(stack: Any, plan: Any, level: int) -> None:
         fields["data"] = COLUMN
         if any(isinstance(value, list) for value in flat):
             notes["batch_size"] = list(stack.batch_size)
-    if -1 in stack.batch_size:
+    if -1 in stack.batch_size or (0 in stack.batch_size and len(stack.batch_size) > 1):
         notes["batch_size"] = list(stack.batch_size)
+    rows = stack._noted_rows()
+    if rows:
+        notes["rows"] = rows
+        if not is_jsonable(rows) or tuple_paths(rows):
+            plan.add_file(level, OTHER, _pickle_of({"rows": rows}))
+            notes["rows"] = OTHER
     text = json.dumps(fields, separators=(",", ":"))
     _add_notes(plan, level, text, notes)
     plan.close_level_as(level, text)
@@ -151,8 +157,8 @@ def rewrite(held: Any, places: Sequence[int], new: Sequence[Any]) -> None:
     old = [cells[place] for place in places]
     _set_cells(cells, places, new)
     try:
-        written: list[Any] = []
-        while len(written) != len(cells) or not all(map(operator.is_, written, cells)):
+        written: list[Any] | None = None
+        while written is None or not _is_same_list(written, cells):
             written = list(cells)
             target = os.path.abspath(held._memmap_prefix)
             plan = _rust.SavePlan(target, True, True, False)
@@ -161,6 +167,10 @@ def rewrite(held: Any, places: Sequence[int], new: Sequence[Any]) -> None:
     except BaseException:
         _set_cells(cells, places, old)
         raise
+
+
+def _is_same_list(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    return len(first) == len(second) and all(map(operator.is_, first, second))
 
 
 def _set_cells(cells: Any, places: Sequence[int], new: Sequence[Any]) -> None:
@@ -275,6 +285,11 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
     dim = fields.get("stack_dim", 0)
     if isinstance(dim, int) and 0 < dim < len(loaded.batch_size):
         loaded.stack_dim = dim
+    rows = notes.get("rows")
+    if rows is not None:
+        if rows == OTHER:
+            rows = _read_pickle(path / OTHER, options.allow_pickle)["rows"]
+        loaded = loaded._with_noted_rows(rows)
     loaded._memmap_prefix = options.home_of(path)
     return loaded
 

@@ -662,6 +662,10 @@ class NonTensorData(NonTensorDataBase):
         elif op == "reshape":
             # Dims that lead, one after the other.
             stack.stack_dim = len(stack.batch_size) - len(self._batch_size) - 1
+        if 0 in self._batch_size:
+            from tensordict.containers.nontensor.hollow import with_value
+
+            stack = with_value(stack, self.data)
         if result._is_locked:
             stack._lock_tree()
         return stack

@@ -19,6 +19,7 @@ from tensordict.containers.nontensor.data import (
     NonTensorData,
     NonTensorDataBase,
 )
+from tensordict.containers.nontensor.hollow import as_hollow, rows_of
 from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.ragged import RaggedStack, cat_rows, stack_rows
 from tensordict.containers.nontensor.sameness import same_value
@@ -188,6 +189,8 @@ def stacked(members: Sequence[Any], dim: int) -> Any:
     stack = _joined(members, _with_dim(size, dim, len(members)), dim, dim)
     if size and all(isinstance(member, NonTensorDataBase) for member in members):
         stack._has_one_a_row = True
+    if 0 in size:
+        stack = as_hollow(stack, stacked(list(map(rows_of, members)), dim))
     return stack._named(_names_with(members[0], dim))
 
 
@@ -202,6 +205,10 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
     if any(not isinstance(member, NonTensorOps) for member in members):
         raise RuntimeError(MSG_NO_NON_TENSOR)
     first = members[0]
+    is_hollow = not first.batch_size.numel() and not any(map(_is_ragged, members))
+    if is_hollow and not any(member.batch_size[dim] for member in members):
+        # Two values for the same elements, of which there are none.
+        return first._twin()
     if all(isinstance(member, NonTensorDataBase) for member in members) and all(
         member.data is first.data or same_value(first.data, member.data)
         for member in members
@@ -236,6 +243,8 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
         _is_stack(member) and not member._has_one_a_row for member in members
     ):
         stack._has_one_a_row = True
+    if is_hollow and not size.numel():
+        stack = as_hollow(stack, cat_values(list(map(rows_of, members)), dim))
     return stack
 
 

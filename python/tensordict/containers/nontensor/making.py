@@ -63,7 +63,7 @@ def common_shape(data: list[Any]) -> list[int]:
     level = data
     while level and all(isinstance(item, list) for item in level):
         lengths = {len(item) for item in level}
-        if len(lengths) != 1 or lengths == {0}:
+        if len(lengths) != 1:
             break
         size.append(lengths.pop())
         level = [item for row in level for item in row]

@@ -496,3 +496,4 @@ def _is_int(item: Any) -> bool:
 
 RaggedStack.__name__ = RaggedStack.__qualname__ = "NonTensorStack"
 RaggedStack.__module__ = "tensordict.tensorclass"
+RaggedStack._public_class_text = NonTensorStack._public_class_text  # type: ignore[attr-defined]

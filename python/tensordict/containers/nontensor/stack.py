@@ -395,7 +395,15 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         result = super()._index(index)
         if self._td_dim_names is not None:
             self._forget_names(result, index)
-        return result
+        return self._emptied(result, index) if 0 in result._batch_size else result
+
+    def _emptied(self, result: Any, index: Any) -> Any:
+        """``result``, which has no elements, with the values of the rows at ``index``."""
+        if not self._has_one_a_row:
+            return result
+        from tensordict.containers.nontensor.hollow import rows_emptied
+
+        return rows_emptied(self, result, index)
 
     def flatten(
         self,

@@ -36,6 +36,16 @@ class StackFiles(NonTensorOps):
     def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
         return values.load_column(cls, directory, options)
 
+    def _noted_rows(self) -> list[list[Any]]:
+        """The value of each row that has one without elements: a list of it, or empty."""
+        return []
+
+    def _with_noted_rows(self, noted: list[list[Any]]) -> Any:
+        """This with the values of rows without elements: see :meth:`_noted_rows`."""
+        from tensordict.containers.nontensor.hollow import with_noted_rows
+
+        return with_noted_rows(self, noted)
+
     def _take_loaded(self, loaded: Any) -> Any:
         if type(loaded) is not type(self) or loaded.batch_size != self.batch_size:
             return loaded
@@ -107,14 +117,13 @@ class StackFiles(NonTensorOps):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle, ours or the published release's."""
         dim, size = state.get("stack_dim", 0), state.get("_batch_size")
-        if size is not None and not size.numel():
-            # Members without elements do not tell the other dims.
+        members = state["tensordicts"]
+        if size is not None and not size.numel() and not members:
+            # There is no member to tell the other dims.
             self._cells, self._places, self._batch_size = [], None, size
             self.stack_dim = dim
         else:
-            self._become(
-                self._non_tensor_stack_type(*state["tensordicts"], stack_dim=dim)
-            )
+            self._become(self._non_tensor_stack_type(*members, stack_dim=dim))
         name = state.get("_td_dim_name")
         if name is not None:
             names = self._td_dim_names or [None] * len(self._batch_size)
