@@ -38,11 +38,12 @@ def swap_module(
     Raises:
         KeyError: the module lacks an entry. It has not been changed then.
     """
-    writes: list[tuple[dict[str, Any], str, Any]] = []
-    swapped = _plan_module(td, module, preserve, None, {}, writes)
+    writes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    as_kind = _wrapper() if preserve else None
+    swapped = _plan_module(td, module, as_kind, None, {}, writes, None)
     if not plan_only:
-        for slots, key, value in writes:
-            slots[key] = value
+        for slots, values in writes:
+            slots.update(values)
     return swapped
 
 
@@ -54,12 +55,15 @@ def restore_module(
     What was put into the module in place of the entries of ``source`` meanwhile is
     stored in it. The result is what the module had.
     """
-    writes: list[tuple[dict[str, Any], str, Any]] = []
-    current = _plan_module(td, module, False, source, {}, writes)
+    writes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    replaced: list[tuple[Any, str, Any]] = []
+    current = _plan_module(td, module, None, source, {}, writes, replaced)
     if not plan_only:
-        for slots, key, value in writes:
-            slots[key] = value
-        _take_replaced(source, current)
+        for slots, values in writes:
+            slots.update(values)
+        for container, key, value in replaced:
+            # The lock guards the structure, which stays.
+            container._set_entry(key, value)
     return current
 
 
@@ -73,16 +77,23 @@ def _no_place(key: str, module: nn.Module) -> KeyError:
 def _plan_module(
     td: Any,
     module: nn.Module,
-    preserve: bool,
+    as_kind: Any,
     like: Any,
     seen: dict[int, Any],
-    writes: list[tuple[dict[str, Any], str, Any]],
+    writes: list[tuple[dict[str, Any], dict[str, Any]]],
+    replaced: list[tuple[Any, str, Any]] | None,
 ) -> Any:
+    """What ``module`` has under the keys of ``td``; what is to be written joins ``writes``.
+
+    With ``like`` only its keys count, and what the module has in place of its entries
+    joins ``replaced``. ``as_kind`` makes values what they are to be in a module.
+    """
     # A module that is at two places is visited once: the first place decides.
     known = seen.get(id(module))
     if known is not None:
+        if replaced is not None:
+            _note_replaced(like, known, replaced)
         return known
-    slots: dict[str, Any]
     entries: dict[str, Any] = {}
     # In line what `new` does, which the compiler would enter for each module.
     result = object.__new__(td.__class__ if td._is_dense else td._dense_type())
@@ -94,6 +105,7 @@ def _plan_module(
     }
     seen[id(module)] = result
     parameters, buffers = module._parameters, module._buffers
+    of_parameters: dict[str, Any] = {}
     held = (td._tensordict if td._is_dense else td._entries()).copy()
     wanted = like
     if like is not None:
@@ -110,31 +122,39 @@ def _plan_module(
             plan = (
                 _plan_params if isinstance(child, CollectionProtocol) else _plan_module
             )
-            entries[key] = plan(value, child, preserve, below, seen, writes)
+            entries[key] = plan(value, child, as_kind, below, seen, writes, replaced)
             continue
         if key in parameters:
-            slots = parameters
-        elif key in buffers:
-            slots = buffers
-        elif isinstance(module.__dict__.get(key), torch.Tensor):
-            slots = module.__dict__
+            old = parameters[key]
+            of_parameters[key] = (
+                value if as_kind is None else as_kind(value, old, False)
+            )
         else:
-            raise _no_place(key, module)
-        old = slots[key]
+            slots = buffers if key in buffers else module.__dict__
+            old = slots.get(key)
+            if slots is not buffers and not isinstance(old, torch.Tensor):
+                raise _no_place(key, module)
+            if as_kind is not None:
+                value = as_kind(value, old, slots is buffers)
+            writes.append((slots, {key: value}))
         entries[key] = old
-        if preserve:
-            value = _as_kind_of(value, old, slots is buffers)
-        writes.append((slots, key, value))
+        if replaced is not None:
+            own = wanted[key]
+            if old is not own and not _is_same_memory(old, own):
+                replaced.append((like, key, old))
+    if of_parameters:
+        writes.append((parameters, of_parameters))
     return result
 
 
 def _plan_params(
     td: Any,
     params: Any,
-    preserve: bool,
+    as_kind: Any,
     like: Any,
     seen: dict[int, Any],
-    writes: list[tuple[dict[str, Any], str, Any]],
+    writes: list[tuple[dict[str, Any], dict[str, Any]]],
+    replaced: list[tuple[Any, str, Any]] | None,
 ) -> Any:
     """:func:`_plan_module` for a module that is a collection of parameters itself."""
     entries: dict[str, Any] = {}
@@ -147,14 +167,32 @@ def _plan_params(
             raise _no_place(key, params)
         old = slots[key]
         if isinstance(value, CollectionProtocol):
-            entries[key] = _plan_params(value, old, preserve, below, seen, writes)
+            entries[key] = _plan_params(
+                value, old, as_kind, below, seen, writes, replaced
+            )
             continue
         entries[key] = old
-        if preserve:
-            value = _as_kind_of(value, old, False)
-        writes.append((slots, key, value))
+        if as_kind is not None:
+            value = as_kind(value, old, False)
+        writes.append((slots, {key: value}))
+        if (
+            replaced is not None
+            and old is not below
+            and not _is_same_memory(old, below)
+        ):
+            replaced.append((like, key, old))
     cls = type(params) if params._is_dense else params._dense_type()
     return _rust.new(cls, entries, params.batch_size, params.device, None)
+
+
+def _wrapper() -> Any:
+    """What makes a tensor the kind of tensor that a module has."""
+    return _as_kind_of
+
+
+def _no_wrapper() -> Any:
+    """What Dynamo traces for :func:`_wrapper`: no parameters are made in a graph."""
+    return None
 
 
 def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:
@@ -176,11 +214,6 @@ def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:
     return value
 
 
-def _as_it_is(value: Any, old: Any, is_buffer: bool) -> Any:  # noqa: ARG001
-    """What Dynamo traces for :func:`_as_kind_of`: no parameters are made in a graph."""
-    return value
-
-
 def _is_same_memory(value: Any, own: Any) -> bool:
     """Whether two tensors share their memory."""
     # Not in the annotations of torch.
@@ -193,19 +226,17 @@ def _is_same_object(value: Any, own: Any) -> bool:
     return value is own
 
 
-TRACED = ((_as_kind_of, _as_it_is), (_is_same_memory, _is_same_object))
+TRACED = ((_wrapper, _no_wrapper), (_is_same_memory, _is_same_object))
 """What :mod:`tensordict.interop.compile` registers, each with its form for Dynamo."""
 
 
-def _take_replaced(td: Any, current: Any) -> None:
-    """Write to ``td`` what a block put into the module in place of the entries."""
+def _note_replaced(td: Any, current: Any, replaced: list[tuple[Any, str, Any]]) -> None:
+    """Note what a block put into a module, at another of its places, as ``current``."""
     held = (current._tensordict if current._is_dense else current._entries()).copy()
     known = td._tensordict if td._is_dense else td._entries()
-    is_mixed = any_special(*held.values())
     for key, value in held.items():
         own = known.get(key)
-        if is_mixed and isinstance(value, CollectionProtocol):
-            _take_replaced(own, value)
+        if isinstance(value, CollectionProtocol):
+            _note_replaced(own, value, replaced)
         elif value is not own and not _is_same_memory(value, own):
-            # The lock guards the structure, which stays.
-            td._set_entry(key, value)
+            replaced.append((td, key, value))
