@@ -52,7 +52,7 @@ def wrap_fields(cls: Any, inner: Any) -> Any:
     Raises:
         ValueError: ``inner`` is dense and has an entry that is no field.
     """
-    if inner._is_dense and not inner._tensordict.keys() <= cls.__expected_keys__:
+    if inner._is_dense and not cls.__expected_keys__.issuperset(inner._tensordict):
         cls._check_keys(inner)
     tc = cls.__new__(cls)
     object.__setattr__(tc, "_tensordict", inner)
@@ -68,11 +68,14 @@ def fill_fields(
 
     A value of None leaves its field out.
     """
-    # In line what `init` and `new` do of no entries.
+    # In line what `init` and `new` do of no entries, and below what `set_entry` does of
+    # tensors and of text: the compiler would enter functions for each field.
+    size = as_size(() if batch_size is None else batch_size, None)
+    entries: dict[str, Any] = {}
     inner = object.__new__(CollectionProtocol._plain_type)
     inner.__dict__ = {
-        "_tensordict": {},
-        "_batch_size": as_size(() if batch_size is None else batch_size, None),
+        "_tensordict": entries,
+        "_batch_size": size,
         "_device": None if device is None else torch.device(device),
         "_td_dim_names": None,
     }
@@ -81,8 +84,25 @@ def fill_fields(
     object.__setattr__(tc, "_tensordict", inner)
     object.__setattr__(tc, "_non_tensordict", {})
     object.__setattr__(tc, "_is_initialized", True)
+    plain_fields, ndim = tc._plain_fields, len(size)
     for name, value in values.items():
-        if isinstance(value, torch.Tensor) and name in tc._plain_fields:
-            set_entry(inner, name, value)
+        if isinstance(value, torch.Tensor) and name in plain_fields:
+            if (
+                device is None
+                and not is_special(value)
+                and not value.is_nested
+                and value.shape[:ndim] == size
+            ):
+                entries[name] = value
+            else:
+                set_entry(inner, name, value)
+        elif (
+            value.__class__ is str
+            and names is None
+            and name in plain_fields
+            and not tc._tensor_only
+        ):
+            cls = CollectionProtocol._non_tensor_type
+            entries[name] = cls._of([value], 0, size, inner._device)
         elif value is not None:
             tc._set_field_entry(name, value)

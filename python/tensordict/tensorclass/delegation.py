@@ -100,9 +100,14 @@ def _delegated_method(name: str, function: Any) -> Any:
         inner = self._tensordict
         if not args and not kwargs:
             return _outside(self, getattr(inner, name)())
+        # The compiler enters a function for a collection only, and for no comprehension.
+        given = []
+        for value in args:
+            is_one = isinstance(value, CollectionProtocol)
+            given.append(inside(value) if is_one else value)
         if kwargs:
             kwargs = {key: inside(value) for key, value in kwargs.items()}
-        return _outside(self, getattr(inner, name)(*map(inside, args), **kwargs))
+        return _outside(self, getattr(inner, name)(*given, **kwargs))
 
     return method
 

@@ -14,6 +14,7 @@ from tensordict.containers.nontensor.base import MSG_NO_SIZE, NonTensorOps, rele
 from tensordict.containers.nontensor.comparing import ComparingOps
 from tensordict.containers.nontensor.data_files import DataFiles
 from tensordict.containers.nontensor.data_writing import MSG_NAMES, DataWriting
+from tensordict.containers.nontensor.operations import MOVING
 from tensordict.containers.nontensor.sameness import same_value
 from tensordict.interop.pytree import register_value
 from tensordict.ops.keys import _key_path
@@ -326,6 +327,32 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
     ) -> Any:
         return self._sized(size)
+
+    def _is_bare(self) -> bool:
+        """Whether the value, size and device are all that there is to keep."""
+        return self._td_dim_names is None and self._metadata is None
+
+    def _map_leaves(
+        self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
+    ) -> Any:
+        # Wherever elements are moved, one value is the same: only its size is new.
+        if (
+            prefix is not None
+            and op in MOVING
+            and k in (-1, len(self._batch_size))
+            and not isinstance(names, list)
+            and not (lock and self._is_locked)
+            and self._is_bare()
+        ):
+            return self._of([self._cells[self._at]], 0, prefix, self._device)
+        return super()._map_leaves(op, args, prefix, names, tail, lock, k)
+
+    def _index(self, index: Any) -> Any:
+        # As above. A plan without the values is one that the compiler does not follow.
+        if type(index) is int and self._is_bare():
+            plan: Any = _rust.index_plan(self._batch_size, index, True)
+            return self._of([self._cells[self._at]], 0, plan[1], self._device)
+        return super()._index(index)
 
     def _broadcast(self, shape: torch.Size) -> Self:
         return self._sized(shape)
