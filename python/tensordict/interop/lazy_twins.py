@@ -136,10 +136,15 @@ def merged_size(members: list[Any], dim: int) -> torch.Size | None:
     """
     if not members:
         return None
-    first = members[0].batch_size
+    sizes = [
+        member._batch_size if member._is_dense else member.batch_size
+        for member in members
+    ]
+    first = sizes[0]
     merged = list(first)
-    for member in members:
-        size = member.batch_size
+    for size in sizes:
+        if size == first:
+            continue
         if len(size) != len(first):
             return None
         for at, length in enumerate(size):
@@ -154,7 +159,12 @@ def merged_size(members: list[Any], dim: int) -> torch.Size | None:
 def member_leaves(members: list[Any], out: list[Any]) -> None:
     """Append every leaf of every member to ``out``, one member after the other."""
     for member in members:
-        leaves(member, out)
+        # Plain members need no function that the compiler would enter for each.
+        values = [*member._tensordict.values()] if member._is_dense else None
+        if values is None or any_special(*values):
+            leaves(member, out)
+        else:
+            out += values
 
 
 def rebuilt_members(members: list[Any], values: Any, cls: Any) -> list[Any]:
@@ -192,7 +202,9 @@ def cloned_members(members: list[Any]) -> list[Any]:
 def drop_empty_of_members(members: list[Any]) -> None:
     """Take the containers that hold nothing out of each of the members, which are new."""
     for member in members:
-        _drop_empty(member)
+        # As above.
+        if not member._is_dense or any_special(*member._tensordict.values()):
+            _drop_empty(member)
 
 
 __all__ = [

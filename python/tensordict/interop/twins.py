@@ -354,7 +354,10 @@ def rebuild(
     """
     result = _rebuild(td, iter(values), names)
     if drop_empty:
-        _drop_empty(result)
+        if result._is_dense:
+            _drop_empty(result)
+        else:
+            result._drop_empty()
     if lock and td._is_locked:
         lock_tree(result)
     return result

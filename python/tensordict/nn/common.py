@@ -612,9 +612,15 @@ def _as_keys(keys: Any, message: str) -> list[NestedKey]:
 def _read(td: Any, keys: list[NestedKey], kwargs: dict[str, Any]) -> list[Any]:
     """The values of entries: None of a missing one, no wrapper of what is no tensor."""
     is_plain = not kwargs and td.__class__ is TensorDict
+    # What is at hand needs no function that the compiler would enter for each key.
+    entries = td._tensordict if is_plain else {}
     found = []
     for key in keys:
-        value = _rust.get(td, key, None) if is_plain else td.get(key, None, **kwargs)
+        value = entries.get(key)
+        if value is None:
+            value = (
+                _rust.get(td, key, None) if is_plain else td.get(key, None, **kwargs)
+            )
         if not isinstance(value, torch.Tensor) and getattr(
             value, "_is_non_tensor", False
         ):

@@ -11,6 +11,7 @@ from torch import distributions as D  # noqa: N812 - the name that torch's examp
 
 from tensordict import _rust
 from tensordict._deprecation import warn_deprecated
+from tensordict.containers.dense import TensorDict
 from tensordict.nn.common import TensorDictModuleBase
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.distributions.composite import (
@@ -24,11 +25,11 @@ from tensordict.nn.distributions.deterministic import (
     estimated_mean,
 )
 from tensordict.nn.settings import (
+    INTERACTION,
     SKIP,
     InteractionType,
     composite_lp_aggregate,
     has_results,
-    interaction_type,
 )
 
 if TYPE_CHECKING:
@@ -262,10 +263,14 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         Raises:
             TypeError: the names of the parameters are not those of the class.
         """
-        kwargs = {
-            name: tensordict.get(key, None)
-            for name, key in zip(self.dist_keys, self.in_keys, strict=True)
-        }
+        is_plain = tensordict.__class__ is TensorDict
+        kwargs: dict[str, Any] = {}
+        for name, key in zip(self.dist_keys, self._in_keys, strict=True):
+            kwargs[name] = (
+                _rust.get(tensordict, key, None)
+                if is_plain
+                else tensordict.get(key, None)
+            )
         try:
             return self.distribution_class(**kwargs, **self.distribution_kwargs)
         except (TypeError, ValueError) as error:
@@ -413,8 +418,11 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             self._check_aggregates()
         if not _requires_sample:
             return self._write_log_prob(dist, self._values_in(tensordict), out)
-        generator, done = self._resolve_generator(tensordict)
-        sample = self._dist_sample(dist, interaction_type(), generator=generator)
+        generator, done = self._generator, None
+        if self._generator_key is not None:
+            generator, done = self._resolve_generator(tensordict)
+        kind = INTERACTION.get() if INTERACTION.by_thread else INTERACTION.value
+        sample = self._dist_sample(dist, kind, generator=generator)
         if done is not None and generator is not None:
             done(generator)
         if self.num_samples is not None:

@@ -409,7 +409,10 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         if self.__dict__.get(name):
             return True
         members = self.tensordicts
-        return bool(members) and all(getattr(member, name) for member in members)
+        for member in members:
+            if not getattr(member, name):
+                return False
+        return bool(members)
 
     @property
     def batch_size(self) -> torch.Size:
