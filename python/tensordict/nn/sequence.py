@@ -232,17 +232,19 @@ class TensorDictSequential(TensorDictModule):
             and not self._select_before_return
         ):
             held: Any = self._modules["module"]
+            # The modules of now: a call may change which there are.
             if not self.partial_tolerant:
-                for module in held._modules.values():
+                for module in tuple(held._modules.values()):
                     tensordict = module(tensordict)
                 return tensordict
-            for module in held._modules.values():
+            for module in tuple(held._modules.values()):
                 tensordict = self._run_module(module, tensordict)
             return tensordict
         is_own = tensordict_out is None and inplace is not False and inplace != "empty"
         result = tensordict if is_own and inplace is None else tensordict.copy()
         kept = set(tensordict.keys(True)) if self._select_before_return else set()
-        for module in self._modules["module"]._modules.values():  # type: ignore[union-attr]
+        modules = self._modules["module"]._modules  # type: ignore[union-attr]
+        for module in tuple(modules.values()):
             result = self._run_module(module, result)
         return self._given(tensordict, result, tensordict_out, kept)
 

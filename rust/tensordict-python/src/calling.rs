@@ -287,13 +287,10 @@ pub(crate) fn forward<'py>(
     }) else {
         return Ok(None);
     };
-    let (Some(in_keys), Some(out_keys)) = (
-        attributes.get(&names.in_keys)?,
-        attributes.get(&names.out_keys)?,
-    ) else {
+    let Some(in_keys) = attributes.get(&names.in_keys)? else {
         return Ok(None);
     };
-    let (Ok(in_keys), Ok(out_keys)) = (in_keys.cast::<PyList>(), out_keys.cast::<PyList>()) else {
+    let Ok(in_keys) = in_keys.cast::<PyList>() else {
         return Ok(None);
     };
     let Some(tensors) = inputs(imports, td, in_keys)? else {
@@ -303,7 +300,9 @@ pub(crate) fn forward<'py>(
         Ok(outputs) => outputs,
         Err(error) => return Err(explained(calls, module, &tensors, error)),
     };
-    write(imports, calls, module, td, &outputs, out_keys)?;
+    // Those of now: the call may have changed them.
+    let out_keys = module.getattr(names.out_keys.bind(py))?;
+    write(imports, calls, module, td, &outputs, out_keys.cast()?)?;
     Ok(Some(td.clone()))
 }
 
