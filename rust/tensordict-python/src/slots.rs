@@ -7,7 +7,7 @@
 //! known to be so, a value is one load, and replacing it one store.
 //!
 //! This is one of the modules that may hold `unsafe`: it has the layout of dictionaries of
-//! `CPython` 3.11 to 3.13. [`learn_layout`] tries it on a dictionary made for it, so that an
+//! `CPython` 3.11 to 3.14. [`learn_layout`] tries it on a dictionary made for it, so that an
 //! interpreter that was built in another way is noticed before the first container is made.
 //! Everywhere else, and for other dictionaries, callers use the C API.
 
@@ -427,7 +427,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// Tries the layout on a dictionary made for it, and uses it if it holds.
 fn learn_layout(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();
-    let has_layout = version.major == 3 && (11..=13).contains(&version.minor);
+    let has_layout = version.major == 3 && (11..=14).contains(&version.minor);
     let build = py.import("sys")?.getattr("version")?;
     if !has_layout || build.extract::<&str>()?.contains("free-threading") {
         return Ok(());
