@@ -35,7 +35,7 @@ from tensordict import _rust
 if TYPE_CHECKING:
     import types
     import weakref
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     import numpy as np
@@ -358,6 +358,22 @@ class CollectionProtocol:
                 if value.is_empty():
                     self._del_entry(key)
 
+    def _without_none(self) -> Any:
+        """A result just made without entries that are None, and what they leave empty."""
+        entries = {}
+        for key, value in list(self._entries().items()):
+            if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+                value = value._without_none()
+                if not value._sample_entries():
+                    continue
+            elif value is None:
+                continue
+            entries[key] = value
+        if not self._is_dense:
+            return self._with_entries(entries)
+        size, device, names = self._batch_size, self._device, self._td_dim_names
+        return _rust.new(type(self), entries, size, device, names)
+
     def _entry_for(self, present: Any) -> Any:
         """What an entry is to be when it is updated from this: as a rule itself."""
         return present
@@ -431,6 +447,10 @@ class CollectionProtocol:
     def _update_parts(self, source: Any) -> list[Any] | None:
         """Of a stack, what of the source of an update goes to each of its children."""
         return None
+
+    def _member_paths(self) -> Iterable[Any]:
+        """Of a stack, the keys of the leaves of its members, also of one alone."""
+        return ()
 
     def _copy_parts(self, source: Any) -> list[Any] | None:
         """The same of values that are copied into entries; others are left out."""

@@ -58,4 +58,23 @@ CASES = [
         """,  # noqa: E501
         on=VIEWS,
     ),
+    *cases(
+        "empty",
+        """
+        td.empty(recurse=True)
+        td.empty(recurse=True, device='cpu')
+        td.empty(recurse=True, batch_size=[7])
+        td.empty()
+        td.separates('a').zero_()
+        """,
+        on=VIEWS,
+        message=False,
+    ),
+    *cases(
+        "squeeze_block",
+        """
+        v = td.squeeze(0).__enter__(); v['a'] = v['a'] + 1; v.__exit__(None, None, None); o = o.clone(); td = v = None
+        """,  # noqa: E501
+        on="lazy_permuted lazy_transposed",
+    ),
 ]

@@ -255,4 +255,78 @@ CASES = [
     """,
         on="differently_named",
     ),
+    *cases(
+        "copy_into_stacks",
+        """
+        td = STACK; td.update_(TensorDict(c=T([]), a=T([2], start=4)))
+        td = STACK; td.update_(TensorDict(c=T([]), a=T([2, 2], start=4)))
+        td = STACK; td.update_({'c': T([]), 'a': T([2], start=4)})
+        td = STACK; td.update_({('n', 'd'): T([3], start=4)})
+        td = STACK; td.update_({'n': {'d': T([3], start=4)}})
+        td = STACK; td.update_({'n': TensorDict(d=T([3], start=4))})
+        td = STACK; td.update_({'n': {'d': T([2, 3], start=4), 'z': T([1])}})
+        td = STACK; td.update_({'c': 3})
+        td = STACK; td.update_({'a': [4, 5]})
+        td = STACK; td.update_({'c': T([2], start=4), 'z': T([3])})
+        td = STACK; td.update_({'z': T([3])})
+        td = STACK; td.update_({'a': T([3])})
+        td = STACK; td.update_(TensorDict(batch_size=[3]))
+        td = STACK; td.update(TensorDict(batch_size=[3]))
+        td = STACK; td.update_(lazy_stack([TensorDict()] * 3))
+        td = STACK; td.update_(TensorDict(a=T([3, 2]), batch_size=[3]))
+        """.replace(
+            "STACK",
+            "lazy_stack([TensorDict(c=T([]), a=T([2]), n={'d': T([3])}) for _ in 'ab'])",
+        ),
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "copy_from_stacks",
+        """
+        td = DENSE; td.update_(lazy_stack([TensorDict(a=T([]), z=T([]))] * 3))
+        td = DENSE; td.update_(lazy_stack([TensorDict(a=T([]), s='text')] * 3))
+        td = DENSE; td.update_(lazy_stack([TensorDict(a=T([]), z={})] * 3))
+        td = DENSE; td.update_(lazy_stack([TensorDict(a=T([]), z=T([]))] * 3), keys_to_update=['a'])
+        td = DENSE; td.update_(lazy_stack([TensorDict(a=T([]), z=T([])), *[TensorDict(a=T([]))] * 2]))
+        td = DENSE; td.update_(TensorDict(a=T([3], start=2), z=T([3]), batch_size=[3]))
+        td = DENSE; td.update_(lazy_stack([TensorDict(n={'b': T([]), 'z': T([])})] * 3))
+        td = DENSE; td.update_({'n': lazy_stack([TensorDict(b=T([]), z=T([]))] * 3)})
+        td = DENSE; td.update_(lazy_stack([TensorDict(n={'b': T([], start=7), 'z': T([])})] * 3), keys_to_update=[('n', 'b')])
+        """.replace(
+            "DENSE",
+            "TensorDict(a=T([3]), n={'b': T([3]), 'c': T([3])}, batch_size=[3])",
+        ),
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "some_have_it",
+        """
+        td = lazy_stack([TensorDict(n={'s': T([])}), TensorDict()]); x = td[0]['n', 's']; td.set(('n', 's'), T([2], start=4), inplace=True); (td, td[0]['n', 's'] is x)
+        td = lazy_stack([TensorDict(n={'s': T([])}), TensorDict()]); td.set(('n', 's'), T([2, 2], start=4), inplace=True)
+        td = lazy_stack([TensorDict(n={'s': 'x'}), TensorDict()]); td.set(('n', 's'), T([2], start=4), inplace=True)
+        td = lazy_stack([TensorDict(n={'d': T([])}), TensorDict(n={'d': T([])})]).masked_select(torch.tensor([True, False])); td.grad
+        td = lazy_stack([TensorDict(a=T([2]), b=T([2], start=3)), TensorDict(a=T([2]))]); list(td[1:1].keys())
+        td = lazy_stack([TensorDict(s='x', b=T([2])), TensorDict(b=T([2]), s='x', c=T([2]))]); list(td[1:1].keys())
+        td = lazy_stack([TensorDict(a=T([2]), e={}, r=T([1])), TensorDict(a=T([2]), e={}, r=T([2]), d=T([1]))]); td.lerp_(td + 1, 0.5)
+        td = lazy_stack([TensorDict(a=T([2]), e={}, r=T([1])), TensorDict(a=T([2]), e={}, r=T([2]), d=T([1]))]); td.add_(td + 1)
+        td = lazy_stack([TensorDict(a=T([2]), e={}, r=T([1])), TensorDict(a=T([2]), e={}, r=T([2]), d=T([1]))]); td.addcmul_(td + 1, td + 1)
+        td = lazy_stack([TensorDict(), TensorDict()]); td.split_keys([()])
+        """,  # noqa: E501
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "where_of_unlike",
+        """
+        td = TensorDict(a=T([2]), n={'c': T([2], start=4)}, batch_size=[2]); td.where(torch.tensor([True, False]), TensorDict(a=T([2]), n=T([2]), batch_size=[2]))
+        td = TensorDict(a=T([2]), n={'c': T([2], start=4)}, batch_size=[2]); td.where(torch.tensor([True, False]), TensorDict(a={'c': T([2], start=5)}, n=T([2]), batch_size=[2]))
+        td = TensorDict(a=T([2]), n={'c': T([2], start=4)}, batch_size=[2]); td.where(torch.tensor([True, False]), TensorDict(a=T([2]), n=T([2, 3]), batch_size=[2]))
+        td = lazy_stack([TensorDict(s='x', b=T([2, 3]), batch_size=[2])], 1).contiguous(); td[0] = td[1]; td
+        td = TensorDict(a=T([2]), batch_size=[2]); lazy_stack([td, TensorDict(batch_size=[2])]).densify().contiguous(canonical=True).batch_size
+        """,  # noqa: E501
+        on="none",
+        message=False,
+    ),
 ]

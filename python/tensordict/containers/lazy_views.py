@@ -336,7 +336,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         dim = args[0] if args else kwargs.get("dim")
         ndim = len(self._batch_size)
         if isinstance(dim, int) and -ndim <= dim < ndim and self._batch_size[dim] != 1:
-            return self
+            return self._remember(self, "squeeze", args, kwargs)
         if isinstance(dim, int) and not -ndim <= dim < ndim:
             raise IndexError(MSG_DIM.format(dim, self._batch_size))
         if not _options.lazy_legacy():
@@ -392,6 +392,13 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if inplace:
             raise RuntimeError(MSG_KEYS.format("exclude"))
         return self._shown().exclude(*keys).clone()
+
+    def empty(self, recurse: bool = False, **kwargs: Any) -> Any:
+        """An ordinary container without leaves. See ``TensorDict.empty``."""
+        if recurse:
+            # What is nested in the source has other batch dims.
+            return self._shown().empty(True, **kwargs)
+        return super().empty(**kwargs)
 
     def contiguous(self, **kwargs: Any) -> Any:
         """An ordinary container of contiguous leaves."""

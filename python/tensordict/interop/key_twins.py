@@ -34,7 +34,6 @@ from tensordict.interop.twins import (
     containers,
     leaves,
     unravel_key_to_tuple,
-    walk,
 )
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -672,14 +671,15 @@ def copy_into(
     if not td._is_dense and td._writes_through():
         td._copy_into(source, keys, non_blocking)
         return
-    if td._is_dense and isinstance(source, CollectionProtocol):
-        _refuse_own_keys(td, source)
     values = None
     if keys is None and isinstance(source, CollectionProtocol) and not _has_views(td):
         # The usual case: the same keys on both sides, and the same shapes.
         values = align(td, source, True)
         targets = leaves(td)
-        if values is not None and [*map(_SHAPE, targets)] != [*map(_SHAPE, values)]:
+        if values is not None and (
+            [*map(_SHAPE, targets)] != [*map(_SHAPE, values)]
+            or any([each._has_exclusive_keys for each in containers(source)])
+        ):
             values = None
     held: list[tuple[Any, Any]] = []
     if values is None:
@@ -700,14 +700,20 @@ def copy_into(
         target.update_(value)
 
 
-def _refuse_own_keys(td: Any, source: Any) -> None:
-    """Raise where members of a stack have leaves of their own that ``td`` lacks."""
-    if not source._has_exclusive_keys:
-        return
-    for member in source._children():
-        for key in walk(member, 0, True, True):
-            if not contains(td, key):
-                raise KeyError(MSG_NOT_IN_DESTINATION.format(key))
+def _refuse_missing(td: Any, source: Any, keys: Any, prefix: tuple[str, ...]) -> None:
+    """Raise where ``td`` lacks a leaf that a member of a stack has.
+
+    Those of an ordinary source are left out.
+    """
+    for key in source._member_paths():
+        path = (key,) if isinstance(key, str) else key
+        if keys is not None and all(rest != path[: len(rest)] for rest in keys):
+            continue
+        if not contains(td, path):
+            full = (*prefix, *path)
+            raise KeyError(
+                MSG_NOT_IN_DESTINATION.format(full if len(full) > 1 else full[0])
+            )
 
 
 def _pair(
@@ -730,6 +736,8 @@ def _pair(
             _pair(member, part, keys, prefix, targets, values, held, absent)
         return
     if isinstance(source, CollectionProtocol):
+        if not source._is_dense and td._is_dense:
+            _refuse_missing(td, source, keys, prefix)
         pairs = source._entries().items()
     else:
         pairs = source.items()

@@ -86,7 +86,7 @@ class AutogradOps(CollectionProtocol):
             UnbatchedTensor(grad) if is_unbatched(leaf) and grad is not None else grad
             for leaf, grad in ((leaf, leaf.grad) for leaf in _rust.leaves(self))
         ]
-        result = _without_none(_rust.rebuild(self, grads))
+        result = _rust.rebuild(self, grads)._without_none()
         if all(grad is None for grad in grads) and result.is_empty():
             return None
         if self._is_locked:
@@ -267,22 +267,6 @@ def _tensors(inputs: Any) -> Sequence[torch.Tensor] | None:
     if isinstance(inputs, CollectionProtocol):
         return [leaf for leaf in _rust.leaves(inputs) if leaf.requires_grad]
     return list(inputs)
-
-
-def _without_none(td: Any) -> Any:
-    """A fresh result without the entries that are None, and what they leave empty."""
-    entries = {}
-    for key, value in list(td._entries().items()):
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
-            value = _without_none(value)
-            if not value._entries():
-                continue
-        elif value is None:
-            continue
-        entries[key] = value
-    if not td._is_dense:
-        return td._with_entries(entries)
-    return _rust.new(type(td), entries, td._batch_size, td._device, td._td_dim_names)
 
 
 def _assign_data(td: Any, source: Any) -> None:

@@ -443,9 +443,9 @@ def matched_leaves(td: Any, other: Any, *, strict: bool) -> Leaves:
         KeyError: ``other`` lacks a key of ``td`` or, if ``strict``, has more.
     """
     mine = _rust.walk(td, 0, True, True)
-    theirs = dict(_rust.walk(other, 2, True, True))
-    missing = {key for key in mine if key not in theirs}
-    extra = theirs.keys() - set(mine)
+    theirs = set(_rust.walk(other, 0, True, True))
+    missing = set(mine) - theirs
+    extra = theirs - set(mine)
     if missing:
         raise KeyError(mismatch_message(missing, extra))
     if extra and strict:

@@ -380,6 +380,11 @@ def _where_entry(
             item, CollectionProtocol
         ):
             return _where_tree(value, condition, item, pad)
+        # A tensor in the place of a collection is for each of its leaves.
+        if value is present and item is not NO_DEFAULT:
+            return value.where(condition, item)
+    elif isinstance(item, CollectionProtocol):
+        return item.where(~condition, value)
     if value is NO_DEFAULT or item is NO_DEFAULT:
         if pad is None:
             raise KeyError(MSG_NO_PAD.format(key))

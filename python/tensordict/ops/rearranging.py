@@ -560,6 +560,8 @@ def _pad_leaf(leaf: torch.Tensor, pads: list[int], value: float) -> torch.Tensor
 
 
 def _canonical(leaf: torch.Tensor) -> torch.Tensor:
+    if leaf.is_nested:
+        return leaf.contiguous()
     strides, expected = leaf.stride(), 1
     for length, stride in zip(reversed(leaf.shape), reversed(strides), strict=True):
         if stride != expected:

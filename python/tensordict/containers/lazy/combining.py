@@ -8,7 +8,10 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import is_unbatched
+from tensordict.containers.lazy.making import have_own_keys
+from tensordict.metatensor import MetaTensor
 from tensordict.ops.autograd import AutogradOps
+from tensordict.ops.families import NUMBERS
 from tensordict.ops.merging import _paths
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -31,6 +34,10 @@ MSG_WHERE = (
     "A tensor `other` in LazyStackedTensorDict.where must be 0-dim or start with the "
     "batch shape up to the stack dim, {}, got shape {}. Expand it to the batch shape {} "
     "first."
+)
+MSG_COPY = (
+    "update_() cannot copy the value of shape {} under the key {!r} into the entry of "
+    "shape {}: {}"
 )
 MSG_UPDATE_COUNT = (
     "cannot update stacked tensordicts with different shapes when "
@@ -61,6 +68,8 @@ class CombiningOps(CollectionProtocol):
         def _write_ragged(self, key: str, index: Any, value: Any) -> None: ...
         def _seen(self, key: str) -> list[Any] | None: ...
         def _holds_stacks(self) -> bool: ...
+        def _meta(self, key: Any) -> Any: ...
+        def _common_keys(self) -> list[str]: ...
 
     # Calling a function on every leaf ----------------------------------------------
 
@@ -182,17 +191,21 @@ class CombiningOps(CollectionProtocol):
             ValueError: it is a stack of another number of members.
         """
         if isinstance(source, CombiningOps) and source.stack_dim == self.stack_dim:
-            if len(source.tensordicts) != len(self.tensordicts):
+            if len(source.tensordicts) == len(self.tensordicts):
+                return source.tensordicts
+            if source._common_keys() or have_own_keys(source.tensordicts, False):
                 raise ValueError(MSG_UPDATE_COUNT)
-            return source.tensordicts
+            return self._mapping_parts({})
         if isinstance(source, CollectionProtocol):
             size = source.batch_size
             if not size:
                 return self._mapping_parts(source._entries())
             parts = self._parts_of(source)
-            if parts is None:
+            if parts is not None:
+                return parts
+            if source._sample_entries():
                 raise ValueError(MSG_UPDATE_SHAPES)
-            return parts
+            return self._mapping_parts({})
         return self._mapping_parts(source)
 
     def update(
@@ -225,6 +238,36 @@ class CombiningOps(CollectionProtocol):
         result: Self = _rust.clone_structure(self)
         result.update(args[0])
         return result
+
+    def _copy_parts(self, source: Any) -> list[Any] | None:
+        """As of an update; what has no batch dims is spread over the whole entry."""
+        if isinstance(source, CollectionProtocol):
+            if source.batch_size:
+                return self._update_parts(source)
+            source = source._entries()
+        known: dict[Any, Any] = {}
+        absent: dict[Any, Any] = {}
+        nested: dict[Any, Any] = {}
+        for key, value in list(source.items()):
+            if not _rust.contains(self, key):
+                absent[key] = value
+                continue
+            entry = self._meta(key)
+            if isinstance(entry, CombiningOps) and (
+                isinstance(value, dict) or _has_no_dims(value)
+            ):
+                nested[key] = entry._copy_parts(value)
+                continue
+            if isinstance(value, NUMBERS):
+                value = torch.as_tensor(value)
+            if isinstance(value, torch.Tensor):
+                value = _spread_over(entry, key, value)
+            known[key] = value
+        parts = self._mapping_parts(known)
+        for at, part in enumerate(parts):
+            part.update(absent)
+            part.update({key: pieces[at] for key, pieces in nested.items()})
+        return parts
 
     def _mapping_parts(self, source: Mapping[Any, Any]) -> list[dict[Any, Any]]:
         parts: list[dict[Any, Any]] = [{} for _ in self.tensordicts]
@@ -607,6 +650,27 @@ for _name in (
     "fliplr", "flipud", "to_struct_array",
 ):  # fmt: skip
     setattr(CombiningOps, _name, _stacked_first(_name))
+
+
+def _has_no_dims(value: Any) -> bool:
+    """Whether it is a collection of tensors without batch dims."""
+    is_collection = isinstance(value, CollectionProtocol) and not value._is_non_tensor
+    return is_collection and not value.batch_size
+
+
+def _spread_over(entry: Any, key: Any, value: torch.Tensor) -> torch.Tensor:
+    """A value as one of the shape of the entry that it is copied into.
+
+    Raises:
+        RuntimeError: it does not broadcast to it.
+    """
+    if not isinstance(entry, (torch.Tensor, MetaTensor)) or -1 in entry.shape:
+        return value
+    try:
+        return value.expand(entry.shape)
+    except RuntimeError as error:
+        message = MSG_COPY.format(value.shape, key, entry.shape, error)
+        raise RuntimeError(message) from error
 
 
 def _counts(repeats: Any, length: int) -> list[int] | None:

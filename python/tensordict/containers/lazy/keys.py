@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.checks import is_leaf_nontensor
 from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.keys import _sorting_key, _TensorDictKeysView
@@ -95,6 +96,15 @@ class StackKeysOps(CollectionProtocol):
     def sorted_keys(self) -> list[str]:
         """The direct keys, sorted."""
         return sorted(self.keys())
+
+    def _member_paths(self) -> Any:
+        members = self.tensordicts
+        if not self._has_exclusive_keys:
+            members = members[:1]
+        paths = (
+            _rust.walk(member, 0, True, True, is_leaf_nontensor) for member in members
+        )
+        return dict.fromkeys(key for keys in paths for key in keys)
 
     def _refuse_exclusive(self, method: str) -> None:
         if self._has_exclusive_keys:
@@ -199,8 +209,9 @@ class StackKeysOps(CollectionProtocol):
         is_strict = kwargs.pop("strict", True)
         if is_strict and kwargs.get("default", NO_DEFAULT) is NO_DEFAULT:
             for key in (key for keys in key_sets for key in keys):
-                if not any(_rust.contains(each, key) for each in members):
-                    _rust.getitem(self, key)
+                path = _rust.unravel_key_to_tuple(key)
+                if path and not any(_rust.contains(each, path) for each in members):
+                    _rust.getitem(self, path)
         rows = [each.split_keys(*key_sets, strict=False, **kwargs) for each in members]
         parts = [self._like(list(group)) for group in zip(*rows, strict=True)]
         if kwargs.get("inplace") and parts:

@@ -280,6 +280,9 @@ class MembersOps(CollectionProtocol):
     def _drop_empty(self) -> None:
         _rust.drop_empty_of_members(self.tensordicts)
 
+    def _without_none(self) -> Any:
+        return self._like([member._without_none() for member in self.tensordicts])
+
     def _rebuild_plain(self, values: Any) -> Any:
         """As :meth:`_rebuild`, of plain containers without names: a comparison."""
         from tensordict.containers.lazy.stack import LazyStackedTensorDict
@@ -446,7 +449,9 @@ class MembersOps(CollectionProtocol):
                 _rust.validate(self, key, value, non_blocking)
                 raise KeyError(MSG_PRESENT.format(key, self))
             if len(present) < len(held):
-                self._set_in_some(path, value, non_blocking, validated, ignore_lock)
+                self._set_in_some(
+                    path, value, bool(inplace), non_blocking, validated, ignore_lock
+                )
                 return
         if len(path) == 1 and len(present) < len(held):
             # Not all have it, so there is nothing to write into as a whole.
@@ -474,17 +479,26 @@ class MembersOps(CollectionProtocol):
             member._set_path((key,), item, False, non_blocking, True, force)
 
     def _set_in_some(
-        self, path: Any, value: Any, non_blocking: bool, validated: bool, force: bool
+        self,
+        path: Any,
+        value: Any,
+        inplace: bool,
+        non_blocking: bool,
+        validated: bool,
+        force: bool,
     ) -> None:
         """Store below an entry that only some members have: the others get a new one."""
         if self.is_locked and not force:
             raise RuntimeError(MSG_LOCKED)
         if not validated:
             value = _rust.validate(self, path, value, non_blocking)
-        for member, part in zip(
-            self.tensordicts, self._value_parts(value), strict=True
-        ):
-            member._set_path(path, part, False, non_blocking, validated, force)
+        pairs = list(zip(self.tensordicts, self._value_parts(value), strict=True))
+        for member, part in pairs if inplace else ():
+            entry = _rust.get(member, path, None)
+            if isinstance(entry, torch.Tensor):
+                _rust.fit_inplace(member, path[-1], part, entry)
+        for member, part in pairs:
+            member._set_path(path, part, inplace, non_blocking, validated, force)
 
     def _write_into(
         self, key: str, present: Any, value: Any, non_blocking: bool

@@ -538,9 +538,10 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         keys: list[Any] = self._common_keys()
         if not have_own_keys(self.tensordicts, True):
             return keys
-        shared = _rust.walk(self, 0, True, True)
-        held = {key if isinstance(key, str) else key[0] for key in shared}
-        return [*shared, *(key for key in keys if key not in held)]
+        below: dict[str, list[Any]] = {key: [] for key in keys}
+        for key in _rust.walk(self, 0, True, True):
+            below[key if isinstance(key, str) else key[0]].append(key)
+        return [path for key, paths in below.items() for path in paths or [key]]
 
     def _turned(self, first: Any) -> Any:
         """A stack of stacks, all like ``first``, with the inner dim as the outer one."""

@@ -148,7 +148,8 @@ class LinkedRows(list[Any]):
         """
         given: dict[int, dict[int, Any]] = {}
         for place, value in zip(places, new, strict=True):
-            given.setdefault(self._owners[place], {})[place] = value
+            if value is not self[place]:
+                given.setdefault(self._owners[place], {})[place] = value
         for owner, values in given.items():
             first = next(iter(values.values()))
             is_all = len(values) == self._owners.count(owner)
