@@ -56,6 +56,61 @@ def fields_set(sample):
     return sample
 
 
+TORCH_FUNCTIONS = {
+    "torch_joins": lambda t: (
+        torch.stack([t, t], 1),
+        torch.stack([t, t], dim=-1),
+        torch.cat([t, t], dim=0),
+    ),
+    "torch_splits": lambda t: (
+        torch.unbind(t, 0)[1],
+        torch.split(t, 2),
+        torch.split(t, [1, 3], 0),
+        torch.chunk(t, 3)[0],
+        torch.tensor_split(t, 3)[2],
+        torch.narrow(t, 0, 1, 2),
+    ),
+    "torch_shapes": lambda t: (
+        torch.unsqueeze(t, 0),
+        torch.squeeze(t[:1]),
+        torch.permute(t[None], (1, 0)),
+        torch.transpose(t[None], 0, 1),
+        torch.reshape(t, (2, 2)),
+        torch.flatten(t[None], 0, 1),
+        torch.unflatten(t, 0, (2, 2)),
+        torch.broadcast_to(t, [2, 4]),
+        torch.flip(t, [0]),
+        torch.roll(t, 1, 0),
+    ),
+    "torch_selections": lambda t: (
+        torch.where(torch.arange(4) > 1, t, t * 2),
+        torch.gather(t, 0, torch.tensor([0, 2])),
+        torch.masked_select(t, torch.tensor([True, False, True, True])),
+        torch.repeat_interleave(t, 2, dim=0),
+    ),
+    "torch_likes": lambda t: (
+        torch.clone(t),
+        torch.zeros_like(t),
+        torch.ones_like(t),
+        torch.full_like(t, 2.0),
+        torch.empty_like(t).zero_(),
+    ),
+    "torch_pointwise": lambda t: (
+        torch.abs(t),
+        torch.clamp(t, 0.0, 1.0),
+        torch.add(t, t),
+        torch.mul(t, 2),
+        torch.maximum(t, t * 2),
+        torch.lerp(t, t * 2, 0.5),
+    ),
+    "torch_reductions": lambda t: (
+        torch.sum(t),
+        torch.sum(t, 0),
+        torch.mean(t, 0),
+        torch.var(t, 0),
+    ),
+}
+
 PROGRAMS = {
     make_sample: {
         "attribute": lambda t: t.x + t.y[:, None],
@@ -90,6 +145,7 @@ PROGRAMS = {
         "nested_index": lambda t: t[2],
         "nested_unbind": lambda t: t.unbind(0),
         "nested_split": lambda t: t.split(2),
+        **TORCH_FUNCTIONS,
     },
     make_text: {
         "text_read": lambda t: t["a"] * len(t["text"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import torch
 
@@ -34,6 +34,18 @@ MSG_OUT_DEVICE = (
 class ApplyOps(CollectionProtocol):
     """Calling a function on every leaf."""
 
+    @overload
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        filter_empty: Literal[False] | None = None,
+        **options: Any,
+    ) -> Self: ...
+    @overload
+    def apply(
+        self, fn: Callable[..., Any], *others: Any, filter_empty: bool, **options: Any
+    ) -> Self | None: ...
     def apply(
         self,
         fn: Callable[..., Any],
@@ -134,6 +146,18 @@ class ApplyOps(CollectionProtocol):
             prefix,
         )
 
+    @overload
+    def named_apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        filter_empty: Literal[False] | None = None,
+        **options: Any,
+    ) -> Self: ...
+    @overload
+    def named_apply(
+        self, fn: Callable[..., Any], *others: Any, filter_empty: bool, **options: Any
+    ) -> Self | None: ...
     def named_apply(
         self,
         fn: Callable[..., Any],

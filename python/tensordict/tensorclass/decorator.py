@@ -117,7 +117,7 @@ def _rebased(
         namespace.pop(name, None)
     own = [base for base in cls.__bases__ if base not in (object, Generic)]
     generic = [base for base in cls.__bases__ if base is Generic]
-    made = types.new_class(
+    made: Any = types.new_class(
         cls.__name__,
         (*own, TensorClass, *generic),
         {**options, "cast_filter": cast_filter, "kw_only": kw_only},
