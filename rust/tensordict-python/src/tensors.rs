@@ -24,6 +24,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use smallvec::SmallVec;
 use tensordict_core::storage::region::prefetch;
+use tensordict_core::storage::source::Signs;
 
 use crate::storage::dlpack;
 
@@ -50,7 +51,21 @@ struct Access {
     place: usize,
     /// The table of virtual functions of an ordinary tensor.
     table: usize,
+    /// Where its dispatch keys are, if that was found.
+    keys: Option<Keys>,
 }
+
+/// The dispatch keys of a tensor: a word whose bits say, among other things, which signs it shows
+/// the other way round.
+struct Keys {
+    /// Where the word is in the tensor, in words.
+    place: usize,
+    negative: u64,
+    conjugate: u64,
+}
+
+/// So many words belong to every tensor.
+const TENSOR_WORDS: usize = 20;
 
 static ACCESS: PyOnceLock<Option<Access>> = PyOnceLock::new();
 
@@ -126,6 +141,20 @@ impl<'a, 'py> Tensor<'a, 'py> {
         Some(data.cast::<u8>().cast_const())
     }
 
+    /// Which of its values have the other sign than in memory. Torch's own methods give the
+    /// interpreter's lock away to answer, and take it again.
+    #[inline]
+    pub(crate) fn signs(&self) -> Option<Signs> {
+        let keys = self.access.keys.as_ref()?;
+        // SAFETY: the word belongs to the tensor, which the Python object keeps alive; torch
+        // writes it when it makes a tensor, and with the interpreter's lock.
+        let word = unsafe { tensor_word(self.object, self.access.place, keys.place) };
+        Some(Signs {
+            negated: word & keys.negative != 0,
+            conjugated: word & keys.conjugate != 0,
+        })
+    }
+
     /// `torch.float32`; None for a dtype that this package does not read as memory.
     #[inline]
     pub(crate) fn dtype_name(&self) -> Option<&'static str> {
@@ -151,6 +180,18 @@ impl<'a, 'py> Tensor<'a, 'py> {
 unsafe fn word(object: &Bound<'_, PyAny>, place: usize) -> *const usize {
     // SAFETY: as the caller says.
     unsafe { object.as_ptr().cast::<usize>().cast_const().add(place) }
+}
+
+/// A word of the tensor whose address is at `place` of a Python object.
+///
+/// # Safety
+/// The address is that of a tensor, which has more than `number` words.
+unsafe fn tensor_word(object: &Bound<'_, PyAny>, place: usize, number: usize) -> u64 {
+    // SAFETY: as the caller says; the tensor begins at a multiple of a word.
+    unsafe {
+        let tensor = *word(object, place).cast::<*const u64>();
+        *tensor.add(number)
+    }
 }
 
 /// Asks the processor to fetch the tensor behind a Python object, which is fetched.
@@ -257,6 +298,7 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
                 .unbind(),
             place,
             table: **word(&probes[0], place).cast::<*const usize>(),
+            keys: None,
         }
     };
     let mut dtypes = Vec::new();
@@ -296,7 +338,54 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
         && dtypes[0] != dtypes[2]
         && Tensor::by(&access, &turned).is_none_or(|tensor| tensor.is_contiguous() == Some(false))
         && Tensor::by(&access, &on_meta).is_none_or(|tensor| tensor.is_on_cpu() == Some(false));
-    Ok(is_right.then_some(access))
+    if !is_right {
+        return Ok(None);
+    }
+    // Torch is asked in another way where it has no such thing.
+    access.keys = place_of_keys(&access, &probes[0]).ok().flatten();
+    Ok(Some(access))
+}
+
+/// Where tensors have the word that torch prints for their dispatch keys, and which bits of it are
+/// the signs.
+fn place_of_keys(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<Option<Keys>> {
+    let torch = real.py().import("torch")?;
+    let keys_of = torch.getattr("_C")?.getattr("_dispatch_keys")?;
+    let complex = real.call_method1("to", (torch.getattr("complex64")?,))?;
+    let probes = [
+        real.clone(),
+        real.call_method0("_neg_view")?,
+        complex.clone(),
+        complex.call_method0("conj")?,
+        complex.call_method0("conj")?.getattr("imag")?,
+    ];
+    let mut keys = Vec::new();
+    for probe in &probes {
+        if Tensor::by(access, probe).is_none() {
+            return Ok(None);
+        }
+        let text = keys_of.call1((probe,))?.call_method0("raw_repr")?;
+        keys.push(text.extract::<u64>()?);
+    }
+    let is_at = |number: usize| {
+        probes.iter().zip(&keys).all(|(probe, keys)| {
+            // SAFETY: these are tensors, and the word is one that every tensor has.
+            unsafe { tensor_word(probe, access.place, number) == *keys }
+        })
+    };
+    let (negative, conjugate) = (keys[0] ^ keys[1], keys[2] ^ keys[3]);
+    let is_right = negative.is_power_of_two()
+        && conjugate.is_power_of_two()
+        && negative != conjugate
+        && keys[0] & (negative | conjugate) == 0
+        && keys[2] & (negative | conjugate) == 0
+        && keys[4] & (negative | conjugate) == negative;
+    let place = (0..TENSOR_WORDS).find(|&number| is_at(number));
+    Ok(place.filter(|_| is_right).map(|place| Keys {
+        place,
+        negative,
+        conjugate,
+    }))
 }
 
 /// Where all of `tensors` have the address that torch gives for them.

@@ -17,7 +17,7 @@
 //! In a tree the sums are a file of their own, [`SUMS_FILE`], which readers of the
 //! published format ignore; in a single file they are part of its metadata.
 
-use std::fmt::Write as _;
+use std::borrow::Cow;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
@@ -224,29 +224,28 @@ impl Sums {
             }
             push_entry(name, sum, &time.1, &mut entries);
         }
-        self.text_around(&[&entries])
+        self.parts_around(&[&entries]).concat()
     }
 
-    /// The text of [`SUMS_FILE`] with the entries that [`push_entry`] made.
-    pub(crate) fn text_around(&self, entries: &[&str]) -> String {
-        let bytes: usize = entries.iter().map(|part| part.len()).sum();
-        let mut text = String::with_capacity(128 + bytes);
-        write!(
-            text,
+    /// The text of [`SUMS_FILE`] with the entries that [`push_entry`] made, in parts that follow each
+    /// other.
+    pub(crate) fn parts_around<'e>(&self, entries: &[&'e str]) -> Vec<Cow<'e, str>> {
+        let mut head = format!(
             "{{\"version\": {VERSION}, \"algorithm\": \"crc32c\", \"block_bytes\": {BLOCK_BYTES}, \
              \"generation\": "
-        )
-        .expect("a String takes all that is written");
-        json::write_string(&self.generation, &mut text);
-        text.push_str(", \"files\": {");
-        let start = text.len();
-        text.extend(entries.iter().copied());
-        if text.len() > start {
-            // The comma of the last.
-            text.truncate(text.len() - SEPARATOR.len());
+        );
+        json::write_string(&self.generation, &mut head);
+        head.push_str(", \"files\": {");
+        let mut parts = vec![Cow::Owned(head)];
+        let mut entries = entries.iter().filter(|part| !part.is_empty()).peekable();
+        while let Some(&part) = entries.next() {
+            // The comma of the last is none.
+            let is_last = entries.peek().is_none();
+            let end = part.len() - if is_last { SEPARATOR.len() } else { 0 };
+            parts.push(Cow::Borrowed(&part[..end]));
         }
-        text.push_str("}}");
-        text
+        parts.push(Cow::Borrowed("}}"));
+        parts
     }
 
     /// Reads the text of [`SUMS_FILE`].

@@ -12,6 +12,7 @@ use tensordict_core::storage::source::{Signs, Source};
 use super::dlpack::{self, Memory};
 use super::load::num_bytes;
 use super::mapped::mapped_class;
+use crate::tensors::Tensor;
 
 struct Imports {
     tensor: Py<PyType>,
@@ -165,9 +166,12 @@ fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
     };
     // DLPack gives the bytes of such views as they lie.
     let is_complex = memory.is_complex();
-    memory.signs = Signs {
-        negated: imports.is_neg.bind(py).call1((value,))?.is_truthy()?,
-        conjugated: is_complex && imports.is_conj.bind(py).call1((value,))?.is_truthy()?,
+    memory.signs = match Tensor::of(value).and_then(|tensor| tensor.signs()) {
+        Some(signs) => signs,
+        None => Signs {
+            negated: imports.is_neg.bind(py).call1((value,))?.is_truthy()?,
+            conjugated: is_complex && imports.is_conj.bind(py).call1((value,))?.is_truthy()?,
+        },
     };
     // The sign of a float is a bit; that of an integer is not.
     let can_be_negated = !memory.signs.negated || is_complex || memory.dtype.contains("float");

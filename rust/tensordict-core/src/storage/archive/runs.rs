@@ -40,7 +40,7 @@ const FETCHED_BYTES: usize = 2048;
 
 /// An entry with its place.
 pub(super) struct Placed<'e> {
-    pub(super) entry: &'e NewEntry,
+    pub(super) entry: &'e NewEntry<'e>,
     /// Where its header begins.
     header: u64,
     /// Where its bytes begin.
@@ -79,7 +79,7 @@ impl Placed<'_> {
 }
 
 /// The places of entries that follow each other from `start`, and where the last one ends.
-pub(super) fn place(entries: &[NewEntry], start: u64) -> (Vec<Placed<'_>>, u64) {
+pub(super) fn place<'e>(entries: &'e [NewEntry<'e>], start: u64) -> (Vec<Placed<'e>>, u64) {
     let mut placed = Vec::with_capacity(entries.len());
     let mut end = start;
     for entry in entries {

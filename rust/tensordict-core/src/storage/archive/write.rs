@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::super::file::{Crc32, FileWriter, crc32, save_file};
+use super::super::file::{Crc32, FileWriter, save_file};
 use super::super::job::Job;
 use super::super::map::Mapping;
 use super::super::plan::Plan;
@@ -124,7 +124,7 @@ fn refuse_directory(target: &Path) -> StorageResult<()> {
 fn write_archive<T>(
     job: &Job<'_>,
     target: &Path,
-    entries: Vec<NewEntry>,
+    entries: Vec<NewEntry<'_>>,
     method: Method,
     finish: impl FnOnce(&File, Vec<(usize, u64)>) -> StorageResult<T>,
 ) -> StorageResult<T> {
@@ -186,7 +186,7 @@ struct Out<'o, 'w> {
 
 impl Out<'_, '_> {
     /// Writes entries, one after the other in the file.
-    fn write(&mut self, entries: &[NewEntry]) -> StorageResult<()> {
+    fn write(&mut self, entries: &[NewEntry<'_>]) -> StorageResult<()> {
         let (placed, end) = place(entries, self.offset);
         self.offset = end;
         self.count += placed.len() as u64;
@@ -203,44 +203,56 @@ impl Out<'_, '_> {
         Ok(())
     }
 
-    /// Writes what follows the entries: that of their sums, and the directory.
+    /// Writes what follows the entries: that of their sums, and the directory. The parts are written as
+    /// they are, which is cheaper than putting them together.
     fn end(self) -> StorageResult<()> {
-        let mut tail = Vec::new();
         let mut count = self.count;
+        let mut at = self.offset;
+        let mut write = |bytes: &[u8]| {
+            let place = at;
+            at += bytes.len() as u64;
+            self.writer.write_at(place, bytes)
+        };
         let mut last = Vec::new();
         if self.job.has_sums {
             let entries: Vec<&str> = self.sums.iter().map(String::as_str).collect();
-            let text = Sums::new().text_around(&entries).into_bytes();
+            let text = Sums::new().parts_around(&entries);
+            let length = text.iter().map(|part| part.len() as u64).sum();
+            let mut crc32 = Crc32::default();
+            for part in &text {
+                crc32.update(part.as_bytes());
+            }
             let record = Record {
                 name: SUMS_FILE,
                 header: self.offset,
                 method: Method::Stored,
-                crc32: crc32(&text),
-                packed: text.len() as u64,
-                length: text.len() as u64,
+                crc32: crc32.finish(),
+                packed: length,
+                length,
                 pad: 0,
             };
-            local_header(&record, self.date, &mut tail);
+            let mut header = Vec::new();
+            local_header(&record, self.date, &mut header);
             central_record(&record, self.date, &mut last);
             count += 1;
-            tail.extend(text);
+            write(&header)?;
+            for part in &text {
+                write(part.as_bytes())?;
+            }
         }
-        let start = self.offset + tail.len() as u64;
-        self.writer.write_at(self.offset, &tail)?;
-        // The parts are written as they are, which is cheaper than putting them together.
-        let mut end = start;
-        for part in self.directory.iter().chain([&last]) {
-            self.writer.write_at(end, part)?;
-            end += part.len() as u64;
+        let parts = || self.directory.iter().chain([&last]);
+        for part in parts() {
+            write(part)?;
         }
+        let size: u64 = parts().map(|part| part.len() as u64).sum();
         let mut records = Vec::new();
-        end_records(count, end - start, start, &mut records);
-        self.writer.write_at(end, &records)
+        end_records(count, size, at - size, &mut records);
+        self.writer.write_at(at, &records)
     }
 }
 
 /// Compresses the leaves among the entries, side by side.
-fn compress_all(job: &Job<'_>, entries: &mut [NewEntry], method: Method) -> StorageResult<()> {
+fn compress_all(job: &Job<'_>, entries: &mut [NewEntry<'_>], method: Method) -> StorageResult<()> {
     let packed: Vec<OnceLock<Packed>> = entries.iter().map(|_| OnceLock::new()).collect();
     threads::for_each(entries.len(), thread_count(job.threads), |number| {
         let entry = &entries[number];
@@ -259,7 +271,7 @@ fn compress_all(job: &Job<'_>, entries: &mut [NewEntry], method: Method) -> Stor
     Ok(())
 }
 
-fn compress(job: &Job<'_>, entry: &NewEntry, method: Method) -> StorageResult<Packed> {
+fn compress(job: &Job<'_>, entry: &NewEntry<'_>, method: Method) -> StorageResult<Packed> {
     let mut summer = Summer::default();
     let mut crc32 = Crc32::default();
     let refused =
