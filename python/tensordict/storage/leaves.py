@@ -47,7 +47,8 @@ def prepare(
     """The values of any tensor as a tensor on the CPU without gaps.
 
     Transposed and expanded tensors are laid out row by row, conjugated and negated views
-    resolved, tensors of other devices copied.
+    resolved, tensors of other devices copied, tensors that are spread over processes
+    (``DTensor``) gathered.
 
     Returns:
         The tensor, the name of the original's device, its shape, its dtype, and for a
@@ -59,6 +60,10 @@ def prepare(
         RuntimeError: a sparse tensor.
     """
     tensor = tensor.detach()
+    gather = getattr(tensor, "full_tensor", None)
+    if gather is not None:
+        # A part of a tensor that is spread over processes, all of which save it.
+        tensor = gather()
     device, dtype = str(tensor.device), str(tensor.dtype)
     if tensor.is_nested:
         table = nested_table(tensor)
@@ -114,11 +119,17 @@ def nested_table(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def flat_components(tensor: torch.Tensor) -> torch.Tensor:
-    """The items of a strided nested tensor, component after component: ``[N]``."""
-    parts = [part.reshape(-1) for part in tensor.unbind()]
+    """The items of a strided nested tensor, component after component: ``[N]``.
+
+    It shares the memory where they lie so.
+    """
+    parts = tensor.unbind()
     if not parts:
         return torch.zeros(0, dtype=tensor.dtype)
-    return torch.cat(parts)
+    first = parts[0]
+    if tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj()):
+        return first.as_strided((tensor.numel(),), (1,), first.storage_offset())
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def nested_from_flat(flat: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

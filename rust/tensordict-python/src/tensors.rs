@@ -64,8 +64,9 @@ struct Keys {
     conjugate: u64,
 }
 
-/// So many words belong to every tensor.
-const TENSOR_WORDS: usize = 20;
+/// So many words belong to every tensor: torch is not built where its own count of them is
+/// another one, and the keys come last.
+const TENSOR_WORDS: usize = 22;
 
 static ACCESS: PyOnceLock<Option<Access>> = PyOnceLock::new();
 
