@@ -209,7 +209,15 @@ def write_safetensors(
         tuple[
             str,
             str | None,
-            Sequence[tuple[str, torch.Tensor, str, Sequence[int], int]],
+            Sequence[
+                tuple[
+                    str,
+                    tuple[Sequence[torch.Tensor], int],
+                    str,
+                    Sequence[int],
+                    int,
+                ]
+            ],
             Sequence[tuple[str, str]],
         ]
     ],

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import struct
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from tensordict import (
     tensorclass,
     to_safetensors,
 )
-from tensordict.storage import verify
+from tensordict.storage import safetensors, verify
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float32]
 DTYPES += [torch.int64, torch.complex64, torch.float8_e4m3fn, torch.float64]
@@ -474,3 +475,80 @@ def test_verify_names_the_tensor(tmp_path):
     os.unlink(tmp_path / "m-00001-of-00002.safetensors")
     assert verify(tmp_path / "m.safetensors.index.json").is_damaged
     shutil.rmtree(tmp_path)
+
+
+def stacks_of_every_kind() -> dict[str, Any]:
+    """Lazy stacks whose entries a file has joined."""
+
+    def member(number: int) -> TensorDict:
+        values = torch.arange(24.0).view(2, 3, 4) + 100 * number
+        return TensorDict(
+            {
+                "a": values,
+                "turned": values.transpose(1, 2),
+                "conj": torch.complex(values, values).conj(),
+                "empty": values[:, :0],
+                "n": TensorDict({"b": values[..., 0].to(torch.float8_e5m2)}, [2]),
+            },
+            [2],
+            names=["t"],
+        )
+
+    members = [member(number) for number in range(3)]
+    return {
+        "in front": lazy_stack(members, 0),
+        "behind": lazy_stack(members, 1),
+        "of one": lazy_stack(members[:1], 0),
+        "of stacks": lazy_stack([lazy_stack(members, 0)] * 2, 0),
+        "of stacks behind": lazy_stack([lazy_stack(members, 1)] * 2, 0),
+        "of dtypes": lazy_stack(
+            [TensorDict(a=torch.ones(2)), TensorDict(a=torch.ones(2).double())]
+        ),
+        "inside": TensorDict(x=lazy_stack(members, 1), y=torch.ones(2)),
+        "of insides": lazy_stack(
+            [TensorDict(x=lazy_stack(members, 0), y=torch.ones(2))] * 2
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", stacks_of_every_kind())
+@pytest.mark.parametrize("shards", [None, 2])
+def test_stacks_that_are_joined_as_they_are_written(
+    kind, shards, tmp_path, monkeypatch
+):
+    td = stacks_of_every_kind()[kind]
+    to_safetensors(td, tmp_path / "gathered.safetensors", shards=shards)
+    gathered = from_safetensors(tmp_path / "gathered.safetensors")
+    monkeypatch.setattr(safetensors, "STREAMED_FROM", 0)
+    to_safetensors(td, tmp_path / "joined.safetensors", shards=shards)
+    joined = from_safetensors(tmp_path / "joined.safetensors")
+    index = ".index.json" if shards else ""
+    assert not verify(tmp_path / f"joined.safetensors{index}").is_damaged
+    assert type(joined) is type(td)
+    assert joined.batch_size == td.batch_size
+    assert joined.names == td.names
+    leaves = [*td.items(True, True)]
+    assert {key for key, _ in leaves} == {key for key, _ in joined.items(True, True)}
+    for key, leaf in leaves:
+        for found in (joined.get(key), gathered.get(key)):
+            if not isinstance(leaf, torch.Tensor):
+                assert found == leaf
+                continue
+            assert found.dtype == leaf.dtype, key
+            assert torch.equal(found.to(torch.complex64), leaf.to(torch.complex64))
+
+
+def test_large_stacks_are_not_gathered(tmp_path, monkeypatch):
+    members = [TensorDict(a=torch.full((3 << 20,), number)) for number in range(3)]
+    monkeypatch.setattr(LazyStackedTensorDict, "_as_dense", only_without_values)
+    to_safetensors(lazy_stack(members), tmp_path / "x.safetensors")
+    found = from_safetensors(tmp_path / "x.safetensors")
+    assert [int(values.unique()) for values in found["a"]] == [0, 1, 2]
+
+
+gather = LazyStackedTensorDict._as_dense
+
+
+def only_without_values(stack: LazyStackedTensorDict) -> Any:
+    assert stack.device == torch.device("meta")
+    return gather(stack)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -209,12 +209,19 @@ def _write(
 
 
 def _planned(
-    tensors: dict[str, torch.Tensor],
-) -> list[tuple[str, torch.Tensor, str, list[int], int]]:
+    tensors: dict[str, Leaf],
+) -> list[tuple[str, tuple[list[torch.Tensor], int], str, list[int], int]]:
     return [
-        (name, leaf, str(leaf.dtype), list(leaf.shape), leaf.element_size())
+        (name, _parts(leaf), str(leaf.dtype), list(leaf.shape), leaf.element_size())
         for name, leaf in tensors.items()
     ]
+
+
+def _parts(leaf: Leaf) -> tuple[list[torch.Tensor], int]:
+    """The tensors that are written as one, and in how many chunks each."""
+    if isinstance(leaf, Stacked):
+        return leaf.parts, leaf.shape[: leaf.dim].numel()
+    return [leaf], 1
 
 
 def _shard_names(path: str, count: int, generation: str) -> tuple[list[str], list[str]]:
@@ -232,7 +239,7 @@ def _shard_names(path: str, count: int, generation: str) -> tuple[list[str], lis
 
 def _index_text(
     names: list[str],
-    parts: list[dict[str, torch.Tensor]],
+    parts: list[dict[str, Leaf]],
     text: str,
     generation: str,
 ) -> str:
@@ -246,7 +253,7 @@ def _index_text(
     return json.dumps({"metadata": metadata, "weight_map": weight_map}, indent=2) + "\n"
 
 
-def _num_bytes(leaf: torch.Tensor) -> int:
+def _num_bytes(leaf: Leaf) -> int:
     return leaf.numel() * leaf.element_size()
 
 
@@ -267,10 +274,10 @@ def _bytes_of(size: int | str) -> int:
 
 
 def _shards(
-    tensors: dict[str, torch.Tensor],
+    tensors: dict[str, Leaf],
     max_shard_size: int | str | None,
     count: int | None,
-) -> list[dict[str, torch.Tensor]]:
+) -> list[dict[str, Leaf]]:
     """The tensors of each file."""
     if max_shard_size is not None and count is not None:
         raise ValueError("Give max_shard_size or shards, not both.")
@@ -281,7 +288,7 @@ def _shards(
     if max_shard_size is None:
         return [tensors]
     limit = _bytes_of(max_shard_size)
-    parts: list[dict[str, torch.Tensor]] = [{}]
+    parts: list[dict[str, Leaf]] = [{}]
     filled = 0
     for name, leaf in tensors.items():
         size = _num_bytes(leaf)
@@ -293,9 +300,7 @@ def _shards(
     return parts
 
 
-def _balanced(
-    tensors: dict[str, torch.Tensor], count: int
-) -> list[dict[str, torch.Tensor]]:
+def _balanced(tensors: dict[str, Leaf], count: int) -> list[dict[str, Leaf]]:
     """As many parts of about the same size: the largest tensors are given out first."""
     filled = [(0, number) for number in range(count)]
     place: dict[str, int] = {}
@@ -303,17 +308,53 @@ def _balanced(
         size, number = min(filled)
         filled[number] = size + max(1, _num_bytes(tensors[name])), number
         place[name] = number
-    parts: list[dict[str, torch.Tensor]] = [{} for _ in range(count)]
+    parts: list[dict[str, Leaf]] = [{} for _ in range(count)]
     for name, leaf in tensors.items():
         parts[place[name]][name] = leaf
     return parts
 
 
-class Writer:
-    """Collects the tensors of a save under their names."""
+class Stacked:
+    """Tensors of the members of a lazy stack, which are joined as they are written.
 
-    def __init__(self) -> None:
-        self.tensors: dict[str, torch.Tensor] = {}
+    Args:
+        parts: the tensors, of one shape.
+        dim: where the dim of the stack is.
+        like: what has the dtype and the shape of the stack.
+    """
+
+    def __init__(self, parts: list[torch.Tensor], dim: int, like: Leaf) -> None:
+        self.parts = [
+            part.to(like.dtype).resolve_conj().resolve_neg().contiguous()
+            for part in parts
+        ]
+        self.dim = dim
+        self.shape: torch.Size = like.shape
+        self.dtype: torch.dtype = like.dtype
+        self._item_bytes: int = like.element_size()
+
+    def numel(self) -> int:
+        """How many items the stack has."""
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        """The bytes of an item."""
+        return self._item_bytes
+
+
+Leaf: TypeAlias = "torch.Tensor | Stacked"
+
+
+class Writer:
+    """Collects the tensors of a save under their names.
+
+    Args:
+        streams: whether small stacks are not gathered either.
+    """
+
+    def __init__(self, *, streams: bool = False) -> None:
+        self.tensors: dict[str, Leaf] = {}
+        self.streams = streams
 
     def tensor(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
         """The entry of a tensor, which is taken under its name.
@@ -330,6 +371,18 @@ class Writer:
                 layout += " (quantized)"
             raise TypeError(MSG_DENSE.format(path=path, layout=layout))
         name = ".".join(path)
+        if isinstance(value, UnbatchedTensor):
+            self.take(name, value._data.detach())
+            return {"tensor": name, "unbatched": True}
+        self.take(name, value.detach())
+        return {"tensor": name}
+
+    def take(self, name: str, leaf: Leaf) -> None:
+        """Take a leaf under a name of the format.
+
+        Raises:
+            ValueError: another leaf or the format itself has the name.
+        """
         if name in self.tensors:
             raise ValueError(MSG_COLLISION.format(name))
         if name == "__metadata__":
@@ -337,11 +390,7 @@ class Writer:
                 "A tensor cannot have the safetensors name '__metadata__', which is that "
                 "of a field of the format."
             )
-        if isinstance(value, UnbatchedTensor):
-            self.tensors[name] = value._data.detach()
-            return {"tensor": name, "unbatched": True}
-        self.tensors[name] = value.detach()
-        return {"tensor": name}
+        self.tensors[name] = leaf
 
     def value(self, value: Any, path: tuple[str, ...], kind: str) -> dict[str, Any]:
         """The entry of a value that is no tensor, of the class ``kind``."""
@@ -387,6 +436,63 @@ def dense_to_level(td: Any, writer: Writer, path: tuple[str, ...]) -> dict[str, 
         level["subclass"] = [registry.class_text(cls), registry.type_text(cls)]
     level["keys"] = writer.entries(td._entries(), path)
     return level
+
+
+STREAMED_FROM = 16 << 20
+"""Stacks of fewer bytes are gathered in memory, which is faster."""
+
+
+def stack_to_level(stack: Any, writer: Writer, path: tuple[str, ...]) -> dict[str, Any]:
+    """The level of a lazy stack, as that of the container of its stacked entries.
+
+    Those of large stacks are joined as they are written.
+    """
+    found = _parts_of_members(stack, writer, path)
+    if found is None:
+        level: dict[str, Any] = stack._as_dense()._to_level(writer, path)
+        return level
+    # Where everything goes, and what cannot be stacked, is told by tensors without values.
+    empty = Writer()
+    level = stack.to("meta")._as_dense()._to_level(empty, path)
+    for name, like in empty.tensors.items():
+        parts = found[name]
+        if like.numel() == 0:
+            writer.take(name, torch.empty(like.shape, dtype=like.dtype))
+        elif len(parts) == 1:
+            writer.take(name, parts[0].reshape(like.shape))
+        else:
+            writer.take(name, Stacked(parts, stack.stack_dim, like))
+    return level
+
+
+def _parts_of_members(
+    stack: Any, writer: Writer, path: tuple[str, ...]
+) -> dict[str, list[torch.Tensor]] | None:
+    """The tensors of each member of a stack, by name; None where it is gathered.
+
+    One of leaves that are not simply stacked is, and a stack of stacks unless both are
+    stacked in front.
+    """
+    leaves = list(_rust.leaves(stack))
+    num_bytes = 0
+    for leaf in leaves:
+        if isinstance(leaf, UnbatchedTensor) or leaf.is_nested or leaf.is_sparse:
+            return None
+        num_bytes += _num_bytes(leaf)
+    if num_bytes < STREAMED_FROM and not writer.streams:
+        return None
+    found: dict[str, list[torch.Tensor]] = {}
+    for member in stack.tensordicts:
+        inner = Writer(streams=True)
+        member._to_level(inner, path)
+        for name, leaf in inner.tensors.items():
+            if not isinstance(leaf, Stacked):
+                found.setdefault(name, []).append(leaf)
+            elif leaf.dim == stack.stack_dim == 0:
+                found.setdefault(name, []).extend(leaf.parts)
+            else:
+                return None
+    return found
 
 
 # Reading ------------------------------------------------------------------------------

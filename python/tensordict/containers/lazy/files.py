@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict.protocol import CollectionProtocol
-from tensordict.storage import describing
+from tensordict.storage import describing, safetensors
 from tensordict.storage import source as sources
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ class FilesOps(CollectionProtocol):
         for others in names:
             if others != names[0]:
                 raise ValueError(MSG_NAMES.format(names[0], others))
-        dense = self._as_dense()
-        level: dict[str, Any] = dense._to_level(writer, path)
+        level = safetensors.stack_to_level(self, writer, path)
         keys = level.pop("keys")
         level["stack_dim"] = self.stack_dim
         if self._td_dim_name is not None:

@@ -247,6 +247,47 @@ fn gather<const ITEM: usize>(bytes: &[u8], at: usize, stride: isize, run: &mut [
     }
 }
 
+/// Tensors of one shape, stacked along a dim, that are joined as they are read.
+#[derive(Debug, Clone)]
+pub struct Joined {
+    parts: Vec<Region>,
+    /// The bytes that follow each other in a part: those of the dims behind the one of the stack.
+    chunk_bytes: usize,
+}
+
+impl Joined {
+    /// The stack of `parts`, each of `num_chunks` chunks that follow each other: as many as there
+    /// are places in the dims before that of the stack. None where parts are not of one size.
+    #[must_use]
+    pub fn new(parts: Vec<Region>, num_chunks: usize) -> Option<Self> {
+        let part_bytes = parts.first()?.len();
+        let is_one_size = parts.iter().all(|part| part.len() == part_bytes);
+        let chunk_bytes = part_bytes.checked_div(num_chunks)?;
+        (is_one_size && chunk_bytes > 0 && chunk_bytes * num_chunks == part_bytes)
+            .then_some(Self { parts, chunk_bytes })
+    }
+
+    fn len(&self) -> u64 {
+        self.parts.iter().map(|part| part.len() as u64).sum()
+    }
+
+    /// Puts the bytes from `offset` in order in `buffer`.
+    fn fill(&self, offset: u64, buffer: &mut [u8]) {
+        let mut at = usize::try_from(offset).unwrap_or(usize::MAX);
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let (chunk, within) = (at / self.chunk_bytes, at % self.chunk_bytes);
+            let (row, part) = (chunk / self.parts.len(), chunk % self.parts.len());
+            let length = (self.chunk_bytes - within).min(buffer.len() - filled);
+            let start = row * self.chunk_bytes + within;
+            buffer[filled..filled + length]
+                .copy_from_slice(&self.parts[part].bytes()[start..start + length]);
+            filled += length;
+            at += length;
+        }
+    }
+}
+
 /// Where bytes come from.
 #[derive(Debug, Clone)]
 pub enum Source {
@@ -256,6 +297,8 @@ pub enum Source {
     Memory(Region),
     /// A tensor with gaps, or whose signs are others than in memory.
     Strided(Box<Strided>),
+    /// Tensors that are stacked.
+    Joined(Box<Joined>),
 }
 
 impl Source {
@@ -269,6 +312,7 @@ impl Source {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Memory(memory) => memory.len() as u64,
             Self::Strided(strided) => strided.len(),
+            Self::Joined(joined) => joined.len(),
         }
     }
 
@@ -304,20 +348,12 @@ impl Source {
             Self::Bytes(bytes) => bytes.as_slice(),
             Self::Memory(memory) => memory.bytes(),
             Self::Strided(strided) => {
-                let unit = UNIT_BYTES - UNIT_BYTES % strided.item_bytes;
-                let mut offset = 0;
-                while offset < strided.len() {
-                    let left = usize::try_from(strided.len() - offset).unwrap_or(usize::MAX);
-                    let length = unit.min(left);
-                    if bounce.len() < length {
-                        bounce.resize(length, 0);
-                    }
-                    let buffer = &mut bounce[..length];
-                    strided.fill(offset, buffer);
-                    take(offset, buffer)?;
-                    offset += length as u64;
-                }
-                return Ok(());
+                let fill = |offset, buffer: &mut [u8]| strided.fill(offset, buffer);
+                return bounced(self.len(), strided.item_bytes, bounce, fill, take);
+            }
+            Self::Joined(joined) => {
+                let fill = |offset, buffer: &mut [u8]| joined.fill(offset, buffer);
+                return bounced(self.len(), 1, bounce, fill, take);
             }
         };
         let mut offset = 0;
@@ -327,6 +363,30 @@ impl Source {
         }
         Ok(())
     }
+}
+
+/// Calls `take` with bytes that `fill` puts in order, in units of whole items.
+fn bounced<E>(
+    length: u64,
+    item_bytes: usize,
+    bounce: &mut Vec<u8>,
+    fill: impl Fn(u64, &mut [u8]),
+    mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let unit = UNIT_BYTES - UNIT_BYTES % item_bytes;
+    let mut offset = 0;
+    while offset < length {
+        let left = usize::try_from(length - offset).unwrap_or(usize::MAX);
+        let unit = unit.min(left);
+        if bounce.len() < unit {
+            bounce.resize(unit, 0);
+        }
+        let buffer = &mut bounce[..unit];
+        fill(offset, buffer);
+        take(offset, buffer)?;
+        offset += unit as u64;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -385,6 +445,32 @@ mod tests {
             }
             prop_assert_eq!(read(&Source::Strided(Box::new(strided))), expected);
         }
+    }
+
+    #[test]
+    fn test_stacked_parts_are_joined() {
+        let bytes: Vec<u8> = (0..12).collect();
+        // SAFETY: the bytes outlive the regions.
+        let part = |at: usize| unsafe { Region::new(bytes[at..].as_ptr(), 6) };
+        let joined = |parts, chunks| Joined::new(parts, chunks).map(Box::new).map(Source::Joined);
+        let parts = || vec![part(0), part(6)];
+        assert_eq!(read(&joined(parts(), 1).unwrap()), bytes);
+        assert_eq!(
+            read(&joined(parts(), 3).unwrap()),
+            [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]
+        );
+        assert!(joined(parts(), 4).is_none());
+        assert!(joined(vec![part(0), Region::EMPTY], 1).is_none());
+        assert!(joined(Vec::new(), 1).is_none());
+    }
+
+    #[test]
+    fn test_joined_parts_are_given_in_units() {
+        let bytes: Vec<u8> = (0..3 * UNIT_BYTES / 2).map(|at| (at % 251) as u8).collect();
+        // SAFETY: the bytes outlive the region.
+        let part = unsafe { Region::new(bytes.as_ptr(), bytes.len()) };
+        let joined = Joined::new(vec![part, part, part], 1).unwrap();
+        assert_eq!(read(&Source::Joined(Box::new(joined))), bytes.repeat(3));
     }
 
     #[test]

@@ -7,11 +7,12 @@
 
 use std::path::{Path, PathBuf};
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::safetensors::{self, Header, NewFile, NewIndex, NewTensor};
+use tensordict_core::storage::source::{Joined, Source};
 
 use super::exception;
 use super::leaves::{source_of, values_of};
@@ -19,8 +20,15 @@ use super::load::parse_mode;
 use super::mapped::Shared;
 use super::save::SaveProgress;
 
-/// `(name, tensor, dtype, shape, bytes of an item)`.
-type Tensor<'py> = (String, Bound<'py, PyAny>, String, Vec<i64>, u64);
+/// `(name, tensors, dtype, shape, bytes of an item)`: one tensor, or those of a stack, which are joined in
+/// so many chunks each.
+type Tensor<'py> = (
+    String,
+    (Vec<Bound<'py, PyAny>>, usize),
+    String,
+    Vec<i64>,
+    u64,
+);
 
 /// `(path, other path, tensors, texts of __metadata__)`.
 type Shard<'py> = (
@@ -53,25 +61,34 @@ fn write_safetensors<'py>(
     for (path, other_path, tensors, metadata) in files {
         let tensors = tensors
             .into_iter()
-            .map(|(name, tensor, torch_dtype, shape, item_bytes)| {
-                let dtype = safetensors::format_dtype(&torch_dtype).ok_or_else(|| {
+            .map(
+                |(name, (parts, num_chunks), torch_dtype, shape, item_bytes)| {
+                    let dtype = safetensors::format_dtype(&torch_dtype).ok_or_else(|| {
                     PyTypeError::new_err(format!(
                         "Cannot save the tensor {name:?} as safetensors: the format has no dtype \
                          {torch_dtype}."
                     ))
                 })?;
-                let (holder, memory) = values_of(&tensor)?;
-                held.append(holder)?;
-                // SAFETY: `held` holds the tensor, and with it its memory, during the call.
-                let source = unsafe { source_of(&memory) }?;
-                Ok(NewTensor {
-                    name,
-                    dtype,
-                    shape,
-                    source,
-                    item_bytes,
-                })
-            })
+                    let mut sources = parts.iter().map(|part| {
+                        let (holder, memory) = values_of(part)?;
+                        held.append(holder)?;
+                        // SAFETY: `held` holds the tensor, and with it its memory, during the call.
+                        unsafe { source_of(&memory) }
+                    });
+                    let source = if parts.len() == 1 {
+                        sources.next().transpose()?.unwrap_or(Source::EMPTY)
+                    } else {
+                        joined(sources.collect::<PyResult<_>>()?, num_chunks)?
+                    };
+                    Ok(NewTensor {
+                        name,
+                        dtype,
+                        shape,
+                        source,
+                        item_bytes,
+                    })
+                },
+            )
             .collect::<PyResult<_>>()?;
         planned.push(NewFile {
             path,
@@ -96,6 +113,19 @@ fn write_safetensors<'py>(
         .zip(paths)
         .map(|((header, mapping), path)| over_mapping(py, header, mapping, path))
         .collect()
+}
+
+/// The bytes of a stack.
+fn joined(parts: Vec<Source>, num_chunks: usize) -> PyResult<Source> {
+    let regions = parts.into_iter().map(|part| match part {
+        Source::Memory(region) => Some(region),
+        _ => None,
+    });
+    regions
+        .collect::<Option<Vec<_>>>()
+        .and_then(|regions| Joined::new(regions, num_chunks))
+        .map(|joined| Source::Joined(Box::new(joined)))
+        .ok_or_else(|| PyRuntimeError::new_err("the parts of a stack have gaps"))
 }
 
 /// Texts by name.
