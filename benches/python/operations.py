@@ -140,7 +140,7 @@ logical_and: bd.logical_and(bd) = [v.logical_and(v) for v in LB]
 isneginf: td.isneginf() = [v.isneginf() for v in L]
 isreal: td.isreal() = [v.isreal() for v in L]
 radd: 1 + td = torch._foreach_add(L, 1)
-rsub: 1 - td = torch._foreach_add(torch._foreach_neg(L), 1)
+rsub: 1 - td = [torch.rsub(v, 1) for v in L]
 rdiv: 2 / pos = torch._foreach_mul(torch._foreach_reciprocal(LP), 2)
 mod: td % 2 = [v % 2 for v in L]
 add tensor: td + scalar = torch._foreach_add(L, scalar)
@@ -193,7 +193,7 @@ le: td <= td2 = [v <= w for v, w in zip(L, L2)]
 isposinf: td.isposinf() = [v.isposinf() for v in L]
 bitwise_and: bd.bitwise_and(bd) = [v.bitwise_and(v) for v in LB]
 mod method: td.mod(2) = [v % 2 for v in L]
-rsub method: td.rsub(1) = torch._foreach_add(torch._foreach_neg(L), 1)
+rsub method: td.rsub(1) = [torch.rsub(v, 1) for v in L]
 idiv: td.__itruediv__(1.0) = torch._foreach_div_(L, 1.0)
 div of two: td / pos = torch._foreach_div(L, LP)
 pow of two: pos ** td2 = torch._foreach_pow(LP, L2)

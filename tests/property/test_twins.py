@@ -137,6 +137,7 @@ def test_moved_dims(td, dims, data):
     both("at_least", td, abs(first), call)
     both("reduce_dim", td, "sum", first)
     both("extrema", td, "max", first)
+    both("extrema", td, "cummax", first, True)
     both("unbind", td, first)
     order = data.draw(st.permutations(range(len(td.batch_size))))
     both("permute", td, data.draw(st.sampled_from([tuple(order), order, dims])), call)
@@ -266,6 +267,7 @@ def test_functions_of_lists(data, lock):
         | trees.containers((2,))
         | trees.containers((1,))
         | st.sampled_from([1, 2.5, True, 1j, "text", None, torch.ones(2)])
+        | st.sampled_from([torch.tensor(2), torch.tensor(0.5)])
     )
     operands = tuple(data.draw(st.lists(other, max_size=2)))
     if lock:
@@ -731,6 +733,23 @@ def test_set_index(data, index, value, lock):
     if lock:
         twins.lock_tree(td)
     both_on_deep_copies("set_index", td, index, value)
+
+
+@given(data=st.data(), index=indices, change=st.sampled_from(["none", "keys", "dtype"]))
+@settings(max_examples=150, deadline=None)
+def test_write_fitting(data, index, change):
+    td = data.draw(
+        trees.containers(data.draw(st.sampled_from([(3,), (2, 3)])), names=False)
+    )
+    source = td
+    if change == "keys":
+        source = data.draw(trees.containers((3,), foreign=False))
+    plan = trees.outcome(index_twins.index, source, index, known={})
+    if plan[0] == "raised":
+        return
+    op = torch.Tensor.double if change == "dtype" else torch.ones_like
+    value = twins.map_leaves(index_twins.index(source, index), op)
+    both_on_deep_copies("write_fitting", td, index, value)
 
 
 @given(

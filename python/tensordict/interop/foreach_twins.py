@@ -1,8 +1,8 @@
 """Twins of the primitives that call a function on a whole list of leaves.
 
-See :mod:`tensordict.interop.twins`. An operand is a number, which is passed on, or a
-container of the same batch size and keys, whose leaves are put in line. With anything
-else, nothing is called, and the function says so.
+See :mod:`tensordict.interop.twins`. An operand is a number or a tensor without dims,
+which is passed on, or a container of the same batch size and keys, whose leaves are put
+in line. With anything else, nothing is called, and the function says so.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch.overrides import has_torch_function_variadic as any_special
 from tensordict._unbatched import results_as_sources
 from tensordict.common import check_results
 from tensordict.interop.twins import align, leaves, rebuild, rebuild_as
-from tensordict.ops.families import is_dense_throughout
+from tensordict.ops.families import is_dense_throughout, is_shared_tensor
 from tensordict.protocol import CollectionProtocol
 
 
 def _in_line(td: Any, operand: Any, is_complete: bool = False) -> Any:
     """The operand as it is passed on; None where it cannot be."""
-    if isinstance(operand, (int, float, complex)):
+    if isinstance(operand, (int, float, complex)) or is_shared_tensor(operand):
         return operand
     if (
         not isinstance(operand, CollectionProtocol)

@@ -381,6 +381,67 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         parent._set_entry(key, item)
 
 
+def write_fitting(td: Any, index: Any, source: Any) -> bool:
+    """Write the leaves of ``source`` into those of ``td`` at ``index``, if each fits.
+
+    Each must have a place of its shape there, and all containers one class; the index
+    has no ellipsis, which each tensor reads in its own way. Says whether it did.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    if not td._is_dense or not all([_is_place(part) for part in parts]):
+        return False
+    batch_size = td._batch_size
+    try:
+        plan = index_plan(batch_size, index)
+    except (IndexError, RuntimeError, TypeError, ValueError):
+        return False
+    at: Any = (_WHOLE,) * len(batch_size)
+    at, size = (at, batch_size) if plan is None else plan[:2]
+    casts = not any([isinstance(part, (torch.Tensor, list)) for part in parts])
+    writes: list[tuple[Any, Any]] = []
+    if not _pair_fitting(td, source, size, len(batch_size), casts, writes):
+        return False
+    for entry, item in writes:
+        entry[at] = item
+    return True
+
+
+def _is_place(part: Any) -> bool:
+    """Whether an item of an index is plain: a number, a slice, None or positions."""
+    kind = type(part)
+    if kind is torch.Tensor:
+        return bool(part.dim()) and part.dtype in (torch.int64, torch.bool)
+    if kind is list:
+        return bool(part) and all([type(position) is int for position in part])
+    return part is None or kind in (int, bool, slice)
+
+
+def _pair_fitting(
+    td: Any, source: Any, size: Any, k: int, casts: bool, writes: list[tuple[Any, Any]]
+) -> bool:
+    """Add each leaf of ``td`` that ``source`` has, and that one; whether all fit."""
+    own = td._batch_size
+    if type(source) is not type(td) or len(own) < k:
+        return False
+    if source._batch_size != size + own[k:]:
+        return False
+    for key, item in list(source._tensordict.items()):
+        entry = td._tensordict.get(key)
+        if type(entry) is torch.Tensor and type(item) is torch.Tensor:
+            if entry.is_nested or item.is_nested or entry.dim() < k:
+                return False
+            if item.shape != size + entry.shape[k:]:
+                return False
+            if not casts and item.dtype != entry.dtype:
+                return False
+            writes.append((entry, item))
+        elif type(entry) is not type(td) or not _pair_fitting(
+            entry, item, size, k, casts, writes
+        ):
+            return False
+    return True
+
+
 def _is_plain(value: Any) -> bool:
     """Whether it is a tensor of which the index means the first dims."""
     return (
@@ -852,4 +913,5 @@ __all__ = [
     "set_index",
     "stack",
     "view_shape",
+    "write_fitting",
 ]

@@ -240,9 +240,15 @@ def reduce_dim(td: Any, op: str, dim: int) -> Any:
     return map_leaves(td, op, (at,), size, order, NO_TAIL, False, -1)
 
 
-def extrema(td: Any, op: str, dim: int) -> list[Any]:
-    """The two containers that the method ``op`` of every leaf gives for the dim. Unlocked."""
+def extrema(td: Any, op: str, dim: int, stays: bool = False) -> list[Any]:
+    """The two containers that the method ``op`` of every leaf gives for the dim. Unlocked.
+
+    They have the dim where it ``stays``.
+    """
     at, size, order = _without(td, dim)
+    if stays:
+        size = td.batch_size
+        order = tuple(range(len(size)))
     return split_leaves(td, op, (at,), [size, size], order, False, -1)
 
 

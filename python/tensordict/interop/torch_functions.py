@@ -7,6 +7,7 @@ differentiate (``torch.autograd.grad``).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -75,7 +76,7 @@ def _by_method(name: str) -> Handler:
         return getattr(td, name)(*args, **kwargs)
 
     handler.__name__ = name
-    NATIVE_FORMS[handler] = name
+    NATIVE_FORMS[handler] = sys.intern(name)
     return handler
 
 

@@ -139,7 +139,9 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
         def method(
             self: Any, other: Any, *, alpha: Any = None, default: Any = None
         ) -> Any:
-            each = op if alpha is None else _scaled(op, torch._foreach_add, sign, alpha)
+            each = op
+            if alpha is not None:
+                each = _scaled(op, torch._foreach_add, sign, alpha, other)
             result = _rust.foreach(self, each, (other,), True)
             return _with(each, self, other, default) if result is None else result
 
@@ -148,11 +150,14 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
     return fill
 
 
-def _scaled(op: ForEach, add: ForEach, sign: int, alpha: Any) -> ForEach:
-    """``op`` with its operand times ``alpha``.
+def _scaled(op: ForEach, add: ForEach, sign: int, alpha: Any, other: Any) -> ForEach:
+    """``op`` with its operand, which is made of ``other``, times ``alpha``.
 
     The foreach forms take ``alpha`` for lists, and the addition also for one tensor.
     """
+    if isinstance(other, CollectionProtocol):
+        # Its leaves are a list. One call of Python less than below.
+        return functools.partial(op, alpha=alpha)
 
     def scaled(values: Leaves, operand: Any) -> Any:
         if type(operand) is list:
@@ -173,9 +178,9 @@ def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
         def method(self: Any, other: Any, alpha: Any = None) -> Any:
             if alpha is None and _rust.foreach_inplace(self, op, (other,)):
                 return self
-            each = (
-                op if alpha is None else _scaled(op, torch._foreach_add_, sign, alpha)
-            )
+            each = op
+            if alpha is not None:
+                each = _scaled(op, torch._foreach_add_, sign, alpha, other)
             return combine_inplace(each, self, other)
 
         def by_keyword(self: Any, other: Any, *, alpha: Any = None) -> Any:
@@ -321,16 +326,23 @@ def expand_right(values: Iterable[torch.Tensor], operand: torch.Tensor) -> Leave
     return out
 
 
-def _one_for_all(operand: Any, values: Leaves) -> Any:
-    """An operand that all leaves share: a number, or a tensor without dims.
+def is_shared_tensor(operand: Any) -> bool:
+    """Whether ``operand`` is one plain tensor without dims, the same for all leaves.
 
     ``torch.vmap`` cannot read a tensor that it maps as a number, as the foreach forms of
-    one operand do: it is a list then.
+    one operand do.
     """
-    if (
-        isinstance(operand, torch.Tensor)
-        and not torch.compiler.is_compiling()
-        and torch._C._functorch.is_batchedtensor(operand)
+    if type(operand) is not torch.Tensor or operand.dim():
+        return False
+    is_compiling = torch.compiler.is_compiling()
+    return is_compiling or not torch._C._functorch.is_batchedtensor(operand)
+
+
+def _one_for_all(operand: Any, values: Leaves) -> Any:
+    """An operand that all leaves share; a list of it where :func:`torch.vmap` maps it."""
+    if isinstance(operand, torch.Tensor) and not (
+        torch.compiler.is_compiling()
+        or not torch._C._functorch.is_batchedtensor(operand)
     ):
         return [operand] * len(values)
     return operand

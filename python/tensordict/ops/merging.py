@@ -302,6 +302,8 @@ class MergingOps(CollectionProtocol):
             paths = _paths(keys_to_update)
             wanted = [path for path in paths if not _goes_on(paths, path)]
             source = restricted(source, wanted)
+        elif _rust.write_fitting(self, idx, source):
+            return self
         writes: list[tuple[Any, str, torch.Tensor, Any, Any]] = []
         fresh: list[tuple[Any, str, Any]] = []
         _collect_writes(self, source, idx, idx, writes, fresh)
@@ -343,6 +345,9 @@ class MergingOps(CollectionProtocol):
             RuntimeError: ``fast`` is set, and the leaves or the index do not fit.
         """
         if fast:
+            is_plain = type(self) is self._plain_type and _is_plain_index(idx)
+            if is_plain and _rust.write_fitting(self, idx, tensordict):
+                return self
             idx, pairs = _plain_copy(self, tensordict, idx)
             for target, value in pairs:
                 target[idx] = value
@@ -562,8 +567,7 @@ def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
     leaves = list(source.items(True, leaves_only=True))
     if not leaves:
         return index, []
-    parts = index if isinstance(index, tuple) else (index,)
-    if any(isinstance(part, bool) or not _is_plain_index(part) for part in parts):
+    if not _is_plain_index(index):
         raise RuntimeError(MSG_FAST_COPY)
     try:
         plan = _rust.index_plan(td.batch_size, index)
@@ -588,10 +592,18 @@ def _are_plain(td: Any) -> bool:
     )
 
 
-def _is_plain_index(part: Any) -> bool:
-    if isinstance(part, torch.Tensor):
-        return not part.shape and part.dtype is not torch.bool
-    return part is None or part is ... or isinstance(part, (int, slice, np.integer))
+def _is_plain_index(index: Any) -> bool:
+    """Whether an index is made of numbers, slices, None and ellipses."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all([_is_plain_item(part) for part in parts])
+
+
+def _is_plain_item(item: Any) -> bool:
+    if isinstance(item, torch.Tensor):
+        return not item.shape and item.dtype is not torch.bool
+    if isinstance(item, (int, slice, np.integer)):
+        return not isinstance(item, bool)
+    return item is None or item is ...
 
 
 def _as_entry(value: Any) -> Any:

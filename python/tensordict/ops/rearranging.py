@@ -340,7 +340,9 @@ class RearrangingOps(CollectionProtocol):
         if len(dims) != 2:
             msg = "rot90 requires exactly 2 dims"
             raise RuntimeError(msg)
-        first, second = (dim + ndim if dim < 0 else dim for dim in dims)
+        first, second = dims
+        first += ndim if first < 0 else 0
+        second += ndim if second < 0 else 0
         if not (0 <= first < ndim and 0 <= second < ndim):
             msg = "list index out of range"
             raise IndexError(msg)
@@ -352,14 +354,15 @@ class RearrangingOps(CollectionProtocol):
             raise RuntimeError(msg)
         result = self
         if k % 4:
-            order = list(range(ndim))
+            order, size = list(range(ndim)), list(batch_size)
             if k % 2:
                 order[first], order[second] = second, first
+                size[first], size[second] = size[second], size[first]
             result = _rust.map_leaves(
                 self,
                 "rot90",
                 () if (k, first, second) == (1, 0, 1) else (k, (first, second)),
-                torch.Size([batch_size[dim] for dim in order]),
+                torch.Size(size),
                 tuple(order),
                 0,
                 True,

@@ -185,17 +185,7 @@ def reduce_one(
     keepdim: bool,
 ) -> Any:
     """Reduce one batch dim: the common case, with as little as possible per leaf."""
-    size = td.batch_size
-    ndim = len(size)
-    if not -ndim <= dim < ndim:
-        raise IndexError(MSG_DIM.format(dim, ndim))
-    if dim < 0:
-        dim += ndim
-    if keepdim:
-        prefix, names = torch.Size([*size[:dim], 1, *size[dim + 1 :]]), True
-    else:
-        prefix = size[:dim] + size[dim + 1 :]
-        names = (*range(dim), *range(dim + 1, ndim))  # type: ignore[assignment]
+    dim, prefix, names = _one_reduced(td.batch_size, dim, keepdim)
     if not options or options == DEFAULT_OPTIONS:
         # The method takes the dim alone; std and var correct by 1 unless told otherwise.
         args: tuple[Any, ...] = (dim,)
@@ -205,6 +195,28 @@ def reduce_one(
     if keepdim:
         options = {**options, "keepdim": True}
     return _rust.map_leaves(td, functools.partial(op, **options), (dim,), prefix, names)
+
+
+def _one_reduced(size: Any, dim: int, keepdim: bool) -> tuple[int, torch.Size, Any]:
+    """``dim`` from the front, the batch size without it, and where names come from.
+
+    Raises:
+        IndexError: it is no batch dim.
+    """
+    ndim = len(size)
+    if not -ndim <= dim < ndim:
+        raise IndexError(MSG_DIM.format(dim, ndim))
+    if dim < 0:
+        dim += ndim
+    if keepdim:
+        return dim, torch.Size([*size[:dim], 1, *size[dim + 1 :]]), True
+    return dim, size[:dim] + size[dim + 1 :], (*range(dim), *range(dim + 1, ndim))
+
+
+def one_quantile(td: Any, q: float, dim: int, keepdim: bool) -> Any:
+    """Take one quantile along one batch dim: the common case, by the bare method."""
+    dim, prefix, names = _one_reduced(td.batch_size, dim, keepdim)
+    return _rust.map_leaves(td, "quantile", (q, dim, keepdim), prefix, names)
 
 
 def _name_of(op: Any) -> str:
@@ -386,12 +398,11 @@ def cumulative(
         joined = _joined(td, dim, name)
         found = getattr(joined, name)(-1 if is_feature(dim) else dim)
         return found if return_indices else found[0]
-    one = _one_dim(td, dim, name)
-    size = td.batch_size
     may_be_empty = False
     if return_indices:
         td, may_be_empty = _without_values(td)
-    found = _rust.split_leaves(td, name, (one,), [size, size])
+    one = dim if type(dim) is int else _one_dim(td, dim, name)
+    found = _rust.extrema(td, name, one, True)
     if not return_indices:
         return found[0]
     if may_be_empty:

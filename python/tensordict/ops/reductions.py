@@ -14,6 +14,7 @@ from tensordict.ops.reducing import (
     cumulative,
     extremum,
     is_feature,
+    one_quantile,
     prod,
     quantile,
     reduce_leaves,
@@ -414,6 +415,9 @@ class ReductionsOps(CollectionProtocol):
             >>> td.quantile(torch.tensor([0.25, 0.75]), 0)["a"]
             tensor([1., 3.])
         """
+        is_plain = type(q) is float and type(dim) is int and interpolation == "linear"
+        if is_plain and not reduce and key_transform is None:
+            return one_quantile(self, q, dim, keepdim is True)
         op = functools.partial(quantile, q=q)
         options = {"interpolation": interpolation}
         first = q.shape if isinstance(q, torch.Tensor) else torch.Size([])

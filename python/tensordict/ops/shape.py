@@ -12,7 +12,7 @@ from tensordict._unbatched import is_unbatched
 from tensordict.common import MSG_BATCH_MISMATCH
 from tensordict.ops.rearranging import RearrangingOps
 from tensordict.ops.splitting import SplittingOps
-from tensordict.protocol import CollectionProtocol
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -244,7 +244,9 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.squeeze(0).batch_size
             torch.Size([3, 1])
         """
-        dim = _optional_dim(*args, **kwargs)
+        dim = (
+            args[0] if len(args) == 1 and not kwargs else _optional_dim(*args, **kwargs)
+        )
         if _options._lazy_legacy:
             return _squeezed_lazily(self, dim)
         return _rust.squeeze(self, dim, ("squeeze", args, kwargs))
@@ -327,16 +329,12 @@ class ShapeOps(SplittingOps, RearrangingOps):
         """
         if not isinstance(other, CollectionProtocol):
             return self._expanded(other.shape, True)
-        return self._fast_apply(
-            lambda leaf, goal: (
-                leaf.expand_as(goal)
-                if type(leaf) is torch.Tensor
-                else leaf.expand(goal.shape)
-            ),
-            other,
-            batch_size=other.batch_size,
-            names=None,
-        )
+        # The bare method: a function of Python costs as much again.
+        result = _rust.apply_nest(
+            self, torch.Tensor.expand_as, (other,), other.batch_size, NO_DEFAULT, None,
+            NO_DEFAULT, False, False, False, None, True,
+        )  # fmt: skip
+        return cast("Self", result)
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
         """Expand to ``shape``; dim names are lost. As :func:`torch.broadcast_to`."""

@@ -24,6 +24,7 @@ use pyo3::types::{PyBool, PyDict, PyFunction, PyString, PyTuple};
 use crate::access;
 use crate::calling;
 use crate::container::{self, Names};
+use crate::ffi::call_method;
 use crate::fields;
 use crate::imports::{Imports, imports};
 use crate::joining::{self, Join};
@@ -210,7 +211,7 @@ fn answer<'py>(
         .filter(|given| !given.is_empty());
     if kwargs.is_none()
         && let Some(form) = forms.bind(py).get_item(&handler)?
-        && let Some(made) = made_natively(form.extract()?, function, args)?
+        && let Some(made) = made_natively(form.cast()?, function, args)?
     {
         return Ok(Some(made));
     }
@@ -220,12 +221,12 @@ fn answer<'py>(
 /// What the handler whose native form is `form` gives for `function(*args)`; None where the
 /// arguments are not plain.
 fn made_natively<'py>(
-    form: &str,
+    form: &Bound<'py, PyString>,
     function: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let imports = imports(args.py())?;
-    match (form, args.as_slice()) {
+    match (form.to_str()?, args.as_slice()) {
         ("stack", _) => joining::join_plain(imports, Join::Stack, args),
         ("cat", _) => joining::join_plain(imports, Join::Cat, args),
         ("like", [td]) if container::is_plain(imports, td) => {
@@ -235,11 +236,7 @@ fn made_natively<'py>(
         }
         // Else it is the name of a method.
         ("like", _) => Ok(None),
-        (name, [td, rest @ ..]) if container::is_plain(imports, td) => {
-            let name = PyString::intern(td.py(), name);
-            td.call_method1(name, PyTuple::new(td.py(), rest)?)
-                .map(Some)
-        }
+        (_, all @ [td, ..]) if container::is_plain(imports, td) => call_method(form, all).map(Some),
         _ => Ok(None),
     }
 }

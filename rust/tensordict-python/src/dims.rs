@@ -350,26 +350,31 @@ fn reduce_dim<'py>(
     from_twin(td.py(), TWINS, "reduce_dim", (td, op, dim))
 }
 
-/// The two containers that the method `op` of every leaf gives for the batch dim `dim`.
+/// The two containers that the method `op` of every leaf gives for the batch dim `dim`,
+/// which they have where it stays.
 #[pyfunction]
+#[pyo3(signature = (td, op, dim, stays = false))]
 fn extrema<'py>(
     td: &Bound<'py, PyAny>,
     op: &Bound<'py, PyString>,
     dim: &Bound<'py, PyAny>,
+    stays: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     if let Some(source) = Source::of(td)?
         && let Some(dim) = source.dim(dim)
     {
         let py = td.py();
         let mut order = source.in_place();
-        order.remove(usize::try_from(dim)?);
+        if !stays {
+            order.remove(usize::try_from(dim)?);
+        }
         let sizes = source.sizes(&order)?;
         let prefix = ffi::new_size(source.imports.size.bind(py), &sizes)?;
         let prefixes = PyList::new(py, [&prefix, &prefix])?;
         let (args, names) = (PyTuple::new(py, [dim])?, Names::Moved(order));
         return mapping::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
     }
-    from_twin(td.py(), TWINS, "extrema", (td, op, dim))
+    from_twin(td.py(), TWINS, "extrema", (td, op, dim, stays))
 }
 
 /// The containers along the batch dim `dim`, without that dim.

@@ -672,6 +672,24 @@ pub(crate) fn call<'py>(
     }
 }
 
+/// `arguments[0].name(*arguments[1:])`, without a bound method between.
+pub(crate) fn call_method<'py>(
+    name: &Bound<'py, PyString>,
+    arguments: &[Bound<'py, PyAny>],
+) -> PyResult<Bound<'py, PyAny>> {
+    let pointers: SmallVec<[*mut ffi::PyObject; 4]> = arguments.iter().map(Bound::as_ptr).collect();
+    // SAFETY: the pointers are objects that `arguments` keeps alive for the call.
+    unsafe {
+        let result = ffi::PyObject_VectorcallMethod(
+            name.as_ptr(),
+            pointers.as_ptr(),
+            pointers.len(),
+            std::ptr::null_mut(),
+        );
+        Bound::from_owned_ptr_or_err(name.py(), result)
+    }
+}
+
 /// An attribute that the instances of a class have by a descriptor, looked up once.
 pub(crate) struct Getter<'py> {
     descriptor: Bound<'py, PyAny>,

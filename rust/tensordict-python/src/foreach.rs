@@ -15,7 +15,7 @@ use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::storing::batch_size_of;
-use crate::tensors::{self, Tensor};
+use crate::tensors::{self, Tensor, shape_of};
 use crate::walks::{NewLeaves, leaves, rebuild_with};
 
 /// Whether all leaves have one dtype, so that all or none can hold the results.
@@ -73,6 +73,18 @@ fn is_same_size(size: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> bool {
                 .all(|(length, other)| length.is(&*other)))
 }
 
+/// Whether `operand` is one tensor without dims for all leaves, which `torch.vmap` has not
+/// made a tensor of many.
+fn is_shared_tensor(imports: &Imports, operand: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if !operand.get_type().is(&imports.tensor)
+        || !shape_of(operand).is_some_and(|dims| dims.is_empty())
+    {
+        return Ok(false);
+    }
+    let is_batched = imports.is_batched.bind(operand.py()).call1((operand,))?;
+    Ok(!is_batched.is_truthy()?)
+}
+
 /// The leaves of `operand` in line with those of `td`, or the number that it is; None
 /// where it is neither, or does not fit.
 fn in_line<'py>(
@@ -86,7 +98,7 @@ fn in_line<'py>(
     }
     let operand_kind = kind(imports, operand)?;
     if operand_kind == Kind::Leaf {
-        return Ok(None);
+        return Ok(is_shared_tensor(imports, operand)?.then(|| operand.clone()));
     }
     let size = batch_size_of(imports, td, kind(imports, td)?)?;
     let other_size = batch_size_of(imports, operand, operand_kind)?;

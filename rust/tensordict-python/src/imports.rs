@@ -123,6 +123,7 @@ pub(crate) struct Imports {
     pub(crate) cat: Py<PyAny>,
     pub(crate) foreach_copy: Py<PyAny>,
     pub(crate) foreach_zero: Py<PyAny>,
+    pub(crate) is_batched: Py<PyAny>,
     pub(crate) protocol: Py<PyType>,
     pub(crate) unbatched: Py<PyType>,
     pub(crate) no_default: Py<PyAny>,
@@ -148,6 +149,10 @@ impl Imports {
             stack: torch.getattr("stack")?.unbind(),
             foreach_copy: torch.getattr("_foreach_copy_")?.unbind(),
             foreach_zero: torch.getattr("_foreach_zero_")?.unbind(),
+            is_batched: py
+                .import("torch._C._functorch")?
+                .getattr("is_batchedtensor")?
+                .unbind(),
             cat: torch.getattr("cat")?.unbind(),
             protocol: class(&protocol, "CollectionProtocol")?,
             unbatched: class(&py.import("tensordict._unbatched")?, "UnbatchedTensor")?,

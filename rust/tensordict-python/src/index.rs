@@ -5,7 +5,7 @@
 //! gives the same plan, or the error.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyEllipsis, PyFloat, PyInt, PyList, PySlice, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyEllipsis, PyFloat, PyInt, PyList, PySlice, PyTuple, PyType};
 use smallvec::SmallVec;
 use tensordict_core::batch::{self, Dims};
 use tensordict_core::index::{self as core_index, Item, Range, Step};
@@ -364,6 +364,8 @@ struct WriteAt<'py> {
     dims: Dims,
     // Whether torch casts at the index, and does not by the kind of tensors in it.
     casts: bool,
+    // The class that all containers must have, if any.
+    class: Option<Bound<'py, PyType>>,
     writes: Writes<'py>,
 }
 
@@ -392,6 +394,11 @@ impl<'py> WriteAt<'py> {
     fn pair(&mut self, td: &Bound<'py, PyAny>, source: &Bound<'py, PyAny>) -> PyResult<bool> {
         let imports = self.imports;
         let _guard = RecursionGuard::enter(td.py())?;
+        if let Some(class) = &self.class
+            && !(td.get_type().is(class) && source.get_type().is(class))
+        {
+            return Ok(false);
+        }
         let own = plain_dims(&container::batch_size(imports, td)?);
         let theirs = plain_dims(&container::batch_size(imports, source)?);
         let (Some(own), Some(theirs)) = (own, theirs) else {
@@ -460,23 +467,43 @@ fn holds_no_tensor(at: &Bound<'_, PyAny>) -> bool {
     }
 }
 
-/// The writes of `value` at the plan's index; None where the twin must look.
+/// The index of each leaf of the dense `td`, and the batch size there; None where the twin
+/// must plan.
+fn plan_place<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    index: &Bound<'py, PyAny>,
+) -> PyResult<Option<[Bound<'py, PyAny>; 2]>> {
+    let batch_size = container::batch_size(imports, td)?;
+    Ok(match plan_in_core(imports, &batch_size, index)? {
+        Some(Plan::At { index, size, .. }) => Some([index, size]),
+        Some(Plan::Whole) => {
+            let py = td.py();
+            let whole = PyTuple::new(py, vec![PySlice::full(py); batch_size.len()])?;
+            Some([whole.into_any(), batch_size.into_any()])
+        }
+        None => None,
+    })
+}
+
+/// The writes of `value` into the leaves of the dense `td` at a place; None where the twin
+/// must look. With `class` all containers must have it.
 fn plan_writes<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
-    k: usize,
-    at: &Bound<'py, PyAny>,
-    size: &Bound<'py, PyAny>,
+    [at, size]: &[Bound<'py, PyAny>; 2],
     value: &Bound<'py, PyAny>,
+    class: Option<Bound<'py, PyType>>,
 ) -> PyResult<Option<Writes<'py>>> {
     let Some(dims) = size.cast::<PyTuple>().ok().and_then(plain_dims) else {
         return Ok(None);
     };
     let mut write = WriteAt {
         imports,
-        k,
+        k: container::batch_size(imports, td)?.len(),
         dims,
         casts: holds_no_tensor(at),
+        class,
         writes: Vec::new(),
     };
     let is_number = value.is_exact_instance_of::<PyFloat>()
@@ -501,31 +528,57 @@ fn set_index<'py>(
 ) -> PyResult<()> {
     let py = td.py();
     let imports = imports(py)?;
-    if container::is_dense(imports, td)? {
-        let batch_size = container::batch_size(imports, td)?;
-        let k = batch_size.len();
-        if let Some(plan) = plan_in_core(imports, &batch_size, index)? {
-            let (at, size) = match plan {
-                Plan::At { index, size, .. } => (index, size),
-                Plan::Whole => {
-                    let whole = vec![PySlice::full(py); k];
-                    let whole = PyTuple::new(py, whole)?.into_any();
-                    (whole, batch_size.into_any())
-                }
-            };
-            if let Some(writes) = plan_writes(imports, td, k, &at, &size, value)? {
-                if container::is_rare_number(value) {
-                    let leaves = PyList::new(py, writes.iter().map(|(entry, _)| entry))?;
-                    from_twin(py, container::COMMON, "check_number", (leaves, value, true))?;
-                }
-                for (entry, item) in writes {
-                    entry.set_item(&at, item)?;
-                }
-                return Ok(());
-            }
+    if container::is_dense(imports, td)?
+        && let Some(place) = plan_place(imports, td, index)?
+        && let Some(writes) = plan_writes(imports, td, &place, value, None)?
+    {
+        if container::is_rare_number(value) {
+            let leaves = PyList::new(py, writes.iter().map(|(entry, _)| entry))?;
+            from_twin(py, container::COMMON, "check_number", (leaves, value, true))?;
         }
+        for (entry, item) in writes {
+            entry.set_item(&place[0], item)?;
+        }
+        return Ok(());
     }
     from_twin(py, TWINS, "set_index", (td, index, value)).map(drop)
+}
+
+/// Whether an index has an ellipsis, which each tensor reads in its own way.
+fn has_ellipsis(index: &Bound<'_, PyAny>) -> bool {
+    match index.cast::<PyTuple>() {
+        Ok(items) => items
+            .iter_borrowed()
+            .any(|item| item.is_exact_instance_of::<PyEllipsis>()),
+        Err(_) => index.is_exact_instance_of::<PyEllipsis>(),
+    }
+}
+
+/// Write the leaves of `source` into those of `td` at `index`, if each has a place of its
+/// shape there and all containers are of one class. Says whether it did.
+#[pyfunction]
+fn write_fitting<'py>(
+    td: &Bound<'py, PyAny>,
+    index: &Bound<'py, PyAny>,
+    source: &Bound<'py, PyAny>,
+) -> PyResult<bool> {
+    let imports = imports(td.py())?;
+    let are_dense = container::is_dense(imports, td)? && kind(imports, source)? == Kind::Dense;
+    if !are_dense || has_ellipsis(index) {
+        return Ok(false);
+    }
+    let Some(place) = plan_place(imports, td, index)? else {
+        let done = from_twin(td.py(), TWINS, "write_fitting", (td, index, source))?;
+        return done.extract();
+    };
+    let class = Some(td.get_type());
+    let Some(writes) = plan_writes(imports, td, &place, source, class)? else {
+        return Ok(false);
+    };
+    for (entry, item) in writes {
+        entry.set_item(&place[0], item)?;
+    }
+    Ok(true)
 }
 
 // Shapes ------------------------------------------------------------------------------
@@ -559,6 +612,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index_shape, module)?)?;
     module.add_function(wrap_pyfunction!(index, module)?)?;
     module.add_function(wrap_pyfunction!(set_index, module)?)?;
+    module.add_function(wrap_pyfunction!(write_fitting, module)?)?;
     module.add_function(wrap_pyfunction!(view_shape, module)?)?;
     Ok(())
 }
