@@ -397,7 +397,7 @@ def write_fitting(td: Any, index: Any, source: Any) -> bool:
         return False
     at: Any = (_WHOLE,) * len(batch_size)
     at, size = (at, batch_size) if plan is None else plan[:2]
-    casts = not any([isinstance(part, (torch.Tensor, list)) for part in parts])
+    casts = all([part is None or type(part) in (int, slice) for part in parts])
     writes: list[tuple[Any, Any]] = []
     if not _pair_fitting(td, source, size, len(batch_size), casts, writes):
         return False
