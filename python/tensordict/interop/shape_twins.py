@@ -29,6 +29,7 @@ MSG_UNSQUEEZE = (
     "`td.batch_dims` only. Got dim={} with a batch size of {}."
 )
 MSG_DIM = "Incompatible dim {} for tensordict with batch dims {}."
+MSG_FLATTEN_END = "Incompatible end_dim {} for tensordict with shape {}."
 MSG_FLATTEN_ORDER = "The end dimension must be greater or equal to the start dim."
 MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
 
@@ -194,6 +195,8 @@ def flatten(td: Any, start_dim: int, end_dim: int, call: Call) -> Any:
     ndim = len(batch_size)
     start = start_dim + ndim if start_dim < 0 else start_dim
     end = end_dim + ndim if end_dim < 0 else end_dim
+    if end < 0 and (ndim or (start_dim, end_dim) != (0, -1)):
+        raise ValueError(MSG_FLATTEN_END.format(end, batch_size))
     if not ndim:
         if end_dim < start_dim and end_dim >= 0:
             raise ValueError(MSG_FLATTEN_ORDER)

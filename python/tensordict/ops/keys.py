@@ -478,7 +478,8 @@ class KeysOps(CollectionProtocol):
             *key_sets: the nested keys of each container. New nested containers have the
                 batch size of this one.
             inplace: whether the rest is this container.
-            default: stored where an entry is missing and ``strict`` is false.
+            default: stored where an entry is missing and ``strict`` is false, unless it
+                is None.
             strict: whether a missing key is an error. If false it is ignored.
             reproduce_struct: whether each container gets all nested containers.
 
@@ -500,12 +501,13 @@ class KeysOps(CollectionProtocol):
             _drop_values(part)
             for path in paths:
                 value = rest.pop(path, NO_DEFAULT if strict else ...)
-                if value is ...:
-                    value = default
-                else:
+                if value is not ...:
                     taken.append(path)
-                if value is not NO_DEFAULT:
-                    part.set(path, value)
+                elif default is NO_DEFAULT or default is None:
+                    continue
+                else:
+                    value = default
+                part.set(path, value)
             parts.append(part)
         if not reproduce_struct:
             rest.filter_empty_()

@@ -339,11 +339,13 @@ class FieldAccess(TensorCollection):
             AttributeError: the key does not begin with a field, or goes on below a field
                 that holds no collection.
             RuntimeError: this is locked, also with ``inplace``: :meth:`set_` writes.
+            IndexError: the key is a tuple, not all of whose parts are nested keys.
             ValueError: the key is no nested key.
         """
         path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
         if not path:
-            raise _BadKeyError(MSG_KEY.format(key, type(key)))
+            bad = IndexError if isinstance(key, tuple) and key else _BadKeyError
+            raise bad(MSG_KEY.format(key, type(key)))
         inner = self._tensordict
         name, rest = path[0], path[1:]
         if not rest and inner.is_locked:

@@ -207,13 +207,17 @@ class StackKeysOps(CollectionProtocol):
         if kwargs.get("inplace") and any(each.is_locked for each in members):
             raise RuntimeError(MSG_LOCKED)
         is_strict = kwargs.pop("strict", True)
-        if is_strict and kwargs.get("default", NO_DEFAULT) is NO_DEFAULT:
-            for key in (key for keys in key_sets for key in keys):
-                path = _rust.unravel_key_to_tuple(key)
-                if path and not any(_rust.contains(each, path) for each in members):
-                    _rust.getitem(self, path)
-        rows = [each.split_keys(*key_sets, strict=False, **kwargs) for each in members]
+        default = kwargs.pop("default", None)
+        sets = [list(keys) for keys in key_sets]
+        missing = [[key for key in keys if not _is_held(members, key)] for keys in sets]
+        for key in (key for keys in missing for key in keys if is_strict):
+            _rust.getitem(self, _rust.unravel_key_to_tuple(key))
+        rows = [each.split_keys(*sets, strict=False, **kwargs) for each in members]
         parts = [self._like(list(group)) for group in zip(*rows, strict=True)]
+        if default is not None and default is not NO_DEFAULT:
+            for part, keys in zip(parts, missing, strict=False):
+                for key in keys:
+                    part.set(key, default)
         if kwargs.get("inplace") and parts:
             parts[-1] = self
         return tuple(parts)
@@ -384,3 +388,9 @@ class StackKeysOps(CollectionProtocol):
         """
         self._refuse_exclusive("state_dict")
         return super().state_dict(*args, **kwargs)  # type: ignore[misc]
+
+
+def _is_held(members: list[Any], key: NestedKeyLike) -> bool:
+    """Whether some member has an entry; what is no key is for a member to refuse."""
+    path = _rust.unravel_key_to_tuple(key)
+    return not path or any(_rust.contains(each, path) for each in members)
