@@ -184,8 +184,7 @@ def set_entry(
             # A tensor that fits needs no other function, which Dynamo would enter.
             if not validated and (
                 td._device is not None
-                or is_special(value)
-                or not isinstance(value, Tensor)
+                or value.__class__ is not Tensor
                 or value.is_nested
                 or value.shape[: len(td._batch_size)] != td._batch_size
             ):

@@ -88,7 +88,7 @@ def apply_nest(
     }
     held = td._tensordict.copy()
     is_mixed = any_special(*held.values())
-    ndim, fitting = len(size), None
+    ndim, fitting, is_asked = len(size), None, not checked and not is_bound
     for key, value in held.items():
         if is_mixed and isinstance(value, CollectionProtocol):
             item = apply_nest(
@@ -98,14 +98,13 @@ def apply_nest(
             is_sure = checked or item is None or _fits(result, value, item)
         else:
             item = fn(value)
-            is_sure = checked or (
-                type(item) is Tensor and not is_bound and not item.is_nested
-            )
-            if is_sure and not checked and item.shape != fitting:
-                fitting = item.shape
-                is_sure = fitting[:ndim] == size
-                if not is_sure:
-                    fitting = None
+            if is_asked and item.__class__ is Tensor and not item.is_nested:
+                shape = item.shape
+                if shape == fitting or shape[:ndim] == size:
+                    fitting = shape
+                    entries[key] = item
+                    continue
+            is_sure = checked
         if item is None:
             continue
         if not is_sure:

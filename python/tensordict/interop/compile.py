@@ -21,6 +21,7 @@ __all__ = ["install", "register_twins"]
 
 CONSTANT = frozenset(
     {
+        "_cast_of",
         "_looked_up",
         "_permutation_plan",
         "_split_plan",
@@ -60,11 +61,12 @@ def pairs() -> list[tuple[Any, Any]]:
         twins,
         value_twins,
     )
-    from tensordict.ops import splitting
+    from tensordict.ops import families, splitting
 
     found: list[tuple[Any, Any]] = [
         *module_twins.TRACED,
         *shape_twins.TRACED,
+        *families.TRACED,
         *splitting.TRACED,
         *torch_functions.TRACED,
         *value_twins.TRACED,

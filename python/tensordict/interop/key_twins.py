@@ -227,8 +227,16 @@ def flatten_keys(td: Any, separator: str, inplace: bool, is_leaf: Any = None) ->
     if td._is_dense and not inplace and is_leaf is None:
         held = td._tensordict.copy()
         if not any_special(*held.values()):
-            direct.update(held)
-            return _like(td, direct)
+            # In line what `_like` does, which the compiler would enter.
+            names = td._td_dim_names
+            result = object.__new__(td.__class__)
+            result.__dict__ = {
+                "_tensordict": held,
+                "_batch_size": td._batch_size,
+                "_device": td._device,
+                "_td_dim_names": None if names is None else list(names),
+            }
+            return result
     entries: dict[str, Any] = direct if not inplace else {}
     _flatten(td, separator, is_leaf, (), direct, entries, inplace)
     if not inplace:
@@ -409,15 +417,17 @@ def update(
         stored = {}
         size, is_bound = td._batch_size, td._device is not None
         for key, value in source.copy().items():
-            if key.__class__ is not str or not isinstance(value, Tensor):
+            if key.__class__ is not str:
                 break
             # What a plain tensor needs is looked at here, everything else there.
             if (
                 is_bound
-                or is_special(value)
+                or value.__class__ is not Tensor
                 or value.is_nested
                 or value.shape[: len(size)] != size
             ):
+                if not isinstance(value, Tensor):
+                    break
                 value = validate(td, key, value, non_blocking)
             stored[key] = value.clone() if clone else value
         else:

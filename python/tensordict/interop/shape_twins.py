@@ -118,7 +118,12 @@ def permute(td: Any, dims: Any, call: Call) -> Any:
     if plan is None:
         return _remembered(td, td, call)
     order, size = plan
-    return _moved(td, "permute", (order,), size, order, DIMS_TAIL, call)
+    # Not by `_moved`: each frame above an operation costs the compiler.
+    result = map_leaves(td, "permute", (order,), size, order, DIMS_TAIL, True, -1)
+    if td._is_locked and (td._is_memmap or td._is_shared):
+        keep_storage(td, result)
+    result._last_op = (*call, ref(td))
+    return result
 
 
 def permutation_plan(

@@ -147,48 +147,27 @@ def map_leaves(
     is_mixed = any_special(*held.values())
     alone = lock and not locked and prefix is not None
     below = (op, args, prefix, names, tail, alone, k)
-    is_method = not callable(op)
-    if not tail and is_method:
-        for key, value in held.items():
-            if not is_mixed or not is_special(value):
-                entries[key] = getattr(value, op)(*args)
-            elif isinstance(value, CollectionProtocol):
-                entries[key] = map_leaves(value, *below)
-            else:
-                entries[key] = _map_unusual(value, size, *below)
-    elif tail == SHAPE_TAIL and is_method and len(args) == 1 and args[0]:
-        shape, whole = None, ()
-        for key, value in held.items():
-            if not is_mixed or not is_special(value):
-                if value.shape != shape:
-                    shape = value.shape
-                    whole = (*args[0], *shape[k:])
-                # Torch reads numbers faster than a sequence of them.
-                entries[key] = getattr(value, op)(*whole)
-            elif isinstance(value, CollectionProtocol):
-                entries[key] = map_leaves(value, *below)
-            else:
-                entries[key] = _map_unusual(value, size, *below)
-    elif tail == DIMS_TAIL and is_method and len(args) == 1 and args[0]:
-        ndim, dims = -1, ()
-        for key, value in held.items():
-            if not is_mixed or not is_special(value):
-                if value.ndim != ndim:
-                    ndim = value.ndim
-                    dims = (*args[0], *range(k, ndim))
-                entries[key] = getattr(value, op)(*dims)
-            elif isinstance(value, CollectionProtocol):
-                entries[key] = map_leaves(value, *below)
-            else:
-                entries[key] = _map_unusual(value, size, *below)
+    if op.__class__ is not str or (
+        tail and (tail > DIMS_TAIL or len(args) > 1 or not args[0])
+    ):
+        entries = _called(held, is_mixed, size, below)
     else:
+        # One loop for all that is common: the compiler pays for each instruction of a
+        # function that it enters, executed or not.
+        shape, whole = None, args
         for key, value in held.items():
-            if not is_mixed or not is_special(value):
-                entries[key] = _call(value, op, args, tail, k)
-            elif isinstance(value, CollectionProtocol):
-                entries[key] = map_leaves(value, *below)
-            else:
-                entries[key] = _map_unusual(value, size, *below)
+            if is_mixed and is_special(value):
+                if isinstance(value, CollectionProtocol):
+                    entries[key] = map_leaves(value, *below)
+                else:
+                    entries[key] = _map_unusual(value, size, *below)
+                continue
+            if tail and value.shape != shape:
+                shape = value.shape
+                more = shape[k:] if tail == SHAPE_TAIL else range(k, len(shape))
+                # Torch reads numbers faster than a sequence of them.
+                whole = (*args[0], *more)
+            entries[key] = getattr(value, op)(*whole)
     # Where there were no names, there are some only if a list gives them, and of names
     # nothing but a list is equal to one.
     if old_names is not None or (
@@ -205,6 +184,22 @@ def map_leaves(
     if locked:
         lock_tree(result)
     return result
+
+
+def _called(
+    held: dict[str, Any], is_mixed: bool, size: torch.Size, below: tuple[Any, ...]
+) -> dict[str, Any]:
+    """The entries of :func:`map_leaves` of a function, or of a tail that is out of the way."""
+    op, args, _, _, tail, _, k = below
+    entries = {}
+    for key, value in held.items():
+        if not is_mixed or not is_special(value):
+            entries[key] = _call(value, op, args, tail, k)
+        elif isinstance(value, CollectionProtocol):
+            entries[key] = map_leaves(value, *below)
+        else:
+            entries[key] = _map_unusual(value, size, *below)
+    return entries
 
 
 def _map_unusual(

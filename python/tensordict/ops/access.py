@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from tensordict import _rust
+from tensordict._rust import getitem, set_entry
 from tensordict.checks import is_tensorclass
 from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS, value_of
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
@@ -58,7 +59,7 @@ class AccessOps(CollectionProtocol):
             >>> td[0]["a"].shape
             torch.Size([4])
         """
-        return _rust.getitem(self, index)
+        return getitem(self, index)
 
     @_rust.call_natively
     def __contains__(self, key: Any) -> bool:
@@ -160,7 +161,7 @@ class AccessOps(CollectionProtocol):
                 holder._check_keys({name: value})
         if not isinstance(value, self._non_tensor_stack_type):
             value = self._non_tensor_type(value, batch_size=self.batch_size)
-        _rust.set_entry(self, key, value)
+        set_entry(self, key, value)
         return self
 
     def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
@@ -213,7 +214,7 @@ class AccessOps(CollectionProtocol):
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
         ):
-            _rust.set_entry(self, index, value)
+            set_entry(self, index, value)
         else:
             self._set_index(index, value)
 
@@ -253,7 +254,7 @@ class AccessOps(CollectionProtocol):
                 include_nested=True,
                 leaves_only=False)
         """
-        _rust.set_entry(self, key, item, inplace or False, non_blocking)
+        set_entry(self, key, item, inplace or False, non_blocking)
         return self
 
     def set_(
@@ -272,7 +273,7 @@ class AccessOps(CollectionProtocol):
             >>> td.set_("a", torch.ones(3))["a"]
             tensor([1., 1., 1.])
         """
-        _rust.set_entry(self, key, item, None, non_blocking)
+        set_entry(self, key, item, None, non_blocking)
         return self
 
     def _set_str(
@@ -288,7 +289,7 @@ class AccessOps(CollectionProtocol):
         if inplace is not False:
             # Here in place means that there must be an entry.
             inplace = None if inplace is True else bool(inplace)
-        _rust.set_entry(self, key, value, inplace, non_blocking, validated, ignore_lock)
+        set_entry(self, key, value, inplace, non_blocking, validated, ignore_lock)
         return self
 
     def _set_tuple(
@@ -303,7 +304,7 @@ class AccessOps(CollectionProtocol):
     ) -> Self:
         if inplace is not False:
             inplace = None if inplace is True else bool(inplace)
-        _rust.set_entry(self, key, value, inplace, non_blocking, validated, ignore_lock)
+        set_entry(self, key, value, inplace, non_blocking, validated, ignore_lock)
         return self
 
     def setdefault(
@@ -321,7 +322,7 @@ class AccessOps(CollectionProtocol):
         if not _rust.unravel_key_to_tuple(key):
             raise KeyError(MSG_BAD_KEY.format(key))
         if not _rust.contains(self, key):
-            _rust.set_entry(self, key, default, inplace)
+            set_entry(self, key, default, inplace)
         return self.get(key)
 
     # Removing ------------------------------------------------------------------

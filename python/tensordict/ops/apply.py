@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 import torch
 
 from tensordict import _rust
+from tensordict._rust import apply_nest
 from tensordict.ops.batch import MSG_NAMES_LENGTH
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -124,7 +125,7 @@ class ApplyOps(CollectionProtocol):
             given: Any = names
             if given is not NO_DEFAULT:
                 _check_names(names, self.batch_size)
-            return _rust.apply_nest(
+            return apply_nest(
                 self, fn, others, None, NO_DEFAULT, names, default, False, False,
                 filter_empty, True if call_on_nested else is_leaf,
             )  # fmt: skip
@@ -213,7 +214,7 @@ class ApplyOps(CollectionProtocol):
             and given is NO_DEFAULT
             and not (inplace or propagate_lock)
         ):
-            return _rust.apply_nest(
+            return apply_nest(
                 self, fn, others, None, NO_DEFAULT, names, default, True, nested_keys,
                 filter_empty, True if call_on_nested else is_leaf,
             )  # fmt: skip
@@ -405,7 +406,7 @@ class ApplyOps(CollectionProtocol):
         if inplace:
             # All results are there before the first is written: a function that
             # raises leaves the collection as it was.
-            tree = _rust.apply_nest(
+            tree = apply_nest(
                 self, fn, others, None, NO_DEFAULT, None, default, named, nested_keys,
                 filter_empty, is_leaf, True, prefix,
             )  # fmt: skip
@@ -421,7 +422,7 @@ class ApplyOps(CollectionProtocol):
             _check_names(names, self.batch_size if batch_size is None else batch_size)
         if out is not None:
             _check_out(out, batch_size, device)
-        result = _rust.apply_nest(
+        result = apply_nest(
             self, fn, others, batch_size, device, names, default, named, nested_keys,
             filter_empty, is_leaf, checked or out is not None, prefix,
             call_on_unbatched,

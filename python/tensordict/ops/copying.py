@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict._rust import clone_structure, map_leaves
 from tensordict.common import MSG_BAD_KEY, MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
 
@@ -66,8 +67,8 @@ class CopyingOps(CollectionProtocol):
             msg = f"clone() got an unexpected keyword argument {next(iter(kwargs))!r}"
             raise TypeError(msg)
         if recurse:
-            return _rust.map_leaves(self, "clone")
-        return _rust.clone_structure(self)
+            return map_leaves(self, "clone")
+        return clone_structure(self)
 
     def copy(self) -> Self:
         """Copy the structure and share the leaves: ``clone(recurse=False)``.
@@ -300,7 +301,7 @@ class CopyingOps(CollectionProtocol):
         # Names stay with the last batch dims: the new size replaces them from the left.
         old, new = len(self.batch_size), len(prefix)
         dims = tuple(dim if dim >= 0 else -1 for dim in range(old - new, old))
-        result = _rust.map_leaves(self, op, (prefix, *args), prefix, dims, SHAPE_TAIL)
+        result = map_leaves(self, op, (prefix, *args), prefix, dims, SHAPE_TAIL)
         if device is not NO_DEFAULT:
             _set_device(result, device)
         return result
@@ -408,7 +409,7 @@ class CopyingOps(CollectionProtocol):
         changes = replacements(args, kwargs)
         if not changes:
             return self
-        result = _rust.clone_structure(self)
+        result = clone_structure(self)
         if not result._is_dense and self._writes_through():
             # A view's copy is a view of the same parent: writing the new entries into
             # it would write into the parent.

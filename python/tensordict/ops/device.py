@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from typing import Any, Self
+from weakref import ref
 
 import torch
 
 from tensordict import _rust
+from tensordict._rust import map_leaves
 from tensordict.common import MSG_LOCKED
-from tensordict.ops.families import cast_leaves
+from tensordict.ops.families import cast_leaves, cast_of
 from tensordict.protocol import CollectionProtocol
 from tensordict.ragged_leaves import is_jagged
 from tensordict.storage import consolidated
@@ -140,7 +142,10 @@ class DeviceOps(CollectionProtocol):
         if len(args) == 1 and not kwargs:
             target = args[0]
             if isinstance(target, torch.dtype):
-                return self._remember(cast_leaves(self, target), "to", args, kwargs)
+                method, given = cast_of(target)
+                result = map_leaves(self, method, given, None, True, 0, True)
+                result._last_op = ("to", args, kwargs, ref(self))
+                return result
             if isinstance(target, (str, torch.device)):
                 device = normalize_device(target)
                 if device == self.device:
@@ -273,7 +278,7 @@ class DeviceOps(CollectionProtocol):
             RuntimeError: there is no accelerator, or ``inplace`` on a locked collection.
         """
         if not inplace:
-            return _rust.map_leaves(self, _pinned, (), None, True, 0, True)
+            return map_leaves(self, _pinned, (), None, True, 0, True)
         if self.is_locked:
             raise RuntimeError(MSG_LOCKED)
         _put(self, iter([_pinned(leaf) for leaf in _rust.leaves(self)]), None)
@@ -321,7 +326,7 @@ class DeviceOps(CollectionProtocol):
 
     def as_tensor(self) -> Self:
         """Give the leaves as plain tensors where they offer it (``as_tensor``)."""
-        return _rust.map_leaves(self, _as_tensor, (), None, True, 0, True)
+        return map_leaves(self, _as_tensor, (), None, True, 0, True)
 
 
 def _num_bytes(leaf: Any) -> int:
@@ -361,7 +366,7 @@ def _transfer(
         args: tuple[Any, ...] = (device, dtype, True)
     else:
         args = (device,) if dtype is None else (device, dtype)
-    result = _rust.map_leaves(td, "to", args, None, True, 0, True)
+    result = map_leaves(td, "to", args, None, True, 0, True)
     _set_device(result, device)
     if wait:
         _wait_for(leaves, device)

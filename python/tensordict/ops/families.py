@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from tensordict import _rust
+from tensordict._rust import foreach
 from tensordict.checks import is_leaf_nontensor
 from tensordict.common import check_results
 from tensordict.protocol import CollectionProtocol
@@ -60,7 +61,7 @@ def elementwise(op: ForEach) -> Callable[[F], F]:
 
     def fill(stub: F) -> F:
         def method(self: Any) -> Any:
-            return _rust.foreach(self, op)
+            return foreach(self, op)
 
         return _filled(method, stub)
 
@@ -103,15 +104,15 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
 
     def fill(stub: F) -> F:
         def method(self: Any, other: Any, default: Any = None) -> Any:
-            result = _rust.foreach(self, op, (other,), True)
+            result = foreach(self, op, (other,), True)
             return _with(op, self, other, default) if result is None else result
 
         def by_keyword(self: Any, other: Any, *, default: Any = None) -> Any:
-            result = _rust.foreach(self, op, (other,), True)
+            result = foreach(self, op, (other,), True)
             return _with(op, self, other, default) if result is None else result
 
         def plain(self: Any, other: Any) -> Any:
-            result = _rust.foreach(self, op, (other,), True)
+            result = foreach(self, op, (other,), True)
             return _with(op, self, other, None) if result is None else result
 
         if "default" in (stub.__kwdefaults__ or {}):
@@ -142,7 +143,7 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
             each = op
             if alpha is not None:
                 each = _scaled(op, torch._foreach_add, sign, alpha, other)
-            result = _rust.foreach(self, each, (other,), True)
+            result = foreach(self, each, (other,), True)
             return _with(each, self, other, default) if result is None else result
 
         return _filled(method, stub)
@@ -236,18 +237,28 @@ _CASTS = {
 """The casts that are methods: several times as fast as reading a dtype from arguments."""
 
 
+def cast_of(dtype: torch.dtype) -> tuple[str, tuple[torch.dtype, ...]]:
+    """The method that casts a leaf to ``dtype``, and its arguments."""
+    return _cast_of(dtype)
+
+
+def _cast_of(dtype: torch.dtype) -> tuple[str, tuple[torch.dtype, ...]]:
+    method = _CASTS.get(dtype)
+    return ("to", (dtype,)) if method is None else (method, ())
+
+
+TRACED = ((cast_of, _cast_of),)
+"""What :mod:`tensordict.interop.compile` registers: a known dtype is not looked up."""
+
+
 def cast_leaves(td: Any, dtype: torch.dtype) -> Any:
     """``td`` with its leaves in ``dtype``; those that are stay the same tensors."""
-    method = _CASTS.get(dtype)
-    if method is not None:
-        return _rust.map_leaves(td, method, (), None, True, 0, True)
-    return _rust.map_leaves(td, "to", (dtype,), None, True, 0, True)
+    return _rust.map_leaves(td, *cast_of(dtype), None, True, 0, True)
 
 
 def casting(dtype: torch.dtype) -> Callable[[F], F]:
     """Fill ``method(self, *, cast_filter=None)`` with a cast of all leaves."""
-    name = _CASTS.get(dtype)
-    method_name, args = ("to", (dtype,)) if name is None else (name, ())
+    method_name, args = _cast_of(dtype)
 
     def fill(stub: F) -> F:
         def method(self: Any, *, cast_filter: Any = None) -> Any:
@@ -575,7 +586,7 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
 
 def combine(op: ForEach, td: Any, *operands: Any) -> Any:
     """``op(leaves, *operands)``. Locked as ``td``, except where a tensor comes first."""
-    result = _rust.foreach(td, op, operands)
+    result = foreach(td, op, operands)
     if result is not None:
         return result
     td, values, lists = operand_lists(td, operands)

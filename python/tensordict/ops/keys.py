@@ -10,6 +10,7 @@ from weakref import ref
 import torch
 
 from tensordict import _rust
+from tensordict._rust import flatten_keys, select
 from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -359,7 +360,7 @@ class KeysOps(CollectionProtocol):
             >>> td.select("a")["a"] is td["a"]
             True
         """
-        return _rust.select(self, keys, inplace, strict)
+        return select(self, keys, inplace, strict)
 
     def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Self:
         """Drop the entries at ``keys``; those that are missing are ignored.
@@ -437,7 +438,7 @@ class KeysOps(CollectionProtocol):
             >>> td["n", "c"]
             tensor([0., 0., 0.])
         """
-        result = _rust.flatten_keys(self, separator, inplace, is_leaf)
+        result = flatten_keys(self, separator, inplace, is_leaf)
         result._last_op = ("flatten_keys", (separator,), {}, ref(self))
         return result
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict._rust import update
 from tensordict._unbatched import is_unbatched
 from tensordict.checks import is_leaf_nontensor
 from tensordict.common import (
@@ -70,7 +71,7 @@ def _update_with_batch_size(
     ]
     try:
         _take_batch_sizes(td, source)
-        _rust.update(td, source, *options)
+        update(td, source, *options)
     except BaseException:
         for container, entries, batch_size, names in held:
             container._batch_size = batch_size
@@ -143,9 +144,7 @@ class MergingOps(CollectionProtocol):
             options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
             _update_with_batch_size(self, source, options)
         else:
-            _rust.update(
-                self, source, clone, inplace, non_blocking, is_leaf, ignore_lock
-            )
+            update(self, source, clone, inplace, non_blocking, is_leaf, ignore_lock)
         return self
 
     def update_(

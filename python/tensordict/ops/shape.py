@@ -8,6 +8,7 @@ from weakref import ref
 import torch
 
 from tensordict import _options, _rust
+from tensordict._rust import map_leaves, permute, view_shape
 from tensordict._unbatched import is_unbatched
 from tensordict.common import MSG_BATCH_MISMATCH
 from tensordict.ops.rearranging import RearrangingOps
@@ -91,7 +92,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         asked: Any = shape
         if size and not (len(shape) == 1 and isinstance(shape[0], torch.dtype)):
             asked = size
-        new = _rust.view_shape(old, asked)
+        new = view_shape(old, asked)
         if new is None:
             (dtype,) = cast("tuple[torch.dtype]", shape)
             return self._view_dtype(dtype)
@@ -100,7 +101,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             if _options._lazy_legacy:
                 result = _lazily(self, "view", {"size": new})
             else:
-                result = _rust.map_leaves(
+                result = map_leaves(
                     self, "view", (new,), new, None, SHAPE_TAIL, True, -1
                 )
                 if self._is_locked and (self._is_memmap or self._is_shared):
@@ -113,9 +114,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return result
 
     def _view_dtype(self, dtype: torch.dtype) -> Self:
-        result = _rust.map_leaves(
-            self, "view", (dtype,), None, True, NO_TAIL, False, -1
-        )
+        result = map_leaves(self, "view", (dtype,), None, True, NO_TAIL, False, -1)
         _check_leading(result)
         return self._remember(result, "view", (dtype,), {})
 
@@ -140,14 +139,12 @@ class ShapeOps(SplittingOps, RearrangingOps):
         """
         # An attribute costs less to compile than a property.
         old = self._batch_size if self._is_dense else self.batch_size
-        new = _rust.view_shape(old, args or _shape_argument(args, kwargs))
+        new = view_shape(old, args or _shape_argument(args, kwargs))
         if new == old:
             return self
         if new is None:
             raise TypeError(MSG_SHAPE_ARGUMENTS.format(args, kwargs))
-        return _rust.map_leaves(
-            self, "reshape", (new,), new, None, SHAPE_TAIL, True, -1
-        )
+        return map_leaves(self, "reshape", (new,), new, None, SHAPE_TAIL, True, -1)
 
     # Order of dims ---------------------------------------------------------------
 
@@ -177,7 +174,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             dims = kwargs.get("dims", ())
         if _options._lazy_legacy:
             return _permuted_lazily(self, dims)
-        return _rust.permute(self, dims, ("permute", args, kwargs))
+        return permute(self, dims, ("permute", args, kwargs))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Swap two batch dims. As :meth:`torch.Tensor.transpose`.
@@ -359,7 +356,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         names = (*[-1] * extra, *range(ndim)) if keep_names else None
         # Values that are no tensors tell one from the other.
         op = "expand" if keep_names else "broadcast_to"
-        return _rust.map_leaves(self, op, (size,), size, names, SHAPE_TAIL, True, -1)
+        return map_leaves(self, op, (size,), size, names, SHAPE_TAIL, True, -1)
 
     def _broadcast(self, shape: torch.Size) -> Self:
         """What an operation computes with where its operands ask for ``shape``."""
@@ -432,15 +429,13 @@ class ShapeOps(SplittingOps, RearrangingOps):
         # Slices of a ``torch.Size`` cost several times those of a list.
         dims = list(batch_size)
         try:
-            new: Any = _rust.view_shape(torch.Size((dims[at],)), torch.Size(sizes))
+            new: Any = view_shape(torch.Size((dims[at],)), torch.Size(sizes))
         except RuntimeError:
             raise RuntimeError(MSG_UNFLATTEN.format(sizes, at, dims[at])) from None
         names = (*range(at), *[-1] * (len(new) - 1), *range(at, len(dims)))
         dims[at : at + 1] = new
         size = torch.Size(dims)
-        result = _rust.map_leaves(
-            self, "view", (size,), size, names, SHAPE_TAIL, True, -1
-        )
+        result = map_leaves(self, "view", (size,), size, names, SHAPE_TAIL, True, -1)
         if inplace:
             result = self._replace_content(result)
         return self._remember(result, "unflatten", (dim, unflattened_size), {})

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict._rust import split_leaves, unbind
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["SplittingOps"]
@@ -56,7 +57,7 @@ class SplittingOps(CollectionProtocol):
         # An attribute costs less to compile than a property.
         batch_size = self._batch_size if self._is_dense else self.batch_size
         at, sizes, prefixes = split_plan(batch_size, split_size, dim)
-        results = _rust.split_leaves(
+        results = split_leaves(
             self, "split_with_sizes", (sizes, at), prefixes, True, True, -1
         )
         return self._parts(results) if self._is_locked else tuple(results)
@@ -138,7 +139,7 @@ class SplittingOps(CollectionProtocol):
             size = len(range(length)[start:stop])
             prefixes.append(torch.Size([*before, size, *after]))
         return self._parts(
-            _rust.split_leaves(
+            split_leaves(
                 self, "tensor_split", (tuple(where), at), prefixes, True, True, -1
             )
         )
@@ -156,7 +157,7 @@ class SplittingOps(CollectionProtocol):
             >>> [piece["a"].item() for piece in td.unbind(0)]
             [0, 1, 2]
         """
-        results = _rust.unbind(self, dim)
+        results = unbind(self, dim)
         return self._parts(results) if self._is_locked else tuple(results)
 
     def narrow(self, dim: int, start: int, length: int) -> Self:
