@@ -7,6 +7,14 @@ many of them the guards take, with the ratios to the published release and their
 geometric means. All are the processor time of the process, the least of some counts: that
 is what a busy machine leaves of a number. A function that is compiled again for other
 values is marked.
+
+The column ``/bare`` compares with the same torch calls on a plain dictionary of the same
+ten tensors: what torch's own work takes, and no container can save.
+
+Python keeps its frames in pieces of 16 KiB, and maps and unmaps one for each call that
+crosses a border. Which of the compiler's functions does that depends on how deep the
+program is: the same compilation takes up to a fifth longer at another depth. So each
+function is compiled at several depths, and the time is the mean of them.
 """
 
 from __future__ import annotations
@@ -16,9 +24,10 @@ import functools
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +52,27 @@ FUNCTIONS = {
     "unbind": "lambda td: td.unbind(0)",
 }
 """What is called with a container of ten leaves, flat, and of twenty, nested."""
+
+BARE = {
+    "index": "lambda d: {k: v[0] for k, v in d.items()}",
+    "slice": "lambda d: {k: v[1:, 0] for k, v in d.items()}",
+    "view": "lambda d: {k: v.view(-1, 2) for k, v in d.items()}",
+    "reshape": "lambda d: {k: v.reshape(3, 4, 2) for k, v in d.items()}",
+    "permute": "lambda d: {k: v.permute(1, 0, 2) for k, v in d.items()}",
+    "stack": "lambda d: {k: torch.stack([v, v], 0) for k, v in d.items()}",
+    "cat": "lambda d: {k: torch.cat([v, v], 0) for k, v in d.items()}",
+    "apply": "lambda d: {k: v + 1 for k, v in d.items()}",
+    "arithmetic": "lambda d: {k: v * 2 + v for k, v in d.items()}",
+    "set": "lambda d: {**d, 'new': d['k0'] + 1}",
+    "select": "lambda d: {k: d[k] for k in ('k0', 'k1')}",
+    "update": "lambda d: {**d, 'k0': d['k0'] * 2}",
+    "clone": "lambda d: {k: v.clone() for k, v in d.items()}",
+    "to": "lambda d: {k: v.to(torch.float64) for k, v in d.items()}",
+    "flatten_keys": "lambda d: {**d}",
+    "split": "lambda d: [dict(zip(d, row)) for row in zip(*[v.split(2) for v in d.values()])]",
+    "unbind": "lambda d: [dict(zip(d, row)) for row in zip(*[v.unbind(0) for v in d.values()])]",
+}
+"""The same with a plain dictionary of the ten tensors."""
 
 _CLASS = """
 @tensorclass
@@ -106,8 +136,16 @@ SUBJECTS = {
 FIELDS = {"compile_s": 1e3, "call_s": 1e6, "guards_s": 1e6}
 """What is measured, and how many of the unit in the table make a second."""
 
+DEPTHS = range(0, 120, 20)
+"""How many more frames there are above each compilation of a function."""
 
-def work(names: list[str]) -> None:
+
+def below(depth: int, function: Callable[[], object]) -> object:
+    """What ``function`` gives, called ``depth`` frames further down."""
+    return below(depth - 1, function) if depth else function()
+
+
+def work(names: list[str], *, bare: bool = False) -> None:
     """Compile and time the functions in this process; one JSON line each."""
     import time
     import timeit
@@ -121,8 +159,10 @@ def work(names: list[str]) -> None:
     torch.set_num_threads(1)
     known = {"torch": torch, **vars(tensordict), **vars(tensordict.nn)}
 
-    def make(*, nested: bool) -> tensordict.TensorDict:
+    def make(*, nested: bool) -> Any:
         entries = {f"k{i}": torch.rand(4, 3, 2) for i in range(10)}
+        if bare:
+            return entries
         if nested:
             entries["n"] = {f"k{i}": torch.rand(4, 3, 2) for i in range(10)}
         return tensordict.TensorDict(entries, [4, 3])
@@ -135,7 +175,9 @@ def work(names: list[str]) -> None:
     warm(torch.ones(3))  # the compiler's own imports are nobody's cost
     for name in names:
         setup, text = SUBJECTS.get(name, ("", FUNCTIONS.get(name, "")))
-        for nested in (False, True) if name in FUNCTIONS else (False,):
+        if bare:
+            text = BARE[name]
+        for nested in (False, True) if name in FUNCTIONS and not bare else (False,):
             answer: dict[str, object] = {"name": name, "nested": nested}
             try:
                 space = dict(known)
@@ -144,14 +186,14 @@ def work(names: list[str]) -> None:
                 prepare = space.get("make", lambda td: td)
                 argument = prepare(make(nested=nested))
                 seconds = []
-                for _ in range(3):
+                for depth in (0, *DEPTHS):  # what is compiled first warms up
                     torch._dynamo.reset()
                     compiled = torch.compile(function, backend="eager", fullgraph=True)
-                    fresh = prepare(make(nested=nested))
+                    fresh = functools.partial(compiled, prepare(make(nested=nested)))
                     began = time.process_time()
-                    compiled(fresh)
+                    below(depth, fresh)
                     seconds.append(time.process_time() - began)
-                answer["compile_s"] = min(seconds)
+                answer["compile_s"] = seconds[1:]
                 compiled(argument)  # a module has written into it: its keys are others
                 entries = len(_debug_get_cache_entry_list(function.__code__))
                 for _ in range(3):
@@ -172,12 +214,20 @@ def work(names: list[str]) -> None:
             print(json.dumps(answer), flush=True)
 
 
-def run(path: str | None, names: list[str]) -> dict[tuple[str, bool], dict]:
+def run(side: str, path: str | None, names: list[str]) -> dict[tuple[str, bool], dict]:
     """The answers of one fresh process with ``path`` first on its import path."""
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     if path:
         environment["PYTHONPATH"] = path
-    command = [sys.executable, "-W", "ignore", __file__, "--work", ",".join(names)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        __file__,
+        side,
+        "--work",
+        ",".join(names),
+    ]
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, text=True, check=False
     )
@@ -198,37 +248,58 @@ def main() -> None:
     parser.add_argument("--only", default=",".join([*FUNCTIONS, *SUBJECTS]))
     parser.add_argument("--work", help=argparse.SUPPRESS)
     if "--work" in sys.argv:
-        work(sys.argv[sys.argv.index("--work") + 1].split(","))
+        side, _, names = sys.argv[1:]
+        work(names.split(","), bare=side == "bare")
         return
     arguments = parser.parse_args()
     names = arguments.only.split(",")
-    best: dict[str, dict[tuple[str, bool], dict]] = {"ours": {}, "peer": {}}
+    best: dict[str, dict[tuple[str, bool], dict]] = {"ours": {}, "peer": {}, "bare": {}}
     for _ in range(arguments.rounds):
-        for side, path in (("ours", None), ("peer", arguments.peer)):
-            for key, answer in run(path, names).items():
-                kept = best[side].setdefault(key, answer)
-                for field in FIELDS:
-                    if field in answer and field in kept:
-                        kept[field] = min(kept[field], answer[field])
+        for side, path in (("ours", None), ("peer", arguments.peer), ("bare", None)):
+            asked = [name for name in names if side != "bare" or name in BARE]
+            for key, answer in run(side, path, asked).items():
+                _keep_least(best[side].setdefault(key, answer), answer)
+    for answers in best.values():
+        for answer in answers.values():
+            if "compile_s" in answer:
+                answer["compile_s"] = statistics.fmean(answer["compile_s"])
     print(
-        f"{'function':15s} {'tree':7s} {'compile ms':>10s} {'/peer':>6s}"
+        f"{'function':15s} {'tree':7s} {'compile ms':>10s} {'/peer':>6s} {'/bare':>6s}"
         f" {'call us':>9s} {'/peer':>6s} {'guards us':>9s} {'/peer':>6s}"
     )
     for title, group in (("containers", FUNCTIONS), ("others", SUBJECTS)):
-        ratios: dict[str, list[float]] = {field: [] for field in FIELDS}
+        ratios: dict[str, list[float]] = {field: [] for field in (*FIELDS, "bare")}
         for key, ours in best["ours"].items():
             if key[0] in group:
-                print(_row(key, ours, best["peer"].get(key, {}), ratios))
+                others = [best[side].get(key, {}) for side in ("peer", "bare")]
+                print(_row(key, ours, *others, ratios))
         if any(ratios.values()):
-            means = {field: geometric_mean(ratios[field]) for field in FIELDS}
-            print(
+            means = {field: geometric_mean(found) for field, found in ratios.items()}
+            line = (
                 f"{title}, geometric means: compile {means['compile_s']:.2f}, call"
                 f" {means['call_s']:.2f}, guards {means['guards_s']:.2f} of the release"
             )
+            if ratios["bare"]:
+                line += f"; compile {means['bare']:.2f} of bare dictionaries"
+            print(line)
+
+
+def _keep_least(kept: dict, answer: dict) -> None:
+    """Put the least of two answers into ``kept``, that of each depth by itself."""
+    for field in FIELDS:
+        if field in answer and field in kept:
+            if field == "compile_s":
+                kept[field] = [*map(min, kept[field], answer[field])]
+            else:
+                kept[field] = min(kept[field], answer[field])
 
 
 def _row(
-    key: tuple[str, bool], ours: dict, peer: dict, ratios: dict[str, list[float]]
+    key: tuple[str, bool],
+    ours: dict,
+    peer: dict,
+    bare: dict,
+    ratios: dict[str, list[float]],
 ) -> str:
     """One line of the table; what it compares is added to ``ratios``."""
     row = f"{key[0]:15s} {'nested' if key[1] else 'flat':7s}"
@@ -242,6 +313,12 @@ def _row(
             row += f" {ours[field] * scale:9.1f} {ratios[field][-1]:6.2f}"
         else:
             row += f" {ours[field] * scale:9.1f}      -"
+        if field == "compile_s":
+            if field in bare and field in ours:
+                ratios["bare"].append(ours[field] / bare[field])
+                row += f" {ratios['bare'][-1]:6.2f}"
+            else:
+                row += "      -"
     again = [
         f"{side} compiles {times} times more"
         for side, times in (
