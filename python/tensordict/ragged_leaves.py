@@ -22,6 +22,7 @@ __all__ = [
     "is_jagged",
     "map_leaf",
     "padded",
+    "rows_moved",
     "where_leaf",
     "write_rows",
 ]
@@ -72,6 +73,27 @@ def map_leaf(op: Any, leaf: Any, args: tuple[Any, ...]) -> Any:
         stops = [*args[0], leaf.size(0)]
         starts = [0, *args[0]]
         return list(map(_sliced, [leaf] * len(stops), starts, stops))
+    positions = rows_moved(op, args, leaf.size(0))
+    return None if positions is None else _rows(leaf, positions)
+
+
+def rows_moved(op: Any, args: tuple[Any, ...], count: int) -> torch.Tensor | None:
+    """Which of ``count`` rows stands where after ``op``; None if it is about other dims.
+
+    Args:
+        op: the name of a method that moves or repeats rows.
+        args: its arguments.
+        count: how many rows there are.
+    """
+    rows = torch.arange(count)
+    if op == "flip" and args[0] in (0, (0,)):
+        return rows.flip(0)
+    if op == "roll" and args[1] in (0, (0,)):
+        return rows.roll(args[0], 0)
+    if op == "repeat_interleave" and args[1] == 0:
+        return rows.repeat_interleave(args[0])
+    if op == "repeat" and all(times == 1 for times in args[0][1:]):
+        return rows.repeat(args[0][0])
     return None
 
 

@@ -10,7 +10,7 @@ from tensordict import _rust
 from tensordict.indices import fills
 from tensordict.ops.families import is_dense_throughout, spread
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.ragged_leaves import fill_leaf, where_leaf
+from tensordict.ragged_leaves import at_index, fill_leaf, where_leaf
 
 if TYPE_CHECKING:
     from tensordict.collection import TensorDictBase
@@ -407,6 +407,8 @@ def _chosen(views: list[Any], leaves: list[Any], others: list[Any]) -> list[Any]
 def _gather(
     leaf: torch.Tensor, dim: int, indices: dict[Any, torch.Tensor], index: torch.Tensor
 ) -> torch.Tensor:
+    if leaf.is_nested and index.dim() == 1:
+        return at_index(leaf, index)
     tail = leaf.shape[index.dim() :]
     found = indices.get(tail)
     if found is None:

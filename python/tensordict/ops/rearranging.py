@@ -10,6 +10,7 @@ from tensordict import _rust
 from tensordict.common import MSG_LOCKED, ONES_TAIL
 from tensordict.ops.packing import PackLayout, pack_leaves
 from tensordict.protocol import CollectionProtocol
+from tensordict.ragged_leaves import at_index
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -546,12 +547,16 @@ def _dim_in_range(dim: int, ndim: int) -> int:
 def _interleave_leaf(
     leaf: torch.Tensor, repeats: Any, dim: int, total: int
 ) -> torch.Tensor:
+    if leaf.is_nested and not dim:
+        return at_index(leaf, torch.arange(len(repeats)).repeat_interleave(repeats))
     return leaf.repeat_interleave(repeats, dim=dim, output_size=total)
 
 
 def _roll_flat(leaf: torch.Tensor, shifts: Any, ndim: int) -> torch.Tensor:
     if not ndim:
         return leaf.unsqueeze(0).roll(shifts, 0).squeeze(0)
+    if leaf.is_nested and ndim == 1:
+        return at_index(leaf, torch.arange(leaf.size(0)).roll(shifts, 0))
     return leaf.flatten(0, ndim - 1).roll(shifts, 0).reshape(leaf.shape)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import is_unbatched
+from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.making import have_own_keys
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.autograd import AutogradOps
@@ -46,6 +47,10 @@ MSG_UPDATE_COUNT = (
 
 MOVING_ELEMENTS = frozenset({"logsumexp", "roll", "rot90", "flip", "fliplr", "flipud"})
 """Methods that need all members as one and look at their dims before they stack them."""
+
+
+MOVING_ROWS = frozenset({"roll", "flip", "fliplr", "flipud"})
+"""Those of them that only move elements, which can be done to members apart."""
 
 
 class CombiningOps(CollectionProtocol):
@@ -562,6 +567,29 @@ class CombiningOps(CollectionProtocol):
         result = _rust.new(self._plain_type, entries, size, self._device, None)
         return self._replace_content(result) if inplace else result
 
+    def gather(
+        self, dim: int, index: torch.Tensor, out: Any = None, *, inplace: bool = False
+    ) -> Any:
+        """Take elements along a batch dim. See ``TensorDict.gather``."""
+        try:
+            return super().gather(dim, index, out, inplace=inplace)  # type: ignore[misc]
+        except RuntimeError:
+            size = self.batch_size
+            if out is not None or inplace or -1 in size or index.dim() != len(size):
+                raise
+            # What no collection of this size takes is an error here, too.
+            _rust.new(self._plain_type, {}, size, None, None).gather(dim, index)
+            at = dim % len(size)
+            for own, other in enumerate(index.shape):
+                if own != at and other > size[own]:
+                    raise
+            if (
+                index.numel()
+                and not -1 < int(index.min()) <= int(index.max()) < size[at]
+            ):
+                raise
+            return shapes.gathered(self, at, index.to(torch.int64))
+
     def repeat(self, *repeats: Any, inplace: bool = False) -> Any:
         """Repeat along the batch dims: a stack of copies. See ``TensorDict.repeat``."""
         times = repeats[0] if repeats and not isinstance(repeats[0], int) else repeats
@@ -633,6 +661,8 @@ def _stacked_first(name: str) -> Callable[..., Any]:
             except (TypeError, ValueError, IndexError) as told:
                 if name in MOVING_ELEMENTS or isinstance(told, TypeError):
                     raise
+            if name in MOVING_ROWS and -1 not in self.batch_size:
+                return getattr(super(CombiningOps, self), name)(*args, **kwargs)
             raise
         if self.is_locked:
             _rust.lock_tree(dense)

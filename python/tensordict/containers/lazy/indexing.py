@@ -25,7 +25,7 @@ from tensordict.indices import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Pick", "Plan", "plan_index"]
+__all__ = ["Pick", "Plan", "plan_index", "without_new_dims"]
 
 _WHOLE = slice(None)
 _MASKS = (torch.bool, torch.uint8)
@@ -82,6 +82,30 @@ def normalized(index: Any, ndim: int) -> list[Any] | None:
     while items and isinstance(items[-1], slice) and _is_whole(items[-1]):
         items.pop()
     return items or None
+
+
+def without_new_dims(index: Any, ndim: int) -> tuple[Any, list[int]] | None:
+    """The rest of an index that makes new dims, and where those are in what it gives.
+
+    None where it makes none, or where tensors decide about the order of dims.
+    """
+    rest: list[Any] = []
+    places: list[int] = []
+    num_dims = num_tensors = 0
+    for item in normalized(index, ndim) or ():
+        if item is None or item is True:
+            places.append(num_dims)
+            num_dims += 1
+            continue
+        rest.append(item)
+        if isinstance(item, torch.Tensor):
+            num_tensors += 1
+            num_dims += 1 if item.dtype in _MASKS else item.dim()
+        elif not isinstance(item, int):
+            num_dims += 1
+    if not places or num_tensors > 1 or any(item is False for item in rest):
+        return None
+    return tuple(rest), places
 
 
 def _with_masks_spread(items: list[Any], size: Sequence[int]) -> list[Any]:

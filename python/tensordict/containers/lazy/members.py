@@ -145,10 +145,10 @@ class MembersOps(CollectionProtocol):
         try:
             dense = self._stack_members() if keeps_class else self._as_dense()
         except RuntimeError:
-            if op != "narrow":
+            moved = shapes.rearranged(self, op, args)
+            if moved is None:
                 raise
-            at, start, length = args
-            return self._index((slice(None),) * at + (slice(start, start + length),))
+            return moved
         if op in ("expand", "broadcast_to"):
             dense.names = self._own_names()
         result = _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)

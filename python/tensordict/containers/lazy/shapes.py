@@ -11,9 +11,17 @@ from tensordict.containers.lazy.formats import stack_leaves
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.display import PrintedEntry, get_printoptions
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.ragged_leaves import rows_moved
 from tensordict.storage.mapped import MemoryMappedTensor
 
-__all__ = ["densified", "moved", "printed_entries", "regrouped"]
+__all__ = [
+    "densified",
+    "gathered",
+    "moved",
+    "printed_entries",
+    "rearranged",
+    "regrouped",
+]
 
 MSG_VIEW = "Cannot call `view` on a lazy stacked tensordict. Call `reshape` instead."
 MSG_DENSIFY_SCALARS = (
@@ -127,6 +135,51 @@ def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
     if not copies and 0 not in old:
         raise RuntimeError(MSG_VIEW)
     return td._as_dense().reshape(shape)
+
+
+def rearranged(td: Any, op: Any, args: Any) -> Any:
+    """What ``narrow``, ``flip`` and ``roll`` give of members that cannot be stacked.
+
+    None of any other operation.
+    """
+    if op == "narrow":
+        dim, start, length = args
+        return td._index((slice(None),) * dim + (slice(start, start + length),))
+    if op == "flip":
+        dims = args[0] if isinstance(args[0], tuple) else args
+        steps = [(op, (0,), dim) for dim in dims]
+    elif op == "roll":
+        shifts, dims = (
+            each if isinstance(each, (tuple, list)) else (each,) for each in args
+        )
+        steps = [(op, (shift, 0), dim) for shift, dim in zip(shifts, dims, strict=True)]
+    else:
+        return None
+    result = td
+    for name, arguments, dim in steps:
+        rows = rows_moved(name, arguments, td.batch_size[dim])
+        result = result._index((slice(None),) * dim + (rows,))
+    # Copies, as of tensors: an index takes the members themselves.
+    result = result.clone()
+    if td._own_names() is not None:
+        result.names = td._own_names()
+    return result
+
+
+def gathered(td: Any, dim: int, index: torch.Tensor) -> Any:
+    """The elements that ``gather`` takes of members that cannot be stacked."""
+    ndim = index.dim()
+    items = [
+        torch.arange(length).reshape(
+            [-1 if other == at else 1 for other in range(ndim)]
+        )
+        for at, length in enumerate(index.shape)
+    ]
+    items[dim] = index
+    result = td._index(tuple(items)).clone()
+    if td._own_names() is not None:
+        result.names = td._own_names()
+    return result
 
 
 def _can_unbind(td: Any, dim: int, count: int) -> bool:

@@ -480,11 +480,15 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
                 for member, at in plan.picks
             ]
         except RuntimeError:
-            rest = _without_new_dim(index)
-            if rest is None:
+            found = indexing.without_new_dims(index, len(self._batch_size))
+            if found is None:
                 raise
             # Nothing goes before the first dim of a nested tensor: the stack stays whole.
-            return self._stack_lazily([self._index(rest)], 0, None)
+            rest, places = found
+            result = self._index(rest)
+            for place in places:
+                result = result._stack_lazily([result], place, None)
+            return result
         if plan.dim is None:
             return parts[0]
         if not parts:
@@ -688,14 +692,6 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _repr_head(self) -> list[str]:
         return [*super()._repr_head(), f"stack_dim={self.stack_dim}"]
-
-
-def _without_new_dim(index: Any) -> Any:
-    """The rest of an index whose first item makes a new dim; None of any other."""
-    items = index if isinstance(index, tuple) else (index,)
-    if items and (items[0] is None or items[0] is True):
-        return items[1:]
-    return None
 
 
 LazyStackedTensorDict.__module__ = "tensordict._lazy"
