@@ -155,4 +155,20 @@ CASES = [
         on="none",
         message=False,
     ),
+    *on_classes(
+        "InitVar",
+        "TakesVariable IgnoresVariable NeedsVariable PrefersItsDefault OnlyDeclares",
+        """
+        C(T([3], start=1)).x
+        C(T([3], start=1), factor=3.0).x
+        C(T([3], start=1), 3.0).x
+        C(T([3], start=1), batch_size=[3])[0].x
+        C(T([3], start=1), factor=3.0, batch_size=[3])[0].x
+        C(T([3], start=1), factor=3.0).clone().x
+        C.from_tensordict(TensorDict(x=T([3], start=1))).x
+        C(T([3]), factor=3.0).factor
+        sorted(C(T([3])).keys())
+        [field.name for field in dataclasses.fields(C)]
+        """,
+    ),
 ]

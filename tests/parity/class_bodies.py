@@ -131,3 +131,40 @@ class Nested(TensorClass):
 
 def nested(**further):
     return Nested(torch.ones(2), batch_size=[2], **further)
+
+
+class TakesVariable(TensorClass):
+    x: Tensor
+    factor: dataclasses.InitVar[float] = 2.0
+
+    def __post_init__(self, factor):
+        self.x = self.x * factor
+
+
+class IgnoresVariable(TensorClass):
+    x: Tensor
+    factor: dataclasses.InitVar[float] = 2.0
+
+    def __post_init__(self):
+        self.x = self.x + 1
+
+
+class NeedsVariable(TensorClass):
+    x: Tensor
+    factor: dataclasses.InitVar[float]
+
+    def __post_init__(self, factor):
+        self.x = self.x * factor
+
+
+class PrefersItsDefault(TensorClass):
+    x: Tensor
+    factor: dataclasses.InitVar[float] = 2.0
+
+    def __post_init__(self, factor=7):
+        self.x = self.x * factor
+
+
+class OnlyDeclares(TensorClass):
+    x: Tensor
+    factor: dataclasses.InitVar[float] = 2.0

@@ -305,25 +305,24 @@ def _generated_init(cls: Any) -> Any:
     Entries come in the order in which arguments are given by name, then by position,
     then by default. So it takes all of them as they come.
     """
+    passed_on = post_init_arguments(cls)
     fields = [
         field
         for field in cls.__dataclass_fields__.values()
         if field._field_type is not dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]
+        and (not _is_init_var(field) or field.name in passed_on)
     ]
     names = [field.name for field in fields]
     positional = [field.name for field in fields if field.init and not field.kw_only]
     arguments = {field.name for field in fields if field.init}
     # A field that has the name of an argument of collections takes its place.
     own = tuple(name for name in _OWN_ARGUMENTS if name not in names)
-    init_vars = tuple(
-        field.name
-        for field in fields
-        if field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
-    )
+    init_vars = tuple(passed_on)
     defaults = {
-        field.name: field.default
+        field.name: default
         for field in fields
-        if field.default is not dataclasses.MISSING
+        if (default := passed_on.get(field.name, field.default))
+        is not dataclasses.MISSING
     }
     factories = {
         field.name: field.default_factory
@@ -421,6 +420,30 @@ def _generated_init(cls: Any) -> Any:
     }
     __init__.__signature__ = _signature_of(fields)  # type: ignore[attr-defined]
     return __init__
+
+
+def _is_init_var(field: dataclasses.Field[Any]) -> bool:
+    return field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
+
+
+def post_init_arguments(cls: Any) -> dict[str, Any]:
+    """The init variables that ``__post_init__`` takes, and their defaults.
+
+    A default in its signature goes before that of the class. Init variables for which it
+    has no parameter are no arguments of the class.
+    """
+    fields = cls.__dataclass_fields__.values()
+    declared = {field.name: field.default for field in fields if _is_init_var(field)}
+    post_init = getattr(cls, "__post_init__", None)
+    if not declared or post_init is None:
+        return declared
+    parameters = list(inspect.signature(post_init).parameters.values())[1:]
+    if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters):
+        return declared
+    return {
+        name: default if each.default is inspect.Parameter.empty else each.default
+        for (name, default), each in zip(declared.items(), parameters, strict=False)
+    }
 
 
 def _split_further(

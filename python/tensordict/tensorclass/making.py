@@ -12,6 +12,7 @@ from tensordict import _rust
 from tensordict.checks import is_tensorclass
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.access import FieldAccess
+from tensordict.tensorclass.fields import post_init_arguments
 
 __all__ = ["Making"]
 
@@ -211,8 +212,6 @@ def _with_classes(cls: Any, td: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _init_var_defaults(cls: Any) -> tuple[Any, ...]:
-    return tuple(
-        field.default
-        for field in cls.__dataclass_fields__.values()
-        if field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
-    )
+    """What a rebuilt instance passes to ``__post_init__``: what has a default."""
+    defaults = post_init_arguments(cls).values()
+    return tuple(value for value in defaults if value is not dataclasses.MISSING)
