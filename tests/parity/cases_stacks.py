@@ -266,6 +266,7 @@ CASES = [
         td = STACK; td.update_({'n': TensorDict(d=T([3], start=4))})
         td = STACK; td.update_({'n': {'d': T([2, 3], start=4), 'z': T([1])}})
         td = STACK; td.update_({'c': 3})
+        td = lazy_stack([TensorDict(c=T([1])), TensorDict(c=T([1]))]); td.update_({'c': T([2], start=4)})
         td = STACK; td.update_({'a': [4, 5]})
         td = STACK; td.update_({'c': T([2], start=4), 'z': T([3])})
         td = STACK; td.update_({'z': T([3])})

@@ -266,7 +266,7 @@ class CombiningOps(CollectionProtocol):
             if isinstance(value, NUMBERS):
                 value = torch.as_tensor(value)
             if isinstance(value, torch.Tensor):
-                value = _spread_over(entry, key, value)
+                value = _spread_over(entry, key, value, self.batch_size)
             known[key] = value
         parts = self._mapping_parts(known)
         for at, part in enumerate(parts):
@@ -688,8 +688,12 @@ def _has_no_dims(value: Any) -> bool:
     return is_collection and not value.batch_size
 
 
-def _spread_over(entry: Any, key: Any, value: torch.Tensor) -> torch.Tensor:
+def _spread_over(
+    entry: Any, key: Any, value: torch.Tensor, size: torch.Size
+) -> torch.Tensor:
     """A value as one of the shape of the entry that it is copied into.
+
+    One with the batch dims that does not broadcast to it is taken apart by them.
 
     Raises:
         RuntimeError: it does not broadcast to it.
@@ -699,6 +703,8 @@ def _spread_over(entry: Any, key: Any, value: torch.Tensor) -> torch.Tensor:
     try:
         return value.expand(entry.shape)
     except RuntimeError as error:
+        if value.shape[: len(size)] == size:
+            return value
         message = MSG_COPY.format(value.shape, key, entry.shape, error)
         raise RuntimeError(message) from error
 
