@@ -68,11 +68,10 @@ def value_of(entry: Any) -> Any:
     return entry
 
 
-def as_size(batch_size: Any, source: Any) -> torch.Size:
-    """The batch size that an argument names; that of ``source`` where it is None."""
+def as_size(batch_size: Any) -> torch.Size:
+    """The batch size that an argument names; None is that without dims."""
     if batch_size is None:
-        found = getattr(source, "batch_size", None)
-        return found if isinstance(found, torch.Size) else torch.Size([])
+        return torch.Size([])
     if isinstance(batch_size, torch.Size):
         return batch_size
     if isinstance(batch_size, (int, np.integer, torch.SymInt)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frame import cases
+from frame import SOME, cases
 
 CASES = [
     *cases(
@@ -135,4 +135,169 @@ CASES = [
         on="flat",
     ),
     *cases("select", "td.select('a', as_tensordict=True)", on="sub flat nested"),
+    *cases(
+        "reshape",
+        """
+        td.reshape(-1, inplace=True) is td
+        td.reshape(-1, inplace=True)
+        td.reshape(3, 2, inplace=True)
+        td.reshape(size=[3, 2], inplace=True)
+        td.reshape(2, 3, inplace=True) is td
+        td.reshape(-1, inplace=False)
+        td.reshape(7, inplace=True)
+        td.reshape(-1, foo=1)
+        td.reshape(3, size=[6])
+        td.reshape(shape=[6])
+    """,
+        on="flat nested locked named deep empty",
+    ),
+    *cases("reshape", "td.reshape(2, 1, inplace=True)", on="nested_batch sub"),
+    *cases(
+        "permute",
+        """
+        td.permute(1, 0, inplace=True)
+        td.permute(dim=[1, 0])
+        td.permute([1, 0], dims=[0, 1])
+        td.permute(dims=[1, 0])
+    """,
+        on="flat nested",
+    ),
+    *cases(
+        "expand",
+        """
+        td.expand(2, 2, 3, inplace=True)
+        td.expand([2, 2, 3], size=[2, 2, 3])
+        td.expand(size=[2, 2, 3])
+        td.expand(shape=[2, 2, 3])
+    """,
+        on="flat nested",
+    ),
+    *cases(
+        "TensorDict",
+        """
+        TensorDict(td)
+        TensorDict(td, None)
+        TensorDict(td, device='cpu')
+        TensorDict(td, names=None)
+        TensorDict(td, lock=True)
+        TensorDict(td, batch_size=td.batch_size)
+        Sub(td)
+        TensorDict({'n': td})
+    """,
+        on=SOME,
+    ),
+    *cases(
+        "to",
+        """
+        td.to(torch.int16, batch_size=[])
+        td.to('meta', batch_size=[])
+        td.to(torch.zeros(1, dtype=torch.float64), batch_size=[2])
+        td.to('cpu', batch_size=[])
+    """,
+        on="flat nested locked named",
+    ),
+    *cases(
+        "logsumexp",
+        """
+        x = td.float().logsumexp(0) * 0; a = x['a']; td.float().logsumexp(0, out=x) is x, x, x['a'] is a
+        td.float().logsumexp(0, out=td.float().logsumexp(0).double())
+        td.float().logsumexp(0, out=TensorDict({}, td.batch_size[1:]))
+        td.float().logsumexp(0, out=td.float().logsumexp(0).lock_())
+    """,
+        on="flat nested named",
+    ),
+    *cases(
+        "logsumexp",
+        """
+        td.logsumexp(0, out=td.detach().logsumexp(0))
+        td.detach().logsumexp(0, out=td.logsumexp(0))
+    """,
+        on="grad",
+    ),
+    *cases(
+        "auto_batch_size_",
+        """
+        td.auto_batch_size_(0)
+        td.auto_batch_size_(-1)
+        td.auto_batch_size_(1)
+        td.auto_batch_size_(1, True)
+        td.auto_batch_size_(0, True)
+        td.auto_batch_size_(5, keep_compliant_size=True)
+        td.auto_batch_size_()
+    """,
+        on="empty empty_nested nested nested_batch",
+    ),
+    *cases(
+        "auto_batch_size_",
+        """
+        td = TensorDict({'e': {}}, [3, 4]); td.auto_batch_size_(0); td
+        td = TensorDict({'e': {}}, [3, 4]); td.auto_batch_size_(1); td
+        td = TensorDict({'e': TensorDict({}, [3, 4, 5])}, [3, 4]); td.auto_batch_size_(); td
+        td = TensorDict({'e': TensorDict({}, [3, 4, 5])}, [3, 4]); td.auto_batch_size_(-2); td
+        td = TensorDict({'a': T([3, 4]), 'e': {'f': {}}}, [3]); td.auto_batch_size_(); td
+        td = TensorDict({'a': T([3, 4]), 'e': {'f': {}}}, [3]); td.auto_batch_size_(0); td
+    """,
+        on="none",
+    ),
+    *cases(
+        "update",
+        """
+        td.update({'n': {'q': T([2, 3])}}, is_leaf=is_tensor_collection)
+        td.update({'n': {'q': T([2, 3])}}, is_leaf=lambda cls: True, inplace=True)
+        td.update({'n': {'q': T([2, 3])}}, is_leaf=lambda cls: cls is dict)
+        td.update({'n': {'q': T([2, 3])}}, is_leaf=lambda cls: False)
+        td.update(TensorDict({'n': {'q': T([2, 3])}}, [2, 3]), is_leaf=lambda cls: True)
+        td.update(TensorDict({'n': {'q': T([2, 3])}}, [2, 3]), False, True, is_leaf=lambda cls: True)
+    """,
+        on="nested named cpu",
+    ),
+    *cases(
+        "where",
+        """
+        y = td.clone().unlock_(); n = y['n']; r = td.where(T([2, 3], 'bool'), 0, out=y); r is y, y['n'] is n
+        y = td.clone().unlock_(); td.where(T([2, 3], 'bool'), 0, out=y); y
+        td.where(T([2, 3], 'bool'), TensorDict({'a': T([2, 3]), 'n': T([2, 3, 1])}, [2, 3]))
+        td.where(T([2, 3], 'bool'), TensorDict({'a': T([2, 3]), 'n': T([2, 3, 5])}, [2, 3]))
+        td.where(T([2, 3], 'bool'), TensorDict({'a': {'z': T([2, 3])}, 'n': td['n']}, [2, 3]))
+    """,
+        on="floats named",
+    ),
+    *cases(
+        "update_at_",
+        """
+        td.update_at_(TensorDict({'n': {'e': {}}}, [3]), 0)
+        td.update_at_(TensorDict({'n': {'e': {'f': {}}}}, [3]), 0)
+        td.update_at_({'n': {'e': {}}}, 0)
+        td.update_at_(TensorDict({'e': {}}, [3]), 0)
+    """,
+        on="nested locked deep",
+    ),
+    *cases("__delitem__", "td.__delitem__('a')", on=SOME),
+    *cases(
+        "names",
+        """
+        s = td._get_sub_tensordict(slice(0, 1)).flatten(0, 0); x = TensorDict({}, [1, 3]); x['n'] = s; x.names
+        x = TensorDict({}, [1, 3]); x['q'] = td._get_sub_tensordict(slice(0, 1)); x.names
+        x = TensorDict({}, [1, 3]); x['q'] = td._get_sub_tensordict(slice(0, 1)); x.names = ['p', 'q']
+        x = TensorDict({}, [1, 3]); x['q'] = td._get_sub_tensordict(slice(0, 1)); x.clone(False).names
+    """,
+        on="nested named half_named",
+    ),
+    *cases(
+        "copy_",
+        """
+        td._get_sub_tensordict(None).copy_(td); td
+        td._get_sub_tensordict(None).update_(td); td
+        td._get_sub_tensordict((None, None)).copy_(td * 2); td
+    """,
+        on="nested named locked",
+    ),
+    *cases(
+        "maybe_dense_stack",
+        """
+        x = TensorDict({'a': T([]), 'n': {'b': T([])}}, []); maybe_dense_stack([td._get_sub_tensordict(0), x])
+        x = TensorDict({'a': T([]), 'n': {'b': T([])}}, []); maybe_dense_stack([x, td._get_sub_tensordict(0)])
+    """,
+        on="one",
+    ),
 ]

@@ -185,13 +185,6 @@ CASES = [
         message=False,
     ),
     *cases(
-        "update_at_",
-        "td.update_at_(TensorDict({'n': {'e': {}}}, [3]), 0)",
-        on="floats",
-        reason="the release makes an entry without leaves, and only in a nested one",
-        ours="'e' not in td['n'].keys()",
-    ),
-    *cases(
         "stack",
         """
         torch.stack([td, T([2, 3])])

@@ -34,8 +34,8 @@ class TensorDict(TensorDictBase):
     Args:
         source: the entries: a mapping from keys (nested keys too) to tensors, arrays,
             numbers, mappings and collections, or another collection.
-        batch_size: the leading dims ``[*B]`` that all entries share. Default: that of
-            ``source`` where it is a mapping with one, else ``[]``.
+        batch_size: the leading dims ``[*B]`` that all entries share. Default: ``[]``,
+            also where ``source`` has one.
         device: where all entries are moved. Default: they stay where they are.
         names: a name or None per batch dim.
         non_blocking: how entries are moved to ``device``.
@@ -98,7 +98,7 @@ class TensorDict(TensorDictBase):
     ) -> Self:
         """Make a container from entries that are known to fit: nothing is checked."""
         entries = dict(source if source is not None else kwargs)
-        size = as_size(batch_size, entries)
+        size = as_size(batch_size)
         device = None if device is None else torch.device(device)
         td = _rust.new(cls, entries, size, device, None)
         if names is not None:

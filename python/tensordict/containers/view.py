@@ -171,6 +171,14 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         ]
         return names if any(name is not None for name in names) else None
 
+    @_td_dim_names.setter
+    def _td_dim_names(self, value: list[str | None] | None) -> None:
+        self._check_names([None] * len(self._batch_size) if value is None else value)
+
+    def _check_names(self, names: list[str | None]) -> None:
+        if names != self.names:
+            raise RuntimeError(MSG_NAMES)
+
     @property
     def names(self) -> list[str | None]:
         """A name or None per batch dim. They cannot be changed."""
@@ -179,9 +187,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     @names.setter
     def names(self, value: Any) -> None:
-        wanted = [None] * len(self._batch_size) if value is None else list(value)
-        if wanted != self.names:
-            raise RuntimeError(MSG_NAMES)
+        self._td_dim_names = None if value is None else list(value)
 
     @property
     def _is_locked(self) -> bool:  # type: ignore[override]
@@ -499,6 +505,10 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 spare = value.dim() - len(shape)
                 if spare > 0 and set(value.shape[:spare]) == {1}:
                     value = value.reshape(value.shape[spare:])
+                elif spare < 0 and set(shape[:-spare]) == {1}:
+                    # Torch refuses to copy memory onto itself if strides differ, which
+                    # those of dims of one element do where it expands a value.
+                    value = value[(None,) * -spare]
                 check_copy(full, value, shape)
             elif is_branch(entry) and (is_branch(value) or isinstance(value, dict)):
                 value = _SubTensorDict._of_child(entry, self)._fitted(value, full)

@@ -226,7 +226,7 @@ def init(
     if not isinstance(source, (Mapping, CollectionProtocol)):
         raise ValueError(MSG_SOURCE.format(type(source)))
     td._tensordict = {}
-    td._batch_size = as_size(batch_size, source)
+    td._batch_size = as_size(batch_size)
     td._device = None if device is None else torch.device(device)
     td._td_dim_names = None
     if names is not None:

@@ -70,7 +70,7 @@ def fill_fields(
     """
     # In line what `init` and `new` do of no entries, and below what `set_entry` does of
     # tensors and of text: the compiler would enter functions for each field.
-    size = as_size(() if batch_size is None else batch_size, None)
+    size = as_size(batch_size)
     entries: dict[str, Any] = {}
     inner = object.__new__(CollectionProtocol._plain_type)
     inner.__dict__ = {

@@ -408,7 +408,7 @@ def update(
     """Merge the entries of a container or mapping into ``td``: all of them, or none.
 
     Where both sides hold a container (or ``source`` a dict) the two are merged, unless
-    ``is_leaf`` accepts the type; any other value replaces what is there, or with
+    ``is_leaf`` accepts the type of one and nothing is written in place; any other value replaces what is there, or with
     ``inplace`` is written into it.
     """
     if not inplace and is_leaf is None and td._is_dense and type(source) is dict:
@@ -553,7 +553,7 @@ def _stage(
             isinstance(present, (CollectionProtocol, _Branch))
             and not _is_one_value(value)
             and not _is_one_value(present)
-            and not (is_leaf is not None and is_leaf(type(value)))
+            and (inplace or is_leaf is None or not _is_whole(is_leaf, present, value))
         ):
             if isinstance(value, CollectionProtocol) and not value._is_dense:
                 _stage_as(branch, key, value, present)
@@ -577,6 +577,12 @@ def _stage(
     if clone and isinstance(stored, (torch.Tensor, CollectionProtocol)):
         stored = stored.clone()
     branch.staged[key] = stored
+
+
+def _is_whole(is_leaf: Any, present: Any, value: Any) -> bool:
+    """Whether an entry is replaced by a collection, and not merged with it."""
+    held = present.target if isinstance(present, _Branch) else present
+    return bool(is_leaf(type(held)) or is_leaf(type(value)))
 
 
 def _stage_as(branch: _Branch, key: str, value: Any, present: Any) -> None:

@@ -327,9 +327,9 @@ class AccessOps(CollectionProtocol):
 
     # Removing ------------------------------------------------------------------
 
-    def __delitem__(self, key: NestedKeyLike) -> None:
-        """Remove the entry at a nested key. See :meth:`del_`."""
-        self.del_(key)
+    def __delitem__(self, key: NestedKeyLike) -> Self:
+        """Remove the entry at a nested key. See :meth:`del_`, whose result this has."""
+        return self.del_(key)
 
     def del_(self, key: NestedKeyLike) -> Self:
         """Remove the entry at a nested key.

@@ -149,8 +149,8 @@ class BatchOps(CollectionProtocol):
     ) -> Self:
         """Set the largest batch size that all entries share, here and in nested ones.
 
-        A collection without entries keeps its batch size, a nested one takes that of
-        the collection that holds it.
+        A collection without entries says nothing of the others. Its batch size stays where
+        it begins with that of the collection that holds it, cut to ``batch_dims``.
 
         Args:
             batch_dims: the most dims that a batch size may have. Default: no limit.
@@ -168,9 +168,7 @@ class BatchOps(CollectionProtocol):
             torch.Size([3])
         """
         sizes: list[tuple[Any, torch.Size]] = []
-        size = BatchOps._common_size(self, batch_dims, keep_compliant_size, sizes)
-        if size is None and batch_dims is not None:
-            sizes.append((self, self.batch_size[: max(batch_dims, 0)]))
+        BatchOps._common_size(self, batch_dims, keep_compliant_size, sizes)
         for td, size in sizes:
             if td is self or not td._is_non_tensor or td._is_one:
                 # A value for each element has as many dims as there are elements.
@@ -182,19 +180,24 @@ class BatchOps(CollectionProtocol):
     ) -> torch.Size | None:
         """Add this and all nested containers with the batch size that entries share.
 
-        Return that of this one; None where there is no entry to tell it.
+        Return that of this one; None where there is no leaf to tell it.
         """
         common: Sequence[int] | None = None
-        empty: list[Any] = []
+        spare: Sequence[int] | None = None
+        idle: list[int] = []
         for value in list(self._entries().values()):
             if isinstance(value, CollectionProtocol):
                 known = len(sizes)
                 nested: Any = value
                 size = nested._common_size(limit, keep, sizes)
+                own = sizes[-1][1] if size is None else size
+                is_kept = keep and value.batch_size[: len(own)] == own
                 if size is None:
-                    empty.append(value)
+                    if is_kept:
+                        sizes[-1] = (value, value.batch_size)
+                    spare = own if spare is None else _shared(spare, own)
+                    idle += range(known, len(sizes))
                     continue
-                is_kept = keep and value.batch_size[: len(size)] == size
                 if is_kept and len(sizes) > known:
                     sizes.pop()
             elif is_unbatched(value):
@@ -206,17 +209,17 @@ class BatchOps(CollectionProtocol):
                 common = size
             elif size != common:
                 common = _shared(common, size)
-        if common is None:
+        told = spare if common is None else common
+        if told is None:
+            sizes.append((self, self.batch_size[:limit] if limit else self.batch_size))
             return None
-        size = torch.Size(common if limit is None else common[: max(limit, 0)])
-        sizes += [
-            (inner, size)
-            for value in empty
-            for inner in _rust.containers(value)
-            if not keep or inner.batch_size[: len(size)] != size
-        ]
+        size = torch.Size(told if limit is None else told[: max(limit, 0)])
+        for at in idle:
+            inner, own = sizes[at]
+            if own[: len(size)] != size:
+                sizes[at] = (inner, size)
         sizes.append((self, size))
-        return size
+        return None if common is None else size
 
     # Names -----------------------------------------------------------------------
 
@@ -267,6 +270,9 @@ class BatchOps(CollectionProtocol):
     def _has_names(self) -> bool:
         """Whether any batch dim has a name."""
         return self._td_dim_names is not None
+
+    def _check_names(self, names: list[str | None]) -> None:
+        """Raise where this container cannot have ``names``."""
 
     def refine_names(self, *names: Any) -> Self:
         """Name the dims that have no name; ``...`` stands for those that stay as is.
@@ -380,6 +386,7 @@ def _collect_renamed(
         where = f" for the nested tensordict at key {path}" if path else ""
         msg = f"Some dimension names are non-unique: {own}{where}."
         raise ValueError(msg)
+    td._check_names(own)
     changed.append((td, own))
     if not td._is_dense and td._member_operands(()) is not None:
         rest = [*own[: td.stack_dim], *own[td.stack_dim + 1 :]]

@@ -142,7 +142,7 @@ class ConstructOps(CopyingOps):
         if batch_size is None:
             size = torch.Size([])
         elif isinstance(batch_size, Iterable):
-            size = as_size(batch_size, None)
+            size = as_size(batch_size)
         else:
             # Here a number is no size: this raises.
             size = torch.Size(batch_size)

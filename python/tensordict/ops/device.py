@@ -192,7 +192,11 @@ class DeviceOps(CollectionProtocol):
             if other.device is None:
                 _set_device(result, None)
             return result
-        if not (inplace or non_blocking_pin or batch_size) and memory_format is None:
+        if (
+            not (inplace or non_blocking_pin)
+            and batch_size is None
+            and memory_format is None
+        ):
             return _transfer(self, device, dtype, non_blocking)
         if inplace and self.is_locked:
             raise RuntimeError(MSG_LOCKED)

@@ -225,13 +225,7 @@ class IndexingOps(CollectionProtocol):
             return result
         if update_batch_size:
             out.batch_size = result.batch_size
-        if not result._is_dense:
-            # The members of a stack may have entries of their own.
-            out.update(result)
-            return out
-        for key, value in list(result._entries().items()):
-            out.set(key, value)
-        return out
+        return out.update(result)
 
     # Gather ----------------------------------------------------------------------
 

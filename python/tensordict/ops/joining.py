@@ -352,6 +352,8 @@ def _stack_by_level(tds: Sequence[Any], dim: int) -> Any:
 
     None where keys or shapes differ here.
     """
+    # A part of another collection is stacked as what it shows.
+    tds = [td._as_dense() if td._writes_through() else td for td in tds]
     first = tds[0]
     keys = first._entries().keys() if first._is_dense else None
     if keys is None or any(

@@ -489,10 +489,10 @@ def _collect_writes(
     is_collection = isinstance(source, CollectionProtocol)
     mapping = source._as_source() if is_collection else source
     for key, value in list(mapping.items()):
-        if _has_nothing(value, nested):
-            continue
         if nested and is_collection and td._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
             fresh.append((td, key, _made_at(td, source, key, index)))
+            continue
+        if _has_nothing(value, nested):
             continue
         target = _rust.get(td, key)
         if not isinstance(target, CollectionProtocol) or target._is_non_tensor:

@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor
+from tensordict.common import MSG_LOCKED
 from tensordict.ops.reducing import (
     MSG_FEATURE,
     cumulative,
@@ -34,6 +35,10 @@ NO_DIMS = torch.Size([])
 
 Dims = int | tuple[int, ...] | Literal["feature"] | None
 
+MSG_OUT_GRAD = (
+    "logsumexp(): functions with out=... arguments don't support automatic "
+    "differentiation, but one of the arguments requires grad."
+)
 MSG_DIM_LOGSUMEXP = (
     "The dimension {} is incompatible with a tensordict with batch_size {}."
 )
@@ -665,9 +670,12 @@ class ReductionsOps(CollectionProtocol):
         Args:
             dim: the batch dims; None for all batch dims (not the feature dims).
             keepdim: whether reduced dims stay, with size 1.
-            out: a collection that is updated with the results and returned.
+            out: a collection into whose leaves the results are written, as torch does
+                it, and which is returned. Those that it lacks are added.
 
         Raises:
+            RuntimeError: ``out`` is locked, its batch size is another, or there are
+                gradients, which ``out`` cannot have.
             ValueError: ``dim`` is no batch dim.
         """
         ndim = len(self.batch_size)
@@ -683,5 +691,13 @@ class ReductionsOps(CollectionProtocol):
                 raise ValueError(MSG_DIM_LOGSUMEXP.format(each, self.batch_size))
         dims = tuple(each % ndim for each in dims)
         prefix, names = reduced_shape(self.batch_size, dims, keepdim)
+        if out is not None and torch.is_grad_enabled():
+            leaves = [*_rust.leaves(self), *_rust.leaves(out)]
+            if any(leaf.requires_grad for leaf in leaves):
+                raise RuntimeError(MSG_OUT_GRAD)
         result = _rust.map_leaves(self, "logsumexp", (dims, keepdim), prefix, names)
-        return result if out is None else out.update(result)
+        if out is None:
+            return result
+        if out.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        return out.update(result, inplace=True)

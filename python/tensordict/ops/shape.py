@@ -39,6 +39,10 @@ MSG_UNFLATTEN = (
     "unflatten: Provided sizes {} don't multiply up to the size of dim {} ({}) in the "
     "input tensor"
 )
+MSG_DIMS_ARGUMENTS = (
+    "Either the kwarg `dims`, a single shape argument or a sequence of integers can be "
+    "passed. Got args={} and kwargs={}."
+)
 MSG_SHAPE_ARGUMENTS = (
     "Either the kwarg `size`, a single shape argument or a sequence of integers can be "
     "passed. Got args={} and kwargs={}."
@@ -127,10 +131,12 @@ class ShapeOps(SplittingOps, RearrangingOps):
 
         Args:
             *args: the new batch size, as numbers or one sequence; -1 is inferred.
-            **kwargs: ``size``, the same as a keyword.
+            **kwargs: ``size``, the same as a keyword, and ``inplace``: store the new
+                leaves in this collection, and return it.
 
         Raises:
-            RuntimeError: the number of elements differs.
+            RuntimeError: the number of elements differs, or ``inplace`` is true and the
+                collection is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(4, 6)}, batch_size=[4, 6])
@@ -139,12 +145,14 @@ class ShapeOps(SplittingOps, RearrangingOps):
         """
         # An attribute costs less to compile than a property.
         old = self._batch_size if self._is_dense else self.batch_size
-        new = view_shape(old, args or _shape_argument(args, kwargs))
+        inplace = bool(kwargs) and kwargs.pop("inplace", False)
+        new = view_shape(old, _shape_argument(args, kwargs) if kwargs else args)
         if new == old:
             return self
         if new is None:
             raise TypeError(MSG_SHAPE_ARGUMENTS.format(args, kwargs))
-        return map_leaves(self, "reshape", (new,), new, None, SHAPE_TAIL, True, -1)
+        result = map_leaves(self, "reshape", (new,), new, None, SHAPE_TAIL, True, -1)
+        return self._replace_content(result) if inplace else result
 
     # Order of dims ---------------------------------------------------------------
 
@@ -168,6 +176,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.permute(1, 0).names
             ['y', 'x']
         """
+        if kwargs and (args or len(kwargs) > 1 or "dims" not in kwargs):
+            raise TypeError(MSG_DIMS_ARGUMENTS.format(args, kwargs))
         if args:
             dims = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
         else:
@@ -443,11 +453,9 @@ class ShapeOps(SplittingOps, RearrangingOps):
 
 def _shape_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The shape in ``f(2, 3)``, ``f((2, 3))`` or ``f(size=(2, 3))``."""
-    if len(args) == 1 and not isinstance(args[0], int):
-        return args[0]
-    if args or not kwargs:
-        return args
-    if len(kwargs) == 1 and "size" in kwargs:
+    if not kwargs:
+        return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+    if not args and len(kwargs) == 1 and "size" in kwargs:
         return kwargs["size"]
     raise TypeError(MSG_SHAPE_ARGUMENTS.format(args, kwargs))
 

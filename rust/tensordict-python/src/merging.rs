@@ -25,7 +25,6 @@ const TWINS: &str = "tensordict.interop.key_twins";
 fn plain_size<'py>(
     imports: &Imports,
     batch_size: &Bound<'py, PyAny>,
-    source: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = batch_size.py();
     let size = imports.size.bind(py);
@@ -40,11 +39,7 @@ fn plain_size<'py>(
         return size.call1(((batch_size,),)).map(Some);
     }
     if batch_size.is_none() {
-        return Ok(Some(if source.is_exact_instance_of::<PyDict>() {
-            size.call0()?
-        } else {
-            container::batch_size(imports, source)?.into_any()
-        }));
+        return size.call0().map(Some);
     }
     Ok(None)
 }
@@ -78,7 +73,7 @@ pub(crate) fn init<'py>(
     if !is_plain_source || !container::is_dense(imports, td)? {
         return twin();
     }
-    let Some(size) = plain_size(imports, batch_size, source)? else {
+    let Some(size) = plain_size(imports, batch_size)? else {
         return twin();
     };
     let device = if device.is_none() || device.get_type().is(&imports.device) {

@@ -158,7 +158,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         set_attribute = object.__setattr__
         set_attribute(self, "_cells", [data])
         set_attribute(self, "_at", 0)
-        set_attribute(self, "_batch_size", as_size(batch_size, None))
+        set_attribute(self, "_batch_size", as_size(batch_size))
         device = None if device is None else torch.device(device)
         set_attribute(self, "_device", device)
         set_attribute(self, "_td_dim_names", None)
