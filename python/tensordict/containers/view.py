@@ -162,7 +162,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             raise RuntimeError(msg)
 
     @property
-    def _td_dim_names(self) -> list[str | None] | None:  # type: ignore[override]
+    def _td_dim_names(self) -> list[str | None] | None:
         if not self._source._has_names():
             return None
         given = self._source.names
