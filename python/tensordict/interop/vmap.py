@@ -3,7 +3,8 @@
 ``vmap`` flattens its arguments as pytrees and maps each leaf along ``in_dims``. For a
 collection that would number the dims of its leaves, not its batch dims, and lose
 its batch size and names. So a collection is one argument here: ``in_dims`` and
-``out_dims`` count its batch dims, and the mapped dim is one of them.
+``out_dims`` count its batch dims, and the mapped dim is one of them, or one that all of
+its leaves have after them.
 
 The three functions of :mod:`torch._functorch.vmap` that take arguments apart and put
 results together are wrapped. Without a collection they do what they did.
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._functorch import vmap as functorch
+from torch.overrides import has_torch_function_variadic as any_special
 from torch.utils import _pytree
 
 from tensordict import _rust
@@ -56,20 +58,37 @@ def _is_collection(value: Any) -> bool:
     return isinstance(value, CollectionProtocol)
 
 
-def _stand_in(value: Any) -> Any:
+def _stand_in(value: Any, dim: Any = None) -> Any:
     """A tensor without memory that has the dims of a collection which are mapped over."""
-    return (
-        torch.empty(()).expand(_mapped_size(value)) if _is_collection(value) else value
-    )
+    if not _is_collection(value):
+        return value
+    return torch.empty(()).expand(_mapped_size(value, dim))
 
 
-def _mapped_size(td: Any) -> Any:
+def _mapped_size(td: Any, dim: Any = None) -> Any:
     """The batch size, or the shape of the first leaf of a collection without batch dims.
 
     Such a one is an argument of its own where it is no node of a pytree (parameters,
-    subclasses); the dims of its leaves are mapped then, as those of a node's are.
+    subclasses); the dims of its leaves are mapped then, as those of a node's are. So is
+    a ``dim`` after the batch dims, where all leaves have it in one size.
     """
-    return td.batch_size or next((leaf.shape for leaf in _leaves(td)), ())
+    size = td.batch_size
+    if not size:
+        return next((leaf.shape for leaf in _leaves(td)), ())
+    if isinstance(dim, int) and dim >= len(size) and _has_plain_leaves(td, dim):
+        lengths = {leaf.shape[dim] if dim < leaf.ndim else None for leaf in _leaves(td)}
+        if len(lengths) == 1 and None not in lengths:
+            return (*size, *[1] * (dim - len(size)), *lengths)
+    return size
+
+
+def _has_plain_leaves(td: Any, dim: int) -> bool:
+    """Whether ``dim`` is a dim of features of all leaves, which are plain tensors."""
+    return not any_special(*_leaves(td)) and all(
+        (part._is_dense or (part._is_non_tensor and part._is_one))
+        and part.batch_dims <= dim
+        for part in _rust.containers(td)
+    )
 
 
 def _leaves(td: Any) -> Any:
@@ -89,7 +108,8 @@ def _process_batched_inputs(
     flat, spec = _pytree.tree_flatten(args, is_leaf=_has_batch_dims)
     if not any(map(_is_collection, flat)):
         return original(in_dims, args, func)
-    stand_ins = _pytree.tree_unflatten(list(map(_stand_in, flat)), spec)
+    dims = _pytree._broadcast_to_and_flatten(in_dims, spec) or [None] * len(flat)
+    stand_ins = _pytree.tree_unflatten(list(map(_stand_in, flat, dims)), spec)
     batch_size, flat_in_dims, _, spec = original(in_dims, stand_ins, func)
     for dim, value in zip(flat_in_dims, flat, strict=True):
         if dim is not None and _is_collection(value) and not value.batch_size:

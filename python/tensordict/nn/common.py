@@ -15,6 +15,7 @@ from torch import nn
 from tensordict import _rust
 from tensordict._deprecated_utils import NN_COMMON
 from tensordict._deprecation import deprecated_names, warn_deprecated
+from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.functional import make_tensordict
 from tensordict.nn.dispatching import SINK, dispatch
@@ -426,12 +427,6 @@ class TensorDictModule(TensorDictModuleBase):
         self.method_kwargs: dict[str, Any] = dict(method_kwargs or {})
         self._get_kwargs = dict(get_kwargs or {})
 
-    def _cannot_select(self, missing: list[NestedKey]) -> ValueError:
-        return _OutKeyNotFoundError(
-            f"Can't select non existent keys: {missing}. The module out_keys are "
-            f"{self.out_keys}."
-        )
-
     @property
     def is_functional(self) -> bool:
         """False; deprecated."""
@@ -474,6 +469,9 @@ class TensorDictModule(TensorDictModuleBase):
         for key, tensor in zip(keys, tensors, strict=True):
             if key == SINK:
                 continue
+            if not isinstance(tensor, (torch.Tensor, CollectionProtocol)):
+                # A structure, such as the states of an LSTM, is an entry as a whole.
+                tensor = TensorDict.from_any(tensor)
             if is_plain:
                 # What the compiler would follow for each module.
                 _rust.set_entry(tensordict_out, key, tensor, False)
@@ -552,7 +550,7 @@ class TensorDictModule(TensorDictModuleBase):
         """The output of a module that gave no tuple, as one."""
         if outputs is None:
             return ()
-        if isinstance(outputs, (dict, CollectionProtocol)):
+        if isinstance(outputs, (dict, TensorDictBase)):
             found: Any = outputs
             keys = self._out_keys
             present = [key in found for key in keys]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from tensordict import _rust
 from tensordict._deprecation import warn_deprecated
@@ -113,7 +114,11 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             "ProbabilisticTensorDictSequential.det_part",
             "ProbabilisticTensorDictSequential.get_dist_params",
         )
-        return TensorDictSequential(*list(self._module_iter())[:-1])
+        held = self.module._modules
+        modules = dict(list(held.items())[:-1])
+        if isinstance(self.module, nn.ModuleDict):
+            return TensorDictSequential(modules)
+        return TensorDictSequential(*modules.values())
 
     # Keys ----------------------------------------------------------------------------
 

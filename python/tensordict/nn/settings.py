@@ -70,23 +70,20 @@ class _Mode(_DecoratorContextManager):
         made.thread_local = self.thread_local
         return made
 
-    def __enter__(self) -> Self:  # type: ignore[override]
+    def __enter__(self) -> None:
         setting = self._setting
-        if not self.thread_local and not setting.by_thread:
+        # The compiler cannot ask for the thread, which only settings of threads need.
+        if not self.thread_local and (
+            not setting.by_thread or threading.get_ident() not in setting.by_thread
+        ):
             self._thread: int | None = None
             self._before = setting.value
             setting.value = self.mode
-            return self
+            return
         thread = threading.get_ident()
-        if not self.thread_local and thread not in setting.by_thread:
-            self._thread = None
-            self._before = setting.value
-            setting.value = self.mode
-            return self
         self._thread = thread
         self._before = setting.by_thread.get(thread, _NOTHING)
         setting.by_thread[thread] = self.mode
-        return self
 
     def __exit__(self, *exception: object) -> None:
         if self._thread is None:
@@ -274,10 +271,10 @@ class set_skip_existing(_Mode):  # noqa: N801 - a public name
         made.out_key_attr = self.out_key_attr
         return made
 
-    def __enter__(self) -> Self:  # type: ignore[override]
+    def __enter__(self) -> None:
         if self.mode is None:
             raise RuntimeError(MSG_SKIP_NONE)
-        return super().__enter__()
+        super().__enter__()
 
     def __call__(self, func: Callable[..., Any]) -> Any:
         """The method, left out where its results are there."""

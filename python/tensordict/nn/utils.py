@@ -105,15 +105,21 @@ _MAPPINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 BIASED = "biased_softplus"
+MSG_NUMBERS = (
+    "Invalid number of args in  {}: after biased_softplus come a bias and, if it is not "
+    "to be 0.01, the least value, such as biased_softplus_1.0_0.1."
+)
 
 
 def mappings(key: str) -> Callable[..., Any]:
     """The function of a name: of ``"softplus"``, ``"exp"``, ``"relu"``, ``"expln"``,
     ``"none"``, ``"biased_softplus"``, ``"biased_softplus_0.5"`` for another bias than 1,
-    and of those that :func:`add_custom_mapping` added.
+    ``"biased_softplus_0.5_0.1"`` for another least value than 0.01 as well, and of those
+    that :func:`add_custom_mapping` added.
 
     Raises:
         NotImplementedError: there is no such name.
+        ValueError: what follows ``"biased_softplus"`` is neither one number nor two.
 
     Examples:
         >>> mappings("exp")(torch.zeros(1))
@@ -122,9 +128,13 @@ def mappings(key: str) -> Callable[..., Any]:
     found = _MAPPINGS.get(key)
     if found is not None:
         return found
+    if key == BIASED:
+        return biased_softplus(1.0)
     if key.startswith(BIASED):
-        bias = key.rsplit("_", maxsplit=1)[-1]
-        return biased_softplus(1.0 if key == BIASED else float(bias))
+        numbers = key.split("_")[2:]
+        if len(numbers) not in (1, 2):
+            raise ValueError(MSG_NUMBERS.format(key))
+        return biased_softplus(*map(float, numbers))
     msg = f"Unknown mapping {key}. Add it with add_custom_mapping, or use one of "
     raise NotImplementedError(msg + ", ".join((*_MAPPINGS, BIASED)) + ".")
 

@@ -327,8 +327,13 @@ fn write<'py>(
             .call_method1(calls.names.as_outputs.bind(py), (outputs,))?
             .cast_into::<PyTuple>()?
     };
-    if tuple.len() != count {
-        // It says what is wrong.
+    let are_tensors = |tuple: &Bound<'py, PyTuple>| {
+        tuple
+            .iter()
+            .all(|value| ffi::is_subtype(&value, &imports.tensor))
+    };
+    if tuple.len() != count || !are_tensors(&tuple) {
+        // It says what is wrong, and makes entries of what is none.
         module.call_method1(calls.names.write.bind(py), (td, tuple))?;
         return Ok(());
     }

@@ -254,17 +254,19 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
     ) -> Any:
         """The log-probability of each entry of a sample, as a collection.
 
+        Where log-probabilities are aggregated they are written to the sample, which is
+        the result.
+
         Args:
             sample: the sample.
-            include_sum: whether their sum is added. Default: where they are aggregated;
-                the sample is part of the result then.
+            include_sum: whether their sum is added. Default: where they are aggregated.
         """
         aggregated = composite_lp_aggregate()
         if include_sum is None:
             include_sum = aggregated
         values = self._log_probs(sample)
         if aggregated:
-            result = sample.copy()
+            result = sample
         else:
             result = sample.select(*values).empty(recurse=True)
         for key, value in values.items():
