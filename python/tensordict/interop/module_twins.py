@@ -107,10 +107,11 @@ def _plan_module(
     parameters, buffers = module._parameters, module._buffers
     of_parameters: dict[str, Any] = {}
     held = (td._tensordict if td._is_dense else td._entries()).copy()
-    wanted = like
+    wanted: Any = like
     if like is not None:
         wanted = like._tensordict if like._is_dense else like._entries()
     is_mixed = any_special(*held.values())
+    old: Any
     for key, value in held.items():
         if wanted is not None and key not in wanted:
             continue
@@ -139,7 +140,7 @@ def _plan_module(
             writes.append((slots, {key: value}))
         entries[key] = old
         if replaced is not None:
-            own = wanted[key]
+            own = wanted[key]  # type: ignore[index]  # with `like` there is one
             if old is not own and not _is_same_memory(old, own):
                 replaced.append((like, key, old))
     if of_parameters:
