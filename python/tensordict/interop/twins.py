@@ -148,7 +148,7 @@ def map_leaves(
     alone = lock and not locked and prefix is not None
     below = (op, args, prefix, names, tail, alone, k)
     if op.__class__ is not str or (
-        tail and (tail > DIMS_TAIL or len(args) > 1 or not args[0])
+        tail and (tail > DIMS_TAIL or len(args) != 1 or not args[0])
     ):
         entries = _called(held, is_mixed, size, below)
     else:
