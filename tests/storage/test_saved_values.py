@@ -378,3 +378,29 @@ def test_values_have_the_device_of_what_holds_them(name, tmp_path):
 def test_a_pickled_value_stays_locked(tmp_path):
     value = NonTensorData("text").memmap(tmp_path)
     assert pickle.loads(pickle.dumps(value)).is_locked
+
+
+@pytest.mark.parametrize("value", ["x\ud800", ["\udc80"], {"\ud800": 1}, "\U0001f600"])
+@pytest.mark.parametrize("name", ["x", "x.tdz", "x.safetensors"])
+def test_texts_with_half_a_character(value, name, tmp_path):
+    td = TensorDict({"a": NonTensorData(value), "b": torch.ones(1)})
+    td.memmap(tmp_path / name)
+    loaded = TensorDict.load_memmap(tmp_path / name, allow_pickle=True)
+    assert loaded["a"] == value
+
+
+def test_half_a_character_is_refused_where_it_could_not_be_read(tmp_path):
+    td = TensorDict({"a": NonTensorData("x\ud800"), "b": torch.ones(1)})
+    with pytest.raises(UnicodeEncodeError, match="surrogates"):
+        td.consolidate(tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("key", ["shape", "device", "_type"])
+@pytest.mark.parametrize("name", ["x", "x.tdz"])
+@pytest.mark.parametrize("value", [TensorDict(a=torch.ones(1)), NonTensorData("text")])
+def test_collections_under_names_of_fields_are_refused(key, name, value, tmp_path):
+    # The release loses them.
+    with pytest.raises(RuntimeError, match=rf"'n', '{key}'.*would be lost"):
+        TensorDict(n={key: value}).memmap(tmp_path / name)
+    assert not list(tmp_path.iterdir())

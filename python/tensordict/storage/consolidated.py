@@ -224,7 +224,11 @@ def _write(
 ) -> torch.Tensor:
     """Write the file in one step: the bytes of it, mapped."""
     notes = remarks.Remarks()
-    text = json.dumps(as_plain(td, description, (), notes))
+    plain = as_plain(td, description, (), notes)
+    text = json.dumps(plain)
+    if "\\ud" in text:
+        # Half of a character, which no reader takes, is an error here and not there.
+        json.dumps(plain, ensure_ascii=False).encode()
     keyed = zip(keyed_rows(description, ()), rows.parts, strict=True)
     return _rust.write_consolidated(
         os.fspath(options.filename),  # type: ignore[arg-type]

@@ -197,11 +197,16 @@ def _type_name(value: Any) -> str | None:
 def is_jsonable(value: Any, depth: int = 0) -> bool:
     """Whether JSON says all of a value, but for the difference of tuples and lists.
 
+    Not where a text has half of a character, as file names of other encodings have:
+    readers of JSON refuse it.
+
     Raises:
         RuntimeError: lists and dicts are nested too deep in it.
     """
-    if value is None or type(value) in (str, int, float, bool):
+    if value is None or type(value) in (int, float, bool):
         return True
+    if type(value) is str:
+        return is_text(value)
     if isinstance(value, enum.Enum):
         return False
     # No generators, which take as much of the interpreter's stack again.
@@ -213,10 +218,25 @@ def is_jsonable(value: Any, depth: int = 0) -> bool:
     if isinstance(value, dict):
         remarks.check_depth(depth)
         for key, item in value.items():
-            if not isinstance(key, str) or not is_jsonable(item, depth + 1):
+            if not isinstance(key, str) or not is_text(key):
+                return False
+            if not is_jsonable(item, depth + 1):
                 return False
         return True
-    return isinstance(value, (str, int, float))
+    if isinstance(value, str):
+        return is_text(value)
+    return isinstance(value, (int, float))
+
+
+def is_text(value: str) -> bool:
+    """Whether a text has whole characters only."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def tuple_paths(value: Any, path: tuple[Any, ...] = ()) -> list[list[Any]]:

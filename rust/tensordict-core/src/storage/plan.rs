@@ -170,6 +170,7 @@ impl Plan {
     /// # Errors
     /// The key is reserved, its name is taken or too long; collections are nested too deep.
     pub fn add_child(&mut self, level: usize, key: &str, class_name: &str) -> StorageResult<usize> {
+        self.refuse_reserved(level, key)?;
         let name: Arc<str> = self.escaped(level, key)?.into();
         self.claim_for_entry(level, key, &name)?;
         let parent = &mut self.levels[level];
@@ -199,12 +200,7 @@ impl Plan {
         content: Content,
         table: Option<Vec<u8>>,
     ) -> StorageResult<usize> {
-        if metadata::is_reserved(key) {
-            return Err(StorageError::ReservedKey {
-                key: self.display(level, key),
-                field: key.to_owned(),
-            });
-        }
+        self.refuse_reserved(level, key)?;
         let stem = self.escaped(level, key)?;
         let name = named(&stem, ".memmap");
         let table_name = table.is_some().then(|| named(&stem, ".shape.memmap"));
@@ -391,6 +387,17 @@ impl Plan {
         ))
     }
 
+    /// Refuses an entry that the metadata would have no place for.
+    fn refuse_reserved(&self, level: usize, key: &str) -> StorageResult<()> {
+        if metadata::is_reserved(key) {
+            return Err(StorageError::ReservedKey {
+                key: self.display(level, key),
+                field: key.to_owned(),
+            });
+        }
+        Ok(())
+    }
+
     /// A leaf's key in its level.
     pub(crate) fn leaf_key(&self, leaf: usize) -> &str {
         let leaf = &self.leaves[leaf];
@@ -495,11 +502,11 @@ mod tests {
             let message = leaf(&mut plan, child, key, None).unwrap_err().to_string();
             assert!(message.contains(&format!("('n', '{key}')")), "{message}");
         }
-        let message = plan
-            .add_child(child, "meta.json", "TensorDict")
-            .unwrap_err()
-            .to_string();
-        assert!(message.contains("('n', 'meta.json')"), "{message}");
+        for key in ["meta.json", "shape", "device", "_type"] {
+            let refused = plan.add_child(child, key, "TensorDict");
+            let message = refused.unwrap_err().to_string();
+            assert!(message.contains(&format!("('n', '{key}')")), "{message}");
+        }
     }
 
     #[test]
