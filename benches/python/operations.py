@@ -241,6 +241,63 @@ uint8: td.to(torch.uint8) = [v.to(torch.uint8) for v in L]
 complex64: td.complex64() = [v.to(torch.complex64) for v in L]
 bool: td.bool() = [v.bool() for v in L]
 apply two: td.apply(lambda x, y: x, td2) = [(lambda x, y: x)(v, w) for v, w in zip(L, L2)]
+acos_: sg.acos_() = torch._foreach_acos_(LS)
+asin_: sg.asin_() = torch._foreach_asin_(LS)
+atan_: sg.atan_() = torch._foreach_atan_(LS)
+ceil_: sg.ceil_() = torch._foreach_ceil_(LS)
+cos_: sg.cos_() = torch._foreach_cos_(LS)
+cosh_: sg.cosh_() = torch._foreach_cosh_(LS)
+erf_: sg.erf_() = torch._foreach_erf_(LS)
+erfc_: sg.erfc_() = torch._foreach_erfc_(LS)
+exp_: sg.exp_() = torch._foreach_exp_(LS)
+expm1_: sg.expm1_() = torch._foreach_expm1_(LS)
+floor_: sg.floor_() = torch._foreach_floor_(LS)
+frac_: sg.frac_() = torch._foreach_frac_(LS)
+lgamma_: sg.lgamma_() = torch._foreach_lgamma_(LS)
+log10_: sg.log10_() = torch._foreach_log10_(LS)
+log1p_: sg.log1p_() = torch._foreach_log1p_(LS)
+log2_: sg.log2_() = torch._foreach_log2_(LS)
+log_: sg.log_() = torch._foreach_log_(LS)
+reciprocal_: sg.reciprocal_() = torch._foreach_reciprocal_(LS)
+sigmoid_: sg.sigmoid_() = torch._foreach_sigmoid_(LS)
+sign_: sg.sign_() = torch._foreach_sign_(LS)
+sin_: sg.sin_() = torch._foreach_sin_(LS)
+sinh_: sg.sinh_() = torch._foreach_sinh_(LS)
+sqrt_: sg.sqrt_() = torch._foreach_sqrt_(LS)
+tan_: sg.tan_() = torch._foreach_tan_(LS)
+tanh_: sg.tanh_() = torch._foreach_tanh_(LS)
+trunc_: sg.trunc_() = torch._foreach_trunc_(LS)
+addcdiv_: sg.addcdiv_(td2, pos) = torch._foreach_addcdiv_(LS, L2, LP)
+clamp_max_: sg.clamp_max_(1.0) = torch._foreach_clamp_max_(LS, 1.0)
+minimum_: sg.minimum_(td) = torch._foreach_minimum_(LS, L)
+div_: sg.div_(1.0) = torch._foreach_div_(LS, 1.0)
+pow_: sg.pow_(1) = torch._foreach_pow_(LS, 1)
+sub_: sg.sub_(td2) = torch._foreach_sub_(LS, L2)
+add_ alpha: sg.add_(td2, alpha=2) = torch._foreach_add_(LS, L2, alpha=2)
+mul_ tensor: sg.mul_(scalar) = torch._foreach_mul_(LS, scalar)
+add_ tensor: sg.add_(scalar) = torch._foreach_add_(LS, scalar)
+complex128: td.complex128() = [v.cdouble() for v in L]
+float16: td.float16() = [v.half() for v in L]
+float32: td.float32() = [v.float() for v in L]
+int8: td.int8() = [v.char() for v in L]
+int16: td.int16() = [v.short() for v in L]
+int32: td.int32() = [v.int() for v in L]
+uint16: td.uint16() = [v.to(torch.uint16) for v in L]
+stack_from_tensordict: td.stack_from_tensordict(0) = torch.stack(L)
+cat_from_tensordict: td.cat_from_tensordict(0) = torch.cat(L)
+update_at_ tensor: td.update_at_(td2[idx], idx) = [v.__setitem__(idx, w[idx]) for v, w in zip(L, L2)]
+torch.unsqueeze: torch.unsqueeze(td, 0) = [torch.unsqueeze(v, 0) for v in L]
+torch.permute: torch.permute(td, (1, 0)) = [torch.permute(v, (1, 0, *range(k, v.ndim))) for v in L]
+torch.reshape: torch.reshape(td, (3, 4)) = [torch.reshape(v, (3, 4, *v.shape[k:])) for v in L]
+torch.flatten: torch.flatten(td, 0, 1) = [torch.flatten(v, 0, 1) for v in L]
+torch.gather: torch.gather(td, 0, gidx) = [torch.gather(v, 0, gidx.unsqueeze(-1).expand(*gidx.shape, *v.shape[k:])) for v in L]
+torch.where: torch.where(mask, td, td2) = [torch.where(mask.unsqueeze(-1), v, w) for v, w in zip(L, L2)]
+torch.exp: torch.exp(td) = torch._foreach_exp(L)
+torch.add: torch.add(td, td2) = torch._foreach_add(L, L2)
+torch.sum: torch.sum(td, 0) = [torch.sum(v, 0) for v in L]
+torch.isnan: torch.isnan(td) = [torch.isnan(v) for v in L]
+torch.flip: torch.flip(td, (0,)) = [torch.flip(v, (0,)) for v in L]
+torch.roll: torch.roll(td, 1, 0) = [torch.roll(v, 1, 0) for v in L]
 """
 
 _STRUCTURE = """
@@ -435,6 +492,39 @@ view of named: named.view(-1)
 index of named: named[0]
 permute of named: named.permute(1, 0)
 clone of named: named.clone(False)
+keys is_leaf: list(td.keys(True, True, is_leaf=is_leaf))
+items is_leaf: list(td.items(True, True, is_leaf=is_leaf))
+values is_leaf: list(td.values(True, True, is_leaf=is_leaf))
+keys nested sort: list(td.keys(True, True, sort=True))
+items sort: list(td.items(sort=True))
+items nested sort: list(td.items(True, True, sort=True))
+values nested sort: list(td.values(True, True, sort=True))
+keys inner: list(td.keys(True))
+items inner: list(td.items(True))
+get nested missing: td.get(("missing", "below"), None)
+get of tuple of one: td.get((last,) if isinstance(last, str) else last, None)
+pop default: td.pop("missing", None)
+pop nested: up.set(("made", "below"), leaf).pop(("made", "below"))
+rename_key_ nested: up.set(("made", "below"), leaf).rename_key_(("made", "below"), ("made", "b2"))
+setdefault new: (up.setdefault("extra", leaf), up.del_("extra"))
+change batch_size: (setattr(up2, "batch_size", [4]), setattr(up2, "batch_size", [4, 3]))
+change names: (setattr(up2, "names", ["x", "y"]), setattr(up2, "names", None))
+rename_: named.rename_("x", "y")
+ndimension: td.ndimension()
+is_empty of empty: TensorDict().is_empty()
+lock of clone: td.clone(False).lock_().unlock_()
+tree_unflatten: pytree.tree_unflatten(*pytree.tree_flatten(td))
+tree_leaves: pytree.tree_leaves(td)
+equal: (named == named).all()
+str: str(td)
+from_tuple: TensorDict.from_tuple((leaf, leaf), batch_size=[4, 3])
+from_dict_instance: td.from_dict_instance(D)
+from_pytree: TensorDict.from_pytree(D)
+stack_tensors: up2.clone(False).stack_tensors(first, last, out_key="out", dim=-1)
+cat_tensors: up2.clone(False).cat_tensors(first, last, out_key="out", dim=-1)
+replace one: td.replace(a=leaf)
+split_keys default: td.split_keys(half, strict=False)
+unflatten inplace: flat.clone(False).unflatten_keys(".", inplace=True)
 """
 """Operations of every topic that are compared with the release alone: none is slower."""
 

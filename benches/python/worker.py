@@ -78,6 +78,7 @@ def namespace(tree_name: str) -> dict[str, Any]:
         "pickle": pickle,
         "pytree": torch.utils._pytree,
         "identity": lambda x: x,
+        "is_leaf": lambda cls: not issubclass(cls, TensorDict),
         "state": td.clone().state_dict(),
         # Of a copy: to be asked for its `__dict__` makes an instance slower for good.
         "pickled": pickle.dumps(td.clone()),

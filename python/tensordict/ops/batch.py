@@ -260,7 +260,7 @@ class BatchOps(CollectionProtocol):
                 raise ValueError(MSG_NAMES_LENGTH.format(names, ndim))
         if not _has_any(names):
             containers = _rust.containers(self)
-            if all(td._is_dense and td._td_dim_names is None for td in containers):
+            if all([td._is_dense and td._td_dim_names is None for td in containers]):
                 return
         changed: list[tuple[Any, list[str | None]]] = []
         _collect_renamed(self, names, ndim, (), changed)
@@ -356,7 +356,7 @@ def _check_refined(current: list[Any], refined: list[Any], names: Any) -> None:
 
 
 def _has_any(names: list[Any]) -> bool:
-    return any(name is not None for name in names)
+    return names.count(None) < len(names)
 
 
 def _collect_resized(td: Any, size: torch.Size, changed: list[Any]) -> None:
@@ -380,9 +380,9 @@ def _collect_renamed(
     changed: list[tuple[Any, list[str | None]]],
 ) -> None:
     """Add ``td`` and all nested containers with their names; raise if some repeat."""
-    own = [*names, *td.names[ndim:]][: len(td.batch_size)]
-    named = [name for name in own if name is not None]
-    if len(set(named)) != len(named):
+    depth = len(td.batch_size)
+    own = [*names, *td.names[ndim:]] if depth > ndim else names[:depth]
+    if len({*own, None}) + own.count(None) != len(own) + 1:
         where = f" for the nested tensordict at key {path}" if path else ""
         msg = f"Some dimension names are non-unique: {own}{where}."
         raise ValueError(msg)
@@ -394,7 +394,7 @@ def _collect_renamed(
             _collect_renamed(member, rest, len(rest), path, changed)
         return
     for key, value in list(td._entries().items()):
-        if isinstance(value, CollectionProtocol):
+        if type(value) is not torch.Tensor and isinstance(value, CollectionProtocol):
             _collect_renamed(value, names, ndim, (*path, key), changed)
 
 

@@ -502,6 +502,8 @@ def _write_group(
 
 
 def _leaves_in_order(td: Any, order: Any) -> list[torch.Tensor]:
+    if order is None:
+        return _rust.walk(td, 1, True, True)
     items = dict(td.items(True, True))
     if isinstance(order, (list, tuple)):
         keys = [_rust.unravel_key(key) for key in order]

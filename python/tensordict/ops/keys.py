@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from collections.abc import Set as AbstractSet
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
@@ -166,7 +167,7 @@ def listed_items(
             raise
         return _one_by_one(td, include_nested, leaves_only, is_leaf)
     if sort:
-        pairs.sort(key=_sorting_key_of_pair)
+        pairs.sort(key=_sorting_key_of_pair if include_nested else itemgetter(0))
         return pairs
     return pairs if td.is_locked else iter(pairs)
 

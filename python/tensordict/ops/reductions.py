@@ -420,8 +420,8 @@ class ReductionsOps(CollectionProtocol):
             >>> td.quantile(torch.tensor([0.25, 0.75]), 0)["a"]
             tensor([1., 3.])
         """
-        is_plain = type(q) is float and type(dim) is int and interpolation == "linear"
-        if is_plain and not reduce and key_transform is None:
+        is_plain = interpolation == "linear" and not reduce and key_transform is None
+        if is_plain and type(q) is float and type(dim) is int:
             return one_quantile(self, q, dim, keepdim is True)
         op = functools.partial(quantile, q=q)
         options = {"interpolation": interpolation}
