@@ -324,7 +324,7 @@ class Stacked:
     """
 
     def __init__(self, parts: list[torch.Tensor], dim: int, like: Leaf) -> None:
-        self.parts = [
+        self.parts: list[torch.Tensor] = [
             part.to(like.dtype).resolve_conj().resolve_neg().contiguous()
             for part in parts
         ]
