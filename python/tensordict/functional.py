@@ -116,7 +116,7 @@ def pad_sequence(
 
     Returns:
         A collection of batch size ``[N, *B]``. Entries that not all collections have
-        are left out, and names are.
+        are left out, and names are unless there are values that are no tensors.
 
     Raises:
         RuntimeError: the list is empty, a leaf has no dim to pad, or leaves differ
@@ -241,6 +241,9 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
             for other in others:
                 cells += _padded_values(other, longest, left)
             entry = value._non_tensor_stack_type._of_cells(cells, inner, first.device)
+            if first._td_dim_names is not None:
+                entry._named([None, *first._td_dim_names])
+                result.names = [None, *first._td_dim_names]
         else:
             entry = _shared_structure(others, inner, left)
         result._set_entry(key, entry)

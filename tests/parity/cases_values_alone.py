@@ -320,6 +320,81 @@ td = TensorDict(s=x, batch_size=[0]); u = lazy_stack([td, td]); u[1]['s'], u.get
 td = TensorDict(s=x, batch_size=[0]); u = lazy_stack([td, td]); u.contiguous()[1]['s'], u.consolidate()[1]['s']
 """
 
+LOCKED = (
+    "L = lambda x: [y.is_locked for y in x] if isinstance(x, (tuple, list)) else "
+    "x.is_locked; E = lambda x: [y.get('s').is_locked for y in x] if isinstance(x, "
+    "(tuple, list)) else x.get('s').is_locked; "
+    "v = NonTensorStack(1, 2, 3).lock_(); "
+    "w = torch.stack([NonTensorData('x', batch_size=[2]), "
+    "NonTensorData('y', batch_size=[2])]).lock_(); "
+    "td = TensorDict(s=['a', 'b', 'c'], a=torch.zeros(3), batch_size=[3]).lock_()"
+)
+
+LOCKS = """
+[L(v[i]) for i in (0, slice(0, 1), slice(None), ..., (), None, True, (0,), (slice(1),), (None, 0))]
+[L(v[i]) for i in ([0], torch.tensor([0]), torch.tensor(0), torch.tensor([True, False, True]))]
+[L(v[i]) for i in (range(2), torch.tensor([[0]]), slice(0, 0), False, (True, 0), (True, slice(1)))]
+L(v.unbind(0)), L(list(v)), L(torch.cat([v, v])), L(torch.stack([v, v]))
+L(torch.cat([v, v.clone()])), L(torch.stack([v.clone(), v])), L(TensorDict.stack([v, v]))
+[L(w[i]) for i in (0, slice(0, 1), ..., None, True, (0, 0), (slice(1), 0), (None, 0), (Ellipsis, 0))]
+[L(w[i]) for i in ((0, slice(1)), (0, None), (0, [0]), (slice(None), [0]), ([0], 0), ([0], [0]))]
+[L(x) for x in (w.unbind(0), w.unbind(1), w.split(1, 1))]
+[E(td[i]) for i in (0, slice(0, 1), slice(None), ..., (), None, True, (0,), (slice(1),))]
+[E(td[i]) for i in ([0], torch.tensor([0]), torch.tensor(0), torch.tensor([True, False, True]))]
+E(td.unbind(0)), E(list(td)), E(torch.cat([td, td])), E(torch.stack([td, td])), td[:1].is_locked
+E(torch.cat([td, td.clone()])), E(torch.stack([td.clone(), td]))
+u = TensorDict(td, [3]); u.get('s').is_locked, u.get('s') is td.get('s'), u.is_locked
+u = TensorDict(td, [3]); u['s'][0] = 'z'; u['s'], td['s']
+u = TensorDict(TensorDict(s='x', device='cpu'), []); u.get('s').device
+u = td.select('s').pad([0, 0]); u.get('s') is td.get('s'), u.get('s').is_locked
+"""
+
+STACKED = (
+    "S = lambda x: (list(x.batch_size), x.stack_dim); "
+    "F = lambda dim, *size: torch.stack([NonTensorData(1, batch_size=size)] * 2, dim)"
+)
+
+STACK_DIMS = """
+[S(F(d, 3, 4, 5).unflatten(i, (-1, 1))) for d in range(4) for i in range(4)]
+[S(F(d, 3, 4).unflatten(i, (-1, 1, 1))) for d in range(3) for i in range(3)]
+[S(F(d, 3, 4).unflatten(i, (1, -1, 1))) for d in range(3) for i in range(3)]
+[S(F(d, 3).unflatten(i, (-1, 1, 1, 1))) for d in range(2) for i in range(2)]
+[S(F(d, 1, 3).unflatten(i, (-1, 1))) for d in range(3) for i in range(3)]
+[S(F(d, 1, 1).unflatten(i, (-1, 1))) for d in range(3) for i in range(3)]
+[S(F(d, 1, 1).unflatten(i, (1, -1))) for d in range(3) for i in range(3)]
+[S(F(0, 3, 4).reshape(s)) for s in ((2, 3, 4, 1, 1), (2, 1, 1, 3, 4), (2, 3, 1, 1, 4), (1, 1, 2, 3, 4))]
+v = NonTensorStack('a', 'b'); v.names = ['x', 'y']; v.names
+v = NonTensorStack('a', 'b'); v.rename('x', 'y', 'z').names
+v = F(0, 2); v.names = ['x', 'y', 'z']; v.names
+v = F(0, 2); v.names = ['x']
+td = TensorDict(a=T([2, 3]), l=1j, batch_size=[2, 3], names=['t', 'u']); pad_sequence([td, td[:1]]).names
+"""
+
+WRITTEN_TO = (
+    "d = NonTensorData('hi', batch_size=[2, 3]); m = MetaData('x', batch_size=[4]); "
+    "w = torch.stack([NonTensorData(1, batch_size=[3]), NonTensorData(2, batch_size=[3])])"
+)
+
+SIZES = """
+d[[-2],] = TensorDict({'z': T([2, 3])}, [2, 3])
+d[0] = NonTensorStack('hi', 'hi')
+d[0] = NonTensorStack('hi', 'hi', 'hi'); d
+d[0] = NonTensorStack('a', 'b')
+m[3] = NonTensorStack('u', 'v')
+m[:3] = NonTensorStack('u', 'v')
+w[0] = w.clone()
+w[0] = NonTensorStack('a', 'b')
+w[0] = NonTensorStack('a', 'b', 'c')
+w[:, 0] = NonTensorStack('a', 'b', 'c')
+w[0] = NonTensorData(1, batch_size=[3]); w
+d.set((), 1)
+d.set(1, 1)
+d.set(('data',), 1); d
+d.lock_().set('a', 1)
+m.lock_().set('a', 1, inplace=True)
+s = torch.stack([NonTensorStack([1], [2], [3]), NonTensorStack('u', 'v')]); c = s.clone(); c.load_state_dict(s.state_dict()); c.tolist()
+"""
+
 CASES = [
     *cases("values", _programs(SHARED_MAKERS, SAME), on="none", message=False),
     *cases("columns", _programs(COLUMN_MAKERS, COLUMNS), on="none", message=False),
@@ -350,6 +425,24 @@ CASES = [
     *cases(
         "rows without elements",
         _programs((HOLLOW,), ROWS_WITHOUT_ELEMENTS),
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "locks of values",
+        _programs((LOCKED,), LOCKS),
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "stack dims of values",
+        _programs((STACKED,), STACK_DIMS),
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "writes of values",
+        _programs((WRITTEN_TO,), SIZES),
         on="none",
         message=False,
     ),

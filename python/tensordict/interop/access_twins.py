@@ -232,12 +232,20 @@ def init(
     if names is not None:
         td.names = names
     if isinstance(source, CollectionProtocol):
-        source = source._as_source()
-    pairs = list(source.items())
+        pairs = [
+            (key, value._source_twin() if _is_value(value) else value)
+            for key, value in source._as_source().items()
+        ]
+    else:
+        pairs = list(source.items())
     if any(isinstance(key, tuple) for key, _ in pairs):
         pairs.sort(key=_is_nested_pair)
     for key, value in pairs:
         set_entry(td, key, value, False, non_blocking)
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, CollectionProtocol) and value._is_non_tensor
 
 
 def _is_nested_pair(pair: tuple[Any, Any]) -> bool:

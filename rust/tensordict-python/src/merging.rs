@@ -101,9 +101,29 @@ pub(crate) fn init<'py>(
     }
     let entries = match source.cast_exact::<PyDict>() {
         Ok(source) => source.clone(),
-        Err(_) => container::entries(imports, source)?,
+        Err(_) => with_own_values(imports, container::entries(imports, source)?)?,
     };
     storing::store_all(imports, td, &entries, non_blocking)
+}
+
+/// The entries of a container, with copies of those that hold no tensors: a new container
+/// shares tensors with its source, and no values.
+fn with_own_values<'py>(
+    imports: &Imports,
+    entries: Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyDict>> {
+    if has_only_tensors(imports, &entries) {
+        return Ok(entries);
+    }
+    let own = ffi::copy_dict(&entries)?;
+    ffi::replace_entries(&own, |_, value| {
+        if kind(imports, value)? == Kind::Foreign && container::is_non_tensor(imports, value)? {
+            let twin = imports.names.source_twin.bind(value.py());
+            return value.call_method0(twin).map(Some);
+        }
+        Ok(None)
+    })?;
+    Ok(own)
 }
 
 // Merging -----------------------------------------------------------------------------

@@ -99,6 +99,12 @@ class NonTensorOps(CollectionProtocol):
         """A container of its own with the same values."""
         raise NotImplementedError
 
+    def _source_twin(self) -> Any:
+        """A container of its own, as a new collection that is made of another one has it."""
+        made = self._twin()
+        made._device = None
+        return made._named(None)
+
     def _deep_twin(self) -> Any:
         """A container of its own with copies of the values."""
         made = self._twin()
@@ -187,6 +193,8 @@ class NonTensorOps(CollectionProtocol):
         size = _spliced_size(own, prefix, k)
         if moves_elements(op):
             result = self._moved(leaf_call(op, args, tail, k), size)
+        elif name_of(op) == "_pad_leaf" and not any(args[0]):
+            return self
         elif name_of(op) == "_pad_leaf":
             result = self._padded(op, args[0], size)
         elif name_of(op).startswith("new_"):
@@ -228,8 +236,6 @@ class NonTensorOps(CollectionProtocol):
     @on_real_tensors
     def _padded(self, op: Any, pads: Any, size: torch.Size) -> Any:
         """The values with None around them."""
-        if not any(pads):
-            return self._twin()
         flat = self._flat()
         places = torch.arange(len(flat)).view(self._batch_size)
         moved = op(places, pads, -1).flatten().tolist()

@@ -43,6 +43,7 @@ MSG_KEY = (
     "Invalid indexing arguments: {!r}. A tensorclass is indexed along its batch "
     "dimensions; get its value with the attribute data."
 )
+MSG_KEY_TYPE = "Supported type for key are str and tuple, got {} of type {}"
 MSG_DESTINATIONS = "The destinations {} are not fields of {} ({})."
 MSG_GRAD = "Expected a TensorDictBase instance but got <class 'NoneType'>: a {} has no gradient."
 
@@ -294,7 +295,12 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Self:
         """Set the value, under the key ``"data"``."""
         if key != "data":
-            raise AttributeError(MSG_NO_FIELD.format(type(self).__name__, key))
+            path = _rust.unravel_key_to_tuple(key)
+            if not path:
+                raise ValueError(MSG_KEY_TYPE.format(key, type(key)))
+            if path != ("data",):
+                self._check_unlocked()
+                raise AttributeError(MSG_NO_FIELD.format(type(self).__name__, key))
         self.data = item
         return self
 

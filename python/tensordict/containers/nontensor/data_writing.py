@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.containers.nontensor.base import NonTensorOps
+from tensordict.containers.nontensor.base import MSG_WRITTEN_SIZE, NonTensorOps
 from tensordict.containers.nontensor.sameness import bare, is_nothing, same_value
 from tensordict.indices import MSG_NO_BATCH_DIMS
 from tensordict.interop.convert import tensor_of
@@ -66,8 +66,21 @@ class DataWriting(NonTensorOps):
             ValueError: it is another one, or no collection.
         """
         self._check_index(index)
-        is_other = not is_nothing(value) and not same_value(bare(value), self.data)
+        is_other = not is_nothing(value) and not self._is_value_of(value)
         refused = ValueError(MSG_ONE_VALUE.format(type(self).__name__))
+        is_stack = isinstance(value, NonTensorOps) and not value._is_one
+        is_plain = isinstance(value, CollectionProtocol) and not value._is_non_tensor
+        # One value compares values first, and metadata sizes.
+        if is_stack:
+            has_size = is_other != self._fits_any_size
+        else:
+            has_size = is_plain and is_other and self._fits_any_size
+        if has_size:
+            size = _rust.index_shape(self._batch_size, index)
+            if value.batch_size != size:
+                own = self._batch_size
+                text = MSG_WRITTEN_SIZE.format(size, own, index, value.batch_size)
+                raise RuntimeError(text)
         kinds = (CollectionProtocol, torch.Tensor, int, float)
         is_value = isinstance(value, NonTensorOps) and self._fits_any_size
         # What is written is complained of first, then where.
@@ -76,6 +89,12 @@ class DataWriting(NonTensorOps):
         _rust.index_plan(self._batch_size, index)
         if is_other:
             raise refused
+
+    def _is_value_of(self, value: Any) -> bool:
+        """Whether this is all that ``value`` has."""
+        if isinstance(value, NonTensorOps) and not value._is_one:
+            return all(same_value(each, self.data) for each in value._flat())
+        return same_value(bare(value), self.data)
 
     def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
         super()._check_item(size, value, at)

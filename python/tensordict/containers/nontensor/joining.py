@@ -190,6 +190,7 @@ def stacked(members: Sequence[Any], dim: int) -> Any:
     stack = _joined(members, _with_dim(size, dim, len(members)), dim, dim)
     if size and all(isinstance(member, NonTensorDataBase) for member in members):
         stack._has_one_a_row = True
+    _lock_as(stack, members)
     if 0 in size:
         stack = as_hollow(stack, stacked(list(map(rows_of, members)), dim))
     return stack._named(_names_with(members[0], dim))
@@ -236,6 +237,7 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
     stack_dim = dims.pop() if len(dims) == 1 else dim
     size = torch.Size([*before, length, *after])
     stack = _joined(members, size, dim, stack_dim)
+    _lock_as(stack, members)
     if dim == stack_dim and first._td_dim_names is not None:
         names = list(first._td_dim_names)
         names[dim] = None
@@ -247,6 +249,12 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
     if is_hollow and not size.numel():
         stack = as_hollow(stack, cat_values(list(map(rows_of, members)), dim))
     return stack
+
+
+def _lock_as(stack: Any, members: Sequence[Any]) -> None:
+    """Lock ``stack`` if all of its members are."""
+    if all(member._is_locked for member in members):
+        stack._lock_tree()
 
 
 def _is_ragged(member: Any) -> bool:

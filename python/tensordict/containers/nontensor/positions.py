@@ -69,6 +69,13 @@ def dim_of_parts(old: torch.Size, new: torch.Size) -> int | None:
     behind = cut + extra + 1
     if new[cut:behind].numel() != old[cut] or new[behind:] != old[cut + 1 :]:
         return None
+    start = behind - 1
+    while start > 1 and new[start - 1] == 1:
+        start -= 1
+    has_many = behind - 1 - start > 1 if new[behind - 1] != 1 else old[-2:] == (1, 1)
+    if cut and has_many:
+        # Several dims of length 1 in front of the rest count as dims of the first.
+        return 0
     return cut + extra - 1
 
 

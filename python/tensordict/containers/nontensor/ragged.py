@@ -300,6 +300,19 @@ class RaggedStack(NonTensorStack):
             return stack_of, (self.tensordicts, self.stack_dim)
         return NonTensorStack, tuple(self.tensordicts)
 
+    def _take_state(self, fields: dict[str, Any]) -> None:
+        flat = fields["data"]
+        for _ in self._batch_size[1:]:
+            if not all(isinstance(row, list) for row in flat):
+                break
+            flat = [value for row in flat for value in row]
+        places = self._flat_places()
+        if self._is_along_rows() or len(flat) != len(places):
+            super()._take_state(fields)
+        else:
+            # The values of each row, which can be lists themselves.
+            self._put_cells(places, flat)
+
     def _fitted(self, size: torch.Size) -> Self | None:
         size = torch.Size(size)
         return self._twin() if self._batch_size[: len(size)] == size else None

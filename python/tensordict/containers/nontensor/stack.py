@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import torch
 
 from tensordict import _rust
@@ -395,7 +396,31 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         result = super()._index(index)
         if self._td_dim_names is not None:
             self._forget_names(result, index)
-        return self._emptied(result, index) if 0 in result._batch_size else result
+        if 0 in result._batch_size:
+            result = self._emptied(result, index)
+        if self._is_locked:
+            self._lock_part(result, index)
+        return result
+
+    def _lock_part(self, part: Any, index: Any) -> None:
+        """Lock ``part``, unless it is a copy, or is inside of a row that has one value."""
+        items = index if isinstance(index, tuple) else (index,)
+        is_part = not any(
+            isinstance(item, (list, range, np.ndarray))
+            or (isinstance(item, torch.Tensor) and item.dim())
+            for item in items
+        )
+        if isinstance(part, NonTensorStack):
+            is_part = is_part and part._batch_size[part.stack_dim] > 0
+        elif len(items) > 1 and self._has_one_a_row:
+            is_part = False
+        else:
+            is_part = is_part and not any(
+                item is None or item is True for item in items
+            )
+        part._is_locked = False
+        if is_part:
+            part._lock_tree()
 
     def _emptied(self, result: Any, index: Any) -> Any:
         """``result``, which has no elements, with the values of the rows at ``index``."""
@@ -427,7 +452,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """A name or None for each batch dim. See ``TensorDict.names``.
 
         Raises:
-            IndexError: fewer names are assigned.
+            IndexError: fewer names are assigned. What are more than the dims is ignored.
+            ValueError: the same, where each row is one value; here more are, too.
         """
         names: list[str | None] = TensorDictBase.names.fget(self)  # type: ignore[attr-defined]
         return names
@@ -435,14 +461,23 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     @names.setter
     def names(self, value: Any) -> None:
         ndim = len(self._batch_size)
-        if value is not None and len(value) < ndim:
-            raise IndexError(MSG_NAMES.format(len(value), ndim))
+        if value is not None and not self._has_one_a_row:
+            if len(value) < ndim:
+                raise IndexError(MSG_NAMES.format(len(value), ndim))
+            value = list(value)[:ndim]
         TensorDictBase.names.fset(self, value)  # type: ignore[attr-defined]
 
-    def unbind(self, dim: int) -> tuple[Any, ...]:
-        """The parts along a batch dim, locked if this is. See ``TensorDict.unbind``."""
-        parts = TensorDictBase.unbind(self, dim)
-        if self._is_locked:
+    def _split_leaves(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        prefixes: list[torch.Size],
+        names: Any,
+        lock: bool,
+        k: int,
+    ) -> list[Any]:
+        parts = super()._split_leaves(op, args, prefixes, names, lock, k)
+        if op == "unbind" and self._is_locked and args[0] == self.stack_dim:
             for part in parts:
                 part._lock_tree()
         return parts

@@ -365,6 +365,10 @@ class StackWriting(NonTensorOps):
             size = _rust.index_shape(self._batch_size, index)
             if has_one and value._batch_size == size:
                 return
+            if not value._is_one and value._batch_size != size:
+                own = self._batch_size
+                text = MSG_WRITTEN_SIZE.format(size, own, index, value._batch_size)
+                raise RuntimeError(text)
         raise ValueError(MSG_UPDATE_BY_STACK)
 
     def _selects_rows(self, index: Any) -> bool:
