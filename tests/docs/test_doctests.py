@@ -114,7 +114,7 @@ def test_examples_of(texts, name, around, tmp_path, monkeypatch):
         test = doctest.DocTestParser().get_doctest(text, names, name, name, 0)
         skipped = [e for e in test.examples if e.options.get(doctest.SKIP)]
         assert not skipped, f"an example of {name} is skipped: {skipped[0].source}"
-        runner = doctest.DocTestRunner(optionflags=FLAGS)
+        runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
         runner.run(test, out=report.append, clear_globs=False)
         names = test.globs
     if report:
