@@ -308,3 +308,11 @@ def test_a_lazy_view_refuses_a_permutation_as_torch_does():
         td.permute(0, 0)
     with set_lazy_legacy(True), pytest.raises(IndexError):
         td.permute(0, 4)
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_densify_takes_no_dtype_from_empty_members(layout):
+    """What holds no number says nothing about the type of those that are there."""
+    members = [TensorDict(a=torch.zeros(0)), TensorDict(a=torch.tensor([1, 2]))]
+    for stack in (lazy_stack(members), lazy_stack(members[::-1])):
+        assert stack.densify(layout=layout)["a"].dtype is torch.int64
