@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict import TensorDict
+from tensordict import TensorDict, _rust
+from tensordict.interop import key_twins
 
 
 def leaves(container):
@@ -86,3 +87,30 @@ def test_autograd_grad_gives_a_collection(container) -> None:
     other = leaves(container)
     unused = torch.autograd.grad((td * 4).sum(), other, allow_unused=True)
     assert not list(unused.keys(True, True))
+
+
+@pytest.mark.parametrize("copy_into", [_rust.copy_into, key_twins.copy_into])
+@pytest.mark.parametrize("method", ["copy_", "update_"])
+def test_only_copies_of_what_has_a_gradient_become_part_of_a_graph(
+    copy_into, method, monkeypatch
+):
+    monkeypatch.setattr(_rust, "copy_into", copy_into)
+    source = TensorDict(a=torch.ones(2, requires_grad=True), n={"b": torch.ones(2)})
+    td = TensorDict(a=torch.zeros(2), n={"b": torch.zeros(2)})
+    getattr(td, method)(source)
+    assert td["a"].requires_grad
+    assert not td["n", "b"].requires_grad
+    assert (td == 1).all()
+    with torch.no_grad():
+        td = td.detach().apply(torch.zeros_like)
+        getattr(td, method)(source)
+    assert not td["a"].requires_grad
+    assert (td == 1).all()
+
+
+def test_a_copy_into_a_parameter_is_refused_before_anything_is_written():
+    source = TensorDict(a=torch.ones(2, requires_grad=True), b=torch.ones(2))
+    td = TensorDict(a=torch.zeros(2), b=torch.zeros(2, requires_grad=True))
+    with pytest.raises(RuntimeError, match="leaf"):
+        td.update_(source)
+    assert (td == 0).all()

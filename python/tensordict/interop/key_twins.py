@@ -711,9 +711,22 @@ def copy_into(
         lists = [targets, values, non_blocking]
         ragged_leaves.foreach_leaves(torch._foreach_copy_, lists)
     elif targets:
-        torch._foreach_copy_(targets, values, non_blocking)
+        _copy_all(targets, values, non_blocking)
     for target, value in held:
         target.update_(value)
+
+
+def _copy_all(targets: list[Any], values: list[Any], non_blocking: bool) -> None:
+    """Copy each value into its target, in one call where that is the same."""
+    graph = [value.requires_grad for value in values]
+    is_mixed = any(graph) and not all(graph) and torch.is_grad_enabled()
+    # In one call every target would become part of the graph of some. Where a target
+    # is of one already, it may be refused, before anything is written.
+    if is_mixed and not any([target.requires_grad for target in targets]):
+        for target, value in zip(targets, values, strict=True):
+            target.copy_(value, non_blocking)
+        return
+    torch._foreach_copy_(targets, values, non_blocking)
 
 
 def _refuse_missing(td: Any, source: Any, keys: Any, prefix: tuple[str, ...]) -> None:

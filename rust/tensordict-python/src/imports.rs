@@ -66,6 +66,7 @@ names! {
     method_drop_empty = "_drop_empty",
     method_store_leaves = "_store_leaves",
     method_clone_structure = "_clone_structure",
+    requires_grad = "requires_grad",
     method_lock_tree = "_lock_tree",
     method_after_unlock = "_after_unlock",
     method_fit_collection = "_fit_collection",
@@ -123,6 +124,7 @@ pub(crate) struct Imports {
     pub(crate) stack: Py<PyAny>,
     pub(crate) cat: Py<PyAny>,
     pub(crate) foreach_copy: Py<PyAny>,
+    pub(crate) is_grad_enabled: Py<PyAny>,
     pub(crate) foreach_zero: Py<PyAny>,
     pub(crate) is_batched: Py<PyAny>,
     pub(crate) protocol: Py<PyType>,
@@ -149,6 +151,7 @@ impl Imports {
             make_tensor: torch.getattr("tensor")?.unbind(),
             stack: torch.getattr("stack")?.unbind(),
             foreach_copy: torch.getattr("_foreach_copy_")?.unbind(),
+            is_grad_enabled: torch.getattr("is_grad_enabled")?.unbind(),
             foreach_zero: torch.getattr("_foreach_zero_")?.unbind(),
             is_batched: py
                 .import("torch._C._functorch")?

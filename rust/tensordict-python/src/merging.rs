@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 use crate::aligning::alike_leaves;
 use crate::container::is_plain;
 use crate::container::{self, Kind, kind};
-use crate::ffi::{self, RecursionGuard};
+use crate::ffi::{self, Getter, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
 use crate::storing::{self, Target, has_leading_dims, or_false};
 use crate::tensors::have_one_shape;
@@ -530,29 +530,49 @@ fn copy_into<'py>(
     let py = td.py();
     let imports = imports(py)?;
     let non_blocking = or_false(py, non_blocking);
-    if keys.is_none()
-        && let Some((targets, values)) = alike_lists(imports, td, source)?
-    {
-        if !targets.is_empty() {
-            let copy = imports.foreach_copy.bind(py);
-            ffi::call(copy, &[targets.into_any(), values.into_any(), non_blocking])?;
-        }
-        return Ok(());
-    }
-    if keys.is_none() && container::is_dense(imports, td)? {
-        let copies = Copies {
-            targets: PyList::empty(py),
-            values: PyList::empty(py),
-        };
-        if copies.collect(imports, td, source)? {
-            if !copies.targets.is_empty() {
-                let args = (copies.targets, copies.values, non_blocking);
-                imports.foreach_copy.bind(py).call1(args)?;
+    let mut found = None;
+    if keys.is_none() {
+        found = alike_lists(imports, td, source)?;
+        if found.is_none() && container::is_dense(imports, td)? {
+            let copies = Copies {
+                targets: PyList::empty(py),
+                values: PyList::empty(py),
+            };
+            if copies.collect(imports, td, source)? {
+                found = Some((copies.targets, copies.values));
             }
-            return Ok(());
         }
     }
-    from_twin(py, TWINS, "copy_into", (td, source, keys, non_blocking)).map(drop)
+    match found {
+        Some((targets, _)) if targets.is_empty() => Ok(()),
+        // Where only some are of a graph, not all copies are to be.
+        Some((targets, values)) if !have_gradients(imports, &values)? => {
+            let copy = imports.foreach_copy.bind(py);
+            ffi::call(copy, &[targets.into_any(), values.into_any(), non_blocking]).map(drop)
+        }
+        _ => from_twin(py, TWINS, "copy_into", (td, source, keys, non_blocking)).map(drop),
+    }
+}
+
+/// Whether what is done with one of `values`, which are tensors, becomes part of a graph.
+fn have_gradients(imports: &Imports, values: &Bound<'_, PyList>) -> PyResult<bool> {
+    let py = values.py();
+    if !imports.is_grad_enabled.bind(py).call0()?.is_truthy()? {
+        return Ok(false);
+    }
+    let name = imports.names.requires_grad.bind(py);
+    let descriptor = imports.tensor.bind(py).getattr(name)?;
+    let getter = Getter::of(descriptor);
+    for value in values {
+        let answer = match &getter {
+            Some(getter) => getter.get(&value)?,
+            None => value.getattr(name)?,
+        };
+        if answer.is_truthy()? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The tensor made of `value` that can be copied into the entry `present`.
