@@ -880,5 +880,6 @@ CASES = [
         Data(T([2]), batch_size=[2]).set(None, T([2]))
         """,
         on="none",
+        message=False,
     ),
 ]
