@@ -1,0 +1,290 @@
+//! The unsafe half of the bindings: calls into the C API that `PyO3` has no safe form of.
+//!
+//! Every function here is safe to call; what keeps it so stands at each block. Objects
+//! are handed about as owned or borrowed [`Bound`]s, so that nothing outlives its
+//! reference.
+
+mod calls;
+mod dicts;
+
+use std::cell::Cell;
+
+use pyo3::exceptions::PyRecursionError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PySlice, PyString, PyTuple, PyType};
+
+pub(crate) use calls::{Callee, Getter, Operation, RepeatedCall, call, call_method};
+pub(crate) use dicts::{
+    Filling, Leaves, Pairs, Values, all_entries, copy_dict, dict_pairs, dict_values, is_same_key,
+    list_of, paired_values, put_values, replace_entries, replace_others, replace_values, value_at,
+    visit_pairs,
+};
+
+/// Whether `value`'s type is `class` or derives from it. Runs no Python code.
+pub(crate) fn is_subtype(value: &Bound<'_, PyAny>, class: &Py<PyType>) -> bool {
+    // SAFETY: both are types that are alive for the call.
+    unsafe { ffi::PyType_IsSubtype(value.get_type_ptr(), class.as_ptr().cast()) != 0 }
+}
+
+/// A new instance of `class` without any attribute, as `object.__new__` makes it; None
+/// where the class has a `__new__` of its own.
+pub(crate) fn allocate<'py>(class: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    // SAFETY: the type is alive for the call.
+    unsafe { allocate_raw(class.py(), class.as_type_ptr()) }
+}
+
+/// As [`allocate`], of the type of `value`.
+#[inline]
+pub(crate) fn allocate_like<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    // SAFETY: the value is alive for the call, and so is its type.
+    unsafe { allocate_raw(value.py(), value.get_type_ptr()) }
+}
+
+/// # Safety
+/// `raw` is a type that is alive for the call.
+#[inline]
+unsafe fn allocate_raw(
+    py: Python<'_>,
+    raw: *mut ffi::PyTypeObject,
+) -> PyResult<Option<Bound<'_, PyAny>>> {
+    let address = |new: Option<ffi::newfunc>| new.map(|new| new as usize);
+    // SAFETY: both types are alive for the call, and a type whose `tp_new` is that of
+    // `object` is what `object.__new__` takes. (Not `tp_alloc`: in Python 3.11 that leaves
+    // out the place for the attributes, and each instance would get a dict of its own.)
+    unsafe {
+        let object = &raw const ffi::PyBaseObject_Type;
+        let Some(new) = (*object).tp_new else {
+            return Ok(None);
+        };
+        if address((*raw).tp_new) != Some(new as usize) {
+            return Ok(None);
+        }
+        let no_arguments = PyTuple::empty(py);
+        let instance = new(raw, no_arguments.as_ptr(), std::ptr::null_mut());
+        Bound::from_owned_ptr_or_err(py, instance).map(Some)
+    }
+}
+
+/// The `torch.Size` of `dims`, made as torch itself makes it where they are plain numbers.
+pub(crate) fn new_size<'py>(
+    size: &Bound<'py, PyType>,
+    dims: &[Bound<'py, PyAny>],
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = size.py();
+    let are_plain = dims.iter().all(PyAnyMethods::is_exact_instance_of::<PyInt>);
+    let raw = size.as_type_ptr();
+    // SAFETY: `raw` is `torch.Size`, a type alive for the call that derives from tuple and
+    // adds nothing to it, so that its allocator takes the number of items. The tuple is
+    // new and known to nobody, and each place of it is filled once.
+    unsafe {
+        let Some(allocate) = (*raw).tp_alloc.filter(|_| are_plain) else {
+            return size.call1((PyTuple::new(py, dims)?,));
+        };
+        let made = Bound::from_owned_ptr_or_err(py, allocate(raw, dims.len().cast_signed()))?;
+        for (place, dim) in (0..).zip(dims) {
+            ffi::PyTuple_SetItem(made.as_ptr(), place, dim.clone().into_ptr());
+        }
+        Ok(made)
+    }
+}
+
+/// `start`, `stop` and `step` of a slice.
+pub(crate) fn slice_bounds<'py>(slice: &Bound<'py, PySlice>) -> [Bound<'py, PyAny>; 3] {
+    // SAFETY: the object is a slice, whose three fields never change and are never null.
+    unsafe {
+        let raw = slice.as_ptr().cast::<ffi::PySliceObject>();
+        [(*raw).start, (*raw).stop, (*raw).step]
+            .map(|bound| Bound::from_borrowed_ptr(slice.py(), bound))
+    }
+}
+
+/// The items of a tuple that nobody else has, moved out of it: to share them first would touch
+/// each of them twice more, when most are no longer at hand.
+pub(crate) struct MovedItems<'py> {
+    tuple: Bound<'py, PyTuple>,
+    place: usize,
+}
+
+impl<'py> MovedItems<'py> {
+    /// Those of `tuple`, or the tuple, where somebody else has it, too.
+    pub(crate) fn of(tuple: Bound<'py, PyTuple>) -> Result<Self, Bound<'py, PyTuple>> {
+        // SAFETY: the tuple is alive.
+        if unsafe { ffi::Py_REFCNT(tuple.as_ptr()) } != 1 {
+            return Err(tuple);
+        }
+        Ok(Self { tuple, place: 0 })
+    }
+}
+
+impl<'py> Iterator for MovedItems<'py> {
+    type Item = Bound<'py, PyAny>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.place >= self.tuple.len() {
+            return None;
+        }
+        // SAFETY: the place is one of the tuple's, which holds an object. The caller takes
+        // over the reference to it, the tuple one to None. Nobody else looks at the tuple.
+        let item = unsafe {
+            let raw = self.tuple.as_ptr().cast::<ffi::PyTupleObject>();
+            let slot = (&raw mut (*raw).ob_item)
+                .cast::<*mut ffi::PyObject>()
+                .add(self.place);
+            let item = std::mem::replace(&mut *slot, ffi::Py_NewRef(ffi::Py_None()));
+            Bound::from_owned_ptr(self.tuple.py(), item)
+        };
+        self.place += 1;
+        Some(item)
+    }
+}
+
+/// `value.name`, as `object.__getattribute__` finds it: without the class's `__getattr__`.
+pub(crate) fn plain_attribute<'py>(
+    value: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: both are alive for the call.
+    unsafe {
+        Bound::from_owned_ptr_or_err(
+            value.py(),
+            ffi::PyObject_GenericGetAttr(value.as_ptr(), name.as_ptr()),
+        )
+    }
+}
+
+unsafe extern "C" {
+    /// What runs a frame of Python where nothing else was put in its place.
+    fn _PyEval_EvalFrameDefault();
+}
+
+/// Whether frames are watched (PEP 523), as the compiler does where compiled code runs: what
+/// runs natively then is code that it does not see.
+pub(crate) fn frames_are_watched(_: Python<'_>) -> bool {
+    // SAFETY: the thread is attached, so that it has an interpreter.
+    unsafe {
+        let run = ffi::_PyInterpreterState_GetEvalFrameFunc(ffi::PyInterpreterState_Get());
+        run as usize != _PyEval_EvalFrameDefault as *const () as usize
+    }
+}
+
+/// The dict of an instance's own attributes; None where it has none.
+pub(crate) fn instance_dict<'py>(
+    value: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyDict>>> {
+    // SAFETY: the instance is alive for the call, and no closure is asked for.
+    let found = unsafe {
+        let dict = ffi::PyObject_GenericGetDict(value.as_ptr(), std::ptr::null_mut());
+        Bound::from_owned_ptr_or_err(value.py(), dict)?
+    };
+    Ok(found.cast_into::<PyDict>().ok())
+}
+
+/// `value.name = attribute`, as `object.__setattr__` does it.
+pub(crate) fn set_plain_attribute<'py>(
+    value: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+    attribute: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    // SAFETY: all three are alive for the call.
+    let failed = unsafe {
+        ffi::PyObject_GenericSetAttr(value.as_ptr(), name.as_ptr(), attribute.as_ptr()) != 0
+    };
+    if failed {
+        return Err(PyErr::fetch(value.py()));
+    }
+    Ok(())
+}
+
+/// A weak reference to `value`, as `weakref.ref(value)` gives it.
+pub(crate) fn weak_reference<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: `value` is alive; a null callback means none.
+    unsafe {
+        Bound::from_owned_ptr_or_err(
+            value.py(),
+            ffi::PyWeakref_NewRef(value.as_ptr(), std::ptr::null_mut()),
+        )
+    }
+}
+
+/// One level of a walk, counted and given back on drop.
+///
+/// The interpreter counts its own frames: those of a walk would only be seen by it where it is
+/// told, which costs more than all else that a level of a small container does.
+pub(crate) struct RecursionGuard<'py> {
+    depth: u32,
+    /// The thread's count: to ask for it is a call.
+    count: *const Cell<u32>,
+    _py: Python<'py>,
+}
+
+/// How deep containers may be nested: Python's own default limit.
+const MAX_DEPTH: u32 = 1000;
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+impl<'py> RecursionGuard<'py> {
+    /// Counts one level.
+    ///
+    /// # Errors
+    /// `RecursionError` where the limit is reached.
+    #[inline]
+    pub(crate) fn enter(py: Python<'py>) -> PyResult<Self> {
+        DEPTH.with(|count| {
+            let depth = count.get();
+            if depth >= MAX_DEPTH {
+                return Err(too_deep());
+            }
+            count.set(depth + 1);
+            Ok(Self {
+                depth,
+                count,
+                _py: py,
+            })
+        })
+    }
+}
+
+#[cold]
+fn too_deep() -> PyErr {
+    PyRecursionError::new_err("maximum recursion depth exceeded while walking nested containers")
+}
+
+impl Drop for RecursionGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the guard stays in its thread, as the interpreter's token does, and the
+        // count lives as long as that.
+        unsafe { (*self.count).set(self.depth) };
+    }
+}
+
+/// Python's cyclic garbage collector, paused until this is dropped: while many objects are made that
+/// all live on, it would look at them again and again, and find nothing.
+pub(crate) struct PausedCollector<'py> {
+    was_enabled: bool,
+    _py: Python<'py>,
+}
+
+impl<'py> PausedCollector<'py> {
+    pub(crate) fn new(py: Python<'py>) -> Self {
+        // SAFETY: the interpreter is attached, as `py` shows.
+        let was_enabled = unsafe { ffi::PyGC_Disable() } == 1;
+        Self {
+            was_enabled,
+            _py: py,
+        }
+    }
+}
+
+impl Drop for PausedCollector<'_> {
+    fn drop(&mut self) {
+        if self.was_enabled {
+            // SAFETY: the interpreter is attached, as `_py` shows.
+            unsafe { ffi::PyGC_Enable() };
+        }
+    }
+}
