@@ -408,8 +408,8 @@ def update(
     """Merge the entries of a container or mapping into ``td``: all of them, or none.
 
     Where both sides hold a container (or ``source`` a dict) the two are merged, unless
-    ``is_leaf`` accepts the type of one and nothing is written in place; any other value replaces what is there, or with
-    ``inplace`` is written into it.
+    ``is_leaf`` accepts the type of one and nothing is written in place; any other value
+    replaces what is there, or with ``inplace`` is written into it.
     """
     if not inplace and is_leaf is None and td._is_dense and type(source) is dict:
         if td._is_locked and not ignore_lock:
