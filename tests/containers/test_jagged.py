@@ -9,49 +9,13 @@ import pickle
 import pytest
 import torch
 
+from jagged_collections import ROWS, jagged, nested, outer, ragged
 from tensordict import TensorDict, lazy_stack
-
-ROWS = [[1.0, 2.0], [3.0, 4.0, 5.0], [6.0]]
-
-
-def ragged():
-    """A stack of tensors of other lengths."""
-    return lazy_stack([TensorDict(a=torch.tensor(row)) for row in ROWS])
-
-
-def jagged():
-    """A collection whose entry is a jagged tensor."""
-    return ragged().densify(layout=torch.jagged)
-
-
-def nested():
-    """A stack whose members have jagged tensors, the rows of one in another's place."""
-    return lazy_stack(
-        [
-            TensorDict(a=nested_tensor(ROWS), batch_size=[3]),
-            TensorDict(a=nested_tensor(ROWS[::-1]), batch_size=[3]),
-        ],
-        1,
-    )
-
-
-def outer():
-    """A stack along the first dim, so that each part of it has other rows."""
-    pairs = zip(ROWS, [*ROWS[1:], ROWS[0]], strict=True)
-    return lazy_stack(
-        [TensorDict(a=nested_tensor(pair), batch_size=[2]) for pair in pairs]
-    )
 
 
 def deep():
     """Stacks of jagged tensors, stacked once more."""
     return lazy_stack([outer(), outer() + 1, outer() * 2], 1)
-
-
-def nested_tensor(rows):
-    return torch.nested.as_nested_tensor(
-        [torch.tensor(row) for row in rows], layout=torch.jagged
-    )
 
 
 def rows_of(td):
