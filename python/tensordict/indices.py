@@ -15,6 +15,7 @@ MSG_BROADCAST = (
 )
 MSG_OUT_OF_BOUNDS = "index {} is out of bounds for dimension {} with size {}"
 MSG_TOO_MANY = "too many indices for tensor of dimension {}"
+MSG_NOT_ENOUGH = "Not enough dimensions in TensorDict for index provided."
 MSG_BAD_INDEX = (
     "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables "
     "are valid indices (got {})"

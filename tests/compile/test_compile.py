@@ -223,3 +223,12 @@ def test_few_classes_are_guarded():
     torch.compile(function, backend="eager", fullgraph=True)(td)
     (entry,) = _debug_get_cache_entry_list(function.__code__)
     assert str(entry.guard_manager).count("__mro__[") < 40
+
+
+def test_a_compiled_write_reaches_features():
+    @torch.compile(fullgraph=True, backend="eager")
+    def write(td):
+        td[:, 0] = 7
+        return td
+
+    assert write(TensorDict({"a": torch.zeros(3, 4)}, [3]))["a"].sum() == 21

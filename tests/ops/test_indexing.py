@@ -150,3 +150,24 @@ def test_an_update_in_place_of_a_part_that_reads_copies_reaches_the_parent():
     part = td._get_sub_tensordict(torch.tensor([0, 2]))
     part.update({"a": torch.ones(2)}, inplace=True)
     assert td["a"].tolist() == [1, 0, 1]
+
+
+def test_an_index_beyond_the_batch_dims_takes_features_and_warns() -> None:
+    td = TensorDict(
+        {"a": torch.arange(12).view(3, 4), "n": {"b": torch.ones(3, 2)}}, [3]
+    )
+    with pytest.warns(FutureWarning, match="runs past the batch dims"):
+        part = td[:, 1]
+    assert part.batch_size == (3,)
+    assert part["a"].tolist() == [1, 5, 9]
+    with pytest.warns(FutureWarning, match="runs past the batch dims"):
+        td[0, 0] = 7
+    assert td["a"][0].tolist() == [7, 1, 2, 3]
+    assert td["n", "b"][0].tolist() == [7, 1]
+
+
+def test_features_that_one_leaf_lacks_are_written_in_none() -> None:
+    td = TensorDict({"a": torch.zeros(3, 4), "b": torch.zeros(3)}, [3])
+    with pytest.raises(IndexError, match="too many indices"):
+        td[:, 0] = 1
+    assert not td["a"].any()

@@ -411,7 +411,16 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if not isinstance(value, (CollectionProtocol, torch.Tensor, int, float, str)):
             with contextlib.suppress(RuntimeError, TypeError, ValueError):
                 value = torch.as_tensor(value)
-        size = _rust.index_shape(self._batch_size, index)
+        try:
+            size = _rust.index_shape(self._batch_size, index)
+        except IndexError:
+            if isinstance(value, CollectionProtocol):
+                raise
+            # Beyond the batch dims, or an error: copies of the entries are written first.
+            plain = self._shown().clone()
+            _rust.set_index(plain, index, value)
+            self._store_tree(plain)
+            return
         part = _SubTensorDict(self, (index,) if isinstance(index, list) else index)
         if isinstance(value, CollectionProtocol):
             from tensordict.interop.index_twins import fit_source

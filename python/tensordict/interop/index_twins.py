@@ -15,7 +15,7 @@ import torch
 from torch.overrides import has_torch_function_unary as is_special
 from torch.overrides import has_torch_function_variadic as any_special
 
-from tensordict import _rust, ragged_leaves
+from tensordict import ragged_leaves
 from tensordict._rust import index_plan as plan_of
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import MSG_LOCKED, _spliced_names, check_number, not_a_value
@@ -24,6 +24,7 @@ from tensordict.indices import (
     _WHOLE,
     MSG_BROADCAST,
     MSG_NO_BATCH_DIMS,
+    MSG_NOT_ENOUGH,
     MSG_OUT_OF_BOUNDS,
     MSG_TOO_MANY,
     _is_whole,
@@ -33,6 +34,7 @@ from tensordict.indices import (
     refuse_text,
     sorted_out,
 )
+from tensordict.interop.feature_index import features_at, fill_features
 from tensordict.interop.twins import containers, lock_tree, map_leaves, new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -127,6 +129,8 @@ def _index_plan(
     ndim = len(batch_size)
     items, used, ellipsis_at = sorted_out(index)
     if used > ndim:
+        if ellipsis_at >= 0:
+            raise RuntimeError(MSG_NOT_ENOUGH)
         raise IndexError(MSG_TOO_MANY.format(ndim))
     refuse_text(items)
     if ellipsis_at >= 0:
@@ -254,6 +258,8 @@ def index(td: Any, index: Any) -> Any:
         plan = plan_of(td._batch_size, index, True)
     except TypeError:
         plan = index_plan(td._batch_size, index, td)  # raises what torch says
+    except IndexError as error:
+        return features_at(td, index, error)
     if plan is None:
         return td
     return at_plan(td, *plan, td._batch_size)
@@ -338,9 +344,14 @@ def set_index(td: Any, index: Any, value: Any) -> None:
     batch_size = td.batch_size
     if isinstance(index, tuple):
         _refuse_text(td, index)
-    # Without a batch dim torch refuses the index, and where there is no tensor this.
-    refusing = None if batch_size or _rust.leaves(td) else td
-    plan = index_plan(batch_size, index, refusing)
+    is_filled = not isinstance(value, CollectionProtocol) or value._is_non_tensor
+    try:
+        plan = index_plan(batch_size, index)
+    except IndexError as error:
+        if not is_filled:
+            raise
+        fill_features(td, index, _filled_with(value), error)
+        return
     if plan is None:
         size = batch_size
         at: Any = (_WHOLE,) * len(batch_size)
@@ -348,14 +359,11 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         at, size, _ = plan
     writes: list[tuple[Any, str, Any, Any]] = []
     fresh: list[tuple[Any, str, Any]] = []
-    if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+    if not is_filled:
         value = fit_source(batch_size, index, size, value)
         _plan_index(td, at, size, len(batch_size), value, writes, fresh)
     else:
-        if not isinstance(value, torch.Tensor) and not isinstance(
-            value, (int, float, complex)
-        ):
-            value = _filled_with(value)
+        value = _filled_with(value)
         _plan_fill(td, at, size, len(batch_size), value, writes)
         if isinstance(value, (int, float)):
             entries = [entry for _, _, entry, _ in writes]
@@ -453,7 +461,9 @@ def _is_plain(value: Any) -> bool:
 
 def _filled_with(value: Any) -> Any:
     """What entries are filled with: a tensor, or what can only be a value of its own."""
-    if isinstance(value, CollectionProtocol) or value is None:
+    if value is None or isinstance(
+        value, (CollectionProtocol, torch.Tensor, int, float, complex)
+    ):
         return value
     try:
         return torch.as_tensor(value)

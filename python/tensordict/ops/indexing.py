@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.indices import fills
+from tensordict.indices import MSG_TOO_MANY, fills
 from tensordict.ops.families import is_dense_throughout, spread
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.ragged_leaves import at_index, fill_leaf, where_leaf
@@ -120,14 +120,26 @@ class IndexingOps(CollectionProtocol):
             >>> td.masked_select(torch.tensor([True, False, True]))["a"].tolist()
             [0, 2]
         """
-        mask.ndimension()
+        ndim = mask.ndimension()
         if not self.batch_size:
             # A mask of any dims is the error of torch, not that of reading.
             _rust.index_plan(self.batch_size, mask)
-        result = _rust.index(self, mask)
+        if ndim > self.batch_dims and self._is_dense:
+            result = self._masked_features(mask)
+        else:
+            result = _rust.index(self, mask)
         if inplace:
             return self._replace_content(result)
         return _as_plain(result) if result._is_dense else result
+
+    def _masked_features(self, mask: torch.Tensor) -> Any:
+        """What a mask of more than the batch dims takes: of each leaf, without names."""
+        from tensordict.interop.feature_index import take_features
+
+        whole = _rust.clone_structure(self)
+        whole.names = None
+        error = IndexError(MSG_TOO_MANY.format(self.batch_dims))
+        return take_features(whole, mask, error)
 
     def masked_fill_(self, mask: torch.Tensor, value: float | bool) -> Self:
         """Write ``value`` into every leaf where ``mask`` is true, in place.

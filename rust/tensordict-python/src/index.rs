@@ -4,6 +4,7 @@
 //! Everything else (lists, arrays, symbolic sizes) and every failure is the twin's: it
 //! gives the same plan, or the error.
 
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyEllipsis, PyFloat, PyInt, PyList, PySlice, PyTuple, PyType};
 use smallvec::SmallVec;
@@ -16,6 +17,8 @@ use crate::imports::{Imports, from_twin, imports};
 use crate::tensors::shape_of;
 
 const TWINS: &str = "tensordict.interop.index_twins";
+/// Where an index of more dims than the batch size is read.
+const BEYOND: &str = "tensordict.interop.feature_index";
 
 /// An index planned against a batch size.
 enum Plan<'py> {
@@ -331,11 +334,18 @@ pub(crate) fn index<'py>(
         return td.call_method1(imports.names.method_index.bind(py), (index,));
     }
     let batch_size = container::batch_size(imports, td)?;
+    let planned = match plan(imports, &batch_size, index, Some(td)) {
+        Err(error) if error.is_instance_of::<PyIndexError>(py) => {
+            let error = error.into_value(py);
+            return from_twin(py, BEYOND, "features_at", (td, index, error));
+        }
+        planned => planned?,
+    };
     let Plan::At {
         index,
         size,
         sources,
-    } = plan(imports, &batch_size, index, Some(td))?
+    } = planned
     else {
         return Ok(td.clone());
     };

@@ -15,8 +15,8 @@ import torch
 from tensordict.indices import (
     MSG_BROADCAST,
     MSG_NO_BATCH_DIMS,
+    MSG_NOT_ENOUGH,
     MSG_OUT_OF_BOUNDS,
-    MSG_TOO_MANY,
     _is_whole,
     refuse_text,
     sorted_out,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Pick", "Plan", "plan_index", "without_new_dims"]
 
 _WHOLE = slice(None)
+MSG_TOO_MANY = "too many indices for a tensordict with batch size {}"
 _MASKS = (torch.bool, torch.uint8)
 
 
@@ -57,7 +58,7 @@ class Plan(NamedTuple):
     copies: bool = False
 
 
-def normalized(index: Any, ndim: int) -> list[Any] | None:
+def normalized(index: Any, size: Sequence[int]) -> list[Any] | None:
     """The items of an index: no ellipsis, no masks, no lists. None if it takes all.
 
     Raises:
@@ -66,6 +67,7 @@ def normalized(index: Any, ndim: int) -> list[Any] | None:
         TypeError: one is a string.
     """
     items, used, ellipsis_at = sorted_out(index)
+    ndim = len(size)
     items = [
         operator.index(item)
         if isinstance(item, (int, torch.SymInt)) and not isinstance(item, bool)
@@ -73,9 +75,11 @@ def normalized(index: Any, ndim: int) -> list[Any] | None:
         for item in items
     ]
     if used > ndim:
+        if ellipsis_at >= 0:
+            raise RuntimeError(MSG_NOT_ENOUGH)
         if not ndim:
             raise RuntimeError(MSG_NO_BATCH_DIMS.format(index))
-        raise IndexError(MSG_TOO_MANY.format(ndim))
+        raise IndexError(MSG_TOO_MANY.format(torch.Size(size)))
     refuse_text(items)
     if ellipsis_at >= 0:
         items[ellipsis_at : ellipsis_at + 1] = [_WHOLE] * (ndim - used)
@@ -84,7 +88,7 @@ def normalized(index: Any, ndim: int) -> list[Any] | None:
     return items or None
 
 
-def without_new_dims(index: Any, ndim: int) -> tuple[Any, list[int]] | None:
+def without_new_dims(index: Any, size: Sequence[int]) -> tuple[Any, list[int]] | None:
     """The rest of an index that makes new dims, and where those are in what it gives.
 
     None where it makes none, or where tensors decide about the order of dims.
@@ -92,7 +96,7 @@ def without_new_dims(index: Any, ndim: int) -> tuple[Any, list[int]] | None:
     rest: list[Any] = []
     places: list[int] = []
     num_dims = num_tensors = 0
-    for item in normalized(index, ndim) or ():
+    for item in normalized(index, size) or ():
         if item is None or item is True:
             places.append(num_dims)
             num_dims += 1
@@ -165,7 +169,7 @@ def plan_index(
     Raises:
         IndexError: the index does not fit.
     """
-    items = normalized(index, len(size))
+    items = normalized(index, size)
     if items is None:
         return None
     if any(isinstance(item, torch.Tensor) and item.dtype in _MASKS for item in items):

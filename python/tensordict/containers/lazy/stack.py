@@ -480,7 +480,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
                 for member, at in plan.picks
             ]
         except RuntimeError:
-            found = indexing.without_new_dims(index, len(self._batch_size))
+            found = indexing.without_new_dims(index, self._batch_size)
             if found is None:
                 raise
             # Nothing goes before the first dim of a nested tensor: the stack stays whole.
