@@ -11,6 +11,7 @@ mod applying;
 mod build;
 mod calling;
 mod container;
+mod copying;
 mod dims;
 mod error;
 mod ffi;
@@ -52,6 +53,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     access::register(module)?;
     storing::register(module)?;
     applying::register(module)?;
+    copying::register(module)?;
     merging::register(module)?;
     modules::register(module)?;
     fields::register(module)?;

@@ -7,11 +7,11 @@ use pyo3::types::{PyBool, PyDict, PyInt, PySlice, PyString, PyTuple};
 use tensordict_core::batch::Dims;
 
 use crate::container::{self, Kind, is_plain, kind};
+use crate::copying::are_alike;
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, common_attribute, from_twin, imports};
 use crate::index::plain_dims;
 use crate::keys;
-use crate::merging::are_alike;
 use crate::tensors::with_layout;
 
 /// The batch size of any container.
