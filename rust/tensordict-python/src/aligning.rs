@@ -7,9 +7,10 @@ use pyo3::types::{PyDict, PyList, PyType};
 use crate::container::{self, Kind, State, is_non_tensor, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
+use crate::listing::entry_pairs;
 use crate::locking;
 use crate::storing::batch_size_of;
-use crate::walks::{NewLeaves, entry_pairs, refill};
+use crate::walks::{NewLeaves, refill};
 
 /// The entries of any container, as it gives them.
 fn entries_of<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {

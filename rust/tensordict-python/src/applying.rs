@@ -6,9 +6,9 @@ use pyo3::types::{PyBool, PyDict, PyTuple};
 use crate::container::{self, Kind, State, kind};
 use crate::ffi::{self, Callee, Filling, RecursionGuard};
 use crate::imports::{COMMON, Imports, from_twin, imports};
+use crate::listing::appended;
 use crate::slots;
 use crate::storing::Target;
-use crate::walks::appended;
 
 const TWINS: &str = "tensordict.interop.apply_twins";
 

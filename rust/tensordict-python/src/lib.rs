@@ -22,6 +22,7 @@ mod index;
 mod joining;
 mod keys;
 mod lazy;
+mod listing;
 mod locking;
 mod mapping;
 mod merging;
@@ -45,6 +46,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     build::register(module)?;
     keys::register(module)?;
     walks::register(module)?;
+    listing::register(module)?;
     mapping::register(module)?;
     dims::register(module)?;
     locking::register(module)?;
