@@ -58,7 +58,7 @@ class BatchOps(CollectionProtocol):
 
     @batch_size.setter
     def batch_size(self, value: Sequence[int]) -> None:
-        size = torch.Size(value)
+        size = value if type(value) is torch.Size else torch.Size(value)
         if not self._is_dense or size != self._batch_size:
             self._set_batch_size(size)
 
