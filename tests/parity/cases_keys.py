@@ -148,6 +148,17 @@ CASES = [
         message=False,
     ),
     *cases(
+        "flatten_keys",
+        """
+        TensorDict({'a': T([3]), 'n': TensorDict({}, [3]).lock_()}, [3]).flatten_keys(inplace=True)
+        TensorDict({'n': {'a': T([3]), 'm': TensorDict({}).lock_()}}, []).flatten_keys(inplace=True)
+        TensorDict({'n': TensorDict({'m': {}, 'c': T([])}).lock_()}).flatten_keys(inplace=True)
+        TensorDict({'n': {'m': TensorDict({'c': T([])}).lock_()}}).flatten_keys(inplace=True)
+        TensorDict({'n': TensorDict({'m': {}}).lock_(), 'a': T([])}).flatten_keys(inplace=True)
+        """,
+        on="none",
+    ),
+    *cases(
         "unflatten_keys",
         """
         td.unflatten_keys()

@@ -272,6 +272,8 @@ def _flatten(
         if not prefix:
             out.update(held)
             return
+        if inplace and held and td.is_locked:
+            raise RuntimeError(MSG_LOCKED)
         joined = separator.join((*prefix, "")) if held else ""
         for key, value in held.items():
             name = joined + key
@@ -287,6 +289,8 @@ def _flatten(
             leaf = is_leaf(type(value))
         if leaf:
             if joined is None:
+                if inplace and td.is_locked:
+                    raise RuntimeError(MSG_LOCKED)
                 joined = separator.join((*prefix, ""))
             name = joined + key
             if name in out:
@@ -295,8 +299,6 @@ def _flatten(
                 value = clone_structure(value)
             out[name] = value
         elif collection:
-            if inplace and value.is_locked:
-                raise RuntimeError(MSG_LOCKED)
             path = (*prefix, key)
             _flatten(value, separator, is_leaf, path, direct, nested, inplace)
 
