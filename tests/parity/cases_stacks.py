@@ -330,4 +330,55 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "rows_from_a_list",
+        """
+        td = lazy_stack([TensorDict(), TensorDict(), TensorDict()]); td['z'] = [T([3]), T([2]), T([3], start=4)]; td
+        td = lazy_stack([TensorDict(z=T([3])), TensorDict(z=T([2]))]); td.set('y', td.get('z', as_list=True))
+        td = lazy_stack([TensorDict(), TensorDict()]); td['z'] = [[1], [1, 2]]; td
+        td = lazy_stack([TensorDict(), TensorDict()]); td['z'] = [T([3]), 'a']; td
+        td = lazy_stack([TensorDict(), TensorDict()]); td['n', 'z'] = [T([3]), T([2])]; td
+        td = lazy_stack([TensorDict(z=T([3])), TensorDict(z=T([2]))]); x = td[0]['z']; td.set_('z', [T([3], start=4), T([2], start=5)]); (td, td[0]['z'] is x)
+        td = lazy_stack([TensorDict(z=T([3])), TensorDict(z=T([2]))]); td.set('z', [T([3], start=4), T([2], start=5)], inplace=True)
+        td = lazy_stack([TensorDict(z=T([3, 2], start=1), batch_size=[3]), TensorDict(z=T([3, 1]), batch_size=[3])]); td.set('y', td.get('z', as_list=True))
+        td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(batch_size=[2])], 1); td['z'] = [[1, 2], [3, 4]]; td
+        td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(batch_size=[2])], 1); td['z'] = ['p', 'q']
+        td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(batch_size=[2])], 1); td['z'] = [1, 2, 3]
+        x = lazy_stack([TensorDict(batch_size=[2])] * 3, 1); x['z'] = [[1, 2], [3, 4], [3, 5]]
+        x = lazy_stack([TensorDict(batch_size=[2])] * 3, 1); x['z'] = [T([2]), T([2, 2]), T([2])]
+        td = lazy_stack([TensorDict(batch_size=[2])] * 3, 1); td['z'] = [T([3]), T([3])]; td
+        """,  # noqa: E501
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "stack_of_unlike_stacks",
+        """
+        a = lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2, 1); torch.stack([a, lazy_stack([x.clone() for x in a.unbind(0)])], 0)
+        a = lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2, 1); torch.stack([a, lazy_stack([x.clone() for x in a.unbind(0)])], 1).batch_size
+        a = lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2, 1); torch.stack([a, a.to_tensordict()], 0)
+        dense_stack_tds(lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([2]))]))
+        dense_stack_tds(lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([2]))]))
+        dense_stack_tds(lazy_stack([TensorDict(a=T([1]), n={'b': T([2])}), TensorDict(a=T([1]), n={'b': T([3])})]))
+        dense_stack_tds(lazy_stack([TensorDict(a=T([2]), batch_size=[2]), TensorDict(a=T([2]), batch_size=[2])], 1))
+        td = lazy_stack([TensorDict(a=T([2], 'bool'), batch_size=[2])] * 1 + [TensorDict(a=T([2], 'bool'), batch_size=[2])]); td.update_at_(td[[-2]] * 0, [-2])
+        td = lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 3]), batch_size=[2])]); td.update_at_(td[:, [1]] * 0, np.s_[:, [1]])
+        """,  # noqa: E501
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "vmap_over_stacks",
+        """
+        torch.vmap(lambda x: x + 1)(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2])] * 2, 1))
+        torch.vmap(lambda x: x + 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 4]), batch_size=[2])]))
+        torch.vmap(lambda x: x.set('b', x['a'] * 2), 1)(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2])] * 2))
+        torch.vmap(lambda x: x + 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), c=T([2]), batch_size=[2]), TensorDict(a=T([2, 3]), batch_size=[2])]))
+        torch.vmap(lambda x: x['a'].sum())(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2])] * 2))
+        torch.vmap(lambda x: x + 1, 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2])] * 3))
+        torch.vmap(lambda x: x + 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), s=str(i), batch_size=[2]) for i in range(3)]))
+        """,  # noqa: E501
+        on="none",
+        message=False,
+    ),
 ]

@@ -333,7 +333,12 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
         torch.Size([2, 3])
     """
     if isinstance(td_list, CollectionProtocol):
-        return td_list if td_list._is_dense else td_list._stack_members()
+        try:
+            return td_list if td_list._is_dense else td_list._stack_members()
+        except RuntimeError:
+            # Members that differ stay apart: only lazy stacks have some.
+            own: int = td_list.stack_dim  # type: ignore[attr-defined]
+            return dense_stack_tds(td_list.unbind(own), own)
     if dim is None:
         raise ValueError(MSG_NO_STACK_DIM)
     try:

@@ -373,11 +373,11 @@ class CombiningOps(CollectionProtocol):
             kw = {key: value for key, value in kw.items() if key != "keys_to_update"}
             source = _chosen(source, chosen)
         is_plain = kw.get("keys_to_update") is None
-        if not is_plain or not any(map(self._is_ragged, self._sample_entries())):
-            return super().update_at_(source, idx, *args, **kw)  # type: ignore[misc]
-        if isinstance(source, CollectionProtocol):
+        if is_plain and isinstance(source, CollectionProtocol):
             self[idx] = source
             return self
+        if not is_plain or not any(map(self._is_ragged, self._sample_entries())):
+            return super().update_at_(source, idx, *args, **kw)  # type: ignore[misc]
         for key, value in list(source.items()):
             self.set_at_(key, value, idx)
         return self
@@ -465,6 +465,9 @@ class CombiningOps(CollectionProtocol):
     def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
         own = self.stack_dim
         if not all(_is_alike(td, self) for td in tds):
+            if all(isinstance(td, CombiningOps) for td in tds):
+                # Stacks along several dims have no members that belong together.
+                return self._stack_lazily(list(tds), dim, None)
             return _rust.stack([_dense(td) for td in tds], dim)
         at = dim - (dim > own)
         if any(leaf.is_nested for leaf in _rust.leaves(self)):

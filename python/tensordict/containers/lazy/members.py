@@ -133,6 +133,10 @@ class MembersOps(CollectionProtocol):
             if op == "squeeze":
                 gone = args[0] if isinstance(args[0], tuple) else (args[0],)
                 return shapes.squeezed(self, gone, k)
+        if prefix is not None and isinstance(names, tuple) and dim in names:
+            batched = shapes.batched(self, op, args, names, k)
+            if batched is not None:
+                return batched
         if isinstance(op, str) and op in REGROUPING and prefix is not None:
             goal = torch.Size([*prefix, *size[k:]])
             return shapes.regrouped(self, goal, op != "view")
@@ -423,13 +427,20 @@ class MembersOps(CollectionProtocol):
         key = path[0]
         if len(path) == 1 and inplace is False:
             if not validated:
+                given = value
                 try:
                     value = _rust.validate(self, key, value, non_blocking)
-                except RuntimeError:
-                    if not isinstance(value, list) or self.stack_dim:
+                except RuntimeError as error:
+                    if not isinstance(given, list):
                         raise
-                    self._set_rows(key, value, non_blocking, ignore_lock)
+                    _check_list(given, self.stack_dim, len(self.tensordicts), error)
+                    self._set_rows(key, given, non_blocking, ignore_lock)
                     return
+                if isinstance(given, list):
+                    rows = self._tensor_rows(value)
+                    if rows is not None:
+                        self._set_rows(key, rows, non_blocking, ignore_lock)
+                        return
             if self.is_locked and not ignore_lock:
                 raise RuntimeError(MSG_LOCKED)
             if isinstance(value, CollectionProtocol):
@@ -478,6 +489,15 @@ class MembersOps(CollectionProtocol):
         for member, item in zip(members, items, strict=True):
             member._set_path((key,), item, False, non_blocking, True, force)
 
+    def _tensor_rows(self, value: Any) -> list[Any] | None:
+        """The tensors, of several shapes, that a list had for the members; else None."""
+        if self.stack_dim or not isinstance(value, CollectionProtocol):
+            return None
+        if not value._is_non_tensor or value.batch_dims != 1:
+            return None
+        rows: list[Any] = value.tolist()
+        return rows if all(isinstance(row, torch.Tensor) for row in rows) else None
+
     def _set_in_some(
         self,
         path: Any,
@@ -503,8 +523,10 @@ class MembersOps(CollectionProtocol):
     def _write_into(
         self, key: str, present: Any, value: Any, non_blocking: bool
     ) -> None:
+        given = value
         value = _rust.validate(self, key, value, non_blocking)
-        parts = self._value_parts(value)
+        rows = self._tensor_rows(value) if isinstance(given, list) else None
+        parts = self._value_parts(value) if rows is None else rows
         entries = [member._get_entry(key, NO_DEFAULT) for member in self.tensordicts]
         for member, entry, part in zip(self.tensordicts, entries, parts, strict=True):
             if isinstance(entry, torch.Tensor):
@@ -708,6 +730,32 @@ def _check_rows(value: dict[Any, Any], size: torch.Size, dim: int, error: Any) -
             if each.shape[dim] != size[dim]:
                 raise ValueError(str(error)) from error
             raise error
+
+
+def _check_list(rows: list[Any], dim: int, count: int, error: Exception) -> None:
+    """Raise where a list that is no value as a whole has no part for each member.
+
+    Raises:
+        IndexError: it is not nested deep enough to have the stack dim.
+        ValueError: it has more or fewer items there than there are members.
+        RuntimeError: it has as many, but the other dims do not fit.
+    """
+    if not dim:
+        return
+    part: Any = rows
+    for _ in range(dim):
+        part = part[0] if _has_rows(part) else None
+    if not _has_rows(part):
+        raise IndexError(str(error)) from error
+    if len(part) != count:
+        raise ValueError(str(error)) from error
+    raise error
+
+
+def _has_rows(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return bool(value.dim()) and len(value) > 0
+    return isinstance(value, list) and bool(value)
 
 
 def _without_dim(member: Any, op: Any, args: Any, at: int, k: int) -> list[torch.Size]:

@@ -80,6 +80,38 @@ def moved(
     return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
 
 
+def batched(
+    td: Any,
+    op: Any,
+    args: tuple[Any, ...],
+    names: tuple[int, ...],
+    k: int,
+) -> Any:
+    """The members with a dim taken from them by ``vmap``, or given back to them.
+
+    None where ``op`` does neither. The stack dim is not the one that is mapped over: so
+    members that differ in shape can be mapped, too.
+    """
+    name = getattr(op, "__name__", "")
+    if name not in ("_add_batch_dim", "_remove_from_leaf"):
+        return None
+    dim = td.stack_dim
+    new_dim = names.index(dim)
+    if name == "_add_batch_dim":
+        at, *more = args
+        inner = (at - (at > dim), *more)
+    else:
+        *more, at = args
+        inner = (*more, at - (at > new_dim))
+    rest = tuple(old - (old > dim) for at, old in enumerate(names) if at != new_dim)
+    members = []
+    for member in td.tensordicts:
+        own = member.batch_size
+        size = torch.Size([args[1] if old < 0 else own[old] for old in rest])
+        members.append(_rust.map_leaves(member, op, inner, size, rest, 0, False, k - 1))
+    return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
+
+
 def squeezed(td: Any, gone: tuple[int, ...], k: int) -> Any:
     """The single member, without the dims of ``gone`` but the stack dim."""
     dim = td.stack_dim
