@@ -20,6 +20,8 @@ MSG_BAD_INDEX = (
     "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables "
     "are valid indices (got {})"
 )
+MSG_INDEX_TYPE = "Invalid index type: {}."
+MSG_FRACTIONS = "list indices must be integers or slices, not float"
 MSG_INDEX_DTYPE = "tensors used as indices must be long, int, byte or bool tensors"
 MSG_NUMPY_BOOL = (
     "A NumPy bool scalar is not a valid index, got {!r}. Use a Python bool or a "
@@ -107,6 +109,23 @@ def sorted_out(index: Any) -> tuple[list[Any], int, int]:
                 used += item.dim() if item.dtype in _MASK_DTYPES else 1
             items[position] = item
     return items, used, ellipsis_at
+
+
+def refuse_fractions(index: Any) -> None:
+    """Raise where an index has numbers with fractions, which no list takes.
+
+    Raises:
+        TypeError: it has. In the index of a tensor they would be cut off.
+    """
+    for item in index if isinstance(index, tuple) else (index,):
+        if isinstance(item, (float, np.floating)):
+            raise TypeError(MSG_INDEX_TYPE.format(type(item)))
+        if isinstance(item, list):
+            is_fraction = float in set(map(type, item))
+        else:
+            is_fraction = isinstance(item, np.ndarray) and item.dtype.kind == "f"
+        if is_fraction:
+            raise TypeError(MSG_FRACTIONS)
 
 
 def holds_text(index: tuple[Any, ...]) -> bool:

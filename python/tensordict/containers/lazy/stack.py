@@ -29,6 +29,7 @@ from tensordict.containers.lazy.making import (
 )
 from tensordict.containers.lazy.members import MembersOps
 from tensordict.containers.lazy.reading import ReadingOps
+from tensordict.indices import MSG_INDEX_TYPE, refuse_fractions
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage.stacks import (
@@ -60,7 +61,6 @@ MSG_BATCH_SIZE = (
     "permitted. Consider instantiating the tensordict first by calling `td = "
     "td.to_tensordict()` before resetting the batch size."
 )
-MSG_INDEX_TYPE = "Invalid index type: {}."
 INDEX_TYPES = (
     int, slice, range, list, tuple, str, bytes, np.generic, np.ndarray, torch.Tensor,
     type(None), type(Ellipsis),
@@ -444,6 +444,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _plan(self, index: Any) -> indexing.Plan | None:
         own = self.stack_dim
+        if isinstance(index, list) and not own:
+            refuse_fractions(index)
         try:
             return indexing.plan_index(
                 self._batch_size, own, len(self.tensordicts), index

@@ -74,7 +74,7 @@ class DataWriting(NonTensorOps):
         if is_stack:
             has_size = is_other != self._fits_any_size
         else:
-            has_size = is_plain and is_other and self._fits_any_size
+            has_size = is_plain and is_other
         if has_size:
             size = _rust.index_shape(self._batch_size, index)
             if value.batch_size != size:

@@ -32,9 +32,10 @@ from tensordict.containers.nontensor.positions import (
     taken,
 )
 from tensordict.containers.nontensor.sameness import copied, same_value
-from tensordict.containers.nontensor.stack_dims import NAMELESS, StackDims
+from tensordict.containers.nontensor.stack_dims import KEEPS_ROWS, NAMELESS, StackDims
 from tensordict.containers.nontensor.stack_files import StackFiles
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
+from tensordict.indices import refuse_fractions
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry
 
@@ -213,7 +214,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             )
         result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
         if isinstance(result, NonTensorStack):
-            if name in NAMELESS:
+            if name in NAMELESS and not (self._has_one_a_row and name in KEEPS_ROWS):
                 result._td_dim_names = None
             elif name == "narrow" and result._td_dim_names is not None:
                 result._td_dim_names[result.stack_dim] = None
@@ -382,6 +383,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 if self._is_locked:
                     made._lock_tree()
                 return made
+        refuse_fractions(index)
         is_tensor = isinstance(index, torch.Tensor)
         if is_tensor and self._places is None and len(self._batch_size) == 1:
             plan = _rust.index_plan(self._batch_size, index, self)

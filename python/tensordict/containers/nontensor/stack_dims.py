@@ -18,7 +18,7 @@ from tensordict.containers.nontensor.row import RowCells
 if TYPE_CHECKING:
     from tensordict.containers.nontensor.data import NonTensorDataBase
 
-__all__ = ["NAMELESS", "StackDims"]
+__all__ = ["KEEPS_ROWS", "NAMELESS", "StackDims"]
 
 RESTACKING = frozenset(
     {"flip", "gather", "roll", "rot90", "_gather", "_pad_leaf", "_roll_flat"}
@@ -26,8 +26,11 @@ RESTACKING = frozenset(
 """The operations whose results are stacked along their first dim."""
 
 
-NAMELESS = RESTACKING | {"movedim", "permute", "unsqueeze"}
-"""The operations after which the dims of a stack have no names."""
+KEEPS_ROWS = frozenset({"_pad_leaf", "movedim", "permute", "unsqueeze"})
+"""The operations that keep the names of a stack of which each row is one value."""
+
+NAMELESS = RESTACKING | KEEPS_ROWS
+"""The operations after which the dims of any other stack have no names."""
 
 
 class StackDims(NonTensorOps):
@@ -54,7 +57,7 @@ class StackDims(NonTensorOps):
         dims = plan[2]
         inner = items[self.stack_dim + 1 :]
         is_whole = all(isinstance(item, int) or item is Ellipsis for item in inner)
-        if -1 in dims or not (is_whole or self._has_one_a_row):
+        if not self._has_one_a_row and (-1 in dims or not is_whole):
             result._td_dim_names = None
         elif self.stack_dim in dims:
             names[dims.index(self.stack_dim)] = None

@@ -21,6 +21,7 @@ from tensordict.containers.nontensor.data_writing import (
 )
 from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.sameness import is_nothing
+from tensordict.indices import refuse_fractions
 from tensordict.interop.convert import tensor_of_sequence
 from tensordict.ops.copying import replacements
 from tensordict.protocol import CollectionProtocol
@@ -128,6 +129,8 @@ class StackWriting(NonTensorOps):
             self._check_unlocked()
             self._set_data(value)
             return
+        refuse_fractions(index)
+        self._check_rows_take(index, value)
         if not is_nothing(value):
             is_row = self._has_one_a_row and isinstance(value, NonTensorOps)
             if not is_row:
@@ -137,6 +140,29 @@ class StackWriting(NonTensorOps):
             if self._has_one_a_row and not is_shown and self._selects_rows(index):
                 self._check_row(index, value)
         self._write(index, value)
+
+    def _check_rows_take(self, index: Any, value: Any) -> None:
+        """Raise where ``value`` is a collection of entries, for rows that are stacks.
+
+        Raises:
+            NotImplementedError: it is; one without entries writes nothing elsewhere.
+            RuntimeError: it does not have the size of what is indexed.
+        """
+        if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
+            return
+        if len(self._batch_size) < 2:
+            return
+        plan = _rust.index_plan(self._batch_size, index)
+        if plan is None:
+            # An empty tuple is an update of all of it.
+            is_update = isinstance(index, tuple) and not index
+            size, has_stacks = self._batch_size, is_update or not self._has_one_a_row
+        else:
+            _, size, dims = plan
+            inner = any(dim not in (self.stack_dim, -1) for dim in dims)
+            has_stacks = inner and not self._has_one_a_row
+        if has_stacks and value.batch_size == size:
+            raise NotImplementedError(MSG_NOT_SUPPORTED.format(type(value)))
 
     def _check_selects(self, index: Any, value: Any) -> None:
         """Raise where there is no element at an index, to which no value can be written."""
@@ -214,8 +240,11 @@ class StackWriting(NonTensorOps):
         """Write a value, or a list of them, at an index, under the key ``"data"``.
 
         Raises:
+            IndexError: the index does not fit.
             KeyError: it is another key, or the value is a tensor.
         """
+        refuse_fractions(index)
+        _rust.index_plan(self._batch_size, index)
         if key not in ("data", ("data",)):
             raise KeyError(MSG_ONLY_DATA)
         if isinstance(value, torch.Tensor):
@@ -342,13 +371,19 @@ class StackWriting(NonTensorOps):
         value = input_dict_or_td
         if isinstance(idx, tuple) and not idx:
             return self.update_(value)
+        refuse_fractions(idx)
+        size = _rust.index_shape(self._batch_size, idx)
         if isinstance(value, NonTensorOps):
             self._check_rows(idx)
             if value._is_one:
                 value = NonTensorData(value)
             self._write(idx, value)
             return self
-        if isinstance(value, (dict, CollectionProtocol)):
+        if isinstance(value, dict):
+            # It has the batch size of what is indexed, or is refused.
+            value = self._plain_type(value, size)
+        if isinstance(value, CollectionProtocol):
+            self._check_rows_take(idx, value)
             raise RuntimeError(MSG_COPY_OF_OTHER)
         kind = ValueError if isinstance(value, (str, list, tuple)) else TypeError
         raise kind(MSG_NOT_SUPPORTED.format(type(value)))
@@ -369,6 +404,8 @@ class StackWriting(NonTensorOps):
                 own = self._batch_size
                 text = MSG_WRITTEN_SIZE.format(size, own, index, value._batch_size)
                 raise RuntimeError(text)
+        elif isinstance(value, CollectionProtocol):
+            self._check_item(_rust.index_shape(self._batch_size, index), value, index)
         raise ValueError(MSG_UPDATE_BY_STACK)
 
     def _selects_rows(self, index: Any) -> bool:

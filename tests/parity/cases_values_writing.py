@@ -1,0 +1,94 @@
+"""Writing to values at an index: what is refused, and which of several errors it is."""
+
+from frame import cases
+
+SETUP = "from tensordict import MetaData, NonTensorData, NonTensorStack, lazy_stack; "
+
+MAKERS = (
+    "v = NonTensorStack('a', 'b')",
+    "v = NonTensorStack(NonTensorStack('a', 'b'), NonTensorStack('c', 'd'))",
+    "v = lazy_stack([NonTensorData(c, batch_size=[2]) for c in 'xy'])",
+    "v = NonTensorStack('a', 'b').unflatten(-1, (-1, 1))",
+)
+
+PROGRAMS = """
+v[1] = TensorDict({}, v.shape[1:]); v
+v[:1] = TensorDict({}, [1, *v.shape[1:]]); v
+v[[1, 0]] = TensorDict({}, v.shape); v
+v[torch.tensor([True, False])] = TensorDict({}, [1, *v.shape[1:]]); v
+v[0] = TensorDict({'z': T(v.shape[1:])}, v.shape[1:])
+v.update_at_(TensorDict({}, v.shape[1:]), 0)
+v.update_at_(TensorDict({}, v.shape), [0, 1])
+v.update_at_(TensorDict({'z': T(v.shape)}, v.shape), [0, 1])
+v.update_at_({}, 0)
+v.update_at_({'z': 1}, 0)
+v.update_at_({}, torch.zeros(7, dtype=torch.bool))
+v.update_at_({}, 7)
+v.update_at_({}, 1.5)
+v.set_at_('n', 2, 99)
+v.set_at_('n', 2, (0, 0, 0))
+v.set_at_('n', 2, torch.zeros(7, dtype=torch.bool))
+v.set_at_('n', 2, 1.5)
+v.set_at_('n', 'g', 0)
+v[1.5]
+v[1.5] = 'x'
+v[(1.5,)]
+v[[1.5]]
+v[[1.5]] = 'x'
+v[[0.0, 1.0]]
+v[np.array([0.5])]
+v[np.float32(1)]
+v[[True, 1.0]]
+v.tolist()
+"""
+
+TABLES = (
+    "td = TensorDict({'b': torch.ones(0, 2), 'l': []}, [0])",
+    "td = TensorDict({'b': torch.ones(2, 2), 'l': [1, 2]}, [2])",
+)
+
+WRITES = """
+td.set_at_('l', 'w', 5)
+td.set_at_('b', 'w', 5)
+td.set_at_('b', 'w', (0, 0, 0))
+lazy_stack([td, td])[[1.5]]
+lazy_stack([td, td])[[0.0, 1]]
+"""
+
+NAMED = (
+    "td = TensorDict({'s': (1, 'a'), 'p': NonTensorStack('p', 'q')}, [2], names=['x'])",
+)
+
+NAMES = "\n".join(
+    f"[td.{call}.get(key).names for key in 'sp']"
+    for call in (
+        "unsqueeze(1).unsqueeze(-1)",
+        "unsqueeze(0).unsqueeze(0)",
+        "unsqueeze(0).unsqueeze(1)",
+        "unsqueeze(-1).unsqueeze(0)",
+        "unsqueeze(-2).pad([0, 0, 1, 1])",
+        "unsqueeze(1).permute(1, 0)",
+        "unsqueeze(1).movedim(1, 0)",
+        "unsqueeze(1)[None]",
+        "unsqueeze(1).roll(1, 0)",
+        "expand(2, 2).unsqueeze(0)",
+    )
+)
+
+
+def _programs(makers: tuple[str, ...], text: str) -> str:
+    return "\n".join(
+        f"{SETUP}{maker}; {line}"
+        for maker in makers
+        for line in text.split("\n")
+        if line
+    )
+
+
+CASES = [
+    *cases(
+        "writes of no values", _programs(MAKERS, PROGRAMS), on="none", message=False
+    ),
+    *cases("writes of texts", _programs(TABLES, WRITES), on="none", message=False),
+    *cases("names of new dims", _programs(NAMED, NAMES), on="none"),
+]
