@@ -17,6 +17,7 @@ from tensordict import (
     NonTensorStack,
     TensorDict,
     lazy_stack,
+    pack_memmap,
     tensorclass,
 )
 from tensordict.storage import verify
@@ -389,11 +390,43 @@ def test_texts_with_half_a_character(value, name, tmp_path):
     assert loaded["a"] == value
 
 
-def test_half_a_character_is_refused_where_it_could_not_be_read(tmp_path):
-    td = TensorDict({"a": NonTensorData("x\ud800"), "b": torch.ones(1)})
-    with pytest.raises(UnicodeEncodeError, match="surrogates"):
-        td.consolidate(tmp_path / "x")
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("value", ["x\ud800", "\udc80\ud800", {"\ud800": ["\udfff"]}])
+def test_half_a_character_in_a_consolidated_file(value, tmp_path):
+    td = TensorDict({"a": NonTensorData(value), "b": torch.ones(1)})
+    td.consolidate(tmp_path / "x")
+    assert TensorDict.from_consolidated(tmp_path / "x")["a"] == value
+    assert not verify(tmp_path / "x").is_damaged
+
+
+@pytest.mark.parametrize("name", ["x", "x.tdz"])
+@pytest.mark.parametrize("value", [NonTensorData("half"), NonTensorStack("half", "b")])
+def test_half_a_character_in_a_save_of_the_release(name, value, tmp_path):
+    # It writes such texts as JSON, which Python reads.
+    tree, target = tmp_path / "tree", tmp_path / name
+    TensorDict({"a": value, "b": torch.ones(2)}, [2]).save(tree)
+    for text in ('"\\ud800"', '"\\ud800\\ud801 x"'):
+        file = tree / "a" / "meta.json"
+        file.write_text(file.read_text().replace('"half"', text))
+        for sums in tree.rglob(".*"):
+            sums.unlink()
+        if target != tree:
+            pack_memmap(tree, target)
+        loaded = TensorDict.load(target)
+        assert loaded.get("a").tolist()[0] == json.loads(text)
+        assert not verify(target).is_damaged
+        file.write_text(file.read_text().replace(text, '"half"'))
+    # Other files that are known by their names are replaced with their save.
+    file.write_text(file.read_text().replace('"half"', text))
+    TensorDict({"c": torch.ones(2)}, [2]).save(tree)
+    assert not (tree / "a").exists()
+
+
+def test_half_a_character_in_a_key_is_refused(tmp_path):
+    TensorDict(a=torch.ones(1), data="x").save(tmp_path)
+    file = tmp_path / "meta.json"
+    file.write_text(file.read_text().replace('"a"', '"\\ud800"'))
+    with pytest.raises(json.JSONDecodeError, match="surrogate"):
+        TensorDict.load(tmp_path)
 
 
 @pytest.mark.parametrize("key", ["shape", "device", "_type"])

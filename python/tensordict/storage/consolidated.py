@@ -226,9 +226,6 @@ def _write(
     notes = remarks.Remarks()
     plain = as_plain(td, description, (), notes)
     text = json.dumps(plain)
-    if "\\ud" in text:
-        # Half of a character, which no reader takes, is an error here and not there.
-        json.dumps(plain, ensure_ascii=False).encode()
     keyed = zip(keyed_rows(description, ()), rows.parts, strict=True)
     return _rust.write_consolidated(
         os.fspath(options.filename),  # type: ignore[arg-type]

@@ -358,7 +358,9 @@ fn survey_level(
     let found: BTreeMap<OsString, fs::FileType> = fs::read_dir(&directory)?
         .map(|entry| entry.and_then(|entry| Ok((entry.file_name(), entry.file_type()?))))
         .collect::<io::Result<_>>()?;
-    let known = metadata::read_json(&directory.join(METADATA_FILE))
+    let file = directory.join(METADATA_FILE);
+    let known = metadata::read(&file)
+        .and_then(|bytes| metadata::parse_json(&file, bytes))
         .map(|value| names_in(&value, &found, level.as_os_str().is_empty()))
         .unwrap_or_default();
     let mut is_whole = true;

@@ -228,7 +228,7 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
         key: String::new(),
         reason: reason.to_owned(),
     };
-    let parsed = |text: &str| json::parse(text).map_err(|error| wrong(error.message));
+    let parsed = |text: &str| json::parse_lossy(text).map_err(|error| wrong(error.message));
     let sums = if tail.remarks.is_empty() {
         Sums::default()
     } else {

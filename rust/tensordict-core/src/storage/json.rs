@@ -16,6 +16,9 @@ use super::{MAX_LEVELS, Named};
 /// as can be saved, and what the formats put around them.
 const MAX_DEPTH: usize = 2 * MAX_LEVELS + 16;
 
+/// What is wrong with a `\ud800` without its other half.
+const HALF_A_CHARACTER: &str = "Lone surrogate";
+
 /// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
@@ -40,6 +43,14 @@ pub struct SyntaxError {
     pub message: &'static str,
     /// Where, in characters from the start.
     pub position: usize,
+}
+
+impl SyntaxError {
+    /// Whether it is JSON that Python reads, but for a string that is no text.
+    #[must_use]
+    pub fn is_half_a_character(&self) -> bool {
+        self.message == HALF_A_CHARACTER
+    }
 }
 
 impl Value {
@@ -185,6 +196,18 @@ pub fn parse(text: &str) -> Result<Value, SyntaxError> {
     parse_with_repeats(text).map(|(value, _)| value)
 }
 
+/// As [`parse`], with the replacement character for each half of one: for those who do not pass on what
+/// texts say.
+///
+/// # Errors
+/// The text is not JSON.
+pub fn parse_lossy(text: &str) -> Result<Value, SyntaxError> {
+    let mut reader = Reader::lossy(text);
+    let value = reader.value()?;
+    reader.end()?;
+    Ok(value)
+}
+
 /// As [`parse`], with a key that an object has twice, if any does.
 ///
 /// # Errors
@@ -204,6 +227,8 @@ pub struct Reader<'t> {
     at: usize,
     /// The first key that an object has twice.
     repeated: Option<String>,
+    /// What stands for half of a character, which is an error without it.
+    half: Option<char>,
 }
 
 /// An array or object that is being read.
@@ -237,9 +262,26 @@ impl<'t> Reader<'t> {
             text,
             at: 0,
             repeated: None,
+            half: None,
         };
         reader.skip_space();
         reader
+    }
+
+    /// A reader that takes the replacement character for each half of one, which texts in Python have and
+    /// those of Rust cannot have.
+    #[must_use]
+    pub fn lossy(text: &'t str) -> Self {
+        Self {
+            half: Some(char::REPLACEMENT_CHARACTER),
+            ..Self::new(text)
+        }
+    }
+
+    /// How many bytes are not read yet.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.text.len() - self.at
     }
 
     /// Whether an object comes next.
@@ -586,15 +628,17 @@ impl<'t> Reader<'t> {
                 if let Some(character) = char::from_u32(u32::from(first)) {
                     return Ok(character);
                 }
-                if !self.text[self.at..].starts_with("\\u") {
-                    return Err(self.error_at("Lone surrogate", at));
+                let after = self.at;
+                if self.text[after..].starts_with("\\u") {
+                    self.at += 2;
+                    let second = self.unit(at)?;
+                    if let Some(Ok(character)) = char::decode_utf16([first, second]).next() {
+                        return Ok(character);
+                    }
                 }
-                self.at += 2;
-                let second = self.unit(at)?;
-                match char::decode_utf16([first, second]).next() {
-                    Some(Ok(character)) => character,
-                    _ => return Err(self.error_at("Lone surrogate", at)),
-                }
+                self.at = after;
+                self.half
+                    .ok_or_else(|| self.error_at(HALF_A_CHARACTER, at))?
             }
             None => return Err(self.error_at("Unterminated string starting at", start)),
             Some(_) => return Err(self.error_at("Invalid \\escape", at)),
@@ -654,7 +698,7 @@ mod tests {
             ("\"\\", "Unterminated string starting at", 0),
             ("\"\\q\"", "Invalid \\escape", 1),
             ("\"\\u12\"", "Invalid \\uXXXX escape", 1),
-            ("\"\\ud800\"", "Lone surrogate", 1),
+            ("\"\\ud800\"", HALF_A_CHARACTER, 1),
             ("01", "Extra data", 1),
             ("-", "Expecting value", 0),
         ] {

@@ -170,19 +170,24 @@ pub struct LevelMeta {
 /// # Errors
 /// The file cannot be read, is not UTF-8, or is not JSON.
 pub fn read_json(path: &Path) -> StorageResult<Value> {
-    let bytes = Disk::REAL
-        .read(path)
-        .map_err(|source| StorageError::io(path, source))?;
-    parse_json(path, bytes)
+    let text = text_of(path, read(path)?)?;
+    json::parse(&text).map_err(|error| bad_json(path, &error, text))
 }
 
-/// Reads the bytes of a metadata file as JSON. `path` is for messages.
+/// The bytes of a metadata file.
+pub(super) fn read(path: &Path) -> StorageResult<Vec<u8>> {
+    let bytes = Disk::REAL.read(path);
+    bytes.map_err(|source| StorageError::io(path, source))
+}
+
+/// Reads the bytes of a metadata file as JSON, for those who go by its entries: texts of other values
+/// may come out with another character. `path` is for messages.
 ///
 /// # Errors
 /// They are not UTF-8, or not JSON.
 pub fn parse_json(path: &Path, bytes: Vec<u8>) -> StorageResult<Value> {
     let text = text_of(path, bytes)?;
-    json::parse(&text).map_err(|error| bad_json(path, &error, text))
+    json::parse_lossy(&text).map_err(|error| bad_json(path, &error, text))
 }
 
 fn text_of(path: &Path, bytes: Vec<u8>) -> StorageResult<String> {
@@ -200,11 +205,24 @@ fn bad_json(path: &Path, error: &SyntaxError, text: String) -> StorageError {
 
 /// Reads the metadata of a level from the bytes of its file. `path` is for messages.
 ///
+/// Values that are no tensors may hold half a character, as texts of Python may: their own reader, which
+/// is Python's, takes them from the file. Keys and names of dims have whole ones.
+///
 /// # Errors
 /// They are not UTF-8, or no JSON object; a newer format version; an entry that makes no sense.
 pub fn read_level(path: &Path, bytes: Vec<u8>) -> StorageResult<LevelMeta> {
     let text = text_of(path, bytes)?;
-    match read_fields(&text) {
+    let fields = read_fields(Reader::new(&text)).or_else(|error| {
+        if !error.is_half_a_character() {
+            return Err(error);
+        }
+        match read_fields(Reader::lossy(&text))? {
+            // Levels of tensors have a batch size.
+            Some(fields) if !fields.contains_key("shape") => Ok(Some(fields)),
+            _ => Err(error),
+        }
+    });
+    match fields {
         Ok(Some(fields)) => level_of(path, fields),
         Ok(None) => Err(damaged(path, "", "it holds no JSON object")),
         Err(error) => Err(bad_json(path, &error, text)),
@@ -264,14 +282,13 @@ enum Field {
 const LEAF_BYTES: usize = 64;
 
 /// The fields of a level; None where the text is no object.
-fn read_fields(text: &str) -> Result<Option<Fields>, SyntaxError> {
-    let mut reader = Reader::new(text);
+fn read_fields(mut reader: Reader<'_>) -> Result<Option<Fields>, SyntaxError> {
     if !reader.is_object() {
         reader.value()?;
         reader.end()?;
         return Ok(None);
     }
-    let room = text.len() / LEAF_BYTES;
+    let room = reader.left() / LEAF_BYTES;
     let mut fields = Fields::with_capacity_and_hasher(room, RandomState::default());
     reader.object(|reader, key| {
         let field = if reader.is_object() {
