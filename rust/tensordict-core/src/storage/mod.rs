@@ -11,6 +11,7 @@
 //!
 //! Threads are scoped to one call: nothing outlives it, so a process may fork at any time.
 
+pub mod ahead;
 pub mod archive;
 pub mod arena;
 pub mod commit;

@@ -8,14 +8,13 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, ScopedJoinHandle};
+use std::sync::Arc;
 
+use super::ahead::{Ahead, Batches, take_all, work_ahead};
 use super::map::{self, MapRequest, Mapping, Mode, Root, leads_out};
 use super::metadata::{self, Entries, EntriesIter, Entry, LeafMeta, LevelMeta};
 use super::names::{self, display_key};
-use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult, dtype, thread_count, threads};
+use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult, dtype, thread_count};
 
 /// Fewer leaves than this are mapped by the calling thread alone.
 const SERIAL_LEAVES: usize = 64;
@@ -418,14 +417,7 @@ pub fn map_leaves(
     mode: Mode,
     threads: usize,
 ) -> StorageResult<Vec<Option<Mapping>>> {
-    map_ahead(root, leaves, mode, threads, |mut mapper| {
-        mapper.finish()?;
-        let mut mappings = Vec::with_capacity(leaves.len());
-        while let Some(batch) = mapper.next_batch() {
-            mappings.extend(batch);
-        }
-        Ok(mappings)
-    })?
+    map_ahead(root, leaves, mode, threads, take_all)?
 }
 
 /// Maps leaves with a few threads while `take` goes on with those that are mapped.
@@ -437,7 +429,7 @@ pub fn map_ahead<R>(
     leaves: &[Leaf],
     mode: Mode,
     threads: usize,
-    take: impl FnOnce(Mapper<'_>) -> R,
+    take: impl FnOnce(Ahead<'_, Vec<Option<Mapping>>>) -> R,
 ) -> StorageResult<R> {
     let limit = if leaves.len() > SURE_LEAVES {
         map::mapping_limit()
@@ -469,80 +461,17 @@ pub fn map_ahead<R>(
         mode,
         reads_together,
         batch_leaves,
-        mapped: (0..count).map(|_| Mutex::default()).collect(),
-        next: AtomicUsize::new(0),
-        error: Mutex::default(),
-        has_failed: AtomicBool::new(false),
     };
-    thread::scope(|scope| {
-        let helpers = threads::start(scope, threads.min(count).saturating_sub(1), || {
-            work.run(count);
-        });
-        let left = count * helpers.len() / MAKING_SHARE;
-        Ok(take(Mapper {
-            work: &work,
-            most: count.saturating_sub(left),
-            helpers,
-            taken: 0,
-        }))
-    })
+    let batches = Batches {
+        count,
+        threads,
+        helper_quarters: MAPPING_QUARTERS,
+    };
+    Ok(work_ahead(batches, &|batch| work.map_batch(batch), take))
 }
 
-/// Making a tensor of a leaf takes about this part of the time that mapping it takes.
-const MAKING_SHARE: usize = 4;
-
-/// Leaves that are being mapped, to be taken in order.
-pub struct Mapper<'m> {
-    work: &'m MapWork<'m>,
-    helpers: Vec<ScopedJoinHandle<'m, ()>>,
-    /// After so many batches the rest is better left to the helpers.
-    most: usize,
-    taken: usize,
-}
-
-impl Mapper<'_> {
-    /// Takes part until what is left will be mapped by the other threads while this one makes tensors.
-    ///
-    /// # Errors
-    /// As [`map_leaves`]. There is nothing to be taken then.
-    pub fn map_most(&mut self) -> StorageResult<()> {
-        self.work.run(self.most);
-        if self.work.has_failed.load(Ordering::Acquire) {
-            return self.finish();
-        }
-        Ok(())
-    }
-
-    /// Maps what is left, and waits for the other threads.
-    ///
-    /// # Errors
-    /// As [`map_leaves`]. There is nothing to be taken then.
-    pub fn finish(&mut self) -> StorageResult<()> {
-        self.work.run(self.work.mapped.len());
-        for helper in self.helpers.drain(..) {
-            if let Err(panic) = helper.join() {
-                std::panic::resume_unwind(panic);
-            }
-        }
-        let mut error = self
-            .work
-            .error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        error.take().map_or(Ok(()), Err)
-    }
-
-    /// Takes the mappings of the next leaves; None where they are not mapped yet, or at the end.
-    pub fn next_batch(&mut self) -> Option<Vec<Option<Mapping>>> {
-        let batch = self.work.mapped.get(self.taken)?;
-        let mappings = batch
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()?;
-        self.taken += 1;
-        Some(mappings)
-    }
-}
+/// Making a tensor of a leaf takes about this part of the time that mapping it takes, in quarters.
+const MAPPING_QUARTERS: usize = 1;
 
 /// What the threads that map leaves share.
 struct MapWork<'m> {
@@ -551,35 +480,9 @@ struct MapWork<'m> {
     mode: Mode,
     reads_together: bool,
     batch_leaves: usize,
-    /// What is mapped, by batch.
-    mapped: Vec<Mutex<Option<Vec<Option<Mapping>>>>>,
-    next: AtomicUsize,
-    /// The first one.
-    error: Mutex<Option<StorageError>>,
-    has_failed: AtomicBool,
 }
 
 impl MapWork<'_> {
-    /// Maps batches that nobody has begun, until `most` of them are begun or something fails.
-    fn run(&self, most: usize) {
-        while !self.has_failed.load(Ordering::Relaxed) && self.next.load(Ordering::Relaxed) < most {
-            let batch = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(slot) = self.mapped.get(batch) else {
-                break;
-            };
-            match self.map_batch(batch) {
-                Ok(mappings) => {
-                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(mappings);
-                }
-                Err(error) => {
-                    let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
-                    first.get_or_insert(error);
-                    self.has_failed.store(true, Ordering::Release);
-                }
-            }
-        }
-    }
-
     fn map_batch(&self, batch: usize) -> StorageResult<Vec<Option<Mapping>>> {
         let start = batch * self.batch_leaves;
         let end = (start + self.batch_leaves).min(self.leaves.len());

@@ -12,13 +12,13 @@ use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tensordict_core::storage::archive::{self, Archive, LeafBytes, Method};
+use tensordict_core::storage::dtype;
 use tensordict_core::storage::map::{Mapping, Mode};
 use tensordict_core::storage::metadata::LeafMeta;
 use tensordict_core::storage::read::{Leaf, ReadOptions, read_tree_of};
-use tensordict_core::storage::{StorageError, dtype};
 
 use super::exception;
-use super::load::{Backing, LoadedLevel, Maker, parse_mode};
+use super::load::{Backing, LoadedLevel, Maker, parse_mode, tensors_ahead};
 use super::mapped::{empty, tensor_at};
 use super::save::SaveProgress;
 use crate::ffi::PausedCollector;
@@ -93,30 +93,27 @@ impl OpenArchive {
         num_threads: usize,
         is_mapped: bool,
     ) -> PyResult<Bound<'py, LoadedLevel>> {
-        let loaded = py.detach(|| -> Result<_, StorageError> {
-            let options = ReadOptions {
-                escapes_keys,
-                known_classes: &known_classes,
-            };
+        let options = ReadOptions {
+            escapes_keys,
+            known_classes: &known_classes,
+        };
+        let tree = py.detach(|| {
             let directory = self.archive.root().join(level);
-            let tree = read_tree_of(&self.archive, &directory, options)?;
-            let bytes = if is_mapped {
-                self.archive.locate(&tree.leaves, num_threads)?
-            } else {
-                Vec::new()
-            };
-            Ok((tree, bytes))
+            read_tree_of(&self.archive, &directory, options)
         });
-        let (tree, bytes) = loaded.map_err(|error| exception(py, &error))?;
+        let tree = tree.map_err(|error| exception(py, &error))?;
+        let _paused = PausedCollector::new(py);
+        let tensors = if is_mapped {
+            self.loaded_tensors(py, &tree.leaves, num_threads)?
+        } else {
+            Vec::new()
+        };
         let mut maker = Maker {
             leaves: tree.leaves,
-            backing: Backing::Archive {
-                archive: self,
-                leaves: bytes,
-            },
+            tensors,
+            backing: Backing::Archive(self),
             is_mapped,
         };
-        let _paused = PausedCollector::new(py);
         maker.tree(py, tree.levels)
     }
 }
@@ -125,6 +122,21 @@ impl OpenArchive {
     /// An archive that was written just now.
     pub(super) fn of(archive: Archive) -> Self {
         Self { archive }
+    }
+
+    /// The tensors of leaves, made while other threads find the bytes of what comes after.
+    fn loaded_tensors<'py>(
+        &self,
+        py: Python<'py>,
+        leaves: &[Leaf],
+        num_threads: usize,
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+        self.archive.locate_ahead(leaves, num_threads, |ahead| {
+            tensors_ahead(py, leaves, ahead, |leaf, bytes| {
+                let LeafMeta { dtype, shape, .. } = &leaf.meta;
+                self.tensor(py, bytes, dtype, shape)
+            })
+        })
     }
 
     /// A plain tensor over bytes of the archive, or over a copy of them.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
-use tensordict_core::storage::archive::LeafBytes;
+use tensordict_core::storage::ahead::Ahead;
 use tensordict_core::storage::full::{self, Request, Target};
 use tensordict_core::storage::map::{self, MapRequest, Mapping, Mode, Root};
 use tensordict_core::storage::metadata::LeafMeta;
@@ -135,9 +135,9 @@ impl OpenDirectory {
         };
         let mut maker = Maker {
             leaves: tree.leaves,
+            tensors,
             backing: Backing::Files {
                 root: &self.root,
-                tensors,
                 mode: self.mode.as_deref(),
                 map_mode: self.map_mode,
             },
@@ -179,60 +179,65 @@ impl OpenDirectory {
         leaves: &[Leaf],
         num_threads: usize,
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
-        let refused = |error: StorageError| exception(py, &error);
         let mode = self.mode.as_deref();
-        map_ahead(
-            &self.root,
-            leaves,
-            self.map_mode,
-            num_threads,
-            |mut mapper| {
-                // Others may take the interpreter when it is let go: that is done twice at most.
-                py.detach(|| mapper.map_most()).map_err(refused)?;
-                let mut tensors = Vec::with_capacity(leaves.len());
-                while tensors.len() < leaves.len() {
-                    let Some(mappings) = mapper.next_batch() else {
-                        py.detach(|| mapper.finish()).map_err(refused)?;
-                        continue;
-                    };
-                    for mapping in mappings {
-                        let leaf = &leaves[tensors.len()];
-                        let LeafMeta { dtype, shape, .. } = &leaf.meta;
-                        tensors.push(match mapping {
-                            _ if leaf.meta.is_nested => None,
-                            // As published: a tensor without bytes is not one over a file.
-                            None => Some(empty(py, dtype, shape)?),
-                            some => Some(mapped_tensor(py, some, &leaf.path, dtype, shape, mode)?),
-                        });
-                    }
+        map_ahead(&self.root, leaves, self.map_mode, num_threads, |ahead| {
+            tensors_ahead(py, leaves, ahead, |leaf, mapping| {
+                let LeafMeta { dtype, shape, .. } = &leaf.meta;
+                match mapping {
+                    // As published: a tensor without bytes is not one over a file.
+                    None => empty(py, dtype, shape),
+                    some => mapped_tensor(py, some, &leaf.path, dtype, shape, mode),
                 }
-                Ok(tensors)
-            },
-        )
-        .map_err(refused)?
+            })
+        })
+        .map_err(|error: StorageError| exception(py, &error))?
     }
 }
 
+/// The tensors that `make` makes of leaves and of where their bytes are, while other threads find out
+/// the latter; none for a nested one.
+pub(super) fn tensors_ahead<'py, B: Send>(
+    py: Python<'py>,
+    leaves: &[Leaf],
+    mut ahead: Ahead<'_, Vec<B>>,
+    mut make: impl FnMut(&Leaf, B) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+    let refused = |error: StorageError| exception(py, &error);
+    // Others may take the interpreter when it is let go: that is done twice at most.
+    py.detach(|| ahead.begin()).map_err(refused)?;
+    let mut tensors = Vec::with_capacity(leaves.len());
+    while tensors.len() < leaves.len() {
+        let Some(batch) = ahead.next_batch() else {
+            py.detach(|| ahead.finish()).map_err(refused)?;
+            continue;
+        };
+        for place in batch {
+            let leaf = &leaves[tensors.len()];
+            let is_nested = leaf.meta.is_nested;
+            tensors.push((!is_nested).then(|| make(leaf, place)).transpose()?);
+        }
+    }
+    Ok(tensors)
+}
+
 /// Where the bytes of leaves are.
-pub(super) enum Backing<'m, 'py> {
+pub(super) enum Backing<'m> {
     /// In a mapped file each.
     Files {
         root: &'m Root,
-        tensors: Vec<Option<Bound<'py, PyAny>>>,
         mode: Option<&'m str>,
         map_mode: Mode,
     },
     /// In an archive.
-    Archive {
-        archive: &'m OpenArchive,
-        leaves: Vec<LeafBytes>,
-    },
+    Archive(&'m OpenArchive),
 }
 
 /// Makes what Python makes containers of.
 pub(super) struct Maker<'m, 'py> {
     pub(super) leaves: Vec<Leaf>,
-    pub(super) backing: Backing<'m, 'py>,
+    /// The tensors of the leaves, unless only shapes and dtypes are wanted; none for a nested one.
+    pub(super) tensors: Vec<Option<Bound<'py, PyAny>>>,
+    pub(super) backing: Backing<'m>,
     pub(super) is_mapped: bool,
 }
 
@@ -306,15 +311,8 @@ impl<'py> Maker<'_, 'py> {
                 .into_pyobject(py)?
                 .into_any());
         }
-        match &mut self.backing {
-            Backing::Files { tensors, .. } => {
-                Ok(tensors[number].take().expect("each leaf is taken once"))
-            }
-            Backing::Archive { archive, leaves } => {
-                let bytes = std::mem::replace(&mut leaves[number], LeafBytes::Nothing);
-                archive.tensor(py, bytes, dtype, shape)
-            }
-        }
+        let tensor = self.tensors[number].take();
+        Ok(tensor.expect("each leaf is taken once"))
     }
 
     /// `(values, table)`: the values flat, and the table of sizes, both mapped.
@@ -325,9 +323,8 @@ impl<'py> Maker<'_, 'py> {
                 root,
                 mode,
                 map_mode,
-                ..
             } => (*root, *mode, *map_mode),
-            Backing::Archive { archive, .. } => return archive.nested_tensor(py, leaf),
+            Backing::Archive(archive) => return archive.nested_tensor(py, leaf),
         };
         let open = |path: &Path, length: u64| open_leaf(root, path, length, leaf, map_mode);
         let fail = |error: &StorageError| exception(py, error);
