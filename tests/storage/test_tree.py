@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import tensordict
 from tensordict import MemoryMappedTensor, TensorDict
+from tensordict.storage import consolidated as storage_consolidated
+from tensordict.storage import future
+from tensordict.storage import tree as storage_tree
 
 KEYS = st.text(min_size=0, max_size=6).filter(
     lambda key: (
@@ -368,6 +372,37 @@ def test_futures(tmp_path):
     assert td.memmap_(tmp_path / "y", num_threads=2, return_early=True).result() is td
     # With one thread there is nothing to wait for, as in the release.
     assert make().memmap(tmp_path / "z", return_early=True).is_memmap()
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "x.tdz", "x.safetensors", "x.consolidated", "like"]
+)
+def test_a_future_goes_by_the_working_directory_of_the_call(
+    name, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    td = TensorDict({f"k{number}": torch.ones(4) for number in range(50)})
+    how = {"return_early": True, "num_threads": 2}
+    begins = threading.Event()
+    work = future.in_background
+
+    def wait_to_begin(do, progress):
+        return work(lambda: begins.wait(60) and do(), progress)
+
+    monkeypatch.setattr(storage_tree, "in_background", wait_to_begin)
+    monkeypatch.setattr(storage_consolidated, "in_background", wait_to_begin)
+    if name == "like":
+        saving = td.memmap_like(name, **how)
+    elif name.endswith("consolidated"):
+        saving = td.consolidate(name, **how)
+    else:
+        saving = td.memmap(name, **how)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    begins.set()
+    saving.result()
+    assert (tmp_path / name).exists()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_future_raises_what_went_wrong(tmp_path):

@@ -99,6 +99,9 @@ def consolidate(td: Any, options: Options) -> Any:
         return td
     if options.inplace and td.is_locked:
         raise RuntimeError(MSG_LOCKED)
+    if options.filename is not None:
+        # Now: the working directory may be another one when the work is done.
+        options = options._replace(filename=os.path.abspath(options.filename))
     progress = _rust.SaveProgress()
 
     def work() -> Any:

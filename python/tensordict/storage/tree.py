@@ -148,15 +148,15 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
         for container in _rust.containers(td):
             container._refuse_in_place()
     path = td._memmap_prefix if prefix is None else Path(prefix)
-
+    # Now: the working directory may be another one when the work is done.
+    target = None if path is None else os.path.abspath(path)
     progress = _rust.SaveProgress()
 
     def work() -> Any:
-        if path is not None and not inplace and single.is_chosen(path, options.archive):
-            return single.save(td, path, options)
-        if path is None:
+        if path is None or target is None:
             return _save_anonymous(td, True, inplace)
-        target = os.path.abspath(path)
+        if not inplace and single.is_chosen(path, options.archive):
+            return single.save(td, Path(target), options)
         escapes_keys = options.escapes_keys
         copies = options.copy_existing
         plan = _rust.SavePlan(target, escapes_keys, copies, False, options.threads)
@@ -176,11 +176,11 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
     if options.is_archive(prefix):
         return _save_archive(td, prefix, options, is_sparse=True)
     path = None if prefix is None else Path(prefix)
+    target = None if path is None else os.path.abspath(path)
 
     def work() -> Any:
-        if path is None:
+        if path is None or target is None:
             return _save_anonymous(td, False, False)
-        target = os.path.abspath(path)
         escapes_keys = options.escapes_keys
         plan = _rust.SavePlan(target, escapes_keys, True, True, options.threads)
         td._save_plan(plan, 0)
