@@ -96,4 +96,91 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "pack",
+        """
+        Data(T([3])).pack()[1].keys
+        Data(T([3]), s=None).pack()[0]
+        Data(T([3]), n=Data(T([3]), s=None), s=None).pack()[1].keys
+        Data(T([3]), s='x').pack()
+        Point(T([3]), s=None).pack()[0]
+        lazy_stack([Point(T([3]), None), Point(T([3]), None)]).pack()[0]
+        d = Point(T([3])).clear(); d.pack()[1].unpack(d.pack()[0])
+        d = Point(T([2, 3]), None, batch_size=[2]); d.pack()[1].unpack(d.pack()[0])
+        d = Data(T([3]), n=Data(T([3]), s=None), s=None); d.pack()[1].unpack(d.pack()[0]).n
+        d = TensorDict(n=Data(T([3]), n=Data(T([3]), s=None), s=None), q=TensorDict(w=Point(T([3]), None))); d.pack()[1].unpack(d.pack()[0])
+        d = Point(T([3]), 'x'); d.s = None; d.pack()[0]
+        d = Point(T([3]), 'x'); d.set('s', NonTensorData(None)); d.pack()
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "where",
+        """
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 0, TensorDict(a=T([2]), s='y', batch_size=[2]))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 0, TensorDict(a=T([1, 2]), s='y', batch_size=[1, 2]))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 0, TensorDict(a=T([]), s='y'))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 0, TensorDict(a=T([]), s='x'))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 0, TensorDict(a=T([3, 2]), s='y', batch_size=[3]))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 99, TensorDict(a=T([]), s='y'))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] < 99, TensorDict(a=T([]), s='y'))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'][:, 0] > 99, TensorDict(a=T([3, 2]), s='y', batch_size=[3, 2]))
+        d = Point(T([3, 2]), 'x', batch_size=[3, 2]); torch.where(d.a > 0, d, TensorDict(a=T([]), s='y')).s
+        """,
+        on="none",
+    ),
+    *cases(
+        "auto_batch_size_",
+        """
+        TensorDict(a=T([2, 3, 1]), s='x').auto_batch_size_()
+        TensorDict(a=T([2, 3, 1]), s='x', batch_size=[2]).auto_batch_size_()
+        TensorDict(a=T([2, 3, 1]), s=['x', 'y']).auto_batch_size_()
+        TensorDict(a=T([2, 3]), s='x', batch_size=[2, 3]).auto_batch_size_(1)
+        TensorDict(a=T([2, 3]), n=TensorDict(s='x', batch_size=[2]), batch_size=[2]).auto_batch_size_()
+        Point(T([2, 3]), 'x', batch_size=[2]).auto_batch_size_().batch_size
+        lazy_stack([Point(T([2, 3]), 'x', batch_size=[2])] * 2).auto_batch_size_().batch_size
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "lazy_stack",
+        """
+        lazy_stack([Point(T([3, 2]), batch_size=[3]), Point(T([3, 2]), batch_size=[3])], -3).batch_size
+        lazy_stack([TensorDict(a=T([3, 2]), batch_size=[3]), TensorDict(a=T([3, 2]), batch_size=[3])], -4)
+        lazy_stack([TensorDict(a=T([3, 2]), batch_size=[3]), TensorDict(a=T([3, 2]), batch_size=[3])], -5)
+        lazy_stack([TensorDict(a=T([3]))], -2).stack_dim
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "_get_sub_tensordict",
+        """
+        m = TensorDict(a=T([3]), batch_size=[3]); lazy_stack([m, m])._get_sub_tensordict(0).zero_(); m
+        m = TensorDict(a=T([3]), batch_size=[3]); lazy_stack([m, m])._get_sub_tensordict(-1).set_('a', T([3]) * 5); m
+        m = TensorDict(a=T([3]), batch_size=[3]); lazy_stack([m, m])._get_sub_tensordict(0).add_(1); m
+        s = lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]); torch.cat([s, s])._get_sub_tensordict(-3).fill_('a', 9); s
+        """,
+        on="none",
+    ),
+    *cases(
+        "set_at_",
+        """
+        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).set_at_(1, 0, 0)
+        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).set_at_(('a', 1), 0, 0)
+        TensorDict(a=T([3])).set_at_(1, 0, 0)
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "to_tensordict",
+        """
+        d = TensorDict(a=T([2]), s='x', batch_size=[2]).memmap_().to_tensordict(); d.device, d.get('s').device
+        d = Point(T([2]), 'x', batch_size=[2]).memmap_().to_tensordict(); d.device, d.get('s').device
+        """,
+        on="none",
+    ),
 ]

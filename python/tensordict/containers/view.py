@@ -385,6 +385,10 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 and fills(self._asked, value)
             ):
                 value = value.to(present.dtype)
+            if not source._is_dense and source._member_operands(()) is not None:
+                # One member may be there several times: those beside the index stay.
+                source.set_at_(key, value, self.idx)
+                return
             present[self.idx] = value
             if not source._is_dense:
                 # The source is a part itself, and its entry may be a copy.

@@ -190,6 +190,9 @@ class BatchOps(CollectionProtocol):
                 known = len(sizes)
                 nested: Any = value
                 size = nested._common_size(limit, keep, sizes)
+                if size is None and nested._is_non_tensor and len(nested.batch_size):
+                    # A value has no leaf that could tell more than its batch size does.
+                    size = nested.batch_size
                 own = sizes[-1][1] if size is None else size
                 is_kept = keep and value.batch_size[: len(own)] == own
                 if size is None:

@@ -162,6 +162,9 @@ class ConvertOps(CollectionProtocol):
                 entries[key] = value.to_tensordict(retain_none=retain_none)
             else:
                 entries[key] = value.clone()
+                if self.device is not None and value.device != self.device:
+                    # The values of a mapped collection have no device.
+                    entries[key] = entries[key].to(self.device)
         names = self._td_dim_names
         return _rust.new(
             TensorDict,

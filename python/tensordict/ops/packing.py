@@ -81,16 +81,24 @@ class PackLayout:
         batch_size = flat.shape[:-1]
         from tensordict.containers.dense import TensorDict
 
-        td = (self.cls or TensorDict)({}, batch_size=batch_size, device=self.device)
-        for key, extra, cls in self.nested:
+        td: Any = TensorDict({}, batch_size=batch_size, device=self.device)
+        for key, extra, _ in self.nested:
             size = torch.Size([*batch_size, *extra])
-            td.set(key, (cls or TensorDict)({}, batch_size=size, device=self.device))
+            td.set(key, TensorDict({}, batch_size=size, device=self.device))
         for key, shape, offset in zip(
             self.keys, self.shapes, self.offsets, strict=True
         ):
             part = flat.narrow(-1, offset, shape.numel())
             td.set(key, part.reshape([*batch_size, *shape]))
-        return td
+        # Instances of frozen classes take no entries: they are made of what is complete.
+        for key, _, cls in reversed(self.nested):
+            if cls is not None:
+                td.set(key, _typed(cls, td.get(key)))
+        return td if self.cls is None else _typed(self.cls, td)
+
+
+def _typed(cls: Any, td: Any) -> Any:
+    return cls._from_tensordict(td)
 
 
 PackLayout.__module__ = "tensordict._base.shape"
@@ -103,8 +111,10 @@ def pack_leaves(
     batch_size = td.batch_size
     ndim = len(batch_size)
     others = () if td._is_non_tensor else td.non_tensor_items(include_nested=True)
-    for key, _ in others:
-        raise TypeError(MSG_NON_TENSOR.format(key))
+    for key, value in others:
+        # A field of a class that was not given has no entry, and nothing to pack.
+        if value is not None:
+            raise TypeError(MSG_NON_TENSOR.format(key))
     found = dict(_rust.walk(td, 2, True, True))
     if layout is None:
         back = dim if dim < 0 else dim - ndim - 1

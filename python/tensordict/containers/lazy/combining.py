@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import is_unbatched
+from tensordict.common import MSG_BAD_KEY
 from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.making import have_own_keys
 from tensordict.metatensor import MetaTensor
@@ -299,9 +300,15 @@ class CombiningOps(CollectionProtocol):
     def set_at_(
         self, key: Any, value: Any, index: Any, *, non_blocking: bool = False
     ) -> Self:
-        """Write into part of an entry, whose members may differ in shape."""
+        """Write into part of an entry, whose members may differ in shape.
+
+        Raises:
+            KeyError: ``key`` is no nested key, or there is no such entry.
+        """
         path = _rust.unravel_key_to_tuple(key)
-        if path and not _rust.contains(self, path):
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+        if not _rust.contains(self, path):
             self._check_have(self._parts_at(index, None), [path])
             parts = self._parts_at(index, value)
             for target, at, part in parts:
@@ -310,7 +317,7 @@ class CombiningOps(CollectionProtocol):
         parent: Any = self
         for part in path[:-1]:
             parent = parent._get_entry(part, None)
-        if isinstance(parent, CombiningOps) and path and parent._is_ragged(path[-1]):
+        if isinstance(parent, CombiningOps) and parent._is_ragged(path[-1]):
             if parent._holds_stacks():
                 for target, at, part in parent._parts_at(index, value):
                     target.set_at_(path[-1], part, at)

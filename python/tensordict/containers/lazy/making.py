@@ -183,6 +183,10 @@ def lazy_stack(input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any) -> A
     if not isinstance(first, CollectionProtocol):
         raise TypeError(MSG_MEMBER_TYPE.format(type(first)))
     members = list(items)
+    if dim < 0:
+        # A dim before the first one counts from the end once more.
+        check_members(members)
+        dim += first.batch_dims + 1
     at = checked_dim(members, dim)
     size = stack_size(members, at, bool(kwargs.get("strict_shape", False)))
     if out is not None:

@@ -336,18 +336,24 @@ class NonTensorOps(CollectionProtocol):
             if self._is_locked:
                 made._lock_tree()
             return made
-        if other.batch_size != self._batch_size:
-            sizes = list(other.batch_size), list(self._batch_size)
-            raise ValueError(MSG_OTHER_SIZE.format(*sizes))
         if self._is_one and other._is_one and same_value(self.data, other.data):
             # Whatever the mask says: the compiler cannot look at it.
             return self._twin()
         size = self._batch_size
+        if other.batch_size != size:
+            if not _expands_to(other.batch_size, size):
+                sizes = list(other.batch_size), list(size)
+                raise ValueError(MSG_OTHER_SIZE.format(*sizes))
+            other = other._broadcast(size) if other._is_one else other.expand(size)
         mask = condition
         while mask.dim() < len(size):
             mask = mask.unsqueeze(-1)
         mask = mask.expand(size).flatten()
-        pairs = zip(mask.tolist(), self._flat(), other._flat(), strict=True)
+        kept = mask.tolist()
+        for source, is_all in ((self, all(kept)), (other, not any(kept))):
+            if kept and is_all and source._is_one:
+                return source._twin()
+        pairs = zip(kept, self._flat(), other._flat(), strict=True)
         flat = [mine if keep else theirs for keep, mine, theirs in pairs]
         stack = self._non_tensor_stack_type._of_cells(flat, size, self._device)
         stack._follow(self, None)
@@ -616,3 +622,9 @@ def release(cls: type, base: type, *without: type) -> None:
             owner = next(each for each in cls.__mro__ if name in vars(each))
             if owner is other and hasattr(base, name):
                 setattr(cls, name, inspect.getattr_static(base, name))
+
+
+def _expands_to(size: torch.Size, target: torch.Size) -> bool:
+    """Whether torch expands a tensor of one size to the other."""
+    pairs = zip(reversed(size), reversed(target), strict=False)
+    return len(size) <= len(target) and all(mine in (1, its) for mine, its in pairs)
