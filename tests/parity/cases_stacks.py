@@ -381,4 +381,32 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "one_member_with_its_own_keys",
+        """
+        td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(x=T([2]), batch_size=[2])], 1); x = td[:, -1]['x']; td[:, -1:] = td[:, -1:].to_tensordict() * 0; (td, td[:, -1]['x'] is x)
+        td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(x=T([2]), batch_size=[2])], 1); td[:, [-1]] = td[:, [-1]].clone().zero_(); td
+        td = lazy_stack([TensorDict(batch_size=[2, 3]), TensorDict(x=T([2, 3]), batch_size=[2, 3])], 1); td[[-1, -2], -1:, 0] = td[[-1, -2], -1:, 0].to_tensordict() * 0; td
+        td = lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([1]))]); td[1:] = {'x': T([1, 1], start=3)}; td
+        td = lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([1]))]); td[1:] = {'a': T([1, 1], start=5), 'x': T([1, 1], start=3)}; td
+        td = lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([1]))]); td[torch.tensor([False, True])] = TensorDict(a=T([1, 1], start=5), x=T([1, 1], start=3), batch_size=[1]); td
+        td = lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([1]))]); td[1:] = 0; td
+        """,  # noqa: E501
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "update_from_fewer_dims",
+        """
+        td = lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2])] * 1 + [TensorDict(a=T([2, 1]), batch_size=[2])], 1); td.update(TensorDict(a=T([2, 2, 1]), batch_size=[2]))
+        td = TensorDict(n=lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2]), TensorDict(a=T([2, 1]), batch_size=[2])], 1), batch_size=[2]); exec("with td.flatten_keys('.') as v: v['n.a'] = T([2, 2, 1], start=4)"); td
+        td = TensorDict(n=lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2]), TensorDict(a=T([2, 1]), batch_size=[2])], 1), batch_size=[2]); exec("with td.flatten_keys('.') as v: v['n.z'] = T([2, 2], start=4)"); td
+        td = TensorDict(n=lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2]), TensorDict(a=T([2, 1]), batch_size=[2])], 1), batch_size=[2]); exec("with td.flatten_keys('.') as v: v['z'] = T([2, 3])"); td
+        td = lazy_stack([TensorDict(c=T([])), TensorDict(c=T([]))]); td.update(TensorDict(c=T([])))
+        td = lazy_stack([TensorDict(c=T([])), TensorDict(c=T([]))]); td.update(TensorDict(c=T([2], start=4)))
+        td = lazy_stack([TensorDict(c=T([])), TensorDict(c=T([]))]); td.update(TensorDict(c=T([3]), batch_size=[3]))
+        """,  # noqa: E501
+        on="none",
+        message=False,
+    ),
 ]

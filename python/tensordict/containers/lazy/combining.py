@@ -204,8 +204,12 @@ class CombiningOps(CollectionProtocol):
             return self._mapping_parts({})
         if isinstance(source, CollectionProtocol):
             size = source.batch_size
-            if not size:
-                return self._mapping_parts(source._entries())
+            if len(size) <= self.stack_dim and size == self.batch_size[: len(size)]:
+                # Its entries may have the dims that it does not name itself.
+                try:
+                    return self._mapping_parts(source._entries())
+                except RuntimeError as error:
+                    raise ValueError(MSG_UPDATE_SHAPES) from error
             parts = self._parts_of(source)
             if parts is not None:
                 return parts

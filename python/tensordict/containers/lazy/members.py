@@ -646,7 +646,7 @@ class MembersOps(CollectionProtocol):
             start, block = plan.to_front
             moved = tuple(range(start, start + block))
             parts = [part.movedim(tuple(range(block)), moved) for part in parts]
-        self._write_picks(plan.picks, parts, None)
+        self._write_picks(plan.picks, parts, value)
 
     def _from_dict_at(self, index: Any, value: Any) -> Any:
         size = self._index(index).batch_size
