@@ -124,6 +124,8 @@ def test_shards_have_the_layout_of_hugging_face(tmp_path):
     ]
     for place in (path, tmp_path / "model.safetensors.index.json"):
         same(from_safetensors(place), td)
+        outcomes = [found.outcome for found in verify(place).findings if found.key]
+        assert outcomes == ["good"] * 6
     shard = from_safetensors(tmp_path / names[1])
     assert sorted(shard.keys()) == ["w2", "w3"]
     # Fewer shards, then none: nothing of the older save stays.

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
     """Print what is wrong: status 1 for damage, 3 for changes since the save, else 0."""
-    from tensordict.storage import checks, safetensors
+    from tensordict.storage import checks
     from tensordict.storage.survey import survey
 
     found = survey(arguments.path)
@@ -39,9 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     outcomes: Counter[str] = Counter()
     # What cannot be read whole is not compared with sums either.
     if not problems:
-        place = safetensors.index_of(arguments.path) or arguments.path
         report = checks.verify(
-            place,
+            arguments.path,
             arguments.threads,
             deep=arguments.deep,
             pbar=common.has_bar(arguments),

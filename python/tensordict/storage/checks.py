@@ -69,7 +69,8 @@ def verify(
     filled through their mapping are *modified since the save*, and not damaged.
 
     Args:
-        path: the save, of any layout.
+        path: the save, of any layout; of shards the name of their index, or the one
+            that was saved to.
         num_threads: the most native threads. Default: the cores of this process, at
             most 8.
         deep: whether what no sum of ours covers is looked at, too: files without a sum
@@ -89,10 +90,13 @@ def verify(
         >>> [(found.key, found.outcome) for found in report.findings if found.key]
         [("'a'", 'good')]
     """
+    from tensordict.storage import safetensors
+
     progress = _rust.SaveProgress()
+    place = safetensors.index_of(path) or os.fspath(path)
 
     def work() -> Any:
-        return _rust.verify_save(os.fspath(path), max(0, num_threads), deep, progress)
+        return _rust.verify_save(place, max(0, num_threads), deep, progress)
 
     layout, generation, found = (
         with_bar(work, progress, "verifying") if pbar else work()

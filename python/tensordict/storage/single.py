@@ -58,7 +58,7 @@ def load(
         ValueError: there is no collection at ``subpath``.
     """
     if verify:
-        check_loaded(safetensors.index_of(path) or path, options.num_threads)
+        check_loaded(path, options.num_threads)
     if layout == "safetensors":
         mode = options.mode or "r"
         loaded = safetensors.load(path, None, mode, options.requested)
