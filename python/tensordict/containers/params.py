@@ -40,6 +40,48 @@ def _opening(method: F) -> F:
     return cast("F", opened)
 
 
+_NOTHING: dict[str, Any] = {}
+_KINDS = ("_parameters", "_buffers")
+
+
+class _Slots(dict[str, Any]):
+    """What a module has of a kind, by name: torch puts other tensors in their places.
+
+    It is made when it is asked for, and what is written to it is written to the
+    collection: functional calls and exports would be of the old values otherwise.
+    """
+
+    owner: Any
+    kind: str
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        found = self.owner._entry_slot(name)
+        if found is not None and value is not None:
+            td, key = found
+            # The lock guards the structure, which stays.
+            td._set_entry(key, value)
+        else:
+            self.owner.__dict__[self.kind][name] = value
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        found = self.owner._entry_slot(name)
+        if found is not None:
+            td, key = found
+            td.del_(key)
+        else:
+            del self.owner.__dict__[self.kind][name]
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Take out a tensor."""
+        if name not in self:
+            return super().pop(name, *default)
+        value = self[name]
+        del self[name]
+        return value
+
+
 class TensorDictParams(TensorDictBase, nn.Module):
     """A collection whose leaves are parameters and buffers: a module that can be nested.
 
@@ -107,30 +149,45 @@ class TensorDictParams(TensorDictBase, nn.Module):
     # What it is as a module ----------------------------------------------------------
 
     @property
-    def _parameters(self) -> dict[str, nn.Parameter]:
+    def _parameters(self) -> dict[str, Any]:
         """The parameters by their dotted names, as :class:`torch.nn.Module` asks for."""
-        return {
-            name: leaf
-            for name, leaf in self._named_leaves()
-            if isinstance(leaf, nn.Parameter)
-        }
+        return self._slots("_parameters")
 
     @_parameters.setter
     def _parameters(self, value: Any) -> None:
-        """Module.__init__ and pickles set it: what it holds is in the collection."""
+        """What is registered in this as in any module is beside the collection."""
+        self.__dict__["_parameters"] = value
 
     @property
-    def _buffers(self) -> dict[str, torch.Tensor]:
+    def _buffers(self) -> dict[str, Any]:
         """All other tensors by their dotted names."""
-        return {
-            name: leaf
-            for name, leaf in self._named_leaves()
-            if not isinstance(leaf, nn.Parameter)
-        }
+        return self._slots("_buffers")
 
     @_buffers.setter
     def _buffers(self, value: Any) -> None:
         """See ``_parameters``."""
+        self.__dict__["_buffers"] = value
+
+    def _slots(self, kind: str) -> dict[str, Any]:
+        """The entries of a kind, and what was registered beside them."""
+        are_parameters = kind == "_parameters"
+        slots = _Slots(
+            (name, leaf)
+            for name, leaf in self._named_leaves()
+            if isinstance(leaf, nn.Parameter) is are_parameters
+        )
+        slots.update(self.__dict__.get(kind, _NOTHING))
+        slots.owner, slots.kind = self, kind
+        return slots
+
+    def _entry_slot(self, name: str) -> tuple[Any, str] | None:
+        """The nested collection and the key of a leaf with a dotted name."""
+        for prefix, td in _collections(self._content(), ""):
+            if name.startswith(prefix):
+                key = name[len(prefix) :]
+                if isinstance(td._get_entry(key, None), torch.Tensor):
+                    return td, key
+        return None
 
     def _named_leaves(self) -> Iterator[tuple[str, torch.Tensor]]:
         if "_param_td" not in self.__dict__:
@@ -145,7 +202,8 @@ class TensorDictParams(TensorDictBase, nn.Module):
         torch's own code moves and loads those, with all that subclasses of tensors and
         future flags ask of it. The entries that it replaced are taken back afterwards.
         """
-        for prefix, entries in _levels(self._param_td, ""):
+        for prefix, td in _collections(self._param_td, ""):
+            entries = td._entries()
             module = nn.Module()
             for key, leaf in entries.items():
                 if isinstance(leaf, nn.Parameter):
@@ -231,9 +289,32 @@ class TensorDictParams(TensorDictBase, nn.Module):
         inner = self.__dict__.get("_param_td")
         if inner is not None and not name.startswith("__"):
             value = inner._get_entry(name, NO_DEFAULT)
+            if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+                return self._part(name, value)
             if value is not NO_DEFAULT:
                 return value
         return nn.Module.__getattr__(self, name)
+
+    def _part(self, key: str, nested: Any) -> Self:
+        """A nested collection as the submodule that torch takes it for."""
+        part = self._like(nested)
+        state = part.__dict__
+        state["no_convert"] = self.no_convert
+        state["_is_locked"] = self._is_locked
+        state["_place"] = (self, key)
+        return part
+
+    def _content(self) -> Any:
+        """The collection inside; of a part, what is at its place now.
+
+        ``torch.export`` puts copies of a module's attributes in their place.
+        """
+        place = self.__dict__.get("_place")
+        if place is None:
+            return self._param_td
+        whole, key = place
+        found = whole._content()._get_entry(key, None)
+        return found if isinstance(found, CollectionProtocol) else self._param_td
 
     def __hash__(self) -> int:
         """By identity, as a module; other collections have no hash."""
@@ -546,6 +627,8 @@ class TensorDictParams(TensorDictBase, nn.Module):
         result = type(self)(copied, no_convert=self.no_convert)
         memo[id(self)] = result
         result.__dict__["_get_post_hook"] = list(self._get_post_hook)
+        for kind in (*_KINDS, "_modules"):
+            result.__dict__[kind] = copy.deepcopy(self.__dict__[kind], memo)
         return result
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
@@ -610,20 +693,26 @@ class TensorDictParams(TensorDictBase, nn.Module):
         """The state, with what the published release and torch expect of a module."""
         return {
             **super().__getstate__(),
-            "_parameters": self._parameters,
-            "_buffers": self._buffers,
+            "_parameters": dict(self._parameters),
+            "_buffers": dict(self._buffers),
             "_locked_tensordicts": [],
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle, ours or the published release's."""
         state = dict(state)
-        for name in ("_parameters", "_buffers", "_locked_tensordicts"):
-            state.pop(name, None)
+        state.pop("_locked_tensordicts", None)
+        named = [state.pop(kind, None) or _NOTHING for kind in _KINDS]
         locked = state.pop("_is_locked", False)
         nn.Module.__init__(self)
         state["_get_post_hook"] = list(state.get("_get_post_hook") or [])
         super().__setstate__(state)
+        for kind, tensors in zip(_KINDS, named, strict=True):
+            self.__dict__[kind] = {
+                name: tensor
+                for name, tensor in tensors.items()
+                if self._entry_slot(name) is None
+            }
         # The release locks what is inside together with this; here only what is below.
         if self._param_td.is_locked and not self._lock_content:
             self._param_td.unlock_()
@@ -650,13 +739,12 @@ def _inside(td: Any) -> Any:
     return td._param_td if isinstance(td, TensorDictParams) else td
 
 
-def _levels(td: Any, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The entries of each nested container, with the dotted name that leads to them."""
-    entries = td._entries()
-    yield prefix, entries
-    for key, value in list(entries.items()):
+def _collections(td: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Each nested container, with the dotted name that leads to it."""
+    yield prefix, td
+    for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
-            yield from _levels(value, f"{prefix}{key}.")
+            yield from _collections(value, f"{prefix}{key}.")
 
 
 def _set_device(td: Any, device: torch.device | None) -> None:

@@ -56,6 +56,7 @@ def pairs() -> list[tuple[Any, Any]]:
         key_twins,
         lazy_twins,
         module_twins,
+        pytree,
         shape_twins,
         torch_functions,
         twins,
@@ -65,6 +66,7 @@ def pairs() -> list[tuple[Any, Any]]:
 
     found: list[tuple[Any, Any]] = [
         *module_twins.TRACED,
+        *pytree.TRACED,
         *shape_twins.TRACED,
         *families.TRACED,
         *splitting.TRACED,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
@@ -46,21 +46,55 @@ _set_aside: dict[type, Any] = {}
 """The nodes of the classes that are excluded at the moment."""
 
 
-class _BatchSize(tuple[int, ...]):  # noqa: SLOT001 - a handful of instances
+class _BatchSize(NamedTuple):
     """A batch size in a tree spec, where only the number of dims counts.
 
     Two specs are equal where trees have the same structure. A function that turns
     three rows into two, such as the body of a loop, does not change the structure.
+    Sizes that an exported program leaves open are None. What the compiler writes into
+    an exported program must be made of constants: a named tuple of such is one.
     """
 
+    sizes: tuple[int | None, ...]
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BatchSize) and len(self) == len(other)
+        return isinstance(other, _BatchSize) and len(self.sizes) == len(other.sizes)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((_BatchSize, len(self)))
+        return hash((_BatchSize, len(self.sizes)))
+
+
+def _is_open(size: Any) -> bool:
+    """Whether an exported program takes any number of rows here."""
+    return type(size) is not int
+
+
+def _is_open_while_traced(size: Any) -> bool:
+    """What Dynamo traces for :func:`_is_open`: a compiled function keeps its sizes."""
+    if size is None:
+        return True
+    if not torch.compiler.is_exporting():
+        return False
+    from torch.fx.experimental.symbolic_shapes import has_static_value
+
+    return not has_static_value(size)
+
+
+def _noted(size: Any) -> Any:
+    """A size as it stands in a tree spec."""
+    return size
+
+
+def _noted_as_constant(size: Any) -> Any:
+    """What Dynamo traces for :func:`_noted`: no symbols in an exported program."""
+    return None if _is_open(size) else size
+
+
+TRACED = ((_is_open, _is_open_while_traced), (_noted, _noted_as_constant))
+"""What :mod:`tensordict.interop.compile` registers."""
 
 
 def install() -> None:
@@ -183,11 +217,15 @@ def _add_node(cls: type) -> None:
     )
 
 
+def _sizes_of(batch_size: torch.Size) -> tuple[int | None, ...]:
+    return tuple([_noted(size) for size in batch_size])
+
+
 def _flatten(td: Any) -> tuple[list[Any], dict[str, Any]]:
     entries = dict(td._entries())
     context = {
         "keys": list(entries),
-        "batch_size": _BatchSize(td.batch_size),
+        "batch_size": _BatchSize(_sizes_of(td.batch_size)),
         "names": td.names,
         "device": td.device,
         "cls": type(td),
@@ -208,13 +246,14 @@ def _unflatten(values: Any, context: dict[str, Any]) -> Any:
         # to make of that.
         return None
     entries = dict(zip(context["keys"], values, strict=True))
-    old = torch.Size(context["batch_size"])
     tensors: list[Any] = [
         v
         for v in values
         if isinstance(v, (torch.Tensor, CollectionProtocol)) and not _is_one_value(v)
     ]
-    batch_size = _new_batch_size(old, [tensor.shape for tensor in tensors])
+    shapes = [tensor.shape for tensor in tensors]
+    old = _closed(context["batch_size"].sizes, shapes)
+    batch_size = _new_batch_size(old, shapes)
     if batch_size != old:
         for key, value in entries.items():
             if _is_one_value(value):
@@ -237,6 +276,21 @@ def _unflatten_class(values: Any, context: dict[str, Any]) -> Any:
     cls: Any = context["cls"]
     inner = _unflatten(values, {**context, "cls": CollectionProtocol._plain_type})
     return None if inner is None else _rust.wrap_fields(cls, inner)
+
+
+def _closed(sizes: tuple[int | None, ...], shapes: list[torch.Size]) -> torch.Size:
+    """The old batch size; that of the leaves where an exported program leaves it open.
+
+    To compare an open size with a number would fix it.
+    """
+    num_dims = len(sizes)
+    if not shapes:
+        known = sizes.index(None) if None in sizes else num_dims
+        return torch.Size(sizes[:known])  # type: ignore[arg-type]
+    first = shapes[0][:num_dims]
+    if any(map(_is_open, sizes)) or any(map(_is_open, first)):
+        return first
+    return torch.Size(sizes)  # type: ignore[arg-type]
 
 
 def _new_batch_size(old: torch.Size, shapes: list[torch.Size]) -> torch.Size:
