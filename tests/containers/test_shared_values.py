@@ -199,6 +199,22 @@ def test_other_containers_share_values():
     assert ragged.tolist() == [["a"], ["new", "new"]]
 
 
+def test_what_is_an_entry_several_times_is_shared_once():
+    part = TensorDict(text="old", column=["a", "b"], batch_size=[2])
+    both = TensorDict(x=part, y=part, batch_size=[2])
+    stack = lazy_stack([part, part])
+    for td in (stack.share_memory_(), both.share_memory_()):
+        in_fork(
+            lambda: (
+                part.set_("text", "new").get("column")[0].update_(NonTensorData("x"))
+            )
+        )
+        assert (part["text"], part["column"]) == ("new", ["x", "b"])
+        assert not td.is_empty()
+    assert stack["column"] == [["x", "b"], ["x", "b"]]
+    assert both["y", "text"] == "new"
+
+
 def test_shapes_of_shared_columns():
     stack = NonTensorStack.from_list([["a", "b"], ["c", "d"]]).share_memory_()
     twin = stack.transpose(0, 1)

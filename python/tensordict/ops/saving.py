@@ -321,8 +321,9 @@ class SavingOps(CollectionProtocol):
                 damage is an error, a file that was modified since the save a warning.
 
         Returns:
-            A collection of the class that was saved, not locked. Under a
-            ``FakeTensorMode`` its tensors are fake.
+            A collection of the class that was saved, not locked. A tensorclass that
+            inherits from ``TensorClass`` takes a plain collection that was saved as its
+            fields. Under a ``FakeTensorMode`` the tensors are fake.
 
         Raises:
             FileNotFoundError: the directory, or a file that it should have, is missing.
@@ -348,7 +349,7 @@ class SavingOps(CollectionProtocol):
             >>> TensorDict.load_memmap(path, device="meta")["a"]
             tensor(..., device='meta', size=(3,), dtype=torch.int64)
         """
-        return _tree.load(
+        loaded = _tree.load(
             cls,
             prefix,
             device,
@@ -361,6 +362,12 @@ class SavingOps(CollectionProtocol):
             allow_pickle=allow_pickle,
             verify=verify,
         )
+        return loaded if out is not None else cls._asked_for(loaded)
+
+    @classmethod
+    def _asked_for(cls, loaded: Any) -> Any:
+        """What a load by this class gives of a save: what was saved."""
+        return loaded
 
     @classmethod
     def load(cls, prefix: str | Path, *args: Any, **kwargs: Any) -> Self:

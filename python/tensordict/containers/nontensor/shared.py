@@ -109,6 +109,8 @@ def share_columns(columns: list[Any]) -> None:
     Raises:
         OSError: there is not enough memory, or there are too many open files.
     """
+    # One that is an entry several times is one.
+    columns = list({id(each): each for each in columns}.values())
     columns = [each for each in columns if not isinstance(each._cells, SharedCells)]
     # Containers that share cells, as views of a stack do, go on sharing them.
     lists = {id(column._cells): column._cells for column in columns}
