@@ -19,6 +19,9 @@ MSG_BAD_KEY = (
     "Only NestedKeys are supported: a key must be a string or a non-empty, "
     "possibly nested tuple of strings. Got key {!r}."
 )
+MSG_OUT_BATCH_SIZE = (
+    "batch_size and out.batch_size must be equal when both are provided."
+)
 MSG_LOCKED = (
     "Cannot modify locked TensorDict. For in-place modification, consider using the "
     "`set_()` method and make sure the key is present."

@@ -246,6 +246,8 @@ CASES = [
         td.norm()
         td.norm(dtype=torch.float64)
         td.norm(out=TensorDict())
+        td.norm(out=td.clone())
+        td.norm(out=TensorDict({}, [3]).lock_())
         td.norm(1)
         """,
         on="floats locked named subclass sub empty scalar",

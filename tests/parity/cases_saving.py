@@ -121,6 +121,17 @@ CASES = [
         ordered=False,
     ),
     *cases(
+        "load_memmap",
+        f"""
+        {D}td.memmap(d); p = td * 0; p.names = None; load_memmap(d, out=p).names
+        {D}td.memmap(d); p = td * 0; p.names = ['u', 'v']; load_memmap(d, out=p).names
+        {D}td.memmap(d); load_memmap(d, out=TensorDict({{}}, td.batch_size)).names
+        {D}td.memmap(d); p = td * 0; p.names = ['u', 'v']; p.load_memmap_(d).names
+    """,
+        on="flat nested named",
+        ordered=False,
+    ),
+    *cases(
         "make_memmap",
         f"""
         {D}m = td.memmap_(d); m.make_memmap('z', (*td.shape, 2), dtype=torch.int16)

@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import apply_nest
+from tensordict.common import MSG_OUT_BATCH_SIZE
 from tensordict.ops.batch import MSG_NAMES_LENGTH
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -22,9 +23,6 @@ __all__ = ["ApplyOps"]
 MSG_UNKNOWN_KEYWORDS = (
     "{}() ignores the keyword argument(s) {}. Starting with TensorDict 0.17, the default "
     "will change to raising a TypeError for unknown keyword arguments."
-)
-MSG_OUT_BATCH_SIZE = (
-    "batch_size and out.batch_size must be equal when both are provided."
 )
 MSG_OUT_DEVICE = (
     "device and out.device must be equal when both are provided. "

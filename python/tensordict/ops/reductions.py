@@ -9,7 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor
-from tensordict.common import MSG_LOCKED
+from tensordict.common import MSG_LOCKED, MSG_OUT_BATCH_SIZE
 from tensordict.ops.reducing import (
     MSG_FEATURE,
     cumulative,
@@ -629,6 +629,7 @@ class ReductionsOps(CollectionProtocol):
 
         Raises:
             NotImplementedError: a leaf is of integers, and there is no ``dtype``.
+            RuntimeError: ``out`` has batch dims, which the norms have not.
 
         Examples:
             >>> td = TensorDict(a=torch.tensor([3.0, 4.0]), batch_size=[2])
@@ -656,6 +657,8 @@ class ReductionsOps(CollectionProtocol):
             result = rekeyed(result, key_transform)
             if self._is_locked:
                 _rust.lock_tree(result)
+        if out is not None and out.batch_size:
+            raise RuntimeError(MSG_LOCKED if out.is_locked else MSG_OUT_BATCH_SIZE)
         return result if out is None else out.update(result)
 
     def logsumexp(

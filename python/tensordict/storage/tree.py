@@ -503,11 +503,27 @@ def _descend(path: SavedPath, subpath: Any, escapes_keys: bool) -> SavedPath:
 
 
 def _check_out(out: Any, loaded: Any) -> None:
+    if out._is_dense and loaded._is_dense and not _brings_collection(out, loaded):
+        # Its own names stay, as in the release, where only a new nested collection
+        # brings those of the save.
+        names = out._td_dim_names
+        if loaded._has_names() and (names is None or len(names) == loaded.batch_dims):
+            loaded.names = names
     # The lock of a memory-mapped container guards its tie to a directory, which is
     # what changes here; any other lock guards its entries.
     if out.is_locked and not out.is_memmap():
         raise RuntimeError(MSG_LOCKED)
     check_fit(out, loaded)
+
+
+def _brings_collection(out: Any, loaded: Any) -> bool:
+    """Whether there is a nested collection in ``loaded`` that ``out`` does not have."""
+    return any(
+        isinstance(value, CollectionProtocol)
+        and not value._is_non_tensor
+        and not isinstance(out._get_entry(key, None), CollectionProtocol)
+        for key, value in loaded.items()
+    )
 
 
 def load_into(out: Any, loaded: Any) -> Any:
