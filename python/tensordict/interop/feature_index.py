@@ -59,7 +59,7 @@ def take_features(td: Any, index: Any, error: IndexError) -> Any:
         raise error
     try:
         # The dims of features are as numbers or tensors leave them: the same for all.
-        plan = _rust.index_plan(leaf.shape[: sum(map(_dims_used, at))], at)
+        plan: Any = _rust.index_plan(leaf.shape[: sum(map(_dims_used, at))], at)
         return _part(td, at, td._batch_size, plan[1], error)
     except IndexError:
         raise error from None
@@ -139,7 +139,8 @@ def _part(
     if td._batch_size != batch_size or td._has_names():
         raise error
     entries: dict[str, Any] = {}
-    for key, value in list(td._tensordict.items()):
+    held: list[tuple[str, Any]] = list(td._tensordict.items())
+    for key, value in held:
         if isinstance(value, UnbatchedTensor):
             entries[key] = value._with_batch_size(size)
         elif not isinstance(value, CollectionProtocol):
