@@ -340,21 +340,22 @@ class NonTensorOps(CollectionProtocol):
             # Whatever the mask says: the compiler cannot look at it.
             return self._twin()
         size = self._batch_size
-        if other.batch_size != size:
-            if not _expands_to(other.batch_size, size):
-                sizes = list(other.batch_size), list(size)
+        theirs: Any = other
+        if theirs.batch_size != size:
+            if not _expands_to(theirs.batch_size, size):
+                sizes = list(theirs.batch_size), list(size)
                 raise ValueError(MSG_OTHER_SIZE.format(*sizes))
-            other = other._broadcast(size) if other._is_one else other.expand(size)
+            theirs = theirs._broadcast(size) if theirs._is_one else theirs.expand(size)
         mask = condition
         while mask.dim() < len(size):
             mask = mask.unsqueeze(-1)
         mask = mask.expand(size).flatten()
         kept = mask.tolist()
-        for source, is_all in ((self, all(kept)), (other, not any(kept))):
+        for source, is_all in ((self, all(kept)), (theirs, not any(kept))):
             if kept and is_all and source._is_one:
                 return source._twin()
-        pairs = zip(kept, self._flat(), other._flat(), strict=True)
-        flat = [mine if keep else theirs for keep, mine, theirs in pairs]
+        pairs = zip(kept, self._flat(), theirs._flat(), strict=True)
+        flat = [mine if keep else its for keep, mine, its in pairs]
         stack = self._non_tensor_stack_type._of_cells(flat, size, self._device)
         stack._follow(self, None)
         return stack
