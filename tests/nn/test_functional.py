@@ -155,6 +155,21 @@ def test_traced_sequence_gives_what_it_gave():
         symbolic_trace(nn.Linear(3, 2))
 
 
+def test_traced_parameters_have_the_names_of_their_places():
+    inner = TensorDictSequential(TensorDictModule(nn.Linear(4, 2), ["y"], ["z"]))
+    sequence = TensorDictSequential(
+        TensorDictModule(nn.Linear(3, 4), ["x"], ["y"]), inner
+    )
+    names = ["_gm.0.module.weight", "_gm.0.module.bias"]
+    names += ["_gm.1.module.0.module.weight", "_gm.1.module.0.module.bias"]
+    assert list(symbolic_trace(sequence).state_dict()) == names
+    module = TensorDictModule(nn.Linear(3, 4), ["x"], ["y"])
+    traced = symbolic_trace(module)
+    assert list(traced.state_dict()) == ["_gm.weight", "_gm.bias"]
+    x = torch.ones(2, 3)
+    assert traced(x=x).equal(module(x=x))
+
+
 def test_function_without_a_name_is_pickled_by_value():
     module = TensorDictModule(lambda x: x + 1, ["x"], ["y"])
     for copied in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):

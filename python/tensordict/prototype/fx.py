@@ -59,20 +59,30 @@ class TDGraphModule(nn.Module):
 
 
 class _Tensors(nn.Module):
-    """The modules of tensors inside a module, and how values go from one to another."""
+    """The modules of tensors inside a module, and how values go from one to another.
+
+    What is registered gives the graph the names that parameters have in the module: those
+    of the places in a sequence, or those in the module of tensors itself.
+    """
 
     def __init__(self, module: Any) -> None:
         super().__init__()
-        self.steps = _flattened(module)
-        self.held = nn.ModuleList(
-            step.module for step in self.steps if isinstance(step.module, nn.Module)
-        )
-        self.in_keys = module.in_keys
-        self.out_keys = module.out_keys
+        while isinstance(module, TensorDictModuleWrapper):
+            module = module.td_module
+        self._steps = _flattened(module)
+        self._keys = (module.in_keys, module.out_keys)
+        self._inside: list[Any] = []
+        if isinstance(module, TensorDictSequential):
+            _register(self, module)
+        elif isinstance(module.module, nn.Module):
+            self._inside = [module.module]
+            for kind in ("_parameters", "_buffers", "_modules"):
+                self.__dict__[kind] = getattr(module.module, kind).copy()
 
     def forward(self, tensordict: Any) -> Any:
-        values = {key: tensordict[key] for key in self.in_keys}
-        for step in self.steps:
+        in_keys, out_keys = self._keys
+        values = {key: tensordict[key] for key in in_keys}
+        for step in self._steps:
             keys = step.out_keys_source
             outputs = step._call_module([values[key] for key in step.in_keys])
             if len(keys) == 1 and not isinstance(outputs, tuple):
@@ -80,8 +90,37 @@ class _Tensors(nn.Module):
             # An output may be a proxy, which has no length.
             for number, key in enumerate(keys):
                 values[key] = outputs[number]
-        found = tuple([values[key] for key in self.out_keys])
+        found = tuple([values[key] for key in out_keys])
         return found[0] if len(found) == 1 else found
+
+
+def _register(holder: nn.Module, sequence: Any) -> None:
+    """Give a plain module the modules of tensors of a sequence, at their places."""
+    for name, part in sequence.module._modules.items():
+        while isinstance(part, TensorDictModuleWrapper):
+            part = part.td_module
+        place = nn.Module()
+        holder.add_module(name, place)
+        if isinstance(part, TensorDictSequential):
+            place.module = nn.Module()
+            _register(place.module, part)
+        elif isinstance(part.module, nn.Module):
+            place.module = part.module
+
+
+class _Tracer(fx.Tracer):
+    """A tracer that goes into the module of tensors whose names the root has."""
+
+    def _is_root(self, module: Any) -> bool:
+        return any(module is inside for inside in getattr(self.root, "_inside", ()))
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Modules of torch are one node of the graph, unless they are all of it."""
+        return not self._is_root(m) and super().is_leaf_module(m, module_qualified_name)
+
+    def path_of_module(self, mod: nn.Module) -> str:
+        """The name of a module."""
+        return "" if self._is_root(mod) else super().path_of_module(mod)
 
 
 def _flattened(module: Any) -> list[TensorDictModule]:
@@ -121,5 +160,6 @@ def symbolic_trace(td_module: Any) -> TDGraphModule:
         tensor([-1., -1.])
     """
     root = _Tensors(td_module)
-    graph = fx.Tracer().trace(root)
-    return TDGraphModule(fx.GraphModule(root, graph), root.out_keys, root.in_keys)
+    graph = _Tracer().trace(root)
+    in_keys, out_keys = root._keys
+    return TDGraphModule(fx.GraphModule(root, graph), out_keys, in_keys)
