@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function_unary as is_special
 
-from tensordict._rust import index_plan as plan_of
 from tensordict._rust import unravel_key_to_tuple as path_of
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import (
@@ -22,7 +21,7 @@ from tensordict.common import (
     missing_key,
     value_of,
 )
-from tensordict.interop.index_twins import at_plan
+from tensordict.interop.index_twins import at_plan, known_plan
 from tensordict.interop.twins import unravel_key_to_tuple
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
@@ -102,7 +101,7 @@ def getitem(td: Any, index: Any) -> Any:
         return value_of(get(td, index))
     if td._is_dense and not td._is_locked:
         try:
-            plan = plan_of(td._batch_size, index, True)
+            plan = known_plan(td._batch_size, index, True)
         except TypeError:
             return td._get_index(index)  # raises what torch says of text
         return td if plan is None else at_plan(td, *plan, td._batch_size)

@@ -15,8 +15,7 @@ import torch
 from torch.overrides import has_torch_function_unary as is_special
 from torch.overrides import has_torch_function_variadic as any_special
 
-from tensordict import ragged_leaves
-from tensordict._rust import index_plan as plan_of
+from tensordict import _rust, ragged_leaves
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import MSG_LOCKED, _spliced_names, check_number, not_a_value
 from tensordict.indices import (
@@ -101,6 +100,34 @@ def index_plan(
         return _index_plan(batch_size, index)
     except (IndexError, TypeError):
         raise RuntimeError(MSG_NO_BATCH_DIMS.format(index)) from None
+
+
+def known_plan(
+    batch_size: torch.Size, index: Any, td: Any = None
+) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
+    """The same by the primitive, without tensors where there are none in ``index``.
+
+    Numbers in lists are constants to the compiler, which knows the values at them, too.
+    """
+    plan = _rust.index_plan(batch_size, index, td)
+    if plan is None or not _has_lists(index):
+        return plan
+    at = plan[0]
+    if isinstance(at, tuple):
+        return tuple([_as_list(item) for item in at]), plan[1], plan[2]
+    return _as_list(at), plan[1], plan[2]
+
+
+def _has_lists(index: Any) -> bool:
+    """Whether there are lists, and no tensors, among the items of an index."""
+    if type(index) is not tuple:
+        return type(index) in (list, range)
+    kinds = set(map(type, index))
+    return bool(kinds & {list, range}) and torch.Tensor not in kinds
+
+
+def _as_list(item: Any) -> Any:
+    return item.tolist() if isinstance(item, torch.Tensor) else item
 
 
 def _refuse_text(td: Any, index: tuple[Any, ...]) -> None:
@@ -253,9 +280,9 @@ def index(td: Any, index: Any) -> Any:
     """
     if not td._is_dense:
         return td._index(index)
-    # The primitive, so that a plan of what is known is made and not traced.
+    # A plan of what is known is made and not traced.
     try:
-        plan = plan_of(td._batch_size, index, True)
+        plan = known_plan(td._batch_size, index, True)
     except TypeError:
         plan = index_plan(td._batch_size, index, td)  # raises what torch says
     except IndexError as error:

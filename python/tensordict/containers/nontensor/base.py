@@ -15,11 +15,15 @@ from tensordict.containers.nontensor.operations import (
     REFUSED,
     SUMMING,
     has_tensors,
-    leaf_call,
     moves_elements,
     name_of,
 )
-from tensordict.containers.nontensor.positions import on_real_tensors
+from tensordict.containers.nontensor.positions import (
+    on_real_tensors,
+    places_listed,
+    places_moved,
+    selected,
+)
 from tensordict.containers.nontensor.sameness import copied, same_value
 from tensordict.containers.nontensor.shared import share_columns
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -87,13 +91,28 @@ class NonTensorOps(CollectionProtocol):
         raise NotImplementedError
 
     def _moved(
-        self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        size: torch.Size,
+        tail: int = 0,
+        k: int = -1,
+        part: int | None = None,
     ) -> Any:
-        """The container of batch size ``size`` whose elements are moved by ``call``.
+        """The container of batch size ``size`` whose elements are moved by ``op``.
 
-        ``call`` is a function of tensors that copies, drops or reorders elements.
+        ``op`` is an operation on leaves that copies, drops or reorders elements; with
+        ``part`` this is one of the several things that it makes.
         """
         raise NotImplementedError
+
+    def _moved_parts(
+        self, op: Any, args: tuple[Any, ...], sizes: list[torch.Size], k: int
+    ) -> list[Any]:
+        """The containers of some sizes that ``op`` makes of this one."""
+        return [
+            self._moved(op, args, size, 0, k, part) for part, size in enumerate(sizes)
+        ]
 
     def _twin(self) -> Any:
         """A container of its own with the same values."""
@@ -192,7 +211,7 @@ class NonTensorOps(CollectionProtocol):
             self._check_reduces(op, REFUSED)
         size = _spliced_size(own, prefix, k)
         if moves_elements(op):
-            result = self._moved(leaf_call(op, args, tail, k), size)
+            result = self._moved(op, args, size, tail, k)
         elif name_of(op) == "_pad_leaf" and not any(args[0]):
             return self
         elif name_of(op) == "_pad_leaf":
@@ -233,13 +252,14 @@ class NonTensorOps(CollectionProtocol):
         ``keeps_dims`` where the operation says which dims stand for which.
         """
 
-    @on_real_tensors
     def _padded(self, op: Any, pads: Any, size: torch.Size) -> Any:
         """The values with None around them."""
         flat = self._flat()
-        places = torch.arange(len(flat)).view(self._batch_size)
-        moved = op(places, pads, -1).flatten().tolist()
-        values = [None if place < 0 else flat[place] for place in moved]
+        count, args = len(flat), (pads, -1)
+        layout, places = places_moved(count, None, self._batch_size, op, args, 0, -1)
+        if places is None:
+            places = places_listed(count, layout, size)
+        values = [None if place < 0 else flat[place] for place in places]
         return self._non_tensor_stack_type._of_cells(values, size, self._device)
 
     def _split_leaves(
@@ -254,13 +274,13 @@ class NonTensorOps(CollectionProtocol):
         own = self._batch_size
         if k < 0:
             k = len(own)
+        sizes = [_spliced_size(own, prefix, k) for prefix in prefixes]
+        if moves_elements(op):
+            made = self._moved_parts(op, args, sizes, k)
+        else:
+            made = [self._reduced(op, size) for size in sizes]
         results = []
-        for position, prefix in enumerate(prefixes):
-            size = _spliced_size(own, prefix, k)
-            if moves_elements(op):
-                result = self._moved(leaf_call(op, args, 0, k, position), size)
-            else:
-                result = self._reduced(op, size)
+        for result, size in zip(made, sizes, strict=True):
             if not isinstance(result, NonTensorOps):
                 results.append(result)
                 continue
@@ -428,13 +448,13 @@ class NonTensorOps(CollectionProtocol):
         self._lock_parents_weakrefs = held
 
     def _index(self, index: Any) -> Any:
-        plan = _rust.index_plan(self._batch_size, index, self)
+        plan = _plan_of(self, index)
         if plan is None:
             # All of it, as one of its own with the same elements.
             everything = tuple(range(len(self._batch_size)))
             plan = (..., self._batch_size, everything)
         at, size, dims = plan
-        result = self._moved(lambda positions: positions[at], size)
+        result = self._moved(selected, (at,), size)
         old = self._td_dim_names
         result._follow(self, dims)
         result._named(_spliced_names(old, dims, len(self._batch_size), size))
@@ -611,6 +631,11 @@ class NonTensorOps(CollectionProtocol):
         from tensordict.containers.nontensor.joining import cat_values
 
         return cat_values(tds, dim)
+
+
+def _plan_of(values: Any, index: Any) -> Any:
+    """The plan of an index into a container of values."""
+    return _rust.index_plan(values._batch_size, index, values)
 
 
 def release(cls: type, base: type, *without: type) -> None:

@@ -330,7 +330,13 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         return stack
 
     def _moved(
-        self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        size: torch.Size,
+        tail: int = 0,
+        k: int = -1,
+        part: int | None = None,
     ) -> Any:
         return self._sized(size)
 

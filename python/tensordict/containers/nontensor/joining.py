@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -105,7 +105,9 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
         ]
         stack._cells = LinkedCells(stack._cells, [flat[number] for number in order])
     elif of_rows:
-        owners = [bisect_right(starts, number) - 1 for number in order]
+        counts = [stop - start for start, stop in pairwise(starts)]
+        owner_of = [owner for owner, count in enumerate(counts) for _ in range(count)]
+        owners = [owner_of[number] for number in order]
         stack._cells = LinkedRows(stack._cells, members, owners)
         stack._is_of_members = True
     return stack
@@ -175,7 +177,7 @@ class LinkedRows(list[Any]):
 
 
 def _all_places(stack: NonTensorStack, value: Any) -> tuple[list[int], list[Any]]:
-    places = stack._index_tensor().flatten().tolist()
+    places = stack._numbers()
     return places, [value] * len(places)
 
 

@@ -6,8 +6,11 @@ from typing import Any, NoReturn, Self
 
 import torch
 
+from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.data import _nested
 from tensordict.containers.nontensor.linked import LinkedList
+from tensordict.containers.nontensor.operations import leaf_call
+from tensordict.containers.nontensor.positions import taken
 from tensordict.containers.nontensor.stack import NonTensorStack
 
 __all__ = ["MappedStack"]
@@ -24,6 +27,9 @@ class MappedStack(NonTensorStack):
     The function runs once, so that there is no value of one element to see: reading
     it gives those of all. Shape operations move the elements as the function asks for.
     """
+
+    _places: torch.Tensor
+    """The position in the cells of each element, with the dims that are hidden."""
 
     _levels: tuple[int, ...]
     """The level of ``vmap`` of each leading dim of the positions that is hidden."""
@@ -44,14 +50,32 @@ class MappedStack(NonTensorStack):
         return made
 
     def _index_tensor(self) -> torch.Tensor:
-        places = self._places
-        assert places is not None  # noqa: S101 - for the type checker
-        return places
+        return self._places
 
-    def _moved(self, call: Any, size: torch.Size) -> Any:
+    def _numbers(self) -> list[int]:
+        found: list[int] = self._places.flatten().tolist()
+        return found
+
+    def _flat(self) -> list[Any]:
+        return taken(self._cells, self._numbers())
+
+    _index = NonTensorOps._index
+
+    def _moved(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        size: torch.Size,
+        tail: int = 0,
+        k: int = -1,
+        part: int | None = None,
+    ) -> Any:
+        call = leaf_call(op, args, tail, k, part)
         for _ in self._levels:
             call = torch.vmap(call)
         return self._of_places(self, call(self._index_tensor()), size, self._levels)
+
+    _moved_parts = NonTensorOps._moved_parts
 
     def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int

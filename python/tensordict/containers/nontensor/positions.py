@@ -1,4 +1,10 @@
-"""Computing with the positions of values."""
+"""Computing with the positions of values.
+
+The positions of a stack in its cells are plain Python, so that the compiler knows them:
+a :data:`Layout`, as a view of a tensor has one. Those of what an operation makes are
+found by doing the same to a tensor of positions: while a program is compiled, then,
+and not in the program.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +14,42 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from tensordict import _rust
+from tensordict.containers.nontensor.operations import leaf_call
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
     "MSG_INDEX",
+    "Found",
+    "Layout",
     "dim_of_parts",
     "dims_taken",
     "is_view",
     "joined_dim",
     "on_real_tensors",
     "out_of_bounds",
+    "places_at",
+    "places_listed",
+    "places_moved",
+    "places_of",
+    "places_split",
+    "selected",
     "taken",
 ]
+
+Layout = tuple[int | None, tuple[int, ...]]
+"""The position of the first element, and how far it is to the next one in each dim.
+
+After None, the position of each element, row by row: of rows that differ in length.
+"""
+
+Found = tuple[Layout | None, list[int] | None]
+"""A layout in the same cells, or the positions of what has cells of its own, row by row."""
+
+KEPT = 1 << 16
+"""How many positions are kept, for all stacks that have no more cells than that."""
 
 MSG_INDEX = "index {} is out of bounds for the stack dim of size {}"
 
@@ -46,9 +75,97 @@ def _has_modes() -> bool:
     return bool(torch._C._len_torch_dispatch_stack())
 
 
-def taken(cells: list[Any], places: torch.Tensor) -> list[Any]:
-    """The values at some positions, row by row."""
-    return list(map(cells.__getitem__, places.flatten().tolist()))
+def taken(cells: list[Any], places: list[int]) -> list[Any]:
+    """The values at some positions."""
+    return [cells[place] for place in places]
+
+
+_kept: list[torch.Tensor] = []
+
+
+def _positions(count: int) -> torch.Tensor:
+    """The numbers from 0 to ``count``, which are made once if they are not many."""
+    if count > KEPT:
+        return torch.arange(count, device="cpu")
+    if not _kept:
+        _kept.append(torch.arange(KEPT, device="cpu"))
+    return _kept[0].narrow(0, 0, count)
+
+
+def places_of(count: int, layout: Layout | None, size: torch.Size) -> torch.Tensor:
+    """The position of each element of a stack of ``size`` in ``count`` cells.
+
+    Not to be changed. Without a layout the elements are in order.
+    """
+    if layout is not None and layout[0] is None:
+        return torch.tensor(layout[1], dtype=torch.int64, device="cpu").view(size)
+    places = _positions(count)
+    if layout is None:
+        return places.view(size)
+    return places.as_strided(size, layout[1], layout[0])
+
+
+@on_real_tensors
+def places_listed(count: int, layout: Layout | None, size: torch.Size) -> list[int]:
+    """The position of each element, row by row."""
+    found: list[int] = places_of(count, layout, size).flatten().tolist()
+    return found
+
+
+@on_real_tensors
+def places_at(
+    count: int, layout: Layout | None, size: torch.Size, index: Any
+) -> tuple[list[int], torch.Size]:
+    """The positions of the elements at an index, row by row, and their shape."""
+    places = places_of(count, layout, size)
+    plan = _rust.index_plan(size, index)
+    if plan is not None:
+        places, size = places[plan[0]], plan[1]
+    return places.flatten().tolist(), size
+
+
+@on_real_tensors
+def places_moved(
+    count: int,
+    layout: Layout | None,
+    size: torch.Size,
+    op: Any,
+    args: tuple[Any, ...],
+    tail: int,
+    k: int,
+) -> Found:
+    """Where the elements are that an operation on leaves makes of those of a stack."""
+    places = places_of(count, layout, size)
+    return _found(leaf_call(op, args, tail, k)(places), places, layout)
+
+
+@on_real_tensors
+def places_split(
+    count: int,
+    layout: Layout | None,
+    size: torch.Size,
+    op: Any,
+    args: tuple[Any, ...],
+    k: int,
+) -> list[Found]:
+    """The same for an operation that makes several."""
+    places = places_of(count, layout, size)
+    parts = leaf_call(op, args, 0, k)(places)
+    return [_found(part, places, layout) for part in parts]
+
+
+def selected(positions: torch.Tensor, at: Any) -> torch.Tensor:
+    """The operation that an index is."""
+    return positions[at]
+
+
+def _found(moved: torch.Tensor, places: torch.Tensor, layout: Layout | None) -> Found:
+    if not is_view(moved, places):
+        return None, moved.flatten().tolist()
+    if layout is None or layout[0] is not None:
+        return (int(moved.storage_offset()), moved.stride()), None
+    flat = tuple(moved.flatten().tolist())
+    return ((None, flat) if moved.dim() else (flat[0], ())), None
 
 
 def dims_taken(item: Any) -> int:
@@ -91,9 +208,9 @@ def joined_dim(old: torch.Size, new: torch.Size) -> int | None:
     return None
 
 
-def out_of_bounds(places: torch.Tensor, length: int) -> IndexError:
+def out_of_bounds(places: list[int], length: int) -> IndexError:
     """The error of a position that is none among ``length`` of them."""
-    at = next(at for at in places.flatten().tolist() if not -length <= at < length)
+    at = next(at for at in places if not -length <= at < length)
     return IndexError(MSG_INDEX.format(at, length))
 
 

@@ -11,7 +11,7 @@ from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.containers.nontensor.making import stack_of
-from tensordict.containers.nontensor.operations import moves_elements
+from tensordict.containers.nontensor.operations import leaf_call, moves_elements
 from tensordict.containers.nontensor.positions import (
     MSG_INDEX,
     is_view,
@@ -50,6 +50,7 @@ class RaggedStack(NonTensorStack):
     """
 
     _places: torch.Tensor
+    """The position in the cells of each element of rows of one length, see above."""
 
     @classmethod
     def _padded_out(cls, like: Any, cells: list[Any], places: torch.Tensor) -> Any:
@@ -61,7 +62,7 @@ class RaggedStack(NonTensorStack):
         size, places = _fitted_places(places, like)
         if -1 not in size:
             made = NonTensorStack._of_cells(cells, size, like._device)
-            made._places = places[places >= 0].view(size)
+            made._layout = None, tuple(places[places >= 0].tolist())
         else:
             made = cls._of_cells(cells, size, like._device)
             made._places = places
@@ -70,15 +71,22 @@ class RaggedStack(NonTensorStack):
 
     @on_real_tensors
     def _flat(self) -> list[Any]:
-        return [self._cells[place] for place in self._flat_places()]
+        return [self._cells[place] for place in self._numbers()]
 
-    def _flat_places(self) -> list[int]:
+    def _numbers(self) -> list[int]:
         places: list[int] = self._places[self._places >= 0].tolist()
         return places
 
     @on_real_tensors
     def _home(self, at: int) -> tuple[Any, int]:
-        return self, self._flat_places()[at]
+        return self, self._numbers()[at]
+
+    def _index_tensor(self) -> torch.Tensor:
+        return self._places
+
+    def _take(self, other: Any) -> None:
+        super()._take(other)
+        self._places = other._index_tensor()
 
     def _is_along_rows(self) -> bool:
         """Whether rows are those of a later dim, so that nested lists have them first."""
@@ -136,8 +144,15 @@ class RaggedStack(NonTensorStack):
 
     @on_real_tensors
     def _moved(
-        self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        size: torch.Size,
+        tail: int = 0,
+        k: int = -1,
+        part: int | None = None,
     ) -> Any:
+        call = leaf_call(op, args, tail, k, part)
         try:
             self._check_order(call)
             moved = call(self._places)
@@ -147,6 +162,8 @@ class RaggedStack(NonTensorStack):
         if is_view(moved, self._places):
             return self._shared(moved)
         return self._padded_out(self, list(self._cells), moved)
+
+    _moved_parts = NonTensorOps._moved_parts
 
     def _check_order(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Raise where an operation puts a dim in which rows differ before their dim."""
@@ -306,7 +323,7 @@ class RaggedStack(NonTensorStack):
             if not all(isinstance(row, list) for row in flat):
                 break
             flat = [value for row in flat for value in row]
-        places = self._flat_places()
+        places = self._numbers()
         if self._is_along_rows() or len(flat) != len(places):
             super()._take_state(fields)
         else:

@@ -26,9 +26,14 @@ from tensordict.containers.nontensor.making import (
 )
 from tensordict.containers.nontensor.operations import MSG_REDUCED, REFUSED
 from tensordict.containers.nontensor.positions import (
-    is_view,
+    Found,
+    Layout,
     on_real_tensors,
     out_of_bounds,
+    places_listed,
+    places_moved,
+    places_of,
+    places_split,
     taken,
 )
 from tensordict.containers.nontensor.sameness import copied, same_value
@@ -74,6 +79,17 @@ SHOWN = 50
 """How many characters of its values the text of a stack has."""
 
 
+@on_real_tensors
+def _listed(places: torch.Tensor) -> list[int]:
+    found: list[int] = places.flatten().tolist()
+    return found
+
+
+def _copied_along(places: torch.Tensor, dim: int, size: torch.Size) -> torch.Tensor:
+    """Each element once for each place along a new dim."""
+    return places.unsqueeze(dim).expand(size).clone()
+
+
 def _holds_anything(data: Any) -> bool:
     """Whether nested lists hold anything but lists."""
     return not isinstance(data, list) or any(map(_holds_anything, data))
@@ -107,8 +123,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     _member_class: type[NonTensorDataBase] = NonTensorData
     """The class of the element at an index."""
 
-    _places: torch.Tensor | None
-    """The position in the cells of each element ``[*B]``; None where they are in order."""
+    _layout: Layout | None
+    """Where each element is in the cells; None where they are in order."""
 
     _has_one_a_row: bool = False
     """Whether each row along ``stack_dim`` was one value for all of its elements."""
@@ -130,7 +146,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def _become(self, source: NonTensorStack) -> None:
         """Take the state of another one; rows that differ in length make a class of theirs."""
-        self.__class__ = type(source)
+        if type(source) is not type(self):
+            self.__class__ = type(source)
         self.__dict__.update(source.__dict__)
 
     @classmethod
@@ -143,7 +160,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """One of values that lie row by row in ``cells``, which become its own."""
         made = cls.__new__(cls)
         made._cells = cells
-        made._places = None
+        made._layout = None
         made._batch_size = batch_size
         made._device = device
         made._td_dim_names = None
@@ -190,12 +207,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     # The values --------------------------------------------------------------------------
 
-    @on_real_tensors
     def _flat(self) -> list[Any]:
         """The values row by row. Not to be changed: it may be the list of cells."""
-        if self._places is None:
+        if self._layout is None:
             return self._cells
-        return taken(self._cells, self._places)
+        return taken(self._cells, self._numbers())
 
     def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
@@ -209,9 +225,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if name == "_remove_from_leaf":
             # The same for all that the function was called for.
             dim = args[2]
-            return self._moved(
-                lambda at: at.unsqueeze(dim).expand(prefix).clone(), prefix
-            )
+            return self._moved(_copied_along, (dim, prefix), prefix)
         result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
         if isinstance(result, NonTensorStack):
             if name in NAMELESS and not (self._has_one_a_row and name in KEEPS_ROWS):
@@ -220,18 +234,19 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 result._td_dim_names[result.stack_dim] = None
         return result
 
-    @on_real_tensors
     def _home(self, at: int) -> tuple[Any, int]:
         """What has the element ``at``, counted row by row, in its cells, and where."""
-        if self._places is None:
+        if self._layout is None:
             return self, at
-        return self, int(self._places.flatten()[at])
+        return self, self._numbers()[at]
 
     def _index_tensor(self) -> torch.Tensor:
-        """The position in the cells of each element ``[*B]``."""
-        if self._places is None:
-            return torch.arange(len(self._cells)).view(self._batch_size)
-        return self._places
+        """The position in the cells of each element ``[*B]``. Not to be changed."""
+        return places_of(len(self._cells), self._layout, self._batch_size)
+
+    def _numbers(self) -> list[int]:
+        """The position in the cells of each element, row by row."""
+        return places_listed(len(self._cells), self._layout, self._batch_size)
 
     def _is_uniform(self) -> bool:
         flat = self._flat()
@@ -323,20 +338,43 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     # The protocol --------------------------------------------------------------------------
 
-    @on_real_tensors
     def _moved(
-        self, call: Callable[[torch.Tensor], torch.Tensor], size: torch.Size
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        size: torch.Size,
+        tail: int = 0,
+        k: int = -1,
+        part: int | None = None,
     ) -> Any:
-        places = self._index_tensor()
-        moved = call(places)
-        if not moved.dim():
+        count = len(self._cells)
+        found = places_moved(count, self._layout, self._batch_size, op, args, tail, k)
+        return self._made_of(found, size)
+
+    def _moved_parts(
+        self, op: Any, args: tuple[Any, ...], sizes: list[torch.Size], k: int
+    ) -> list[Any]:
+        parts = places_split(
+            len(self._cells), self._layout, self._batch_size, op, args, k
+        )
+        pairs = zip(parts, sizes, strict=True)
+        return [self._made_of(found, size) for found, size in pairs]
+
+    def _made_of(self, found: Found, size: torch.Size) -> Any:
+        """What shows the cells in a layout, or has those of some places for its own."""
+        layout, places = found
+        if layout is None:
+            assert places is not None  # noqa: S101 - for the type checker
+            if size:
+                return self._sized(size, taken(self._cells, places))
+            layout = places[0], ()
+        if not size:
             member = self._member_class
-            return self._part(member._of(self._cells, int(moved), size, self._device))
-        if is_view(moved, places):
-            made = self._sized(size, self._cells)
-            made._places = moved
-            return self._part(made)
-        return self._sized(size, taken(self._cells, moved))
+            at = layout[0] or 0
+            return self._part(member._of(self._cells, at, size, self._device))
+        made = self._sized(size, self._cells)
+        made._layout = layout
+        return self._part(made)
 
     def _part(self, made: Any) -> Any:
         """``made``, which shares cells with this one and does not write to its files."""
@@ -375,8 +413,9 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             length = self._batch_size[0]
             if -length <= index < length:
                 place = index % length
-                if self._places is not None:
-                    place = int(self._places[place])
+                if self._layout is not None:
+                    start, steps = self._layout
+                    place = steps[place] if start is None else start + steps[0] * place
                 member = self._member_class
                 made = member._of(self._cells, place, torch.Size(()), self._device)
                 self._part(made)
@@ -385,14 +424,15 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 return made
         refuse_fractions(index)
         is_tensor = isinstance(index, torch.Tensor)
-        if is_tensor and self._places is None and len(self._batch_size) == 1:
+        if is_tensor and self._layout is None and len(self._batch_size) == 1:
             plan = _rust.index_plan(self._batch_size, index, self)
             if plan is not None and isinstance(plan[0], torch.Tensor):
                 # The positions are what the index says.
+                places = _listed(plan[0])
                 try:
-                    found = taken(self._cells, plan[0])
+                    found = taken(self._cells, places)
                 except IndexError:
-                    raise out_of_bounds(plan[0], len(self._cells)) from None
+                    raise out_of_bounds(places, len(self._cells)) from None
                 # The dim of a stack that is indexed has no name then.
                 return self._sized(plan[1], found)
         result = super()._index(index)

@@ -41,7 +41,7 @@ class StackDims(NonTensorOps):
         _has_one_a_row: bool
         _member_class: type[NonTensorDataBase]
 
-        def _index_tensor(self) -> torch.Tensor: ...
+        def _numbers(self) -> list[int]: ...
 
     def _forget_names(self, result: Any, index: Any) -> None:
         """Take the names of the dims that stacks lose at an index from ``result``.
@@ -86,8 +86,7 @@ class StackDims(NonTensorOps):
         flat = result._flat() if isinstance(result, StackDims) else ()
         if not flat or any(value is not flat[0] for value in flat):
             return result
-        places = result._index_tensor().flatten().tolist()
-        cells: Any = RowCells(flat[0], result, places)
+        cells: Any = RowCells(flat[0], result, result._numbers())
         row = self._member_class._of(cells, 0, result._batch_size, self._device)
         if self._is_locked:
             row._lock_tree()

@@ -10,8 +10,7 @@ from tensordict.storage import describing, safetensors, values
 from tensordict.storage import source as sources
 
 if TYPE_CHECKING:
-    import torch
-
+    from tensordict.containers.nontensor.positions import Layout
     from tensordict.storage.paths import SavedPath
 
 __all__ = ["StackFiles"]
@@ -23,7 +22,7 @@ class StackFiles(NonTensorOps):
     if TYPE_CHECKING:
         stack_dim: int
         tensordicts: list[Any]
-        _places: torch.Tensor | None
+        _layout: Layout | None
         _member_class: type[Any]
 
         def _become(self, source: Any) -> None: ...
@@ -120,7 +119,7 @@ class StackFiles(NonTensorOps):
         members = state["tensordicts"]
         if size is not None and not size.numel() and not members:
             # There is no member to tell the other dims.
-            self._cells, self._places, self._batch_size = [], None, size
+            self._cells, self._layout, self._batch_size = [], None, size
             self.stack_dim = dim
         else:
             self._become(self._non_tensor_stack_type(*members, stack_dim=dim))

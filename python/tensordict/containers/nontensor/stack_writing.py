@@ -19,7 +19,7 @@ from tensordict.containers.nontensor.data_writing import (
     MSG_PART,
     MSG_UPDATE_BY_STACK,
 )
-from tensordict.containers.nontensor.positions import on_real_tensors
+from tensordict.containers.nontensor.positions import Layout, places_at
 from tensordict.containers.nontensor.sameness import is_nothing
 from tensordict.indices import refuse_fractions
 from tensordict.interop.convert import tensor_of_sequence
@@ -58,7 +58,7 @@ class StackWriting(NonTensorOps):
 
     if TYPE_CHECKING:
         stack_dim: int
-        _places: torch.Tensor | None
+        _layout: Layout | None
         _has_one_a_row: bool
 
         def _flat(self) -> list[Any]: ...
@@ -107,7 +107,7 @@ class StackWriting(NonTensorOps):
 
     def _take(self, other: Any) -> None:
         """Take the values of another stack, and its size."""
-        self._cells, self._places = other._cells, other._places
+        self._cells, self._layout = other._cells, other._layout
         self._batch_size = other._batch_size
 
     # Writing ---------------------------------------------------------------------------------
@@ -252,13 +252,9 @@ class StackWriting(NonTensorOps):
         self._write(index, value)
         return self
 
-    @on_real_tensors
     def _write(self, index: Any, value: Any) -> None:
-        plan = _rust.index_plan(self._batch_size, index)
-        places = self._index_tensor()
-        size = self._batch_size
-        if plan is not None:
-            places, size = places[plan[0]], plan[1]
+        count = len(self._cells)
+        flat, size = places_at(count, self._layout, self._batch_size, index)
         if isinstance(value, list):
             value = self._column_of(value, size)
         elif is_nothing(value) and _spreads_to(value.batch_size, size):
@@ -266,7 +262,6 @@ class StackWriting(NonTensorOps):
         if isinstance(value, StackWriting) and -1 not in value._batch_size:
             value = value._spread_to(size)
         self._check_item(size, value, index)
-        flat = places.flatten().tolist()
         if isinstance(value, StackWriting):
             self._put_cells(flat, list(value._flat()))
             return
@@ -287,7 +282,7 @@ class StackWriting(NonTensorOps):
         own = self._batch_size
         if own == size or not _spreads_to(own, size):
             return self
-        return self._moved(lambda at: at.expand(size), size)
+        return self._moved("expand", (size,), size)
 
     def _written_at(self, at: Any, value: Any) -> Any:
         self._write(at, value)
@@ -309,7 +304,7 @@ class StackWriting(NonTensorOps):
         extra = len(size) - len(own)
         if extra <= 0 or own != size[: len(own)]:
             return self
-        return self._moved(lambda at: at[(..., *[None] * extra)].expand(size), size)
+        return self._moved(_spread_behind, (extra, size), size)
 
     def _copied(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -426,6 +421,11 @@ class StackWriting(NonTensorOps):
         if not is_values and not changes:
             return self
         return self._twin().update(changes)
+
+
+def _spread_behind(places: torch.Tensor, extra: int, size: torch.Size) -> torch.Tensor:
+    """Each element for all of what follows the dims in ``size``."""
+    return places[(..., *[None] * extra)].expand(size)
 
 
 def _spreads_to(own: torch.Size, size: torch.Size) -> bool:
