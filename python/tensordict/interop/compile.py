@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tensordict.interop import vmap
+from tensordict.interop import leaf_loops, vmap
 from tensordict.interop.after_import import after_import
 
 __all__ = ["install", "register_twins"]
@@ -104,6 +104,7 @@ def pairs() -> list[tuple[Any, Any]]:
 def register_twins() -> None:
     """Tell Dynamo about the twins; calling it again changes nothing."""
     vmap.register_foreach_rules()
+    leaf_loops.install_rule()
     with _lock:
         for native, twin in pairs():
             if id(native) in _registered:

@@ -12,12 +12,17 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.overrides import has_torch_function_unary as is_special
 from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict import _rust, ragged_leaves
 from tensordict._unbatched import UnbatchedTensor
-from tensordict.common import MSG_LOCKED, _spliced_names, check_number, not_a_value
+from tensordict.common import (
+    MSG_LOCKED,
+    NO_TAIL,
+    _spliced_names,
+    check_number,
+    not_a_value,
+)
 from tensordict.indices import (
     _MASK_DTYPES,
     _WHOLE,
@@ -34,6 +39,7 @@ from tensordict.indices import (
     sorted_out,
 )
 from tensordict.interop.feature_index import features_at, fill_features
+from tensordict.interop.leaf_loops import on_plain
 from tensordict.interop.twins import containers, lock_tree, map_leaves, new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -302,26 +308,21 @@ def at_plan(
     old, own_names, own = td._batch_size, td._td_dim_names, size
     if old != batch_size:
         own = torch.Size([*size, *old[len(batch_size) :]])
-    entries: dict[str, Any] = {}
     held = td._tensordict.copy()
-    is_mixed = any_special(*held.values())
-    for key, value in held.items():
-        if is_mixed and is_special(value):
-            if isinstance(value, CollectionProtocol):
-                nested: Any = value
-                entries[key] = (
-                    at_plan(nested, index, size, names, batch_size)
-                    if nested._is_dense
-                    else nested._index(index)
-                )
-            elif isinstance(value, UnbatchedTensor):
-                entries[key] = value._with_batch_size(own)
-            else:
-                entries[key] = ragged_leaves.at_index(value, index)
-        elif value.is_nested:
-            entries[key] = ragged_leaves.at_index(value, index)
+    entries, others = on_plain(held, "__getitem__", (index,), NO_TAIL, 0)
+    for key in others:
+        value = held[key]
+        if isinstance(value, CollectionProtocol):
+            nested: Any = value
+            entries[key] = (
+                at_plan(nested, index, size, names, batch_size)
+                if nested._is_dense
+                else nested._index(index)
+            )
+        elif isinstance(value, UnbatchedTensor):
+            entries[key] = value._with_batch_size(own)
         else:
-            entries[key] = value[index]
+            entries[key] = ragged_leaves.at_index(value, index)
     if own_names is not None:
         own_names = _spliced_names(own_names, names, len(batch_size), own)
     result = object.__new__(td.__class__)
@@ -723,7 +724,7 @@ def stack(tds: Any, dim: int) -> Any:
     order = [*mine]
     all_entries: list[Any] = []
     columns: list[Any] = []
-    named = is_mixed = False
+    named = False
     for td in tds:
         if td._is_dense:
             # Attributes cost less to compile than properties and methods.
@@ -741,15 +742,20 @@ def stack(tds: Any, dim: int) -> Any:
         all_entries.append(entries)
         if [*entries] == order:
             columns.append([*entries.values()])
-        is_mixed = is_mixed or any_special(*entries.values())
     size = torch.Size([*batch_size[:dim], len(tds), *batch_size[dim:]])
     if len(columns) == len(all_entries):
         groups: Any = zip(*columns, strict=True)
     else:
         groups = _groups(order, all_entries, _exclusive)
-    joined = {}
-    for key, group in zip(order, groups, strict=False):
-        if not (is_mixed and any_special(*group)):
+    grouped: dict[str, Any] = {}
+    grouped.update(zip(order, groups, strict=False))
+    try:
+        joined, others = on_plain(grouped, torch.stack, (dim,), NO_TAIL, 0)
+    except RuntimeError:
+        joined, others = {}, order  # one of them does not fit
+    for key in others:
+        group = grouped[key]
+        if not any_special(*group):
             try:
                 joined[key] = torch.stack(group, dim)
             except RuntimeError as error:
@@ -858,7 +864,6 @@ def cat(tds: Any, dim: int) -> Any:
     all_entries: list[Any] = []
     columns: list[Any] = []
     length = 0
-    is_mixed = False
     for td in tds:
         if td._is_dense:
             own, entries = td._batch_size, td._tensordict
@@ -875,7 +880,6 @@ def cat(tds: Any, dim: int) -> Any:
         all_entries.append(entries)
         if [*entries] == order:
             columns.append([*entries.values()])
-        is_mixed = is_mixed or any_special(*entries.values())
         if device is not None and td.device != device:
             device = None
     size = batch_size
@@ -886,11 +890,12 @@ def cat(tds: Any, dim: int) -> Any:
         groups: Any = zip(*columns, strict=True)
     else:
         groups = _groups(order, all_entries, _no_cat_key)
-    joined = {}
-    for key, group in zip(order, groups, strict=False):
-        if not (is_mixed and any_special(*group)) and not group[0].is_nested:
-            joined[key] = torch.cat(group, dim)
-        elif _are_collections(group):
+    grouped: dict[str, Any] = {}
+    grouped.update(zip(order, groups, strict=False))
+    joined, others = on_plain(grouped, torch.cat, (dim,), NO_TAIL, 0)
+    for key in others:
+        group = grouped[key]
+        if _are_collections(group):
             joined[key] = cat(group, dim)
         else:
             joined[key] = _cat_entry(key, group, dim, size)

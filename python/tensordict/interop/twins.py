@@ -11,6 +11,9 @@ function that is entered 1,000, and 250 each further time, with two for each of 
 instructions; a call of a built-in function 200, and 300 more the first time; an
 attribute of a container 120 to 600; a global 20 to 60; any other instruction 15 to 70.
 
+A loop that only calls something with each leaf is :func:`.leaf_loops.on_plain`, which
+the compiler does not interpret.
+
 ``any_special`` tells in one step whether there is anything else than plain tensors:
 what holds others, or is no ordinary tensor, takes part in torch's functions.
 
@@ -31,14 +34,13 @@ from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import (
-    DIMS_TAIL,
     MSG_LOCKED_GRAPH,
     NO_TAIL,
-    SHAPE_TAIL,
     _call,
     _spliced_names,
     _spliced_size,
 )
+from tensordict.interop.leaf_loops import on_plain
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -142,32 +144,17 @@ def map_leaves(
         k = len(size)
         size = size if prefix is None else prefix
     locked = lock and td._is_locked
-    entries: dict[str, Any] = {}
     held = td._tensordict.copy()
-    is_mixed = any_special(*held.values())
-    alone = lock and not locked and prefix is not None
-    below = (op, args, prefix, names, tail, alone, k)
-    if op.__class__ is not str or (
-        tail and (tail > DIMS_TAIL or len(args) != 1 or not args[0])
-    ):
-        entries = _called(held, is_mixed, size, below)
-    else:
-        # One loop for all that is common: the compiler pays for each instruction of a
-        # function that it enters, executed or not.
-        shape, whole = None, args
-        for key, value in held.items():
-            if is_mixed and is_special(value):
-                if isinstance(value, CollectionProtocol):
-                    entries[key] = map_leaves(value, *below)
-                else:
-                    entries[key] = _map_unusual(value, size, *below)
-                continue
-            if tail and value.shape != shape:
-                shape = value.shape
-                more = shape[k:] if tail == SHAPE_TAIL else range(k, len(shape))
-                # Torch reads numbers faster than a sequence of them.
-                whole = (*args[0], *more)
-            entries[key] = getattr(value, op)(*whole)
+    entries, others = on_plain(held, op, args, tail, k)
+    if others:
+        alone = lock and not locked and prefix is not None
+        below = (op, args, prefix, names, tail, alone, k)
+        for key in others:
+            value = held[key]
+            if isinstance(value, CollectionProtocol):
+                entries[key] = map_leaves(value, *below)
+            else:
+                entries[key] = _map_unusual(value, size, *below)
     # Where there were no names, there are some only if a list gives them, and of names
     # nothing but a list is equal to one.
     if old_names is not None or (
@@ -184,22 +171,6 @@ def map_leaves(
     if locked:
         lock_tree(result)
     return result
-
-
-def _called(
-    held: dict[str, Any], is_mixed: bool, size: torch.Size, below: tuple[Any, ...]
-) -> dict[str, Any]:
-    """The entries of :func:`map_leaves` of a function, or of a tail that is out of the way."""
-    op, args, _, _, tail, _, k = below
-    entries = {}
-    for key, value in held.items():
-        if not is_mixed or not is_special(value):
-            entries[key] = _call(value, op, args, tail, k)
-        elif isinstance(value, CollectionProtocol):
-            entries[key] = map_leaves(value, *below)
-        else:
-            entries[key] = _map_unusual(value, size, *below)
-    return entries
 
 
 def _map_unusual(
@@ -240,23 +211,22 @@ def split_leaves(
     sizes = prefixes
     if len(old_size) != k:
         sizes = [_spliced_size(old_size, prefix, k, names) for prefix in prefixes]
-    is_method = not callable(op)
     locked = lock and td._is_locked
     held = td._tensordict.copy()
-    is_mixed = any_special(*held.values())
-    columns: list[Any] = []
-    for value in held.values():
-        if not is_mixed or not is_special(value):
-            parts = getattr(value, op)(*args) if is_method else op(value, *args)
-        elif isinstance(value, CollectionProtocol):
+    columns, others = on_plain(held, op, args, NO_TAIL, k)
+    for key in others:
+        value = held[key]
+        if isinstance(value, CollectionProtocol):
             alone = lock and not locked
-            parts = split_leaves(value, op, args, prefixes, names, alone, k)
+            parts: Any = split_leaves(value, op, args, prefixes, names, alone, k)
         elif isinstance(value, UnbatchedTensor):
             parts = [value._with_batch_size(size) for size in sizes]
         else:
             parts = _call(value, op, args, NO_TAIL, k)
-        columns.append(parts)
-    rows: Any = zip(*columns, strict=True) if columns else [()] * len(sizes)
+        columns[key] = parts
+    rows: Any = [()] * len(sizes)
+    if columns:
+        rows = zip(*columns.values(), strict=True)
     is_named = old_names is not None or (
         names is not True and names is not None and names == [*names]
     )
@@ -264,7 +234,7 @@ def split_leaves(
     for size, row in zip(sizes, rows, strict=True):
         entries: dict[str, Any] = {}
         # The cheapest way to fill a dictionary, to compile.
-        entries.update(zip(held, row, strict=False))
+        entries.update(zip(columns, row, strict=False))
         result = object.__new__(td.__class__)
         result.__dict__ = {
             "_tensordict": entries,
