@@ -151,7 +151,8 @@ def _part(
             # One value for all elements, however many there are.
             entries[key] = value._broadcast(size)
         elif value.batch_size == batch_size:
-            entries[key] = value._index(at)
+            nested: Any = value
+            entries[key] = nested._index(at)
         else:
             raise error
     return new(type(td), entries, size, td._device, None)
