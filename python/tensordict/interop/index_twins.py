@@ -784,9 +784,9 @@ def stack(tds: Any, dim: int) -> Any:
 def _groups(order: list[str], all_entries: list[dict[str, Any]], missing: Any) -> Any:
     """An iterator over the entries of each key; ``missing`` makes the error of none."""
 
-    def group(key: str) -> list[Any]:
+    def group(key: str) -> tuple[Any, ...]:
         try:
-            return [entries[key] for entries in all_entries]
+            return tuple([entries[key] for entries in all_entries])
         except KeyError:
             raise missing(key, all_entries) from None
 
