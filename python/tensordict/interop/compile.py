@@ -10,12 +10,15 @@ them, do not pay for it: the twins are registered when somebody else imports it 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.interop import leaf_loops, vmap
+from tensordict.interop import leaf_loops, older_dynamo, vmap
 from tensordict.interop.after_import import after_import
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["install", "register_twins"]
 
@@ -48,9 +51,8 @@ _registered: set[int] = set()
 """The ids of the native functions that have been registered."""
 
 
-def pairs() -> list[tuple[Any, Any]]:
-    """Each native primitive with its twin, and the other functions that have one."""
-    from tensordict import _rust
+def twin_modules() -> tuple[ModuleType, ...]:
+    """The modules whose public functions are twins of their namesakes in ``_rust``."""
     from tensordict.interop import (
         access_twins,
         apply_twins,
@@ -60,10 +62,32 @@ def pairs() -> list[tuple[Any, Any]]:
         key_twins,
         lazy_twins,
         module_twins,
+        shape_twins,
+        twins,
+    )
+
+    return (
+        twins,
+        access_twins,
+        apply_twins,
+        field_twins,
+        foreach_twins,
+        key_twins,
+        lazy_twins,
+        index_twins,
+        module_twins,
+        shape_twins,
+    )
+
+
+def pairs() -> list[tuple[Any, Any]]:
+    """Each native primitive with its twin, and the other functions that have one."""
+    from tensordict import _rust
+    from tensordict.interop import (
+        module_twins,
         pytree,
         shape_twins,
         torch_functions,
-        twins,
         value_twins,
     )
     from tensordict.ops import families, splitting
@@ -77,18 +101,7 @@ def pairs() -> list[tuple[Any, Any]]:
         *torch_functions.TRACED,
         *value_twins.TRACED,
     ]
-    for module in (
-        twins,
-        access_twins,
-        apply_twins,
-        field_twins,
-        foreach_twins,
-        key_twins,
-        lazy_twins,
-        index_twins,
-        module_twins,
-        shape_twins,
-    ):
+    for module in twin_modules():
         for name, twin in vars(module).items():
             if (
                 name.startswith("_")
@@ -105,6 +118,7 @@ def register_twins() -> None:
     """Tell Dynamo about the twins; calling it again changes nothing."""
     vmap.register_foreach_rules()
     leaf_loops.install_rule()
+    older_dynamo.make_up_for_it(twin_modules())
     with _lock:
         for native, twin in pairs():
             if id(native) in _registered:

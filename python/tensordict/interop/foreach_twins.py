@@ -70,7 +70,8 @@ def foreach(
     if any_special(*sources):
         # The compiler does not ask the classes of tensors in a list.
         values = results_as_sources(values, sources)
-    return rebuild(td, values, True, bool(values), drop_empty and bool(values))
+    some = len(values) > 0
+    return rebuild(td, values, True, some, drop_empty and some)
 
 
 def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:

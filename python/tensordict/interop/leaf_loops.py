@@ -37,7 +37,7 @@ def on_plain(
     found: dict[str, Any] = {}
     others: list[str] = []
     for key, value in [*held.items()]:
-        leaves = value if value.__class__ is tuple else (value,)
+        leaves = value if type(value) is tuple else (value,)
         if not leaves or any_special(*leaves) or leaves[0].is_nested:
             found[key] = None
             others.append(key)

@@ -105,7 +105,7 @@ class LockingOps(CollectionProtocol):
             state = container.__dict__
             for name in ("_last_op", "_lock_parents_weakrefs"):
                 if name in state:
-                    del state[name]
+                    delattr(container, name)
         return self
 
     # Writing back ----------------------------------------------------------------

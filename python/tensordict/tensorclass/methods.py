@@ -206,7 +206,7 @@ class MethodsOfClass(OverContainer):
         """
         result = super().__torch_function__(func, types, args, kwargs)
         is_same = (
-            bool(args) and result is args[0] and isinstance(result, MethodsOfClass)
+            len(args) > 0 and result is args[0] and isinstance(result, MethodsOfClass)
         )
         if is_same and not (result._is_non_tensor or func.__name__.endswith("_")):
             return result._wrap(result._tensordict)
