@@ -41,7 +41,8 @@ def _hold_slices() -> None:
         from torch._dynamo.variables import SliceVariable
         from torch._dynamo.variables.builder import SourcelessBuilder
 
-        handlers = SourcelessBuilder._type_handlers
+        builder: Any = SourcelessBuilder
+        handlers = builder._type_handlers
     except (ImportError, AttributeError):
         return
     if "SliceVariable" in SourcelessBuilder.create.__code__.co_names:
@@ -90,6 +91,7 @@ class _Stores(ast.NodeTransformer):
             or not isinstance(target, ast.Attribute)
             or target.attr != "__dict__"
             or not isinstance(node.value, ast.Dict)
+            or None in node.value.keys  # another dictionary unpacked into it
         ):
             return self.generic_visit(node)
         store = ast.parse("object.__setattr__", mode="eval").body
@@ -98,4 +100,5 @@ class _Stores(ast.NodeTransformer):
                 ast.Call(store, [target.value, key, value], []), lineno=node.lineno
             )
             for key, value in zip(node.value.keys, node.value.values, strict=True)
+            if key is not None
         ]
