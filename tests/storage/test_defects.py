@@ -262,11 +262,26 @@ def test_d13_an_archive_of_many_leaves_is_one_mapping(tmp_path):
     td.save(tmp_path / "x.tdz")
 
     def mappings() -> int:
-        return Path("/proc/self/maps").read_text().count("x.tdz")
+        return Path("/proc/self/maps").read_text().count(str(tmp_path / "x.tdz"))
 
     loaded = TensorDict.load(tmp_path / "x.tdz")
     assert mappings() == 1
     assert loaded["k1999"] == 1999
+    kept = loaded["k7"]
+    del loaded
+    assert (kept, mappings()) == (7, 1)
+    del kept
+    assert mappings() == 0
+
+
+@pytest.mark.parametrize("dtype", [*FLOAT8[:1], torch.int16])
+def test_an_archive_is_unmapped_with_its_last_tensor(dtype, tmp_path):
+    path = tmp_path / "x.tdz"
+    TensorDict({f"k{i}": torch.zeros(3, dtype=dtype) for i in range(300)}).save(path)
+    loaded = TensorDict.load(path)
+    assert str(path) in Path("/proc/self/maps").read_text()
+    del loaded
+    assert str(path) not in Path("/proc/self/maps").read_text()
 
 
 def test_d14_tuples_metadata_and_parameters_stay(tmp_path):

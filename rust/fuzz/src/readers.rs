@@ -166,7 +166,7 @@ pub fn tree(bytes: &[u8]) {
     });
     if let Some((tree, mappings)) = checked(loaded, place.path()) {
         for (leaf, mapping) in tree.leaves.iter().zip(mappings) {
-            assert!(leaf.path.starts_with(place.path()));
+            assert!(leaf.path().starts_with(place.path()));
             assert_eq!(mapping.map_or(0, |one| one.len() as u64), leaf.length);
         }
     }

@@ -20,6 +20,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -31,8 +32,8 @@ use super::lock::putting;
 use super::map::{FileIdentity, Mapping, Mode, Root, mapping_limit};
 use super::metadata::{self, LeafMeta};
 use super::names;
-use super::plan::{Plan, PlannedFile, PlannedLevel};
-use super::read::{Leaf, map_leaves};
+use super::plan::{Plan, PlannedFile, PlannedLeaf, PlannedLevel};
+use super::read::{Home, Leaf, map_leaves};
 use super::replace::replace_file;
 use super::sums::{SUMS_FILE, Sums, modified_ns};
 use super::work::{WorkArea, is_area, is_changed_by_others, sweep_area};
@@ -154,21 +155,36 @@ fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec
 /// The leaves of a save of more of them than the kernel maps files: small ones are read together, and
 /// stores to them stay in this process.
 fn read_back(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec<Option<Mapping>>> {
+    let home_of = |level: &PlannedLevel| Home {
+        keys: level.keys.clone(),
+        directory: target.join(&level.path),
+    };
+    let homes: Vec<Arc<Home>> = plan
+        .levels
+        .iter()
+        .map(|level| Arc::new(home_of(level)))
+        .collect();
     let leaves: Vec<Leaf> = (0..plan.leaves.len())
-        .map(|number| Leaf {
-            parents: plan.levels[plan.leaves[number].level]
-                .keys
-                .as_slice()
-                .into(),
-            key: plan.leaf_key(number).to_owned(),
-            path: target.join(plan.leaf_path(number)),
-            meta: LeafMeta {
-                device: "".into(),
-                shape: metadata::Shape::new(),
-                dtype: "".into(),
-                is_nested: false,
-            },
-            length: plan.leaves[number].length,
+        .map(|number| {
+            let PlannedLeaf {
+                level,
+                name,
+                length,
+                ..
+            } = &plan.leaves[number];
+            let key = plan.leaf_key(number);
+            Leaf {
+                home: homes[*level].clone(),
+                key: key.to_owned(),
+                is_raw: name.strip_suffix(".memmap") == Some(key),
+                meta: LeafMeta {
+                    device: "".into(),
+                    shape: metadata::Shape::new(),
+                    dtype: "".into(),
+                    is_nested: false,
+                },
+                length: *length,
+            }
         })
         .collect();
     let root = Root::open_path(target).map_err(|source| StorageError::io(target, source))?;

@@ -4,8 +4,9 @@
 //! same layout; a child of any other class is named and left to its own reader. [`map_leaves`]
 //! then opens, checks and maps the files with a few threads. Nothing is written, ever.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,8 +56,8 @@ pub struct Level {
 /// What is under a key.
 #[derive(Debug)]
 pub enum Node {
-    /// A leaf: its number in [`Tree::leaves`], where its key is.
-    Leaf(usize),
+    /// Leaves that follow one another: their numbers in [`Tree::leaves`], where their keys are.
+    Leaves(Range<usize>),
     /// A level of the same layout.
     Level {
         /// Its key.
@@ -73,15 +74,25 @@ pub enum Node {
     },
 }
 
-/// A leaf as the metadata describes it.
+/// Where the leaves of a level are.
+#[derive(Debug, Default)]
+pub struct Home {
+    /// The keys of the level, from the root of the tree.
+    pub keys: Vec<String>,
+    /// Its directory.
+    pub directory: PathBuf,
+}
+
+/// A leaf as the metadata describes it. A tree has many thousands, so it has no memory for what its key
+/// and its level say.
 #[derive(Debug)]
 pub struct Leaf {
-    /// The keys of the level that it is in, from the root of the tree.
-    pub parents: Arc<[String]>,
+    /// The level that it is in.
+    pub home: Arc<Home>,
     /// Its key in this level.
     pub key: String,
-    /// The file of its bytes.
-    pub path: PathBuf,
+    /// Whether the file has the name of the key as it is, and not escaped.
+    pub is_raw: bool,
     /// Shape, dtype, kind.
     pub meta: LeafMeta,
     /// The bytes that shape and dtype need; 0 for none, and for a nested tensor, whose size
@@ -90,10 +101,39 @@ pub struct Leaf {
 }
 
 impl Leaf {
+    /// The leaf whose bytes are in a file, which ends with `.memmap`.
+    #[must_use]
+    pub fn of_file(path: &Path, meta: LeafMeta, length: u64) -> Self {
+        let part = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+        Self {
+            home: Arc::new(Home {
+                keys: Vec::new(),
+                directory: path.parent().unwrap_or(path).to_path_buf(),
+            }),
+            key: part(path.file_stem()),
+            is_raw: true,
+            meta,
+            length,
+        }
+    }
+
     /// The keys from the root of the tree.
     #[must_use]
     pub fn keys(&self) -> Vec<&str> {
-        path_to(&self.parents, &self.key)
+        path_to(&self.home.keys, &self.key)
+    }
+
+    /// The file of its bytes.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.file(".memmap")
+    }
+
+    fn file(&self, suffix: &str) -> PathBuf {
+        if self.is_raw {
+            return joined(&self.home.directory, &self.key, suffix);
+        }
+        joined(&self.home.directory, &names::escape(&self.key), suffix)
     }
 
     /// The key as messages show it.
@@ -105,13 +145,7 @@ impl Leaf {
     /// The file of the table of sizes of a nested tensor.
     #[must_use]
     pub fn table_path(&self) -> PathBuf {
-        let name = self
-            .path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        let stem = name.strip_suffix(".memmap").unwrap_or(name);
-        self.path.with_file_name(format!("{stem}.shape.memmap"))
+        self.file(".shape.memmap")
     }
 }
 
@@ -239,9 +273,7 @@ struct Reader<'o> {
 /// A level that is being read.
 struct Open {
     number: usize,
-    /// The keys from the root.
-    keys: Arc<[String]>,
-    directory: PathBuf,
+    home: Arc<Home>,
     /// The entries that are left.
     entries: EntriesIter,
 }
@@ -254,7 +286,11 @@ impl Reader<'_> {
     /// Reads a level and those below, depth first. Levels that are not at their end are kept in a
     /// list, so that depth costs no stack.
     fn all(&mut self, directory: PathBuf, meta: LevelMeta) -> StorageResult<()> {
-        let mut open = vec![self.begin(directory, Arc::default(), meta)];
+        let home = Home {
+            keys: Vec::new(),
+            directory,
+        };
+        let mut open = vec![self.begin(home, meta)];
         while let Some(level) = open.last_mut() {
             let Some((key, entry)) = level.entries.next() else {
                 open.pop();
@@ -262,11 +298,17 @@ impl Reader<'_> {
             };
             let number = level.number;
             let node = match entry {
-                Entry::Leaf(leaf) => self.leaf(level, key, leaf)?,
+                Entry::Leaf(leaf) => {
+                    self.leaf(level, key, leaf)?;
+                    continue;
+                }
                 Entry::Child(_) => match self.child(level, &key)? {
                     (path, Some(meta)) => {
-                        let keys = level.keys.iter().chain([&key]).cloned().collect();
-                        let child = self.begin(path, keys, meta);
+                        let home = Home {
+                            keys: level.home.keys.iter().chain([&key]).cloned().collect(),
+                            directory: path,
+                        };
+                        let child = self.begin(home, meta);
                         let node = Node::Level {
                             key,
                             number: child.number,
@@ -284,7 +326,7 @@ impl Reader<'_> {
     }
 
     /// Adds a level without its nodes.
-    fn begin(&mut self, directory: PathBuf, keys: Arc<[String]>, meta: LevelMeta) -> Open {
+    fn begin(&mut self, home: Home, meta: LevelMeta) -> Open {
         let is_known = self.is_known(&meta);
         let entries = if is_known {
             meta.entries
@@ -293,26 +335,26 @@ impl Reader<'_> {
         };
         self.leaves.reserve(entries.most());
         self.levels.push(Level {
-            directory: directory.clone(),
+            directory: home.directory.clone(),
             batch_size: meta.batch_size.unwrap_or_default(),
             type_text: meta.type_text,
             class_text: meta.class_text,
             names: meta.names,
             has_device: meta.has_device,
             is_known,
-            nodes: Vec::with_capacity(entries.most()),
+            nodes: Vec::new(),
         });
         Open {
             number: self.levels.len() - 1,
-            keys,
-            directory,
+            home: Arc::new(home),
             entries: entries.into_iter(),
         }
     }
 
-    fn leaf(&mut self, level: &Open, key: String, meta: LeafMeta) -> StorageResult<Node> {
-        let file = || level.directory.join(METADATA_FILE);
-        let display = || display_key(&path_to(&level.keys, &key));
+    fn leaf(&mut self, level: &Open, key: String, meta: LeafMeta) -> StorageResult<()> {
+        let Home { keys, directory } = &*level.home;
+        let file = || directory.join(METADATA_FILE);
+        let display = || display_key(&path_to(keys, &key));
         let item_size =
             dtype::item_size(&meta.dtype).ok_or_else(|| StorageError::UnknownDtype {
                 path: file(),
@@ -326,23 +368,36 @@ impl Reader<'_> {
                 reason: "its shape is larger than any memory".to_owned(),
             }
         })?;
-        let path = self.place(&level.directory, &key, ".memmap");
         let length = if meta.is_nested { 0 } else { length };
+        let is_raw = self.is_raw(directory, &key, ".memmap");
+        let number = self.leaves.len();
         self.leaves.push(Leaf {
-            parents: level.keys.clone(),
+            home: level.home.clone(),
             key,
-            path,
+            is_raw,
             meta,
             length,
         });
-        Ok(Node::Leaf(self.leaves.len() - 1))
+        match self.levels[level.number].nodes.last_mut() {
+            Some(Node::Leaves(numbers)) if numbers.end == number => numbers.end += 1,
+            _ => {
+                let only = Node::Leaves(number..number + 1);
+                self.levels[level.number].nodes.push(only);
+            }
+        }
+        Ok(())
     }
 
     /// The directory of a child, and its metadata where the layout is the same.
     fn child(&self, level: &Open, key: &str) -> StorageResult<(PathBuf, Option<LevelMeta>)> {
-        let display = || display_key(&path_to(&level.keys, key));
-        let path = self.place(&level.directory, key, "");
-        if level.keys.len() >= MAX_LEVELS {
+        let Home { keys, directory } = &*level.home;
+        let display = || display_key(&path_to(keys, key));
+        let path = if self.is_raw(directory, key, "") {
+            joined(directory, key, "")
+        } else {
+            joined(directory, &names::escape(key), "")
+        };
+        if keys.len() >= MAX_LEVELS {
             return Err(StorageError::TooDeep { path });
         }
         if self.files.leads_out(&path) {
@@ -375,21 +430,17 @@ impl Reader<'_> {
             .any(|class| self.options.known_classes.contains(class))
     }
 
-    /// The file or directory of a key. Where the escaped name is missing and the key is a safe
-    /// name as it is, that of older versions, which did not escape.
-    fn place(&self, directory: &Path, key: &str, suffix: &str) -> PathBuf {
+    /// Whether the file or directory of a key has the key's name as it is: where names are not escaped,
+    /// and where the escaped name is missing and that of older versions, which did not escape, is there.
+    fn is_raw(&self, directory: &Path, key: &str, suffix: &str) -> bool {
         if !self.options.escapes_keys {
-            return joined(directory, key, suffix);
+            return true;
         }
         let name = names::escape(key);
-        let path = joined(directory, &name, suffix);
-        if name != key && names::is_safe_raw_name(key) {
-            let raw = joined(directory, key, suffix);
-            if !self.files.exists(&path) && self.files.exists(&raw) {
-                return raw;
-            }
-        }
-        path
+        name != key
+            && names::is_safe_raw_name(key)
+            && !self.files.exists(&joined(directory, &name, suffix))
+            && self.files.exists(&joined(directory, key, suffix))
     }
 }
 
@@ -487,19 +538,18 @@ impl MapWork<'_> {
         let start = batch * self.batch_leaves;
         let end = (start + self.batch_leaves).min(self.leaves.len());
         let leaves = &self.leaves[start..end];
-        let request = |leaf| {
-            let Leaf { path, length, .. }: &Leaf = leaf;
-            MapRequest {
-                path,
-                length: *length,
-                root: Some(self.root),
-            }
+        let paths: Vec<PathBuf> = leaves.iter().map(Leaf::path).collect();
+        let request = |number: usize| MapRequest {
+            path: &paths[number],
+            length: leaves[number].length,
+            root: Some(self.root),
         };
         let is_small = |leaf: &Leaf| self.reads_together && leaf.length <= TOGETHER_BYTES;
         let together: Vec<_> = leaves
             .iter()
-            .filter(|leaf| leaf.length > 0 && is_small(leaf))
-            .map(|leaf| (request(leaf), || leaf.display()))
+            .enumerate()
+            .filter(|(_, leaf)| leaf.length > 0 && is_small(leaf))
+            .map(|(number, leaf)| (request(number), || leaf.display()))
             .collect();
         let mut read = Vec::new();
         if !together.is_empty() {
@@ -512,10 +562,11 @@ impl MapWork<'_> {
         let mut read = read.into_iter();
         leaves
             .iter()
-            .map(|leaf| match leaf.length {
+            .enumerate()
+            .map(|(number, leaf)| match leaf.length {
                 0 => Ok(None),
                 _ if is_small(leaf) => Ok(read.next()),
-                _ => map::open(&request(leaf), self.mode, &|| leaf.display()).map(Some),
+                _ => map::open(&request(number), self.mode, &|| leaf.display()).map(Some),
             })
             .collect()
     }

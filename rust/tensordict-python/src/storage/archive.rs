@@ -11,12 +11,14 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use tensordict_core::storage::ahead::Ahead;
 use tensordict_core::storage::archive::{self, Archive, LeafBytes, Method};
 use tensordict_core::storage::dtype;
 use tensordict_core::storage::map::{Mapping, Mode};
 use tensordict_core::storage::metadata::LeafMeta;
 use tensordict_core::storage::read::{Leaf, ReadOptions, read_tree_of};
 
+use super::dlpack::{self, DataType, Prepared};
 use super::exception;
 use super::load::{Backing, LoadedLevel, Maker, parse_mode, tensors_ahead};
 use super::mapped::{empty, tensor_at};
@@ -131,12 +133,22 @@ impl OpenArchive {
         leaves: &[Leaf],
         num_threads: usize,
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
-        self.archive.locate_ahead(leaves, num_threads, |ahead| {
-            tensors_ahead(py, leaves, ahead, |leaf, bytes| {
-                let LeafMeta { dtype, shape, .. } = &leaf.meta;
-                self.tensor(py, bytes, dtype, shape)
+        // Where there is none, the first tensor that needs it says why.
+        let mapping = self.archive.mapping().ok();
+        let prepare = |leaves: &[Leaf], found: Vec<LeafBytes>| {
+            Ok(match mapping {
+                Some(mapping) => prepared(mapping, leaves, found),
+                None => found.into_iter().map(Ready::Bytes).collect(),
             })
-        })
+        };
+        let take = |ahead: Ahead<'_, Vec<Ready>>| {
+            tensors_ahead(py, leaves, ahead, |leaf, ready| match ready {
+                Ready::Tensor(prepared) => prepared.make(py),
+                Ready::Bytes(bytes) => self.tensor(py, bytes, &leaf.meta.dtype, &leaf.meta.shape),
+            })
+        };
+        let archive = &self.archive;
+        archive.locate_ahead(leaves, num_threads, prepare, take)
     }
 
     /// A plain tensor over bytes of the archive, or over a copy of them.
@@ -197,19 +209,17 @@ impl OpenArchive {
         threads: usize,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let leaves: Vec<Leaf> = wanted
-            .map(|(path, dtype_name, shape)| Leaf {
-                parents: Arc::default(),
-                key: String::new(),
-                path: self.archive.root().join(path),
-                length: dtype::item_size(dtype_name)
+            .map(|(path, dtype_name, shape)| {
+                let length = dtype::item_size(dtype_name)
                     .and_then(|item| dtype::tensor_bytes(shape, item))
-                    .unwrap_or(0),
-                meta: LeafMeta {
+                    .unwrap_or(0);
+                let meta = LeafMeta {
                     device: "cpu".into(),
                     shape: shape.into(),
                     dtype: dtype::intern(dtype_name),
                     is_nested: false,
-                },
+                };
+                Leaf::of_file(&self.archive.root().join(path), meta, length)
             })
             .collect();
         let found = py
@@ -221,6 +231,51 @@ impl OpenArchive {
             .map(|(leaf, bytes)| self.tensor(py, bytes, &leaf.meta.dtype, &leaf.meta.shape))
             .collect()
     }
+}
+
+/// A leaf of which a thread without the interpreter has done what it can.
+enum Ready {
+    Tensor(Prepared),
+    Bytes(LeafBytes),
+}
+
+/// Leaves whose bytes were found, prepared to be made tensors of.
+fn prepared(mapping: &Arc<Mapping>, leaves: &[Leaf], found: Vec<LeafBytes>) -> Vec<Ready> {
+    let place = |leaf: &Leaf, bytes: &LeafBytes| {
+        let LeafBytes::At(offset) = bytes else {
+            return None;
+        };
+        let (start, length) = (
+            usize::try_from(*offset).ok()?,
+            usize::try_from(leaf.length).ok()?,
+        );
+        // What is not within the file is an error where the tensor is made.
+        let is_inside = start.checked_add(length)? <= mapping.len();
+        let dtype = DataType::of(&leaf.meta.dtype).filter(|_| is_inside)?;
+        Some((mapping.as_mut_ptr().wrapping_add(start), dtype))
+    };
+    let places: Vec<_> = leaves
+        .iter()
+        .zip(&found)
+        .map(|(leaf, bytes)| place(leaf, bytes))
+        .collect();
+    let known: Vec<dlpack::Place<'_>> = leaves
+        .iter()
+        .zip(&places)
+        .filter_map(|(leaf, place)| Some(((*place)?.0, (*place)?.1, &*leaf.meta.shape)))
+        .collect();
+    // SAFETY: the bytes are within the mapping, as just compared, as long as dtype and shape need,
+    // aligned for the items (the core has compared the offset), writable, and live as long as the
+    // mapping.
+    let mut tensors = unsafe { dlpack::prepare(&known, mapping.clone()) }.into_iter();
+    found
+        .into_iter()
+        .zip(places)
+        .map(|(bytes, place)| match place.and_then(|_| tensors.next()) {
+            Some(tensor) => Ready::Tensor(tensor),
+            None => Ready::Bytes(bytes),
+        })
+        .collect()
 }
 
 fn memory_bytes(dtype_name: &str, shape: &[i64]) -> PyResult<usize> {

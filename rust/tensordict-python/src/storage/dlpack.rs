@@ -13,6 +13,7 @@ mod refusals;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
@@ -394,40 +395,72 @@ fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     })
 }
 
-/// What keeps the memory of a tensor alive, with the struct that torch holds.
+/// What keeps the memory of tensors alive, with the structs that torch holds of them: those of many
+/// small tensors lie together.
 struct Owner<T> {
-    managed: ManagedTensor,
-    shape: SmallVec<[i64; 4]>,
+    managed: Vec<ManagedTensor>,
+    sizes: Vec<i64>,
+    /// How many tensors there are yet.
+    left: AtomicUsize,
     _kept: T,
 }
 
 /// Called by torch when the last tensor over the memory is gone, on any thread.
 unsafe extern "C" fn release<T>(managed: *mut ManagedTensor) {
-    // SAFETY: `manager_ctx` is the box that `tensor_over` leaked; torch calls this once.
-    drop(unsafe { Box::from_raw((*managed).manager_ctx.cast::<Owner<T>>()) });
+    // SAFETY: `manager_ctx` is the box that `prepare` leaked, and this is called once for each of its
+    // tensors: the last one frees it.
+    unsafe {
+        let owner = (*managed).manager_ctx.cast::<Owner<T>>();
+        if (*owner).left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            drop(Box::from_raw(owner));
+        }
+    }
 }
 
-/// A tensor over memory that `kept` keeps alive.
+/// Where a tensor is to be: its first item, the kind of its items, its shape.
+pub(crate) type Place<'s> = (*mut u8, DataType, &'s [i64]);
+
+/// A tensor for torch to make, which needs the interpreter, unlike this.
+pub(crate) struct Prepared {
+    managed: NonNull<ManagedTensor>,
+}
+
+// SAFETY: the struct, and what keeps the memory alive, may be used and dropped on any thread.
+unsafe impl Send for Prepared {}
+
+/// Tensors over memory that `kept` keeps alive, to be made.
 ///
 /// # Safety
-/// From `pointer` there is room for a tensor of this shape and dtype, aligned for its items,
+/// From each pointer there is room for a tensor of this shape and dtype, aligned for its items,
 /// readable and writable for as long as `kept` lives, which may be dropped on any thread.
-pub(crate) unsafe fn tensor_over<'py, T: Send + 'static>(
-    py: Python<'py>,
-    pointer: *mut u8,
-    dtype: DataType,
-    shape: &[i64],
-    kept: T,
-) -> PyResult<Bound<'py, PyAny>> {
-    let make = table(py)?.managed_to_object;
-    let make = make.ok_or_else(|| PyImportError::new_err("torch makes no tensors by DLPack"))?;
+pub(crate) unsafe fn prepare<T: Send + 'static>(places: &[Place<'_>], kept: T) -> Vec<Prepared> {
+    if places.is_empty() {
+        // Nothing would ever release what is kept.
+        return Vec::new();
+    }
+    let num_sizes = places.iter().map(|(_, _, shape)| shape.len()).sum();
+    let mut sizes = Vec::with_capacity(num_sizes);
+    for (_, _, shape) in places {
+        sizes.extend_from_slice(shape);
+    }
     let owner = Box::leak(Box::new(Owner {
-        managed: ManagedTensor {
+        managed: Vec::with_capacity(places.len()),
+        sizes,
+        left: AtomicUsize::new(places.len()),
+        _kept: kept,
+    }));
+    let context = ptr::from_mut(owner);
+    // Neither the box nor the two lists move any more, so what is inside may be pointed to.
+    let mut left = owner.sizes.as_mut_slice();
+    for &(pointer, dtype, shape) in places {
+        let (own, others) = left.split_at_mut(shape.len());
+        left = others;
+        owner.managed.push(ManagedTensor {
             version: Version {
                 major: MAJOR_VERSION,
                 minor: 1,
             },
-            manager_ctx: ptr::null_mut(),
+            manager_ctx: context.cast(),
             deleter: Some(release::<T>),
             flags: 0,
             tensor: DLTensor {
@@ -438,30 +471,62 @@ pub(crate) unsafe fn tensor_over<'py, T: Send + 'static>(
                 },
                 ndim: i32::try_from(shape.len()).unwrap_or(i32::MAX),
                 dtype,
-                shape: ptr::null_mut(),
+                shape: own.as_mut_ptr(),
                 // In this version of the struct: the items lie in order without gaps.
                 strides: ptr::null_mut(),
                 byte_offset: 0,
             },
-        },
-        shape: SmallVec::from_slice(shape),
-        _kept: kept,
-    }));
-    // The box does not move any more, so what is inside may be pointed to.
-    owner.managed.tensor.shape = owner.shape.as_mut_ptr();
-    let leaked = ptr::from_mut(owner);
-    let mut object: *mut c_void = ptr::null_mut();
-    // SAFETY: `leaked` is the box just leaked. The struct is complete; the memory is good for the
-    // tensor by the contract of this function.
-    let status = unsafe {
-        (*leaked).managed.manager_ctx = leaked.cast();
-        make(&raw mut (*leaked).managed, &raw mut object)
-    };
-    if status != 0 || object.is_null() {
-        // SAFETY: torch did not take the struct, so the box is still ours.
-        drop(unsafe { Box::from_raw(leaked) });
-        return Err(PyErr::fetch(py));
+        });
     }
-    // SAFETY: the call gave a new reference.
-    Ok(unsafe { Bound::from_owned_ptr(py, object.cast::<ffi::PyObject>()) })
+    let managed = owner.managed.iter_mut().map(NonNull::from);
+    managed.map(|managed| Prepared { managed }).collect()
+}
+
+impl Prepared {
+    /// Has torch make the tensor.
+    pub(crate) fn make(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        let make = table(py)?.managed_to_object;
+        let make =
+            make.ok_or_else(|| PyImportError::new_err("torch makes no tensors by DLPack"))?;
+        let mut object: *mut c_void = ptr::null_mut();
+        // SAFETY: the struct is complete; the memory is good for the tensor by the contract of
+        // `prepare`.
+        let status = unsafe { make(self.managed.as_ptr(), &raw mut object) };
+        if status != 0 || object.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        // Torch took the struct, and releases it.
+        std::mem::forget(self);
+        // SAFETY: the call gave a new reference.
+        Ok(unsafe { Bound::from_owned_ptr(py, object.cast::<ffi::PyObject>()) })
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        let managed = self.managed.as_ptr();
+        // SAFETY: torch did not take the struct, so it is ours to release, once.
+        unsafe {
+            if let Some(release) = (*managed).deleter {
+                release(managed);
+            }
+        }
+    }
+}
+
+/// A tensor over memory that `kept` keeps alive.
+///
+/// # Safety
+/// As for [`prepare`].
+pub(crate) unsafe fn tensor_over<'py, T: Send + 'static>(
+    py: Python<'py>,
+    pointer: *mut u8,
+    dtype: DataType,
+    shape: &[i64],
+    kept: T,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: the contract of this function.
+    let prepared = unsafe { prepare(&[(pointer, dtype, shape)], kept) };
+    let only = prepared.into_iter().next();
+    only.expect("it was prepared").make(py)
 }

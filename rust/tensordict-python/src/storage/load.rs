@@ -186,7 +186,7 @@ impl OpenDirectory {
                 match mapping {
                     // As published: a tensor without bytes is not one over a file.
                     None => empty(py, dtype, shape),
-                    some => mapped_tensor(py, some, &leaf.path, dtype, shape, mode),
+                    some => mapped_tensor(py, some, &leaf.path(), dtype, shape, mode),
                 }
             })
         })
@@ -268,13 +268,15 @@ impl<'py> Maker<'_, 'py> {
         let special = PyList::empty(py);
         for node in level.nodes {
             match node {
-                Node::Leaf(number) => {
-                    let key = PyString::new(py, &self.leaves[number].key);
-                    if self.leaves[number].meta.is_nested {
-                        special.append(&key)?;
-                        entries.set_item(key, self.nested_tensor(py, number)?)?;
-                    } else {
-                        entries.set_item(key, self.leaf(py, number)?)?;
+                Node::Leaves(numbers) => {
+                    for number in numbers {
+                        let key = PyString::new(py, &self.leaves[number].key);
+                        if self.leaves[number].meta.is_nested {
+                            special.append(&key)?;
+                            entries.set_item(key, self.nested_tensor(py, number)?)?;
+                        } else {
+                            entries.set_item(key, self.leaf(py, number)?)?;
+                        }
                     }
                 }
                 Node::Level { key, number } => {
@@ -350,8 +352,9 @@ impl<'py> Maker<'_, 'py> {
                 reason: "its table holds no sizes".to_owned(),
             })
         })?;
-        let values = open(&leaf.path, bytes).map_err(|error| fail(&error))?;
-        let values = mapped_tensor(py, values, &leaf.path, &leaf.meta.dtype, &[num_items], mode)?;
+        let path = leaf.path();
+        let values = open(&path, bytes).map_err(|error| fail(&error))?;
+        let values = mapped_tensor(py, values, &path, &leaf.meta.dtype, &[num_items], mode)?;
         Ok((values, table).into_pyobject(py)?.into_any())
     }
 }

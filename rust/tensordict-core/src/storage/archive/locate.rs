@@ -33,15 +33,17 @@ impl Archive {
     /// An entry is missing, too short or damaged; the archive was opened to be stored to, and an entry
     /// cannot be mapped.
     pub fn locate(&self, leaves: &[Leaf], threads: usize) -> StorageResult<Vec<LeafBytes>> {
-        self.locate_ahead(leaves, threads, take_all)
+        self.locate_ahead(leaves, threads, |_, found| Ok(found), take_all)
     }
 
-    /// [`Archive::locate`] by a few threads while `take` goes on with the leaves that are found.
-    pub fn locate_ahead<R>(
+    /// [`Archive::locate`] by a few threads, which `prepare` what they have found, while `take` goes on
+    /// with the leaves that are prepared.
+    pub fn locate_ahead<B: Send, R>(
         &self,
         leaves: &[Leaf],
         threads: usize,
-        take: impl FnOnce(Ahead<'_, Vec<LeafBytes>>) -> R,
+        prepare: impl Fn(&[Leaf], Vec<LeafBytes>) -> StorageResult<Vec<B>> + Sync,
+        take: impl FnOnce(Ahead<'_, Vec<B>>) -> R,
     ) -> R {
         let batches = Batches {
             count: leaves.len().div_ceil(LOCATE_BATCH),
@@ -51,8 +53,9 @@ impl Archive {
         let find = |batch: usize| {
             let start = batch * LOCATE_BATCH;
             let end = leaves.len().min(start + LOCATE_BATCH);
-            let batch = leaves[start..end].iter();
-            batch.map(|leaf| self.locate_leaf(leaf)).collect()
+            let batch = &leaves[start..end];
+            let found = batch.iter().map(|leaf| self.locate_leaf(leaf));
+            prepare(batch, found.collect::<StorageResult<_>>()?)
         };
         work_ahead(batches, &find, take)
     }
@@ -67,10 +70,11 @@ impl Archive {
         if leaf.length == 0 {
             return Ok(LeafBytes::Nothing);
         }
-        let (name, entry) = self.leaf_entry(leaf, &leaf.path)?;
+        let path = leaf.path();
+        let (name, entry) = self.leaf_entry(leaf, &path)?;
         if entry.length < leaf.length {
             return Err(StorageError::ShortFile {
-                path: leaf.path.clone(),
+                path: path.clone(),
                 key: leaf.display(),
                 found: entry.length,
                 expected: leaf.length,
@@ -173,7 +177,8 @@ impl Archive {
         if length == 0 {
             return Ok((table, Vec::new()));
         }
-        let (name, entry) = self.leaf_entry(leaf, &leaf.path)?;
+        let path = leaf.path();
+        let (name, entry) = self.leaf_entry(leaf, &path)?;
         if entry.length < length {
             return Err(bad("it is shorter than its table of sizes says"));
         }
