@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import numbers
 import os
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,25 @@ if TYPE_CHECKING:
 __all__ = [
     "deprecated_names",
     "environment_flag",
+    "warn_caller",
     "warn_deprecated",
+    "warn_of_cast",
 ]
 
 REMOVAL = "TensorDict 0.17"
+
+MSG_CAST_AT = (
+    "The {} written at an index of the non-tensor entry {!r} is cast to a tensor today. "
+    f"Starting with {REMOVAL}, the default will change to storing it as non-tensor data. "
+    "Write torch.tensor(value) to keep the tensor, or NonTensorData(value) to store it as "
+    "non-tensor data now."
+)
+MSG_CAST_IN = (
+    "The {} written with [index] = value is cast to a tensor in the non-tensor entries "
+    f"today. Starting with {REMOVAL}, the default will change to leaving the non-tensor "
+    "entries unchanged, as a TensorDictStore does for a number. Write into "
+    "td.exclude(<non-tensor keys>)[index] to leave them unchanged now."
+)
 
 TRUE_WORDS = frozenset({"y", "yes", "t", "true", "on", "1"})
 FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
@@ -39,6 +56,24 @@ def warn_deprecated(
     warnings.warn(
         deprecation_message(name, advice), category, stacklevel=stacklevel + 1
     )
+
+
+def warn_caller(message: str, category: type[Warning] = FutureWarning) -> None:
+    """Warn the code outside of the package that made the call, however deep this is."""
+    level, frame = 1, sys._getframe()
+    package = __name__.partition(".")[0]
+    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == package:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def warn_of_cast(value: Any, key: str | None = None) -> None:
+    """Warn of a number that becomes a tensor in a non-tensor entry: that at ``key``, or all."""
+    if isinstance(value, numbers.Number):
+        kind = type(value).__name__
+        warn_caller(
+            MSG_CAST_IN.format(kind) if key is None else MSG_CAST_AT.format(kind, key)
+        )
 
 
 def deprecated_names(

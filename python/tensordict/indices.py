@@ -71,7 +71,7 @@ def _index_tensor(item: Any) -> torch.Tensor:
 def sorted_out(index: Any) -> tuple[list[Any], int, int]:
     """The items of an index, how many dims they use up, and where its ellipsis is.
 
-    Sequences and arrays become tensors, scalar tensors and NumPy numbers Python's. The
+    Sequences and arrays become tensors, scalar masks and NumPy numbers Python's. The
     place is -1 where there is no ellipsis.
 
     Raises:
@@ -103,7 +103,6 @@ def sorted_out(index: Any) -> tuple[list[Any], int, int]:
                 if item.dtype in _MASK_DTYPES:
                     items[position] = bool(item)
                     continue
-                item = item.item()
                 used += 1
             else:
                 used += item.dim() if item.dtype in _MASK_DTYPES else 1
@@ -169,7 +168,7 @@ def refuse_cast(index: Any, entry: torch.Tensor, value: torch.Tensor) -> None:
     Numbers and slices cast, tensors do not, but for one number at a mask.
     """
     items, _, _ = sorted_out(index)
-    if any(isinstance(item, torch.Tensor) for item in items):
+    if any(isinstance(item, torch.Tensor) and item.dim() for item in items):
         entry.new_empty(1)[[0]] = value.new_empty(1)
 
 

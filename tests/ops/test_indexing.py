@@ -1,5 +1,7 @@
 """Parts by index or mask."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -164,6 +166,18 @@ def test_an_index_beyond_the_batch_dims_takes_features_and_warns() -> None:
         td[0, 0] = 7
     assert td["a"][0].tolist() == [7, 1, 2, 3]
     assert td["n", "b"][0].tolist() == [7, 1]
+
+
+def test_a_warning_names_the_line_that_indexes() -> None:
+    td = TensorDict({"a": torch.zeros(3, 4), "s": "x"}, [3])
+    part = td._get_sub_tensordict(slice(2))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        td[:, 0]
+        part.exclude("s")[:, 0] = 1
+        td[0] = 1
+        td.set_at_("s", 1, 0)
+    assert [each.filename for each in seen] == [__file__] * 4
 
 
 def test_features_that_one_leaf_lacks_are_written_in_none() -> None:

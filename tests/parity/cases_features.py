@@ -95,4 +95,40 @@ CASES += [
         on="empty",
         warned=True,
     ),
+    # Index tensors of no dims are compared with the size by the leaves, as others are.
+    *cases(
+        "__getitem__",
+        """
+        td = TensorDict({}, [0, 2]); td[torch.tensor(0)]
+        td = TensorDict({}, [3, 2]); td[torch.tensor(5), 0]
+        td = TensorDict({}, [3, 2]); td[0, np.array(5)]
+        td = TensorDict({'a': T([0, 2])}, [0, 2]); td[torch.tensor(0)]
+        td = TensorDict({'a': T([3])}, [3]); td[torch.tensor(-1)]
+        td = TensorDict({'a': T([0])}, [0]); td._get_sub_tensordict((torch.tensor(0),)).batch_size
+        """,
+        on="empty",
+    ),
+    *cases(
+        "__setitem__",
+        """
+        td = TensorDict({'a': T([3], 'int64')}, [3]); td[torch.tensor(1)] = torch.tensor(1.5)
+        td = TensorDict({'a': T([3], 'int64')}, [3]); td[torch.tensor([1])] = torch.tensor(1.5)
+        """,
+        on="empty",
+    ),
+    # A number that becomes a tensor among values: the caller is warned.
+    *cases(
+        "__setitem__",
+        """
+        td = TensorDict({'a': T([3]), 's': 'x'}, [3]); td[0] = 1
+        td = TensorDict({'a': T([3]), 's': 'x'}, [3]); td[0] = np.float32(1)
+        td = TensorDict({'a': T([3]), 's': 'x'}, [3]); td[0] = torch.tensor(1)
+        td = TensorDict({'n': {'s': ['x', 'y', 'z']}}, [3]); td[1:] = True
+        td = TensorDict({'a': T([3]), 's': 'x'}, [3]); td.set_at_('s', 1, 0)
+        td = TensorDict({'a': T([3]), 's': 'x'}, [3]); td.set_at_('s', 'y', 0)
+        td = TensorDict({'a': T([3]), 's': 'x'}, [3])._get_sub_tensordict(slice(2)); td[0] = 1
+        """,
+        on="empty",
+        warned=True,
+    ),
 ]

@@ -436,7 +436,13 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             ):
                 raise RuntimeError(MSG_LOCKED)
         else:
-            items = [(key, value) for key in list(self._source._entries())]
+            items = []
+            for key, entry in list(self._source._entries().items()):
+                item = value
+                if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+                    is_number = isinstance(value, (int, float, complex))
+                    item = torch.as_tensor(value) if is_number else value
+                items.append((key, item))
         for key, item in items:
             part._check_write(key, item)
         for key, item in items:

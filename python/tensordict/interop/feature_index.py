@@ -8,12 +8,12 @@ warns of them; so does this.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 
 from tensordict import _rust
+from tensordict._deprecation import warn_caller
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import check_number
 from tensordict.indices import (
@@ -94,8 +94,7 @@ def fill_features(td: Any, index: Any, value: Any, error: IndexError) -> None:
 def _warn(how: str, advice: str) -> None:
     # The compiler cannot trace a warning.
     if not torch.compiler.is_compiling():
-        message = MSG_BEYOND.format(how, advice)
-        warnings.warn(message, FutureWarning, stacklevel=6)
+        warn_caller(MSG_BEYOND.format(how, advice))
 
 
 def _reaching(index: Any, ndim: int) -> tuple[Any, ...] | None:

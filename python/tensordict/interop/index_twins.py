@@ -15,6 +15,7 @@ import torch
 from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict import _rust, ragged_leaves
+from tensordict._deprecation import warn_of_cast
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import (
     MSG_LOCKED,
@@ -206,6 +207,10 @@ def _index_plan(
                     tensors.append((part.shape, dim, True))
                     out.append(part)
                     dim += 1
+            elif not item.dim():
+                # Like every index tensor it is compared with the size by the leaves.
+                out.append(item.item())
+                dim += 1
             else:
                 dims.append(None)
                 tensors.append((item.shape, dim, False))
@@ -385,13 +390,14 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         at: Any = (_WHOLE,) * len(batch_size)
     else:
         at, size, _ = plan
+    number: Any = None
     writes: list[tuple[Any, str, Any, Any]] = []
     fresh: list[tuple[Any, str, Any]] = []
     if not is_filled:
         value = fit_source(batch_size, index, size, value)
         _plan_index(td, at, size, len(batch_size), value, writes, fresh)
     else:
-        value = _filled_with(value)
+        number, value = value, _filled_with(value)
         _plan_fill(td, at, size, len(batch_size), value, writes)
         if isinstance(value, (int, float)):
             entries = [entry for _, _, entry, _ in writes]
@@ -404,6 +410,10 @@ def set_index(td: Any, index: Any, value: Any) -> None:
                 writes[position] = parent, key, entry, item.to(entry.dtype)
             else:
                 refuse_cast(at, entry, item)
+    has_values = any([isinstance(e, CollectionProtocol) for _, _, e, _ in writes])
+    # The compiler cannot trace a warning.
+    if is_filled and has_values and not torch.compiler.is_compiling():
+        warn_of_cast(number)
     for parent, key, entry, item in writes:
         if isinstance(entry, CollectionProtocol):
             written = entry._written_at(at, item)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict._deprecation import warn_of_cast
 from tensordict._rust import update
 from tensordict._unbatched import is_unbatched
 from tensordict.checks import is_leaf_nontensor
@@ -229,6 +230,7 @@ class MergingOps(CollectionProtocol):
             if not target._is_non_tensor:
                 target[index] = value
                 return self
+            warn_of_cast(value, path[-1])
             value = _as_entry(value)
             holder = self if len(path) == 1 else _rust.get(self, path[:-1])
             if target._is_of_members:

@@ -68,12 +68,7 @@ def normalized(index: Any, size: Sequence[int]) -> list[Any] | None:
     """
     items, used, ellipsis_at = sorted_out(index)
     ndim = len(size)
-    items = [
-        operator.index(item)
-        if isinstance(item, (int, torch.SymInt)) and not isinstance(item, bool)
-        else item
-        for item in items
-    ]
+    items = [operator.index(item) if _is_position(item) else item for item in items]
     if used > ndim:
         if ellipsis_at >= 0:
             raise RuntimeError(MSG_NOT_ENOUGH)
@@ -86,6 +81,12 @@ def normalized(index: Any, size: Sequence[int]) -> list[Any] | None:
     while items and isinstance(items[-1], slice) and _is_whole(items[-1]):
         items.pop()
     return items or None
+
+
+def _is_position(item: Any) -> bool:
+    if isinstance(item, torch.Tensor):
+        return not item.dim()
+    return isinstance(item, (int, torch.SymInt)) and not isinstance(item, bool)
 
 
 def without_new_dims(index: Any, size: Sequence[int]) -> tuple[Any, list[int]] | None:
