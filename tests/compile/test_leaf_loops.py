@@ -10,7 +10,7 @@ from torch.fx.node import map_arg
 
 from tensordict import TensorDict, UnbatchedTensor
 from tensordict.interop import leaf_loops
-from tensordict.interop.leaf_loops import install_rule, on_plain
+from tensordict.interop.leaf_loops import install_rules, on_plain
 
 FUNCTIONS = {
     "index": lambda td: td[0],
@@ -89,7 +89,7 @@ def is_there() -> bool:
     return id(on_plain) in VariableBuilder._id_dispatch()
 
 
-@pytest.mark.skipif(not install_rule(), reason="this Dynamo takes no rule")
+@pytest.mark.skipif(not install_rules(), reason="this Dynamo takes no rule")
 @pytest.mark.parametrize("kind", ["flat", "nested", "unbatched", "empty"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_rule_makes_the_graph_of_the_loop(name, kind, monkeypatch):
@@ -127,7 +127,7 @@ def test_a_leaf_that_refuses_is_an_error():
 def test_without_the_internals_there_is_no_rule(monkeypatch):
     rules = dict(VariableBuilder._id_dispatch())
     monkeypatch.delattr(VariableBuilder, "_id_dispatch")
-    assert not install_rule()
+    assert not install_rules()
     monkeypatch.undo()
     assert VariableBuilder._id_dispatch() == rules
 

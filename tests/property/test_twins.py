@@ -23,6 +23,7 @@ from tensordict.interop import (
     shape_twins,
     twins,
 )
+from tensordict.interop.leaf_loops import special_keys
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -195,7 +196,9 @@ def test_map_leaves(data, lock):
     td = data.draw(trees.containers())
     if lock:
         twins.lock_tree(td)
-    both("map_leaves", td, *data.draw(map_arguments(td)))
+    # The twin calls with plain leaves first: of several errors it may raise another.
+    is_mixed = bool(special_keys(dict(td.items())))
+    both("map_leaves", td, *data.draw(map_arguments(td)), any_error=is_mixed)
 
 
 @given(data=st.data(), lock=st.booleans(), ask=st.booleans())

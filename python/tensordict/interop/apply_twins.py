@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import missing_key
 from tensordict.interop.access_twins import validate
+from tensordict.interop.leaf_loops import special_keys
 from tensordict.interop.twins import new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -87,10 +87,10 @@ def apply_nest(
         "_td_dim_names": None if names is None else list(names),
     }
     held = td._tensordict.copy()
-    is_mixed = any_special(*held.values())
+    special = special_keys(held, True)
     ndim, fitting, is_asked = len(size), None, not checked and not is_bound
     for key, value in held.items():
-        if is_mixed and isinstance(value, CollectionProtocol):
+        if key in special and isinstance(value, CollectionProtocol):
             item = apply_nest(
                 value, fn, (), None, NO_DEFAULT, NO_DEFAULT, default, False,
                 nested_keys, filter_empty, None, checked, (*prefix, key), on_unbatched,

@@ -117,7 +117,7 @@ def pairs() -> list[tuple[Any, Any]]:
 def register_twins() -> None:
     """Tell Dynamo about the twins; calling it again changes nothing."""
     vmap.register_foreach_rules()
-    leaf_loops.install_rule()
+    leaf_loops.install_rules()
     older_dynamo.make_up_for_it(twin_modules())
     with _lock:
         for native, twin in pairs():

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import has_torch_function_unary as is_special
-from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict import ragged_leaves
 from tensordict.common import (
@@ -28,6 +26,7 @@ from tensordict.common import (
     missing_key,
 )
 from tensordict.interop.access_twins import check_batch, contains, validate
+from tensordict.interop.leaf_loops import special_keys
 from tensordict.interop.twins import (
     align,
     clone_structure,
@@ -226,7 +225,7 @@ def flatten_keys(td: Any, separator: str, inplace: bool, is_leaf: Any = None) ->
     direct: dict[str, Any] = {}
     if td._is_dense and not inplace and is_leaf is None:
         held = td._tensordict.copy()
-        if not any_special(*held.values()):
+        if not special_keys(held):
             # In line what `_like` does, which the compiler would enter.
             names = td._td_dim_names
             result = object.__new__(td.__class__)
@@ -267,8 +266,8 @@ def _flatten(
     # What is no text is asked to join only where there is something to join.
     joined = None if prefix else ""
     held = (td._tensordict if td._is_dense else td._entries()).copy()
-    is_mixed = is_leaf is not None or any_special(*held.values())
-    if not is_mixed:
+    special = special_keys(held)
+    if is_leaf is None and not special:
         if not prefix:
             out.update(held)
             return
@@ -282,7 +281,7 @@ def _flatten(
             out[name] = value
         return
     for key, value in held.items():
-        collection = is_special(value) and isinstance(value, CollectionProtocol)
+        collection = key in special and isinstance(value, CollectionProtocol)
         if is_leaf is None:
             leaf = not collection or value._is_non_tensor
         else:

@@ -8,6 +8,7 @@ import torch
 from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict._unbatched import UnbatchedTensor
+from tensordict.interop.leaf_loops import special_keys
 from tensordict.interop.twins import (
     _drop_empty,
     _rebuild,
@@ -160,11 +161,11 @@ def member_leaves(members: list[Any], out: list[Any]) -> None:
     """Append every leaf of every member to ``out``, one member after the other."""
     for member in members:
         # Plain members need no function that the compiler would enter for each.
-        values = [*member._tensordict.values()] if member._is_dense else None
-        if values is None or any_special(*values):
+        held = member._tensordict.copy() if member._is_dense else None
+        if held is None or special_keys(held, True):
             leaves(member, out)
         else:
-            out += values
+            out += held.values()
 
 
 def rebuilt_members(members: list[Any], values: Any, cls: Any) -> list[Any]:
@@ -203,7 +204,7 @@ def drop_empty_of_members(members: list[Any]) -> None:
     """Take the containers that hold nothing out of each of the members, which are new."""
     for member in members:
         # As above.
-        if not member._is_dense or any_special(*member._tensordict.values()):
+        if not member._is_dense or special_keys(member._tensordict.copy()):
             _drop_empty(member)
 
 

@@ -1,12 +1,16 @@
-"""The loop over the leaves of a container, which the compiler need not interpret.
+"""The loops over the leaves of a container, which the compiler need not interpret.
 
 :func:`torch.compile` interprets a twin, each instruction as often as it is executed:
 those of a loop once for each leaf, which costs nearly as much as what is done with the
 leaf. So the twins share one loop, :func:`on_plain`, and Dynamo is given a rule for it
-(:func:`install_rule`), which does at once what the interpreter would come to: the same
+(:func:`install_rules`), which does at once what the interpreter would come to: the same
 calls of the same operation, in the same order, with no other guard.
 
-The rule needs a little of Dynamo that is not public. Where that is not there, or a size
+What only moves entries about asks but one thing of them: which are no plain tensors
+(:func:`special_keys`). By its rule a plain tensor is known by its type. A leaf of which
+nothing else is asked is then no input of the graph, and has no guard but that of its type.
+
+The rules need a little of Dynamo that is not public. Where that is not there, or a size
 is not known, the loop is interpreted as any other function.
 """
 
@@ -14,6 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.overrides import has_torch_function_unary as is_special
 from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict.common import DIMS_TAIL, ONES_TAIL, SHAPE_TAIL, _call
@@ -21,7 +27,7 @@ from tensordict.common import DIMS_TAIL, ONES_TAIL, SHAPE_TAIL, _call
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["install_rule", "on_plain"]
+__all__ = ["install_rules", "on_plain", "special_keys"]
 
 
 def on_plain(
@@ -46,13 +52,27 @@ def on_plain(
     return found, others
 
 
-def install_rule() -> bool:
-    """Give Dynamo, which is imported, the rule for :func:`on_plain`; whether it took it."""
+def special_keys(held: dict[str, Any], is_used: bool = False) -> list[str]:  # noqa: ARG001
+    """The keys of what takes part in torch's functions: all that is no plain tensor.
+
+    ``held`` is a dictionary of the caller's own. With ``is_used`` the compiler makes
+    inputs of the graph of all tensors, as it would have to afterwards.
+    """
+    values = [*held.values()]
+    if not any_special(*values):
+        return []
+    return [key for key, value in held.items() if is_special(value)]
+
+
+def install_rules() -> bool:
+    """Give Dynamo, which is imported, the rules of both; whether it took them."""
     try:
-        from torch._dynamo.guards import GuardBuilder
+        from torch._dynamo.guards import GuardBuilder, install_guard
+        from torch._dynamo.utils import has_torch_function
         from torch._dynamo.variables import (
             ConstantVariable,
             ConstDictVariable,
+            LazyVariableTracker,
             ListVariable,
             TensorVariable,
             TupleVariable,
@@ -107,17 +127,54 @@ def install_rule() -> bool:
         entries = ConstDictVariable(found, mutation_type=ValueMutationNew())
         return TupleVariable([entries, lists])
 
-    class LeafLoopVariable(UserFunctionVariable):
-        def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
-            result = None if kwargs or len(args) != 5 else applied(tx, *args)
-            return super().call_function(tx, args, kwargs) if result is None else result
+    def is_plain(tx: Any, value: Any) -> bool:
+        """Whether a plain tensor, of which nothing is known yet, is known by its type."""
+        if (
+            isinstance(value, LazyVariableTracker)
+            and not value.is_realized()
+            and type(value.peek_value()) in _PLAIN
+            and not tx.output.export  # whose results are results of the graph
+        ):
+            install_guard(value.source.make_guard(GuardBuilder.TYPE_MATCH))
+            return True
+        return False
 
-    def variable(builder: Any, value: Any) -> Any:
-        builder.install_guards(GuardBuilder.ID_MATCH)
-        return LeafLoopVariable(value, source=builder.source)
+    def found(tx: Any, held: Any, is_used: Any = None) -> Any:
+        """The result of :func:`special_keys`; None where it is to be interpreted."""
+        held = held.realize()
+        is_lazy = is_used is None or not is_used.as_python_constant()
+        if type(held) is not ConstDictVariable or held.source is not None:
+            return None
+        keys = [
+            key.vt
+            for key, value in held.items.items()
+            if not (is_lazy and is_plain(tx, value))
+            and has_torch_function(value.realize())
+        ]
+        return ListVariable(keys, mutation_type=ValueMutationNew())
 
-    rules[id(on_plain)] = variable
+    def follow(function: Any, rule: Any, *arities: int) -> None:
+        class RuleVariable(UserFunctionVariable):
+            def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
+                is_usual = not kwargs and len(args) in arities
+                result = rule(tx, *args) if is_usual else None
+                if result is None:
+                    return super().call_function(tx, args, kwargs)
+                return result
+
+        def variable(builder: Any, value: Any) -> Any:
+            builder.install_guards(GuardBuilder.ID_MATCH)
+            return RuleVariable(value, source=builder.source)
+
+        rules[id(function)] = variable
+
+    follow(on_plain, applied, 5)
+    follow(special_keys, found, 1, 2)
     return True
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""The types of what does not take part in torch's functions, and is a leaf."""
 
 
 def _tail(shape: tuple[int, ...], tail: int, k: int) -> Sequence[int]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict import _rust
+from tensordict.interop.leaf_loops import special_keys
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 __all__ = ["restore_module", "swap_module"]
@@ -110,12 +110,12 @@ def _plan_module(
     wanted: Any = like
     if like is not None:
         wanted = like._tensordict if like._is_dense else like._entries()
-    is_mixed = any_special(*held.values())
+    special = special_keys(held)
     old: Any
     for key, value in held.items():
         if wanted is not None and key not in wanted:
             continue
-        if is_mixed and isinstance(value, CollectionProtocol):
+        if key in special and isinstance(value, CollectionProtocol):
             child = module._modules.get(key)
             if child is None:
                 raise _no_place(key, module)

@@ -14,8 +14,9 @@ attribute of a container 120 to 600; a global 20 to 60; any other instruction 15
 A loop that only calls something with each leaf is :func:`.leaf_loops.on_plain`, which
 the compiler does not interpret.
 
-``any_special`` tells in one step whether there is anything else than plain tensors:
-what holds others, or is no ordinary tensor, takes part in torch's functions.
+:func:`.leaf_loops.special_keys` tells in one step what there is besides plain tensors:
+what holds others, or is no ordinary tensor, takes part in torch's functions. Of a plain
+tensor that is only passed on nothing else may be asked: it then costs next to nothing.
 
 In all of them ``k`` is the number of batch dims of the root of the walk (-1: this
 container is the root). A nested container has at least the dims of its parent, so a
@@ -29,7 +30,6 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from torch.overrides import has_torch_function_unary as is_special
 from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict._unbatched import UnbatchedTensor
@@ -40,7 +40,7 @@ from tensordict.common import (
     _spliced_names,
     _spliced_size,
 )
-from tensordict.interop.leaf_loops import on_plain
+from tensordict.interop.leaf_loops import on_plain, special_keys
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -258,12 +258,13 @@ def leaves(td: Any, out: list[Any] | None = None) -> list[Any]:
     if not td._is_dense:
         td._leaves(out)
         return out
-    values = [*td._tensordict.values()]
-    if not any_special(*values):
-        out += values
+    held = td._tensordict.copy()
+    special = special_keys(held, True)
+    if not special:
+        out += held.values()
         return out
-    for value in values:
-        if is_special(value) and isinstance(value, CollectionProtocol):
+    for key, value in held.items():
+        if key in special and isinstance(value, CollectionProtocol):
             leaves(value, out)
         else:
             out.append(value)
@@ -334,14 +335,9 @@ def _drop_empty(td: Any) -> None:
         td._drop_empty()
         return
     held = td._tensordict.copy()
-    if not any_special(*held.values()):
-        return
-    for key, value in held.items():
-        if (
-            is_special(value)
-            and isinstance(value, CollectionProtocol)
-            and not value._is_non_tensor
-        ):
+    for key in special_keys(held):
+        value = held[key]
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
             _drop_empty(value)
             if value.is_empty():
                 td._del_entry(key)
@@ -352,9 +348,10 @@ def _rebuild(td: Any, iterator: Any, names: Any) -> Any:
         return td._rebuild(iterator, False)
     entries: dict[str, Any] = {}
     held = td._tensordict.copy()
-    if any_special(*held.values()):
+    special = special_keys(held)
+    if special:
         for key, value in held.items():
-            if is_special(value) and isinstance(value, CollectionProtocol):
+            if key in special and isinstance(value, CollectionProtocol):
                 entries[key] = _rebuild(value, iterator, names)
             else:
                 entries[key] = next(iterator)
@@ -394,9 +391,10 @@ def _rebuild_as(td: Any, iterator: Any, cls: Any, size: Any) -> Any:
         return td._rebuild_as(iterator, cls, size)
     entries: dict[str, Any] = {}
     held = td._tensordict.copy()
-    if any_special(*held.values()):
+    special = special_keys(held)
+    if special:
         for key, value in held.items():
-            if is_special(value) and isinstance(value, CollectionProtocol):
+            if key in special and isinstance(value, CollectionProtocol):
                 entries[key] = _rebuild_as(value, iterator, cls, size)
             else:
                 entries[key] = next(iterator)
@@ -494,10 +492,10 @@ def clone_structure(td: Any) -> Any:
     if not td._is_dense:
         return td._clone_structure()
     entries = td._tensordict.copy()
-    if any_special(*entries.values()):
-        for key, value in entries.items():
-            if is_special(value) and isinstance(value, CollectionProtocol):
-                entries[key] = clone_structure(value)
+    for key in special_keys(entries):
+        value = entries[key]
+        if isinstance(value, CollectionProtocol):
+            entries[key] = clone_structure(value)
     names = td._td_dim_names
     result = object.__new__(td.__class__)
     result.__dict__ = {
@@ -527,11 +525,12 @@ def walk(
     """
     if out is None:
         out = []
-    entries = td._sample_entries() if kind == 0 else td._entries()
-    for key, value in list(entries.items()):
+    entries = (td._sample_entries() if kind == 0 else td._entries()).copy()
+    special = special_keys(entries)
+    for key, value in entries.items():
         name = (*prefix, key) if prefix else key
         item = name if kind == 0 else value if kind == 1 else (name, value)
-        if isinstance(value, CollectionProtocol):
+        if key in special and isinstance(value, CollectionProtocol):
             listed = not leaves_only or (is_leaf is not None and is_leaf(type(value)))
             if listed and kind != 0:
                 out.append(item)
@@ -561,7 +560,9 @@ def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
                 held.append(parent)
         td._lock_parents_weakrefs = held
     inner: tuple[Any, ...] | None = None
-    for value in list(td._tensordict.values()):
+    entries = td._tensordict.copy()
+    for key in special_keys(entries):
+        value = entries[key]
         if isinstance(value, CollectionProtocol):
             if inner is None:
                 inner = (*parents, weakref.ref(td))
@@ -603,7 +604,9 @@ def containers(td: Any, out: list[Any] | None = None) -> list[Any]:
         td._containers(out)
         return out
     out.append(td)
-    for value in list(td._tensordict.values()):
+    entries = td._tensordict.copy()
+    for key in special_keys(entries):
+        value = entries[key]
         if isinstance(value, CollectionProtocol):
             containers(value, out)
     return out
