@@ -7,10 +7,12 @@ import torch
 
 from tensordict import (
     LazyStackedTensorDict,
+    MetaData,
     TensorDict,
     UnbatchedTensor,
     lazy_stack,
     set_lazy_legacy,
+    tensorclass,
 )
 
 
@@ -316,3 +318,86 @@ def test_densify_takes_no_dtype_from_empty_members(layout):
     members = [TensorDict(a=torch.zeros(0)), TensorDict(a=torch.tensor([1, 2]))]
     for stack in (lazy_stack(members), lazy_stack(members[::-1])):
         assert stack.densify(layout=layout)["a"].dtype is torch.int64
+
+
+def test_an_entry_of_a_ragged_stack_has_the_batch_size_of_each_member():
+    stack = lazy_stack([TensorDict(batch_size=[n]) for n in (1, 2)])
+    stack["text"] = "x"
+    stack["meta"] = MetaData("m")
+    stack["nested", "text"] = "y"
+    stack.create_nested(("empty", "inner"))
+    for member, length in zip(stack.tensordicts, (1, 2), strict=True):
+        for key in ("text", "meta", "nested", ("nested", "text"), ("empty", "inner")):
+            assert member.get(key).batch_size == torch.Size([length])
+    assert stack["text"] == [["x"], ["x", "x"]]
+    assert stack["nested", "text"] == [["y"], ["y", "y"]]
+    assert stack.get("meta").batch_size == torch.Size([2, -1])
+
+
+def test_members_put_into_the_list_count_when_another_is_added():
+    stack = ragged(2, 2)
+    stack.tensordicts.append(TensorDict(a=torch.zeros(2)))
+    stack.append(TensorDict(a=torch.zeros(2)))
+    assert stack.batch_size == torch.Size([4])
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_update_gives_each_member_its_row_of_a_tensor(dim):
+    """Also where it would broadcast to the whole entry."""
+    rows = torch.arange(9.0).view(3, 3)
+    members = [TensorDict(a=torch.zeros(3, 3), batch_size=[3]) for _ in range(3)]
+    stack = lazy_stack(members, dim)
+    stack.update_({"a": rows})
+    for member, row in zip(stack.tensordicts, rows.unbind(dim), strict=True):
+        assert member["a"].tolist() == [row.tolist()] * 3
+
+
+def test_update_of_a_ragged_entry_broadcasts_to_each_member():
+    stack = ragged(1, 3)
+    stack.update_({"a": torch.tensor([4.0, 5.0])})
+    assert stack.get("a", as_list=True)[1].tolist() == [5.0, 5.0, 5.0]
+    stack.update_({"a": 6})
+    assert stack.get("a", as_list=True)[0].tolist() == [6.0]
+    with pytest.raises(RuntimeError, match=r"cannot copy .* 'a'"):
+        stack.update_({"a": torch.zeros(2, 3)})
+
+
+def test_apply_in_place_broadcasts_results():
+    stack = lazy_stack(
+        [TensorDict(a=torch.ones(3, 2), batch_size=[3]) for _ in range(2)]
+    )
+    leaf = stack[1]["a"]
+    stack.apply_(torch.sum)
+    assert leaf.tolist() == [[6.0, 6.0]] * 3
+
+
+@pytest.mark.parametrize("other", [None, TensorDict(q=torch.zeros(2), batch_size=[2])])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_stack_of_tensors_and_others_prints_and_lists_its_keys(other, is_first):
+    members = [
+        TensorDict(s=torch.ones(2), batch_size=[2]),
+        TensorDict({"s": other}, [2]),
+    ]
+    stack = lazy_stack(members[:: 1 if is_first else -1])
+    nested = lazy_stack([stack, stack.clone()], -1)
+    for each in (stack, nested):
+        assert list(each.keys(True, True)) == ["s"]
+        assert "s" in str(each)
+        assert each.entry_class("s") is torch.Tensor
+    with pytest.raises((TypeError, AttributeError)):
+        stack["s"]
+
+
+def test_fields_of_ragged_classes_are_chosen_member_by_member():
+    @tensorclass
+    class Point:
+        a: torch.Tensor
+        b: torch.Tensor
+
+    stack = lazy_stack(
+        [Point(a=torch.ones(n), b=torch.ones(1), batch_size=[]) for n in (1, 2)]
+    )
+    assert not stack.is_empty()
+    stack.update(stack + 1, keys_to_update=["a"])
+    assert stack[1].a.tolist() == [2.0, 2.0]
+    assert stack[1].b.tolist() == [1.0]

@@ -275,10 +275,25 @@ CASES = [
         td = STACK; td.update(TensorDict(batch_size=[3]))
         td = STACK; td.update_(lazy_stack([TensorDict()] * 3))
         td = STACK; td.update_(TensorDict(a=T([3, 2]), batch_size=[3]))
+        td = STACK; td.update_({'a': T([2], start=4)})
+        td = STACK; td.update_({'a': T([2], start=4), 'n': {'d': T([2])}})
+        td = STACK; td.update_({'a': T([2], start=4), 'c': 1.0})
+        td = STACK; td.update_(TensorDict(n={'d': T([2])}))
+        td = SQUARE; td.update_({'a': T([3, 3])})
+        td = SQUARE; td.update_({'a': T([3])})
+        td = RAGGED; td.update_({'a': T([3])})
+        td = RAGGED; td.update_({'a': T([], start=4)})
+        td = SQUARE; td.apply_(lambda x: x.sum())
+        td = SQUARE; td.apply_(lambda x: x.sum(0))
         """.replace(
             "STACK",
             "lazy_stack([TensorDict(c=T([]), a=T([2]), n={'d': T([3])}) for _ in 'ab'])",
-        ),
+        )
+        .replace(
+            "SQUARE",
+            "lazy_stack([TensorDict(a=T([3, 3]), batch_size=[3]) for _ in 'abc'], 1)",
+        )
+        .replace("RAGGED", "lazy_stack([TensorDict(a=T([n])) for n in (1, 2, 3)])"),
         on="none",
         message=False,
     ),

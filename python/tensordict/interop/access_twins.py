@@ -294,4 +294,16 @@ def _plan_writes(
             continue
         if not checked:
             value = validate(td, key, value)
+        elif inplace:
+            value = _broadcast(value, present)
         writes.append((td, key, value))
+
+
+def _broadcast(value: Any, present: Any) -> Any:
+    """``value`` with the shape of the leaf that it is copied into, if it broadcasts."""
+    tensors = isinstance(value, torch.Tensor) and isinstance(present, torch.Tensor)
+    if not tensors or value.shape == present.shape or value.dim() > present.dim():
+        return value
+    dims = zip(value.shape[::-1], present.shape[::-1], strict=False)
+    fits = all(own in (1, other) for own, other in dims)
+    return value.expand(present.shape) if fits else value

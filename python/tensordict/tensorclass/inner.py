@@ -196,6 +196,10 @@ class OverContainer(Making):
         """The members of a lazy stack, as plain collections."""
         return self._tensordict.tensordicts
 
+    def is_empty(self) -> bool:
+        """Whether there is no leaf."""
+        return self._tensordict.is_empty()
+
     # Views, locks and writes -----------------------------------------------------------
 
     def _as_source(self) -> Any:

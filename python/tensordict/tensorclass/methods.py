@@ -115,6 +115,15 @@ class MethodsOfClass(OverContainer):
             ValueError: a mapping has a key that is no field.
         """
         self._check_mapping(input_dict_or_td)
+        given = inside(input_dict_or_td)
+        if (
+            kwargs.get("keys_to_update") is not None
+            and isinstance(given, CollectionProtocol)
+            and not given._is_dense
+        ):
+            # Stacks choose member by member: the fields of theirs may differ in shape.
+            self._tensordict.update(given, *args, **kwargs)
+            return self
         inplace = args[1] if len(args) > 1 else kwargs.get("inplace", False)
         if not (inplace or type(self)._nocast) and self._tensordict.batch_size:
             input_dict_or_td = self._with_numbers(input_dict_or_td)

@@ -263,6 +263,14 @@ impl<'py> WriteTree<'py> {
                 }
             }
             let value = if self.is_checked {
+                if self.inplace
+                    && let Some(present) = &present
+                    && kind(imports, &value)? == Kind::Leaf
+                    && !are_alike(imports, present, &value)
+                {
+                    // The twin knows what broadcasts.
+                    return Ok(false);
+                }
                 value
             } else {
                 let non_blocking = or_false(py, None);

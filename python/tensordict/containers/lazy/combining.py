@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict._unbatched import is_unbatched
+from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.common import MSG_BAD_KEY
 from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.making import have_own_keys
@@ -76,6 +76,7 @@ class CombiningOps(CollectionProtocol):
         def _holds_stacks(self) -> bool: ...
         def _meta(self, key: Any) -> Any: ...
         def _common_keys(self) -> list[str]: ...
+        def _fast_apply(self, *args: Any, **kwargs: Any) -> Any: ...
 
     # Calling a function on every leaf ----------------------------------------------
 
@@ -181,6 +182,14 @@ class CombiningOps(CollectionProtocol):
             call_on_unbatched,
         )  # fmt: skip
 
+    def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
+        """Call ``fn`` on every leaf of the members. See ``TensorDict.apply_``.
+
+        Results broadcast to the leaves that they are copied into.
+        """
+        self._fast_apply(fn, *others, inplace=True, **kwargs)
+        return self
+
     # Updates -------------------------------------------------------------------------
 
     def _entry_for(self, present: Any) -> Any:
@@ -249,15 +258,22 @@ class CombiningOps(CollectionProtocol):
         result.update(args[0])
         return result
 
-    def _copy_parts(self, source: Any) -> list[Any] | None:
-        """As of an update; what has no batch dims is spread over the whole entry."""
+    def _copy_parts(self, source: Any, is_whole: bool = False) -> list[Any] | None:
+        """As of an update; a mapping of values that all have the stack dim is taken apart.
+
+        With ``is_whole``, or where one does not have it, values broadcast to all of the
+        entry. So do those of a collection without batch dims.
+        """
         if isinstance(source, CollectionProtocol):
             if source.batch_size:
                 return self._update_parts(source)
-            source = source._entries()
+            source, is_whole = source._entries(), True
+        is_whole = is_whole or not _all_have(
+            self.batch_size[: self.stack_dim + 1], source.values()
+        )
         known: dict[Any, Any] = {}
         absent: dict[Any, Any] = {}
-        nested: dict[Any, Any] = {}
+        split: dict[Any, Any] = {}
         for key, value in list(source.items()):
             if not _rust.contains(self, key):
                 absent[key] = value
@@ -266,18 +282,47 @@ class CombiningOps(CollectionProtocol):
             if isinstance(entry, CombiningOps) and (
                 isinstance(value, dict) or _has_no_dims(value)
             ):
-                nested[key] = entry._copy_parts(value)
+                value = value if isinstance(value, dict) else value._entries()
+                split[key] = entry._copy_parts(value, is_whole)
                 continue
             if isinstance(value, NUMBERS):
                 value = torch.as_tensor(value)
-            if isinstance(value, torch.Tensor):
-                value = _spread_over(entry, key, value, self.batch_size)
+            is_leaf = isinstance(entry, (torch.Tensor, MetaTensor))
+            if isinstance(value, torch.Tensor) and is_leaf:
+                split[key] = self._copied_rows(entry, key, value, is_whole)
+                continue
             known[key] = value
         parts = self._mapping_parts(known)
         for at, part in enumerate(parts):
             part.update(absent)
-            part.update({key: pieces[at] for key, pieces in nested.items()})
+            part.update({key: pieces[at] for key, pieces in split.items()})
         return parts
+
+    def _copied_rows(
+        self, entry: Any, key: str, value: torch.Tensor, is_whole: bool
+    ) -> list[torch.Tensor]:
+        """The part for each member of what is copied into an entry.
+
+        Raises:
+            RuntimeError: it does not broadcast to the entry.
+        """
+        shape, dim = entry.shape, self.stack_dim
+        kind = entry._class if isinstance(entry, MetaTensor) else type(entry)
+        if issubclass(kind, UnbatchedTensor):
+            return [value] * len(self.tensordicts)
+        rest = torch.Size([*shape[:dim], *shape[dim + 1 :]])
+        try:
+            if not is_whole:
+                rows = list(value.unbind(dim))
+                for row in rows if -1 not in rest else ():
+                    row.expand(rest)
+                return rows
+            if -1 in rest:
+                return [value] * len(self.tensordicts)
+            return list(value.expand(shape).unbind(dim))
+        except RuntimeError as error:
+            message = MSG_COPY.format(value.shape, key, shape, error)
+            raise RuntimeError(message) from error
 
     def _mapping_parts(self, source: Mapping[Any, Any]) -> list[dict[Any, Any]]:
         parts: list[dict[Any, Any]] = [{} for _ in self.tensordicts]
@@ -702,25 +747,28 @@ def _has_no_dims(value: Any) -> bool:
     return is_collection and not value.batch_size
 
 
-def _spread_over(
-    entry: Any, key: Any, value: torch.Tensor, size: torch.Size
-) -> torch.Tensor:
-    """A value as one of the shape of the entry that it is copied into.
+def _all_have(lead: torch.Size, values: Any) -> bool:
+    """Whether all values, nested ones too, have the leading dims ``lead``.
 
-    One with the batch dims that does not broadcast to it is taken apart by them.
-
-    Raises:
-        RuntimeError: it does not broadcast to it.
+    What is no tensor and no number has them.
     """
-    if not isinstance(entry, (torch.Tensor, MetaTensor)) or -1 in entry.shape:
-        return value
-    try:
-        return value.expand(entry.shape)
-    except RuntimeError as error:
-        if value.shape[: len(size)] == size:
-            return value
-        message = MSG_COPY.format(value.shape, key, entry.shape, error)
-        raise RuntimeError(message) from error
+    for value in values:
+        if isinstance(value, dict):
+            has = _all_have(lead, value.values())
+        elif isinstance(value, CollectionProtocol):
+            has = (
+                value._is_non_tensor
+                or value.batch_size[: len(lead)] == lead
+                or _all_have(lead, value._sample_entries().values())
+            )
+        elif isinstance(value, NUMBERS):
+            has = False
+        else:
+            shape = getattr(value, "shape", None)
+            has = shape is None or tuple(shape[: len(lead)]) == tuple(lead)
+        if not has:
+            return False
+    return True
 
 
 def _counts(repeats: Any, length: int) -> list[int] | None:

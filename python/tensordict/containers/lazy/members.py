@@ -392,7 +392,11 @@ class MembersOps(CollectionProtocol):
             return [
                 value._with_batch_size(member.batch_size) for member in self.tensordicts
             ]
-        return list(value.unbind(self.stack_dim))
+        parts = list(value.unbind(self.stack_dim))
+        if -1 in self._batch_size and isinstance(value, CollectionProtocol):
+            pairs = zip(parts, self.tensordicts, strict=True)
+            parts = [_sized_as(part, member.batch_size) for part, member in pairs]
+        return parts
 
     def _set_entry(self, key: str, value: Any) -> None:
         for member, part in zip(
@@ -701,6 +705,21 @@ class MembersOps(CollectionProtocol):
         for key, entry in copies:
             if isinstance(entry, torch.Tensor):
                 self._take_back(key, entry, index)
+
+
+def _sized_as(part: Any, size: torch.Size) -> Any:
+    """A part of what was made for a ragged batch size, of the size of its member."""
+    own = part.batch_size
+    if -1 not in own or not (part._is_dense or part._is_non_tensor):
+        return part
+    goal = size[: len(own)]
+    if part._is_non_tensor:
+        return part._sized(goal)
+    entries = {
+        key: _sized_as(entry, goal) if isinstance(entry, CollectionProtocol) else entry
+        for key, entry in part._entries().items()
+    }
+    return _rust.new(type(part), entries, goal, part._device, part._td_dim_names)
 
 
 def _shapes(td: Any) -> list[Any]:

@@ -124,13 +124,18 @@ class ReadingOps(CollectionProtocol):
         values = self._seen(key)
         if values is None:
             return NO_DEFAULT
-        if isinstance(values[0], CollectionProtocol):
+        if any(isinstance(value, CollectionProtocol) for value in values):
             return self._sampled(values)
         return MetaTensor._of_stack(values, self.stack_dim)
 
     def _sampled(self, values: list[Any]) -> Any:
         first = values[0]
         if isinstance(first, CollectionProtocol):
+            if _rust.first_misfit(values) is not None:
+                for value in values:
+                    if not isinstance(value, CollectionProtocol):
+                        # Collections here and tensors there count as a leaf.
+                        return value
             return first._stack_lazily(values, self.stack_dim, self._td_dim_name)
         return first
 

@@ -263,7 +263,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         dim = self.stack_dim
         if self.tensordicts:
             size = list(self._batch_size)
-            size[dim] += len(added)
+            # Some may have been put into the list itself.
+            size[dim] = len(self.tensordicts) + len(added)
             self._batch_size = torch.Size(size)
         elif dim > len(known.batch_size):
             raise RuntimeError(MSG_STACK_DIM.format(dim, known.batch_size))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _options
+from tensordict.containers.lazy.making import merged_batch_size
 from tensordict.containers.nontensor.base import (
     MSG_NO_NON_TENSOR,
     MSG_NO_SIZE,
@@ -57,7 +58,7 @@ def stack_values(members: Sequence[Any], dim: int) -> Any:
     if collapses and all(
         member.data is first.data or same(first.data, member.data) for member in members
     ):
-        made = first._sized(_with_dim(first.batch_size, dim, len(members)))
+        made = first._sized(merged_batch_size(list(members), dim))
         return made._named(_names_with(first, dim))
     return stacked(members, dim)
 
