@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict import TensorDict, TensorDictParams, assert_close
+from tensordict import (
+    NonTensorStack,
+    TensorDict,
+    TensorDictParams,
+    assert_close,
+    lazy_stack,
+)
 
 
 @pytest.fixture
@@ -152,3 +158,61 @@ def test_a_mapped_number_is_an_operand(name):
     mapped = torch.vmap(operation, in_dims=(None, 0))(td, numbers)
     expected = torch.stack([operation(td, number) for number in numbers.unbind()])
     assert_close(mapped.float(), expected.float())
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_values_that_are_mapped_are_joined(chunk_size):
+    td = TensorDict(a=torch.arange(4), s=NonTensorStack(*"wxyz"), batch_size=[4])
+
+    def both(one):
+        other = one.replace(s="k")
+        return torch.stack([one, other, one]), torch.cat([one[None], other[None]])
+
+    stacked, joined = torch.vmap(both, chunk_size=chunk_size)(td)
+    assert stacked["s"] == [[value, "k", value] for value in "wxyz"]
+    assert joined["s"] == [[value, "k"] for value in "wxyz"]
+
+
+def test_values_that_are_mapped_twice_are_joined():
+    values = torch.stack([NonTensorStack(*"abc"), NonTensorStack(*"def")])
+    td = TensorDict(a=torch.zeros(2, 3), s=values, batch_size=[2, 3])
+
+    def with_first(row):
+        join = torch.vmap(lambda one, first: torch.stack([one, first]), (0, None))
+        return join(row, row[0])
+
+    result = torch.vmap(with_first)(td)
+    expected = [[[value, row[0]] for value in row] for row in ("abc", "def")]
+    assert result["s"] == expected
+    assert torch.vmap(lambda one: one.view(-1))(td[0])["s"] == [["a"], ["b"], ["c"]]
+
+
+SHAPE_OPERATIONS = {
+    "index": lambda td: td[None],
+    "index_last": lambda td: td[..., None],
+    "view": lambda td: td.view(-1),
+    "expand": lambda td: td.expand(2, *td.batch_size),
+    "stack": lambda td: torch.stack([td, td.replace(s="k")], -1),
+    "cat": lambda td: torch.cat([td[None], td[None]]),
+    "repeat": lambda td: td[None].repeat_interleave(2, dim=0),
+    "split": lambda td: td[None].split(1)[0],
+    "lazy": lambda td: lazy_stack([td, td]),
+}
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("name", SHAPE_OPERATIONS)
+def test_values_that_are_mapped_follow_shape_operations(name, dim):
+    operation = SHAPE_OPERATIONS[name]
+    values = torch.stack([NonTensorStack(*"abc"), NonTensorStack(*"def")])
+    td = TensorDict(a=torch.zeros(2, 3), s=values, batch_size=[2, 3])
+    result = torch.vmap(operation, in_dims=dim)(td)
+    expected = torch.stack([operation(one) for one in td.unbind(dim)])
+    assert result.batch_size == expected.batch_size
+    assert result["s"] == expected["s"]
+
+
+def test_values_that_are_mapped_are_not_chosen_among():
+    td = TensorDict(a=torch.zeros(2), s=NonTensorStack("x", "y"), batch_size=[2])
+    with pytest.raises(RuntimeError, match="Call it before or after"):
+        torch.vmap(lambda one: one.where(torch.ones(()).bool(), one))(td)

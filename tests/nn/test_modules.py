@@ -178,3 +178,26 @@ def test_sequence_cooperates_with_the_other_bases_of_its_class(cls, td):
     sequence = cls(TensorDictModule(increment, in_keys=["a"], out_keys=["z"]))
     assert sequence.registered == ["z"]
     assert (sequence(td)["z"] == 1).all()
+
+
+def test_selected_sequence_that_fails_leaves_the_input_as_it_was(td):
+    module = TensorDictSequential(
+        TensorDictModule(increment, ["a"], ["x"]),
+        TensorDictModule(lambda x: x / "2", ["x"], ["y"]),
+        selected_out_keys=["y"],
+    )
+    with pytest.raises(TypeError):
+        module(td)
+    assert list(td.keys()) == ["a", "n"]
+
+
+def test_edit_that_drops_a_selected_output_changes_nothing(td):
+    module = TensorDictSequential(
+        TensorDictModule(increment, ["a"], ["x"]),
+        TensorDictModule(increment, ["x"], ["y"]),
+        selected_out_keys=["y"],
+    )
+    with pytest.raises(ValueError, match=r"remove the selected out_keys \['y'\]"):
+        module[1] = TensorDictModule(increment, ["x"], ["z"])
+    assert len(module) == 2
+    assert module(td)["y"].tolist() == [2, 2, 2]

@@ -193,3 +193,14 @@ def test_established_private_names_of_probabilistic_modules():
     with _use_generator(first):
         drawn = torch.rand(2)
     assert torch.equal(drawn, torch.rand(2, generator=second))
+
+
+def test_a_sequence_that_comes_last_calls_its_modules(td):
+    first = Probabilistic(
+        ["loc", "scale"], ["y"], distribution_class=distributions.Normal
+    )
+    module = Sequence(
+        first,
+        Sequence(TensorDictModule(lambda y: y + 1, ["y"], ["loc"]), normal()),
+    )
+    assert module.get_dist(td).mean.eq(1).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Self
 
@@ -84,21 +84,16 @@ def _dropped(td: Any, module: Any, out_keys: list[NestedKey]) -> Any:
         for key in module.out_keys_source
         if key not in kept and _rust.contains(td, key)
     ]
-    return without(td, gone) if gone else td
+    return _without(td, gone) if gone else td
 
 
-def without(td: Any, keys: list[NestedKey], kept: Collection[Any] = ()) -> Any:
-    """``td`` without entries, and without the nested collections that held only them.
-
-    Collections that are ``kept`` stay.
-    """
+def _without(td: Any, keys: list[NestedKey]) -> Any:
+    """``td`` without entries, and without the nested collections that held only them."""
     td.exclude(*keys, inplace=True)
     for key in keys:
         path = key
         while not isinstance(path, str):
             path = path[0] if len(path) == 2 else path[:-1]
-            if path in kept:
-                break
             held = td.get(path, None)
             if isinstance(held, CollectionProtocol) and held.is_empty():
                 td.exclude(path, inplace=True)
@@ -732,7 +727,17 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module inside."""
-        return self.td_module(*args, **kwargs)
+        result = self.td_module(*args, **kwargs)
+        if "_out_keys_apparent" in self.__dict__ and isinstance(result, tuple):
+            return self._selected_of(result)
+        return result
+
+    def _selected_of(self, outputs: tuple[Any, ...]) -> Any:
+        """The outputs that were selected here, of a module that was given tensors."""
+        keys = [key for key in self.td_module.out_keys if key != SINK]
+        named = dict(zip(keys, outputs, strict=True))
+        chosen = tuple([named[key] for key in self.out_keys if key != SINK])
+        return chosen[0] if len(chosen) == 1 else chosen
 
 
 class WrapModule(TensorDictModuleBase):

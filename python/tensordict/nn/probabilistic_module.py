@@ -385,7 +385,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     def _repeated(self, value: Any) -> Any:
         """A value that is not drawn, once for each sample."""
-        if self.num_samples is None:
+        if not self.num_samples:
             return value
         return value.expand(self.num_samples + value.shape)
 

@@ -36,6 +36,12 @@ MSG_NO_MODULES = (
     "followed by a ProbabilisticTensorDictModule: it was given no module."
 )
 
+MSG_LAST = (
+    "The final module passed to ProbabilisticTensorDictSequential must be an instance of "
+    "ProbabilisticTensorDictModule or another ProbabilisticTensorDictSequential (unless "
+    "return_composite is set to ``True``). Got {last}."
+)
+
 
 class ProbabilisticTensorDictSequential(TensorDictSequential):
     """A sequence of modules that ends with a distribution, or has several.
@@ -44,10 +50,14 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         *modules: see :class:`TensorDictSequential`.
         partial_tolerant: leave out the modules whose inputs are not all there.
         return_composite: whether :meth:`get_dist` gives the distributions of all
-            probabilistic modules as one. Default: where there are several, or the last
-            module is none.
+            probabilistic modules as one. Default: where several of ``modules`` are a
+            :class:`ProbabilisticTensorDictModule`, or the last has no distribution.
         selected_out_keys: the outputs that stay in the result.
         inplace: where the outputs go, see :class:`TensorDictSequential`.
+
+    Raises:
+        ValueError: there is no module.
+        TypeError: ``return_composite`` is false, and the last module has no distribution.
 
     Examples:
         >>> from tensordict.nn import NormalParamExtractor, TensorDictModule
@@ -81,21 +91,26 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         if inplace is not None:
             options["inplace"] = inplace
         super().__init__(*modules, partial_tolerant=partial_tolerant, **options)
-        probabilistic = self._probabilistic()
+        ends_in_one = isinstance(self._last_module, _DISTRIBUTED)
         if return_composite is None:
-            return_composite = (
-                len(probabilistic) != 1 or probabilistic[0] is not self._last_module
-            )
+            direct = [
+                isinstance(module, ProbabilisticTensorDictModule)
+                for module in self._module_iter()
+            ]
+            return_composite = not ends_in_one or sum(direct) > 1
+        elif not return_composite and not ends_in_one:
+            raise TypeError(MSG_LAST.format(last=type(self._last_module).__name__))
         self.return_composite = return_composite
 
-    def _options(self) -> dict[str, Any]:
-        return {**super()._options(), "return_composite": self.return_composite}
+    def _options(self, last: Any) -> dict[str, Any]:
+        composes = self.return_composite or not isinstance(last, _DISTRIBUTED)
+        return {**super()._options(last), "return_composite": composes}
 
     def __getitem__(self, index: int | slice | str) -> Any:
         """A module; a slice of them, as a plain sequence where none has a distribution."""
         found = super().__getitem__(index)
         if isinstance(index, slice) and not found._probabilistic():
-            return TensorDictSequential(*found, **TensorDictSequential._options(self))
+            return TensorDictSequential(*found, **super()._options(None))
         return found
 
     @property
@@ -104,8 +119,16 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     def _probabilistic(self) -> list[Any]:
         """The modules that have a distribution."""
-        kinds = (ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential)
-        return [module for module in self._module_iter() if isinstance(module, kinds)]
+        return [
+            module for module in self._module_iter() if isinstance(module, _DISTRIBUTED)
+        ]
+
+    def _last_probabilistic(self) -> Any:
+        found = self._probabilistic()
+        if not found:
+            msg = f"No distribution module found in {self}."
+            raise RuntimeError(msg)
+        return found[-1]
 
     @property
     def det_part(self) -> TensorDictSequential:
@@ -194,14 +217,12 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             return tensordict
 
     def build_dist_from_params(self, tensordict: Any) -> D.Distribution:
-        """The distribution of the last module, for parameters that are there."""
-        last = self._last_module
-        if not isinstance(
-            last, (ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential)
-        ):
-            msg = f"No distribution module found in {self}."
-            raise RuntimeError(msg)
-        return last.build_dist_from_params(tensordict)
+        """That of the last probabilistic module, for parameters that are there.
+
+        Raises:
+            RuntimeError: there is no probabilistic module.
+        """
+        return self._last_probabilistic().build_dist_from_params(tensordict)
 
     def get_dist(
         self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any
@@ -209,21 +230,19 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         """Call the modules, and give the distribution of the value.
 
         Args:
-            tensordict: it gets the outputs of the modules.
+            tensordict: it gets the parameters. Where there are several distributions it
+                stays as it is, since their values are drawn on the way.
             tensordict_out: where the outputs go instead.
             **kwargs: further arguments for the modules.
 
         Raises:
             RuntimeError: there is no probabilistic module.
         """
-        if not self._probabilistic():
-            msg = f"No distribution module found in {self}."
-            raise RuntimeError(msg)
+        last = self._last_probabilistic()
         if not self.return_composite:
             tensordict = self.get_dist_params(tensordict, tensordict_out, **kwargs)
-            return self.build_dist_from_params(tensordict)
-        out = tensordict if tensordict_out is None else tensordict_out
-        dists = self._dists(tensordict.copy(), out, resamples=True)
+            return last.get_dist(tensordict)
+        dists = self._dists(tensordict.copy(), tensordict_out, resamples=True)
         return self._composed(tensordict, dists)
 
     def _composed(self, td: Any, dists: dict[NestedKey, Any]) -> CompositeDistribution:
@@ -268,8 +287,9 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         """The log-probability of the values in a collection.
 
         Args:
-            tensordict: it has the inputs and the values.
-            tensordict_out: where the outputs of the modules go.
+            tensordict: it has the inputs and the values; the parameters of a single
+                distribution are written to it.
+            tensordict_out: where the outputs of the modules go instead.
             dist: the distribution, if there is one already.
             **kwargs: further arguments for the modules.
 
@@ -282,8 +302,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
                 dist = self._composed(tensordict, found)
             return dist.log_prob(tensordict)
         if dist is None:
-            out = tensordict.copy() if tensordict_out is None else tensordict_out
-            dist = self.get_dist(tensordict, out, **kwargs)
+            dist = self.get_dist(tensordict, tensordict_out, **kwargs)
         return self._last_module.log_prob(tensordict, dist=dist)
 
     @dispatch(auto_batch_size=False)
@@ -310,4 +329,6 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return super().forward(tensordict, tensordict_out, **kwargs)
 
 
+# The classes of modules that have a distribution.
+_DISTRIBUTED = (ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential)
 ProbabilisticTensorDictSequential.__module__ = "tensordict.nn.probabilistic"

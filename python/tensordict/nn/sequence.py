@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -16,7 +17,6 @@ from tensordict.nn.common import (
     TensorDictModuleBase,
     WrapModule,
     is_tdmodule_compatible,
-    without,
 )
 from tensordict.nn.dispatching import SINK, dispatch, is_contained
 from tensordict.nn.settings import SKIP, has_results
@@ -156,9 +156,15 @@ class TensorDictSequential(TensorDictModule):
         wanted = set(_listed(out_keys, self._complete_out_keys))
         chosen: list[tuple[str, Any]] = []
         for name, module in self.module._modules.items():
-            if set(module.in_keys) <= available:
-                chosen.append((name, module))
-                available |= set(module.out_keys)
+            if not set(module.in_keys) <= available:
+                if not isinstance(module, TensorDictSequential):
+                    continue
+                # Some of its modules may find what they read.
+                module = module._fed_by(available)
+                if module is None:
+                    continue
+            chosen.append((name, module))
+            available |= set(module.out_keys)
         needed: list[tuple[str, Any]] = []
         for name, module in reversed(chosen):
             if not wanted & set(module.out_keys):
@@ -176,13 +182,21 @@ class TensorDictSequential(TensorDictModule):
             raise ValueError(msg)
         return self._sequence_of(needed[::-1])
 
+    def _fed_by(self, available: Iterable[NestedKey]) -> TensorDictSequential | None:
+        """The modules whose inputs are there, as a sequence; None where there are none."""
+        with contextlib.suppress(ValueError):
+            return self.select_subsequence(in_keys=available)
+        return None
+
     def _sequence_of(self, modules: list[tuple[str, Any]]) -> TensorDictSequential:
         """A sequence of some of the modules, with the options of this one."""
+        options = self._options(modules[-1][1] if modules else None)
         if isinstance(self.module, nn.ModuleDict):
-            return type(self)(dict(modules), **self._options())
-        return type(self)(*[module for _, module in modules], **self._options())
+            return type(self)(dict(modules), **options)
+        return type(self)(*[module for _, module in modules], **options)
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, last: Any) -> dict[str, Any]:
+        """The options of this sequence for one that ends with ``last``."""
         return {"partial_tolerant": self.partial_tolerant, "inplace": self.inplace}
 
     def _module_iter(self) -> Iterator[Any]:
@@ -240,33 +254,29 @@ class TensorDictSequential(TensorDictModule):
             for module in tuple(held._modules.values()):
                 tensordict = self._run_module(module, tensordict)
             return tensordict
-        is_own = tensordict_out is None and inplace is not False and inplace != "empty"
-        result = tensordict if is_own and inplace is None else tensordict.copy()
-        kept = set(tensordict.keys(True)) if self._select_before_return else set()
+        # What the modules write on the way to the outputs is not for the input.
+        result = tensordict.copy()
         modules = self._modules["module"]._modules  # type: ignore[union-attr]
         for module in tuple(modules.values()):
             result = self._run_module(module, result)
-        return self._given(tensordict, result, tensordict_out, kept)
+        return self._given(tensordict, result, tensordict_out)
 
-    def _given(self, source: Any, result: Any, out: Any, kept: set[Any]) -> Any:
+    def _given(self, source: Any, result: Any, out: Any) -> Any:
         """The outputs of the modules where they are asked for."""
         inplace = self.inplace
         keys = [key for key in self.out_keys if key != SINK]
         if out is None:
             if inplace is None:
-                gone = [
-                    key
-                    for key in self._complete_out_keys
-                    if key not in keys and key not in kept and key != SINK
-                ]
-                return without(result, gone, kept) if gone else result
-            if inplace is True:
+                # Values that the modules changed are changed.
+                keys += source.keys(True, True)
+                out = source
+            elif inplace is True:
                 out = source
             elif inplace == "empty":
                 out = source.empty()
             else:
                 out = TensorDict()
-        return out.update(result.select(*keys, strict=False))
+        return out.update(result, keys_to_update=keys)
 
     def __len__(self) -> int:
         """The number of modules."""
@@ -297,38 +307,39 @@ class TensorDictSequential(TensorDictModule):
 
     def __setitem__(self, index: int | str, module: Any) -> None:
         """Replace a module; a new name adds one."""
-        self.module._modules[self._name_of(index)] = _as_module(module)
-        self._refresh_keys()
+        modules = {**self.module._modules, self._name_of(index): _as_module(module)}
+        self._hold(modules)
 
     def __delitem__(self, index: int | slice | str) -> None:
         """Remove a module, or a slice of them."""
-        if isinstance(index, str) and isinstance(self.module, nn.ModuleDict):
-            del self.module[index]
+        held = self.module._modules
+        if isinstance(index, slice):
+            gone = list(held)[index]
         else:
-            names = list(self.module._modules)
-            gone = names[index] if isinstance(index, slice) else [self._name_of(index)]
-            rest = {
-                name: module
-                for name, module in self.module._modules.items()
-                if name not in gone
-            }
-            if isinstance(self.module, nn.ModuleDict):
-                self.module = nn.ModuleDict(rest)
-            else:
-                self.module = nn.ModuleList(rest.values())
-        self._refresh_keys()
+            gone = [self._name_of(index)]
+        if missing := [name for name in gone if name not in held]:
+            raise KeyError(missing[0])
+        self._hold({name: module for name, module in held.items() if name not in gone})
 
-    def _refresh_keys(self) -> None:
-        """Take the keys of the modules, after these have changed."""
+    def _hold(self, modules: dict[str, Any]) -> None:
+        """Take other modules, and their keys."""
+        in_keys, out_keys = self._compute_in_and_out_keys([*modules.values()])
         selected = self._out_keys_apparent if self._select_before_return else None
-        self.in_keys, self.out_keys = self._compute_in_and_out_keys(
-            [*self._module_iter()]
-        )
-        self._complete_out_keys = list(self.out_keys)
+        lost = [key for key in selected or () if key not in out_keys]
+        if lost:
+            msg = (
+                f"The edit would remove the selected out_keys {lost}. Call "
+                f"reset_out_keys() before the edit, or select other keys: the modules "
+                f"would write {out_keys}."
+            )
+            raise ValueError(msg)
+        if not isinstance(self.module, nn.ModuleDict):
+            modules = {str(number): one for number, one in enumerate(modules.values())}
+        self.module._modules = modules
+        self.in_keys, self.out_keys = in_keys, out_keys
+        self._complete_out_keys = list(out_keys)
         if selected is not None:
-            self._out_keys_apparent = [
-                key for key in selected if key in self._complete_out_keys
-            ]
+            self._out_keys_apparent = selected
 
 
 def _listed(keys: Iterable[NestedKey] | None, default: list[NestedKey]) -> list[Any]:

@@ -150,6 +150,7 @@ class ModulesOps(CollectionProtocol):
         if use_state_dict:
             state = dict(self.flatten_keys(".").items())
             module.load_state_dict(state, strict=False, assign=True)
+            _keep_graphs(module, state)
         elif inplace:
             _check_sizes(swapped, self, module)
             swapped = _write_inplace(swapped, self, non_blocking)
@@ -304,6 +305,22 @@ def _check_sizes(target: Any, source: Any, module: nn.Module) -> None:
             raise RuntimeError(msg) from error
 
     target.named_apply(check, source, nested_keys=True, filter_empty=True)
+
+
+def _keep_graphs(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Put tensors that require gradients in the place of the parameters made of them.
+
+    Loading a state makes a parameter of each, which is a leaf of its own.
+    """
+    for key, value in state.items():
+        if not value.requires_grad or isinstance(value, nn.Parameter):
+            continue
+        path, _, name = key.rpartition(".")
+        held: Any = module.get_submodule(path)._parameters
+        made = held.get(name)
+        # A hook may have loaded something else.
+        if made is not None and torch._C._is_alias_of(made, value):  # type: ignore[attr-defined]
+            held[name] = value
 
 
 def _write_inplace(target: Any, source: Any, non_blocking: bool) -> Any:

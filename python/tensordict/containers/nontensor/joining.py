@@ -21,6 +21,7 @@ from tensordict.containers.nontensor.data import (
     NonTensorDataBase,
 )
 from tensordict.containers.nontensor.hollow import as_hollow, rows_of
+from tensordict.containers.nontensor.mapped import MappedStack, joined_with_mapped
 from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.ragged import RaggedStack, cat_rows, stack_rows
 from tensordict.containers.nontensor.sameness import same_value
@@ -188,6 +189,9 @@ def stacked(members: Sequence[Any], dim: int) -> Any:
     for member in members:
         if len(member.batch_size) != len(size):
             raise RuntimeError(MSG_DIFFERENT_SIZES.format(size, member.batch_size))
+    if any(isinstance(member, MappedStack) for member in members):
+        shape = _with_dim(size, dim, len(members))
+        return joined_with_mapped(members, torch.stack, dim, shape)
     if -1 in size or any(member.batch_size != size for member in members):
         return stack_rows(members, dim)._named(_names_with(members[0], dim))
     stack = _joined(members, _with_dim(size, dim, len(members)), dim, dim)
@@ -239,6 +243,8 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
     dims = {member.stack_dim if _is_stack(member) else dim for member in members}
     stack_dim = dims.pop() if len(dims) == 1 else dim
     size = torch.Size([*before, length, *after])
+    if any(isinstance(member, MappedStack) for member in members):
+        return joined_with_mapped(members, torch.cat, dim, size)
     stack = _joined(members, size, dim, stack_dim)
     _lock_as(stack, members)
     if dim == stack_dim and first._td_dim_names is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 
@@ -13,7 +13,15 @@ from tensordict.containers.nontensor.operations import leaf_call
 from tensordict.containers.nontensor.positions import taken
 from tensordict.containers.nontensor.stack import NonTensorStack
 
-__all__ = ["MappedStack"]
+MSG_MAPPED_CHOICE = (
+    "where() cannot choose among the values of a NonTensorStack that torch.vmap maps over: "
+    "the function runs once, for all of its elements. Call it before or after."
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["MappedStack", "joined_with_mapped"]
 
 MSG_MAPPED = (
     "A NonTensorStack that torch.vmap maps over cannot be written: the function runs "
@@ -59,7 +67,10 @@ class MappedStack(NonTensorStack):
     def _flat(self) -> list[Any]:
         return taken(self._cells, self._numbers())
 
+    # One element of those that are seen is many of those that are not.
     _index = NonTensorOps._index
+    _as_row = NonTensorOps._as_row
+    _with_new_dims = NonTensorOps._with_new_dims
 
     def _moved(
         self,
@@ -110,6 +121,42 @@ class MappedStack(NonTensorStack):
 
     def _write(self, index: Any, value: Any) -> NoReturn:
         raise RuntimeError(MSG_MAPPED)
+
+    def _chosen(self, condition: torch.Tensor, other: Any) -> NoReturn:
+        raise RuntimeError(MSG_MAPPED_CHOICE)
+
+
+def joined_with_mapped(
+    members: Sequence[Any], join: Callable[..., torch.Tensor], dim: int, size: Any
+) -> MappedStack:
+    """One stack of values of which ``vmap`` maps over some: ``join`` is of tensors."""
+    levels: dict[int, int] = {}
+    for member in members:
+        if isinstance(member, MappedStack):
+            levels |= dict(zip(member._levels, member._places.shape, strict=False))
+    # The innermost ``vmap`` hides the first dim.
+    order = sorted(levels, reverse=True)
+    cells: list[Any] = []
+    parts = []
+    for member in members:
+        own = member._levels if isinstance(member, MappedStack) else ()
+        flat = member._flat()
+        places = torch.arange(len(cells), len(cells) + len(flat))
+        cells += flat
+        places = places.view([*[levels[level] for level in own], *member.batch_size])
+        for at, level in enumerate(order):
+            if level not in own:
+                places = places.unsqueeze(at)
+        parts.append(
+            places.expand(*[levels[level] for level in order], *member.batch_size)
+        )
+    made = MappedStack._of_cells(cells, torch.Size(size), members[0]._device)
+    made._places = join(parts, len(order) + dim)
+    made._levels = tuple(order)
+    made._member_class = next(
+        member._member_class for member in members if isinstance(member, MappedStack)
+    )
+    return made
 
 
 MappedStack.__name__ = MappedStack.__qualname__ = "NonTensorStack"

@@ -179,7 +179,7 @@ def dims_taken(item: Any) -> int:
 def dim_of_parts(old: torch.Size, new: torch.Size) -> int | None:
     """The stack dim where one dim of ``old`` is cut into several; None where not."""
     extra = len(new) - len(old)
-    if extra < 1:
+    if extra < 1 or not old:
         return None
     pairs = enumerate(zip(old, new, strict=False))
     cut = next((at for at, pair in pairs if pair[0] != pair[1]), len(old) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributions import Categorical
+from torch.distributions import Categorical, RelaxedOneHotCategorical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ class OneHotCategorical(Categorical):
 
     As :class:`torch.distributions.Categorical`, whose batch and event shapes it has;
     samples are of type int64 and have the categories as last dim. :meth:`rsample` passes
-    gradients to the probabilities straight through.
+    the gradients of soft categories straight through.
 
     Args:
         logits: ``[*B, N]``.
@@ -96,6 +96,12 @@ class OneHotCategorical(Categorical):
     def rsample(
         self, sample_shape: torch.Size | Sequence[int] | None = None
     ) -> torch.Tensor:
-        """Categories of the type of the probabilities, with the gradient of these."""
-        drawn = self.sample(sample_shape).to(self.probs.dtype)
-        return drawn + (self.probs - self.probs.detach()).expand_as(drawn)
+        """Categories of the type of the probabilities, with the gradient of soft ones.
+
+        These are samples of :class:`torch.distributions.RelaxedOneHotCategorical` at
+        temperature 1, whose largest entry is the category.
+        """
+        relaxed = RelaxedOneHotCategorical(torch.ones(()), logits=self.logits)
+        soft = relaxed.rsample(torch.Size(sample_shape or ()))
+        hard = torch.nn.functional.one_hot(soft.argmax(dim=-1), soft.shape[-1])
+        return hard + (soft - soft.detach())
