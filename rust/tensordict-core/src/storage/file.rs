@@ -38,7 +38,7 @@ use super::io::Disk;
 use super::job::Job;
 use super::source::{Source, UNIT_BYTES};
 use super::sums::{BLOCK_BYTES, Sum, Summer};
-use super::work::WorkArea;
+use super::work::{NewFile, WorkArea};
 use super::{StorageError, StorageResult};
 
 /// Segments of fewer bytes are put together in memory and written with one call.
@@ -94,7 +94,29 @@ pub struct FileWriter<'w> {
     turn: Mutex<()>,
 }
 
-impl FileWriter<'_> {
+impl<'w> FileWriter<'w> {
+    fn new(job: &'w Job<'w>, file: &'w File, target: &'w Path) -> Self {
+        Self {
+            job,
+            file,
+            path: target,
+            takes_crc32: false,
+            turn: Mutex::new(()),
+        }
+    }
+
+    /// Writes parts that follow each other from an offset on, with few calls.
+    ///
+    /// # Errors
+    /// As [`FileWriter::write_at`].
+    pub(super) fn write_parts_at(&self, offset: u64, parts: &[&[u8]]) -> StorageResult<()> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.job
+            .disk
+            .write_all_parts_at(self.file, parts, offset)
+            .map_err(|source| StorageError::io(self.path, source))
+    }
+
     /// Writes bytes at an offset.
     ///
     /// # Errors
@@ -307,10 +329,31 @@ pub fn save_file<T>(
     target: &Path,
     write: impl FnOnce(&mut FileWriter<'_>) -> StorageResult<T>,
 ) -> StorageResult<T> {
-    let files = FileSet::new(*job, &[target.to_path_buf()])?;
-    let result = write(&mut files.writer(0))?;
-    files.commit()?;
+    let target = resolve_file(job.disk, target)?;
+    let refused = |source: io::Error| StorageError::io(&target, source);
+    let new = NewFile::beside(job.disk, &target).map_err(refused)?;
+    let result = write(&mut FileWriter::new(job, new.file(), &target))?;
+    job.progress.check()?;
+    job.disk
+        .set_modified(new.file(), job.stamp_ns)
+        .map_err(refused)?;
+    if job.is_durable {
+        job.disk.sync(new.file()).map_err(refused)?;
+    }
+    new.put_in_place(&target).map_err(refused)?;
+    if job.is_durable {
+        sync_parent(job.disk, &target)?;
+    }
     Ok(result)
+}
+
+fn sync_parent(disk: Disk<'_>, target: &Path) -> StorageResult<()> {
+    let Some(parent) = target.parent() else {
+        return Ok(());
+    };
+    disk.open_directory(parent)
+        .and_then(|parent| disk.sync(&parent))
+        .map_err(|source| StorageError::io(target, source))
 }
 
 /// Several files that are written side by side, by one thread each, and committed one after the
@@ -371,13 +414,7 @@ impl<'w> FileSet<'w> {
     #[must_use]
     pub fn writer(&self, number: usize) -> FileWriter<'_> {
         let (_, target, file) = &self.made[number];
-        FileWriter {
-            job: &self.job,
-            file,
-            path: target,
-            takes_crc32: false,
-            turn: Mutex::new(()),
-        }
+        FileWriter::new(&self.job, file, target)
     }
 
     /// Gives a file another target, in the same folder.
@@ -413,9 +450,8 @@ impl<'w> FileSet<'w> {
             let refused = |source: io::Error| StorageError::io(target, source);
             disk.rename(path, target, RenameFlags::empty())
                 .map_err(refused)?;
-            if is_durable && let Some(parent) = target.parent() {
-                let parent = disk.open_directory(parent).map_err(refused)?;
-                disk.sync(&parent).map_err(refused)?;
+            if is_durable {
+                sync_parent(disk, target)?;
             }
         }
         Ok(())

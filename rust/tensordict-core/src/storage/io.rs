@@ -8,7 +8,7 @@
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, futimens, linkat,
     openat, renameat_with, unlinkat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, pwritev};
 
 /// What a system call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,9 @@ pub enum Call {
     /// A file is mapped.
     Map,
 }
+
+/// The most parts that the kernel takes in one call.
+const MAX_PARTS: usize = 1024;
 
 /// Opens a file that is to be read, without waiting: a pipe in its place is found, and not waited for.
 pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
@@ -270,6 +273,37 @@ impl Disk<'_> {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             bytes = &bytes[written..];
+            offset += written as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes parts that follow each other from `offset` on, many with one call.
+    ///
+    /// # Errors
+    /// As [`Disk::write_all_at`].
+    pub fn write_all_parts_at(
+        self,
+        file: &File,
+        parts: &[&[u8]],
+        mut offset: u64,
+    ) -> io::Result<()> {
+        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut left = slices.as_mut_slice();
+        // Parts without bytes at the start are passed.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let written = self.call(Call::Write, |most| {
+                let first = &left[0];
+                if first.len() > most {
+                    return file.write_at(&first[..most], offset);
+                }
+                Ok(pwritev(file, &left[..left.len().min(MAX_PARTS)], offset)?)
+            })?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            IoSlice::advance_slices(&mut left, written);
             offset += written as u64;
         }
         Ok(())

@@ -200,6 +200,8 @@ impl<'i> NewFile<'i> {
         }
         self.disk.rename(&self.path, target, RenameFlags::empty())?;
         self.is_in_place = true;
+        // Who maps the file keeps it open, and the lock was for the work alone.
+        let _ = flock(&self.file, FlockOperation::Unlock);
         Ok(())
     }
 }

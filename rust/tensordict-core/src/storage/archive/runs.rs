@@ -30,7 +30,7 @@ pub(super) const SLAB_LIMIT: u64 = 1 << 20;
 
 /// A run ends where its slab would grow beyond this: it is still in the cache of the core when it
 /// is written.
-const SLAB_BYTES: u64 = 512 << 10;
+const SLAB_BYTES: u64 = 256 << 10;
 
 /// How many entries are copied while memory fetches a later one.
 const FETCHED_AHEAD: usize = 2;
@@ -147,7 +147,7 @@ struct Queue {
 }
 
 /// From so many slabs that wait on, a thread waits for its turn.
-const MAX_WAITING: usize = 8;
+const MAX_WAITING: usize = 4;
 
 /// Writes runs of entries.
 pub(super) struct RunWriter<'o, 'w> {
@@ -209,6 +209,10 @@ impl<'o, 'w> RunWriter<'o, 'w> {
         }
         let mut slab = self.slabs.take();
         slab.clear();
+        if let (Some(first), Some(last)) = (run.first(), run.last()) {
+            // One that grows is copied each time.
+            slab.reserve(usize::try_from(last.end() - first.header).unwrap_or(0));
+        }
         for (number, one) in run.iter().enumerate() {
             if let Some(later) = run.get(number + FETCHED_AHEAD)
                 && let NewContent::Data(Source::Memory(memory)) = &later.entry.content

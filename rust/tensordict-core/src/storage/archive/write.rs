@@ -207,16 +207,12 @@ impl Out<'_, '_> {
     /// they are, which is cheaper than putting them together.
     fn end(self) -> StorageResult<()> {
         let mut count = self.count;
-        let mut at = self.offset;
-        let mut write = |bytes: &[u8]| {
-            let place = at;
-            at += bytes.len() as u64;
-            self.writer.write_at(place, bytes)
-        };
+        let entries: Vec<&str> = self.sums.iter().map(String::as_str).collect();
+        let text = Sums::new().parts_around(&entries);
+        let mut header = Vec::new();
         let mut last = Vec::new();
+        let mut parts: Vec<&[u8]> = Vec::new();
         if self.job.has_sums {
-            let entries: Vec<&str> = self.sums.iter().map(String::as_str).collect();
-            let text = Sums::new().parts_around(&entries);
             let length = text.iter().map(|part| part.len() as u64).sum();
             let mut crc32 = Crc32::default();
             for part in &text {
@@ -231,24 +227,25 @@ impl Out<'_, '_> {
                 length,
                 pad: 0,
             };
-            let mut header = Vec::new();
             local_header(&record, self.date, &mut header);
             central_record(&record, self.date, &mut last);
             count += 1;
-            write(&header)?;
-            for part in &text {
-                write(part.as_bytes())?;
-            }
+            parts.push(&header);
+            parts.extend(text.iter().map(|part| part.as_bytes()));
         }
-        let parts = || self.directory.iter().chain([&last]);
-        for part in parts() {
-            write(part)?;
-        }
-        let size: u64 = parts().map(|part| part.len() as u64).sum();
+        let start = bytes_of(&parts);
+        let directory = self.directory.iter().chain([&last]);
+        parts.extend(directory.map(Vec::as_slice));
+        let size = bytes_of(&parts) - start;
         let mut records = Vec::new();
-        end_records(count, size, at - size, &mut records);
-        self.writer.write_at(at, &records)
+        end_records(count, size, self.offset + start, &mut records);
+        parts.push(&records);
+        self.writer.write_parts_at(self.offset, &parts)
     }
+}
+
+fn bytes_of(parts: &[&[u8]]) -> u64 {
+    parts.iter().map(|part| part.len() as u64).sum()
 }
 
 /// Compresses the leaves among the entries, side by side.
