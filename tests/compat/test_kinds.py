@@ -13,6 +13,7 @@ import torch
 
 from tensordict import TensorDict
 from tensordict.protocol import CollectionProtocol
+from torch_versions import OLDER
 
 HERE = Path(__file__).parent
 # The pickles name the classes of the module by this name.
@@ -26,6 +27,9 @@ finally:
 with zipfile.ZipFile(HERE / "kinds_0_15_3.zip") as packed:
     FILES = {name: packed.read(name) for name in packed.namelist()}
 SAVED = sorted({name.split("/")[0] for name in FILES})
+if OLDER:
+    # The tensors of it have a state that this torch does not know.
+    SAVED.remove("jagged.pickle")
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore:The legacy lazy mode:DeprecationWarning"
