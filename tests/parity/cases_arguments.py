@@ -300,4 +300,92 @@ CASES = [
     """,
         on="one",
     ),
+    # Flags are read as Python reads them.
+    *cases(
+        "flags",
+        """
+        td.exclude('a', inplace=0)
+        td.exclude('zz', inplace=1)
+        td.select('zz', strict=0)
+        td.select('a', strict='yes')
+        td.flatten_keys(inplace=None)
+        td.flatten_keys().unflatten_keys(inplace=0)
+        td.non_tensor_items(0)
+        td.apply(lambda x: None, filter_empty=0)
+        td.named_apply(lambda k, x: x, nested_keys=1)
+        """,
+        on="nested",
+    ),
+    # Numbers of NumPy are numbers.
+    *cases(
+        "numbers of NumPy",
+        """
+        td.expand(np.int64(4))
+        td.split((np.int64(1), 1))
+        td.split([np.int64(9), 1])
+        td.roll(1, ())
+        td.roll((1, 2), ())
+        """,
+        on="nested",
+    ),
+    *cases(
+        "numbers of NumPy",
+        """
+        td.reshape(np.int64(6)).batch_size == (6,)
+        td.view(np.int64(6)).batch_size == (6,)
+        td.view((np.int64(3), 2)).batch_size == (3, 2)
+        """,
+        on="nested",
+    ),
+    *cases(
+        "repeat_interleave",
+        """
+        td = TensorDict({'a': T([3, 2])}, [3]); td.repeat_interleave(np.int64(2))
+        td = TensorDict({'a': T([3, 2])}, [3]); td.repeat_interleave(np.int64(2), 0)
+        """,
+        on="empty",
+        reason="the batch size is not that of the leaves",
+        ours="result.batch_size == (6,) and result['a'].shape == (6, 2)",
+    ),
+    *cases(
+        "repeat_interleave",
+        "td = TensorDict({'a': T([3, 2])}, [3]); td.repeat_interleave(np.array([1, 2, 0]), 0)",
+        on="empty",
+        message=False,
+    ),
+    # What has no batch dims is kept whole by new_tensor, as by new_zeros.
+    *cases(
+        "new_tensor",
+        """
+        td = TensorDict({'a': T([2]), 'u': UnbatchedTensor(T([5]))}, [2]); td.new_tensor([1.0, 2.0, 3.0])
+        td = TensorDict({'a': T([2]), 'u': UnbatchedTensor(T([5]))}, [2]); td.new_tensor(TensorDict({'a': T([3]), 'u': T([3])}, [3]))
+        """,
+        on="empty",
+    ),
+    *cases(
+        "from_dict_instance",
+        """
+        td = TensorDict({'a': T([2])}, [2], names=['x'], device='cpu'); td.from_dict_instance(td)
+        td = TensorDict({'a': T([2])}, [2], names=['x']); td.from_dict_instance(td, batch_size=[])
+        td = TensorDict({'a': T([2])}, [2]); td.from_dict_instance(td.lock_(), device='meta')
+        """,
+        on="empty",
+    ),
+    *cases(
+        "cuda",
+        """
+        td.cuda('cpu')
+        td.cuda(torch.device('meta'))
+        """,
+        on="nested",
+    ),
+    *cases(
+        "set_non_tensor",
+        """
+        td.set_non_tensor(3, 'x')
+        td.set_non_tensor(None, 'x')
+        td.set_non_tensor(['a'], 'x')
+        """,
+        on="nested",
+    ),
 ]

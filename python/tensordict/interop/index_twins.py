@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.overrides import has_torch_function_variadic as any_special
 
@@ -674,7 +675,10 @@ def view_shape(batch_size: torch.Size, shape: Any) -> torch.Size | None:
         shape = shape[0]
         if isinstance(shape, torch.dtype):
             return None
-    shape = torch.Size(shape)
+        if isinstance(shape, np.integer):
+            shape = [shape]
+    # Size keeps the numbers of NumPy as they are.
+    shape = torch.Size([int(n) if isinstance(n, np.integer) else n for n in shape])
     total = 1
     for length in batch_size:
         total *= length

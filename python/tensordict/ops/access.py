@@ -154,6 +154,8 @@ class AccessOps(CollectionProtocol):
         """Store a value of any type, which no operation looks into."""
         if self.is_locked:
             raise RuntimeError(MSG_LOCKED)
+        if not isinstance(key, (str, tuple)):
+            raise RuntimeError(MSG_NO_KEYS)
         *above, name = _rust.unravel_key_to_tuple(key) or (key,)
         if above:
             holder = _rust.get(self, tuple(above), None)

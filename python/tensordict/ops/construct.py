@@ -175,7 +175,8 @@ class ConstructOps(CopyingOps):
 
         As :meth:`from_dict`, but where this collection has an entry of the same name
         that is a collection, that one makes the nested collection: so typed containers
-        come back from the dictionaries that :meth:`to_dict` made of them.
+        come back from the dictionaries that :meth:`to_dict` made of them. Of a collection
+        it is a copy that shares the leaves; only ``batch_size`` counts then.
 
         Raises:
             ValueError: both ``batch_size`` and ``batch_dims`` are given.
@@ -189,6 +190,11 @@ class ConstructOps(CopyingOps):
         """
         if batch_size is not None and batch_dims is not None:
             raise ValueError(MSG_TWO_SIZES)
+        if isinstance(input_dict, CollectionProtocol):
+            whole: Any = input_dict.clone(recurse=False)
+            if batch_size is not None:
+                whole.batch_size = batch_size
+            return self._from_plain(whole)
         made = {}
         for key, value in dict(input_dict).items():
             if isinstance(value, Mapping) and not isinstance(value, CollectionProtocol):

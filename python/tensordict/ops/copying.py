@@ -11,6 +11,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import clone_structure, map_leaves
+from tensordict._unbatched import is_unbatched
 from tensordict.common import MSG_BAD_KEY, MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
 
@@ -362,6 +363,8 @@ class CopyingOps(CollectionProtocol):
         for key, value in list(self.items()):
             if isinstance(value, CollectionProtocol):
                 entries[key] = value._resized(op, size)
+            elif is_unbatched(value):
+                entries[key] = value._with_batch_size(size)
             else:
                 entries[key] = op(value)
         return _rust.new(self._dense_type(), entries, size, None, None)
@@ -372,6 +375,8 @@ class CopyingOps(CollectionProtocol):
             source = _rust.get(data, key)
             if isinstance(value, CollectionProtocol):
                 entries[key] = value._new_tensors_from(source, options)
+            elif is_unbatched(value):
+                entries[key] = value._with_batch_size(data.batch_size)
             else:
                 copied = source.detach().to(
                     device=options.get("device", value.device),

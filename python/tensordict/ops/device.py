@@ -25,6 +25,7 @@ MSG_SET_DEVICE = (
     "tensordict.to(new_device, inplace=True)."
 )
 MSG_COPY = ".to() does not accept copy argument"
+MSG_NOT_CUDA = "Invalid device {}, must be a cuda device."
 MSG_BATCH_SIZE = (
     "to() with a batch_size and a new device or dtype gives every nested tensordict "
     "exactly that batch size, turns nested lazy stacks into TensorDicts and erases the "
@@ -232,11 +233,16 @@ class DeviceOps(CollectionProtocol):
         Args:
             device: which one: a number, a name or a device. Default: the current one.
             **kwargs: as in :meth:`to`.
+
+        Raises:
+            RuntimeError: it is no GPU.
         """
         if device is None:
             return self.to(torch.device("cuda"), **kwargs)
         if isinstance(device, int):
             return self.to(torch.device("cuda", device), **kwargs)
+        if torch.device(device).type != "cuda":
+            raise RuntimeError(MSG_NOT_CUDA.format(device))
         return self.to(device, **kwargs)
 
     def clear_device_(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 
 from tensordict import _rust
@@ -34,6 +35,7 @@ MSG_INTERLEAVE_SCALAR = (
     "repeat_interleave(inplace=True) is not supported on a scalar tensordict because the "
     "operation changes ndim."
 )
+MSG_INTERLEAVE_TYPE = "repeat_interleave(): repeats must be an int or a tensor, not {}"
 MSG_ALIGN = "shifts and dimensions must align. shifts: {}, dims:{}"
 MSG_NEGATIVE = (
     "Pad {} on dim {} of leaf {!r} (size {}) would produce a negative output size."
@@ -180,6 +182,8 @@ class RearrangingOps(CollectionProtocol):
             at = _dim_in_range(at, ndim)
         batch_size = source.batch_size
         length = batch_size[at]
+        if isinstance(repeats, np.integer):
+            repeats = int(repeats)
         if isinstance(repeats, int):
             if repeats < 0:
                 msg = "Repeats must be non-negative"
@@ -187,6 +191,8 @@ class RearrangingOps(CollectionProtocol):
             total = length * repeats
             if dim is not None and output_size not in (None, total):
                 raise RuntimeError(MSG_OUTPUT_SIZE.format(total, output_size))
+        elif not isinstance(repeats, torch.Tensor):
+            raise TypeError(MSG_INTERLEAVE_TYPE.format(type(repeats).__name__))
         else:
             if repeats.is_floating_point():
                 # The error of a size made of their sum.
@@ -224,7 +230,7 @@ class RearrangingOps(CollectionProtocol):
 
         Args:
             shifts: by how many places, for each of ``dims``.
-            dims: the batch dims. Default: all, as if they were one.
+            dims: the batch dims. Default, as none at all: all, as if they were one.
             inplace: store the new leaves in this collection, and return it.
 
         Raises:
@@ -240,7 +246,7 @@ class RearrangingOps(CollectionProtocol):
         batch_size = self.batch_size
         ndim = len(batch_size)
         count = len(shifts) if isinstance(shifts, (tuple, list)) else 1
-        if dims is None:
+        if dims is None or (isinstance(dims, (tuple, list)) and not dims):
             if count != 1:
                 raise RuntimeError(MSG_ALIGN.format(count, 1))
             result = _rust.map_leaves(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import ref
 
+import numpy as np
 import torch
 
 from tensordict import _options, _rust
@@ -454,7 +455,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
 def _shape_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The shape in ``f(2, 3)``, ``f((2, 3))`` or ``f(size=(2, 3))``."""
     if not kwargs:
-        return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+        is_number = len(args) != 1 or isinstance(args[0], (int, np.integer))
+        return args if is_number else args[0]
     if not args and len(kwargs) == 1 and "size" in kwargs:
         return kwargs["size"]
     raise TypeError(MSG_SHAPE_ARGUMENTS.format(args, kwargs))

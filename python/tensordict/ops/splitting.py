@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from tensordict import _rust
@@ -238,7 +239,7 @@ TRACED = ((split_plan, _split_plan),)
 def _split_sizes(split_size: Any, at: int, length: int) -> list[int]:
     try:
         sizes = split_size.tolist() if hasattr(split_size, "tolist") else split_size
-        sizes = list(sizes)
+        sizes = [int(n) if isinstance(n, np.integer) else n for n in sizes]
     except TypeError:
         raise TypeError(MSG_SPLIT_TYPE) from None
     if not all(isinstance(size, int) for size in sizes):

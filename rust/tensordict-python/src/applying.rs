@@ -5,6 +5,7 @@ use pyo3::types::{PyBool, PyDict, PyTuple};
 
 use crate::container::{self, Kind, State, kind};
 use crate::ffi::{self, Callee, Filling, RecursionGuard};
+use crate::flags::{truth, truth_or_none};
 use crate::imports::{COMMON, Imports, from_twin, imports};
 use crate::listing::appended;
 use crate::slots;
@@ -521,10 +522,10 @@ fn apply_nest<'py>(
     names: Optional<'py>,
     default: Optional<'py>,
     named: bool,
-    nested_keys: bool,
-    filter_empty: Option<bool>,
+    #[pyo3(from_py_with = truth)] nested_keys: bool,
+    #[pyo3(from_py_with = truth_or_none)] filter_empty: Option<bool>,
     is_leaf: Option<Bound<'py, PyAny>>,
-    checked: bool,
+    #[pyo3(from_py_with = truth)] checked: bool,
     prefix: Option<Bound<'py, PyTuple>>,
     on_unbatched: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {

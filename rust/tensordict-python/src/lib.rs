@@ -16,6 +16,7 @@ mod dims;
 mod error;
 mod ffi;
 mod fields;
+mod flags;
 mod foreach;
 mod imports;
 mod index;

@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
+use crate::flags::truth;
 use crate::imports::{Imports, imports};
 
 #[derive(Clone, Copy)]
@@ -147,8 +148,8 @@ pub(crate) fn appended<'py>(
 fn walk<'py>(
     td: &Bound<'py, PyAny>,
     kind: i64,
-    include_nested: bool,
-    leaves_only: bool,
+    #[pyo3(from_py_with = truth)] include_nested: bool,
+    #[pyo3(from_py_with = truth)] leaves_only: bool,
     is_leaf: Option<&Bound<'py, PyAny>>,
     prefix: Option<Bound<'py, PyTuple>>,
     out: Option<Bound<'py, PyList>>,

@@ -13,6 +13,7 @@ use tensordict_core::keys::{Branch, Node, Path, group_by_head, joined, unflatten
 
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
+use crate::flags::truth;
 use crate::imports::{Imports, from_twin, imports};
 use crate::keys;
 use crate::walks::copy_containers;
@@ -137,8 +138,8 @@ fn select_nested<'py>(
 fn select<'py>(
     td: &Bound<'py, PyAny>,
     keys: &Bound<'py, PyTuple>,
-    inplace: bool,
-    strict: bool,
+    #[pyo3(from_py_with = truth)] inplace: bool,
+    #[pyo3(from_py_with = truth)] strict: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
@@ -190,7 +191,7 @@ fn exclude_nested<'py>(
 fn exclude<'py>(
     td: &Bound<'py, PyAny>,
     keys: &Bound<'py, PyTuple>,
-    inplace: bool,
+    #[pyo3(from_py_with = truth)] inplace: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
@@ -265,7 +266,7 @@ impl<'py> Flat<'_, 'py> {
 fn flatten_keys<'py>(
     td: &Bound<'py, PyAny>,
     separator: &Bound<'py, PyAny>,
-    inplace: bool,
+    #[pyo3(from_py_with = truth)] inplace: bool,
     is_leaf: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
@@ -351,7 +352,7 @@ fn unflatten<'py>(
 fn unflatten_keys<'py>(
     td: &Bound<'py, PyAny>,
     separator: &Bound<'py, PyAny>,
-    inplace: bool,
+    #[pyo3(from_py_with = truth)] inplace: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;

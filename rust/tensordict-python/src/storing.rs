@@ -9,6 +9,7 @@ use tensordict_core::batch::Dims;
 use crate::container::{self, Kind, is_plain, kind};
 use crate::copying::are_alike;
 use crate::ffi::{self, RecursionGuard};
+use crate::flags::truth;
 use crate::imports::{ACCESS_TWINS, Imports, common_attribute, from_twin, imports};
 use crate::index::plain_dims;
 use crate::keys;
@@ -542,7 +543,7 @@ pub(crate) fn set_entry<'py>(
     value: &Bound<'py, PyAny>,
     inplace: Inplace,
     non_blocking: Option<Bound<'py, PyAny>>,
-    validated: bool,
+    #[pyo3(from_py_with = truth)] validated: bool,
     ignore_lock: bool,
 ) -> PyResult<()> {
     let py = td.py();
