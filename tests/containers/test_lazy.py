@@ -401,3 +401,40 @@ def test_fields_of_ragged_classes_are_chosen_member_by_member():
     stack.update(stack + 1, keys_to_update=["a"])
     assert stack[1].a.tolist() == [2.0, 2.0]
     assert stack[1].b.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("way", ["contiguous", "densify", "to_tensordict"])
+def test_a_dense_copy_does_not_write_to_the_members(way):
+    """Its values may also differ where a member has one for all of its elements."""
+    td = TensorDict({"n": {"s": "a"}, "s": "a", "x": torch.zeros(3)}, [3])
+    stack = lazy_stack([td.clone(), td.clone()])
+    copy = getattr(stack, way)()
+    new = TensorDict({"n": {"s": "b"}, "s": "b", "x": torch.ones(3)}, [3])
+    copy[0] = new
+    copy[1, 0] = new[0]
+    assert copy["s"] == copy["n", "s"] == [["b", "b", "b"], ["b", "a", "a"]]
+    for member in stack:
+        assert member["s"] == member["n", "s"] == "a"
+
+
+@pytest.mark.parametrize("way", ["contiguous", "densify", "to_tensordict"])
+def test_a_dense_copy_has_its_own_fields_of_classes(way):
+    @tensorclass
+    class Point:
+        a: torch.Tensor
+
+    member = TensorDict(p=Point(a=torch.ones(3), batch_size=[3]), batch_size=[3])
+    stack = lazy_stack([member, member.clone()])
+    copy = getattr(stack, way)()
+    copy["p"].set_("a", torch.zeros(2, 3))
+    assert copy["p", "a"].sum() == 0
+    assert stack["p", "a"].sum() == 6
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_entries_of_a_locked_view_are_locked():
+    td = TensorDict({"n": {"q": torch.zeros(1, 3)}, "s": "x"}, [1, 3])
+    with set_lazy_legacy(True):
+        view = td.view(-1).lock_()
+    assert view.get("n").is_locked
+    assert view.get("s").is_locked

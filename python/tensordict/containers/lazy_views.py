@@ -123,7 +123,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if op == "squeeze":
             return _rust.squeeze(td, kwargs["dim"], call)
         size = torch.Size(kwargs["size"])
-        return _rust.map_leaves(td, "view", (size,), size, None, SHAPE_TAIL, False, -1)
+        return _rust.map_leaves(td, "view", (size,), size, None, SHAPE_TAIL, True, -1)
 
     def _undone(self, key: str, value: Any) -> Any:
         """An entry of this view as one of the source."""

@@ -60,23 +60,27 @@ class ReadingOps(CollectionProtocol):
         """The entries of all members at a direct key; None where one has none."""
         return _rust.member_values(self.tensordicts, (key,))
 
-    def _stacked(self, key: str, values: list[Any]) -> Any:
-        """The entries of all members as one."""
+    def _stacked(self, key: str, values: list[Any], is_shown: bool = True) -> Any:
+        """The entries of all members as one.
+
+        Without ``is_shown`` it is made to be kept: values may be set in part of a row.
+        """
         first = values[0]
         if isinstance(first, CollectionProtocol):
             check_members(values)
-            value = first._shown_together(values, self.stack_dim, self._td_dim_name)
+            together = first._shown_together if is_shown else first._stack_lazily
+            value = together(values, self.stack_dim, self._td_dim_name)
         else:
             value = stack_leaves(key, values, self.stack_dim)
         hook = self._hook_out
         return value if hook is None else hook(value)
 
-    def _entries(self) -> dict[str, Any]:
+    def _entries(self, is_shown: bool = True) -> dict[str, Any]:
         entries = {}
         for key in self._common_keys():
             values = self._group(key)
             if values is not None:
-                entries[key] = self._stacked(key, values)
+                entries[key] = self._stacked(key, values, is_shown)
         return entries
 
     def _get_entry(self, key: str, default: Any) -> Any:

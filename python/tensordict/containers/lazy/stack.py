@@ -621,10 +621,13 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             )
             if stacked is not None:
                 return stacked
-        entries = self._entries()
+        entries = self._entries(False)
         for key, value in entries.items():
             if isinstance(value, LazyStackedTensorDict):
                 entries[key] = value._as_dense()
+            elif isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+                # Stacks of a class: of its fields the same.
+                entries[key] = value.contiguous()
         return self._with_entries(entries)
 
     def _with_entries(self, entries: dict[str, Any]) -> Any:
