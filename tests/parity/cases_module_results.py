@@ -64,9 +64,6 @@ m=S(M(lambda x:x,["a"],["b"]),M(lambda x:x,["b"],["c"]),selected_out_keys=["b"])
 (m.out_keys,m(TensorDict(a=torch.ones(1))),m.reset_out_keys().out_keys,m(TensorDict(a=torch.ones(1))))
 
 m=S(M(lambda x:x,["a"],["b"]),M(lambda x:x,["b"],["c"]))
-m(torch.ones(1),torch.ones(1))
-
-m=S(M(lambda x:x,["a"],["b"]),M(lambda x:x,["b"],["c"]))
 m(b=torch.ones(1))
 
 m=S(M(lambda x:x,["a"],["b"]),M(lambda x:x,["b"],["c"]))

@@ -58,6 +58,12 @@ ACCEPTED = [
         "isinstance(error, ValueError)",
     ),
     (
+        "TensorDictSequential",
+        "S(M(one, ['a'], ['z']))(T([3]), T([3]))",
+        "the release takes a second tensor for a collection, and fails in its update",
+        "isinstance(error, ValueError) and \"in_keys=['a']\" in str(error)",
+    ),
+    (
         "TensorDictModule",
         "M(add, {'x': 'a', 'y': 'b'}, ['z'])(x=T([3]), y=T([3]))",
         "the release names missing inputs only where they are positional",
@@ -291,8 +297,6 @@ CASES = [
         m=M(add, {'x':'a','y':'b'}, ['z']); m(a=T([3]), b=T([3]))
         m=M(lambda *a, **k: (len(a), sorted(k)), {'x':'a', 'y':'b'}, ['z', 'w']); m(TensorDict(a=T([3]), b=T([3])))
         m=S(M(one,['a'],['z'])); m(td, k=3)
-        m=S(M(one,['a'],['z'])); m(td, T([3]))
-        m=S(M(one,['a'],['z'])); m(T([3]), T([3]))
         s=S(M(add,['a'],['z'])); s(td, y=3)['z']
         s=S(M(add,['a'],['z']),M(one,['z'],['w'])); s(td, y=3)['z']
         s=S(M(one,['a'],['z']), partial_tolerant=True); s(T([3]))

@@ -410,8 +410,8 @@ class TensorDictModule(TensorDictModuleBase):
                 "out_to_in_map is not None but is only used when in_key is a dictionary.",
                 stacklevel=2,
             )
-        self.out_keys = _as_keys(out_keys, self._OUT_KEY_ERR)
-        self.in_keys = _as_keys(in_keys, self._IN_KEY_ERR)
+        self.out_keys = _as_keys(self, out_keys, self._OUT_KEY_ERR)
+        self.in_keys = _as_keys(self, in_keys, self._IN_KEY_ERR)
         if SINK in self.in_keys:
             msg = 'key "_" is for ignoring output, it should not be used in input keys'
             warnings.warn(msg, stacklevel=2)
@@ -523,7 +523,10 @@ class TensorDictModule(TensorDictModuleBase):
         ):
             return tensordict
         if self.strict:
-            tensors = [tensordict[key] for key in self._in_keys]
+            try:
+                tensors = [tensordict[key] for key in self._in_keys]
+            except KeyError as error:
+                raise _missing_strictly(self, tensordict, error) from None
         else:
             tensors = _read(tensordict, self._in_keys, self._get_kwargs)
         try:
@@ -591,7 +594,8 @@ class TensorDictModule(TensorDictModuleBase):
         return _text(self, modules.items())
 
 
-def _as_keys(keys: Any, message: str) -> list[NestedKey]:
+def _as_keys(module: Any, keys: Any, message: str) -> list[NestedKey]:
+    message = f"{message} Got {keys!r} for {type(module).__name__}."
     if isinstance(keys, (str, tuple)):
         keys = [keys]
     if not isinstance(keys, list):
@@ -678,6 +682,15 @@ def _missing_inputs(module: Any, missing: list[str], td: Any) -> KeyError:
     )
 
 
+def _missing_strictly(module: Any, td: Any, error: KeyError) -> KeyError:
+    missing = [key for key in module.in_keys if not _rust.contains(td, key)]
+    return KeyError(
+        f"{error.args[0]}. {type(module).__name__} reads in_keys={module.in_keys} with "
+        f"strict=True, and {missing} are not there. Set the entries before the call, or "
+        "give the module other in_keys."
+    )
+
+
 # Wrappers -----------------------------------------------------------------------------
 
 
@@ -686,6 +699,23 @@ _KEYS_OF_INSIDE = {
     "_out_keys": "out_keys_source",
     "_out_keys_apparent": "out_keys",
 }
+
+
+def keys_of(module: Any, name: str, user: str) -> list[NestedKey]:
+    """The ``in_keys`` or ``out_keys`` of a module that another one is made of.
+
+    Raises:
+        AttributeError: it has none.
+    """
+    try:
+        keys: list[NestedKey] = getattr(module, name)
+    except AttributeError as error:
+        error.add_note(
+            f"{user} takes a module with in_keys and out_keys, got a "
+            f"{type(module).__name__}. Wrap it: TensorDictModule(module, in_keys, out_keys)."
+        )
+        raise
+    return keys
 
 
 class TensorDictModuleWrapper(TensorDictModuleBase):
@@ -710,9 +740,12 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
             return super().__getattr__(name)
         except AttributeError:
             modules = self.__dict__.get("_modules", {})
-            if "td_module" in modules and not name.startswith("__"):
-                return getattr(modules["td_module"], _KEYS_OF_INSIDE.get(name, name))
-            raise
+            if "td_module" not in modules or name.startswith("__"):
+                raise
+            name = _KEYS_OF_INSIDE.get(name, name)
+            if name in ("in_keys", "out_keys"):
+                return keys_of(modules["td_module"], name, type(self).__qualname__)
+            return getattr(modules["td_module"], name)
 
     @property
     def out_keys(self) -> list[NestedKey]:

@@ -114,10 +114,13 @@ class dispatch:  # noqa: N801 - a public name
             td: Any = TensorDict(entries)
             if auto_batch_size:
                 td.auto_batch_size_()
-            result = func(_self, td, *args, **kwargs)
-            outputs = tuple(
-                [result[key] for key in _keys_of(_self, dest) if key != SINK]
-            )
+            try:
+                result = func(_self, td, *args, **kwargs)
+                out_keys = _keys_of(_self, dest)
+                outputs = tuple([result[key] for key in out_keys if key != SINK])
+            except KeyError as error:
+                _explain_missing(_self, in_keys, dest, td, error)
+                raise
             return outputs[0] if len(outputs) == 1 else outputs
 
         return method
@@ -149,6 +152,22 @@ def _gather(
                 raise RuntimeError(msg)
             entries[key] = left.pop(name)
     return entries, args[len(in_keys) :], left
+
+
+def _explain_missing(
+    module: Any, in_keys: Sequence[Any], dest: Any, td: Any, error: BaseException
+) -> None:
+    """Add to a key that is missing what was not given, or is to be written."""
+    missing = [key for key in in_keys if not _rust.contains(td, key)]
+    name = type(module).__name__
+    if missing:
+        note = (
+            f"{name} was called without {missing}: it reads {list(in_keys)}. Give these"
+        )
+        error.add_note(f"{note} by position or by name, or in a tensordict.")
+    else:
+        out_keys = getattr(module, dest, None) if isinstance(dest, str) else dest
+        error.add_note(f"{name} was given all inputs, and has to write {out_keys}.")
 
 
 def is_contained(td: Any, keys: Sequence[Any]) -> bool:

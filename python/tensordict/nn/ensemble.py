@@ -9,7 +9,7 @@ import torch
 
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.params import TensorDictParams
-from tensordict.nn.common import TensorDictModuleBase, _reset_below
+from tensordict.nn.common import TensorDictModuleBase, _reset_below, keys_of
 from tensordict.nn.dispatching import dispatch
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class EnsembleModule(TensorDictModuleBase):
         self, module: TensorDictModuleBase, num_copies: int, expand_input: bool = True
     ) -> None:
         super().__init__()
-        self.in_keys = module.in_keys
-        self.out_keys = module.out_keys
+        self.in_keys = keys_of(module, "in_keys", "EnsembleModule")
+        self.out_keys = keys_of(module, "out_keys", "EnsembleModule")
         if num_copies < 1:
             msg = f"items cannot be empty: an ensemble needs a copy, got {num_copies}."
             raise RuntimeError(msg)

@@ -39,6 +39,10 @@ __all__ = ["ProbabilisticTensorDictModule"]
 
 NestedKey = Any
 
+MSG_IN_KEYS = (
+    "ProbabilisticTensorDictModule takes as in_keys a key, a list of keys, or a dictionary "
+    "from the parameters of its distribution to keys. Got {keys!r}."
+)
 MSG_DIST_KEYS = (
     "distribution keywords and tensordict keys indicated by "
     "ProbabilisticTensorDictModule.dist_keys must match. Got this error message: \n"
@@ -153,7 +157,11 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         else:
             if isinstance(in_keys, (str, tuple)):
                 in_keys = [in_keys]
-            self.in_keys = in_keys
+            try:
+                self.in_keys = in_keys
+            except (TypeError, RuntimeError) as error:
+                error.add_note(MSG_IN_KEYS.format(keys=in_keys))
+                raise
             self.dist_keys = [
                 key if isinstance(key, str) else key[-1] for key in self.in_keys
             ]

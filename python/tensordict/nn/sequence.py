@@ -20,6 +20,7 @@ from tensordict.nn.common import (
 )
 from tensordict.nn.dispatching import SINK, dispatch, is_contained
 from tensordict.nn.settings import SKIP, has_results
+from tensordict.protocol import CollectionProtocol
 
 __all__ = ["TensorDictSequential"]
 
@@ -28,6 +29,12 @@ NestedKey = Any
 MSG_KWARGS = (
     "TensorDictSequential does not support keyword arguments other than 'tensordict_out' "
     "or in_keys: {in_keys}. Got {names} instead."
+)
+
+MSG_NAME = "{name}. The modules of this sequence are named {names}."
+MSG_OUT = (
+    "The tensordict_out of {name} is a tensordict, got a {type}. It is the argument after "
+    "the inputs, which are in_keys={in_keys}: give no more tensors than these."
 )
 
 
@@ -254,6 +261,16 @@ class TensorDictSequential(TensorDictModule):
             for module in tuple(held._modules.values()):
                 tensordict = self._run_module(module, tensordict)
             return tensordict
+        if tensordict_out is not None and not isinstance(
+            tensordict_out, CollectionProtocol
+        ):
+            raise ValueError(
+                MSG_OUT.format(
+                    name=type(self).__name__,
+                    in_keys=self.in_keys,
+                    type=type(tensordict_out).__name__,
+                )
+            )
         # What the modules write on the way to the outputs is not for the input.
         result = tensordict.copy()
         modules = self._modules["module"]._modules  # type: ignore[union-attr]
@@ -303,7 +320,10 @@ class TensorDictSequential(TensorDictModule):
         """A module, by position or name; a sequence of a slice of them."""
         if isinstance(index, slice):
             return self._sequence_of(list(self.module._modules.items())[index])
-        return self.module._modules[self._name_of(index)]
+        name = self._name_of(index)
+        if name not in self.module._modules:
+            raise KeyError(MSG_NAME.format(name=name, names=list(self.module._modules)))
+        return self.module._modules[name]
 
     def __setitem__(self, index: int | str, module: Any) -> None:
         """Replace a module; a new name adds one."""
@@ -317,8 +337,9 @@ class TensorDictSequential(TensorDictModule):
             gone = list(held)[index]
         else:
             gone = [self._name_of(index)]
-        if missing := [name for name in gone if name not in held]:
-            raise KeyError(missing[0])
+        for name in gone:
+            if name not in held:
+                raise KeyError(MSG_NAME.format(name=name, names=list(held)))
         self._hold({name: module for name, module in held.items() if name not in gone})
 
     def _hold(self, modules: dict[str, Any]) -> None:
