@@ -9,7 +9,7 @@ from torch.export import Dim, export
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tensordict import TensorClass, TensorDict, TensorDictParams
+from tensordict import TensorClass, TensorDict, TensorDictParams, lazy_stack
 from tensordict.nn import (
     EnsembleModule,
     TensorDictModule,
@@ -196,3 +196,47 @@ def test_graph_of_collections_has_open_batch_sizes():
     found = graph(TensorDict(x=torch.ones(4, 3), batch_size=[4]))
     assert found.batch_size == (4,)
     assert found["x"].unique().tolist() == [2.0]
+
+
+class Adds(nn.Module):
+    def forward(self, td):
+        return td + 1
+
+
+def collections():
+    n = TensorDict(b=torch.ones(4), batch_size=[4], names=["time"])
+    td = TensorDict(a=torch.ones(4, 3), n=n, batch_size=[4], names=["time"])
+    return {
+        "nested": td,
+        "tensorclass": Pair(x=torch.ones(4), y=torch.ones(4, 2), batch_size=[4]),
+        "lazy": lazy_stack([td.select("a"), td.select("a") + 1], 1),
+        "device": td.to("cpu"),
+    }
+
+
+@STRICT
+@pytest.mark.parametrize("name", ["nested", "tensorclass", "lazy", "device"])
+def test_program_of_collections_is_saved_and_loaded(name, strict):
+    td = collections()[name]
+    file = io.BytesIO()
+    torch.export.save(export(Adds(), (td,), strict=strict), file)
+    file.seek(0)
+    result = torch.export.load(file).module()(td)
+    assert type(result) is type(td)
+    assert result.names == td.names
+    assert result.device == td.device
+    assert (result == td + 1).all()
+
+
+@STRICT
+def test_saved_program_of_a_collection_takes_other_batch_sizes(strict):
+    rows = Dim("rows", min=2)
+    td = TensorDict(a=torch.ones(4, 3), n={"b": torch.ones(4)}, batch_size=[4])
+    shapes = ([{0: rows}, [{0: rows}]],)
+    program = export(Adds(), (td,), dynamic_shapes=shapes, strict=strict)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    result = torch.export.load(file).module()(torch.cat([td, td]))
+    assert result.batch_size == torch.Size([8])
+    assert (result["n", "b"] == 2).all()

@@ -17,6 +17,7 @@ imported, collections are leaves instead.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from typing import Any, NamedTuple
 
@@ -122,9 +123,7 @@ def register_tensorclass(cls: type) -> None:
     is_known = cls in _registered
     _registered[cls] = cls
     if not (is_known or _EXCLUDED_FROM_THE_START):
-        _pytree.register_pytree_node(
-            cls, _flatten, _unflatten_class, flatten_with_keys_fn=_flatten_with_keys
-        )
+        _register(cls, _flatten, _unflatten_class, _flatten_with_keys, _COLLECTION)
 
 
 def exclude_from_pytree(excluded: bool) -> None:
@@ -144,11 +143,8 @@ def register_stack(cls: type) -> None:
     """Make a class of lazy stacks known: its children are its members."""
     _registered[cls] = cls
     if cls not in _pytree.SUPPORTED_NODES:
-        _pytree.register_pytree_node(
-            cls,
-            _flatten_stack,
-            _unflatten_stack,
-            flatten_with_keys_fn=_flatten_stack_with_keys,
+        _register(
+            cls, _flatten_stack, _unflatten_stack, _flatten_stack_with_keys, _STACK
         )
 
 
@@ -159,6 +155,62 @@ def register_value(cls: type) -> None:
         _pytree.register_pytree_node(
             cls, _flatten_value, _unflatten_value, flatten_with_keys_fn=_flatten_value
         )
+
+
+# Exported programs that are saved -------------------------------------------------------
+
+_Context = dict[str, Any]
+
+
+def _collection_as_json(context: _Context) -> _Context:
+    """What a saved program keeps of a collection: the class goes by its name."""
+    device = context["device"]
+    return {
+        "keys": context["keys"],
+        "batch_size": [
+            size if type(size) is int else None for size in context["batch_size"].sizes
+        ],
+        "names": list(context["names"]),
+        "device": None if device is None else str(device),
+    }
+
+
+def _collection_of_json(cls: type, saved: _Context) -> _Context:
+    device = saved["device"]
+    return {
+        "keys": saved["keys"],
+        "batch_size": _BatchSize(tuple(saved["batch_size"])),
+        "names": saved["names"],
+        "device": None if device is None else torch.device(device),
+        "cls": cls,
+    }
+
+
+def _stack_as_json(context: _Context) -> _Context:
+    return {name: context[name] for name in ("stack_dim", "stack_dim_name")}
+
+
+def _stack_of_json(cls: type, saved: _Context) -> _Context:
+    return {**saved, "cls": cls}
+
+
+_COLLECTION = (_collection_as_json, _collection_of_json)
+_STACK = (_stack_as_json, _stack_of_json)
+
+
+def _register(
+    cls: type, flatten: Any, unflatten: Any, with_keys: Any, as_json: tuple[Any, Any]
+) -> None:
+    to_json, of_json = as_json
+    _pytree.register_pytree_node(
+        cls,
+        flatten,
+        unflatten,
+        flatten_with_keys_fn=with_keys,
+        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        to_dumpable_context=to_json,
+        from_dumpable_context=functools.partial(of_json, cls),
+    )
 
 
 class _Value:
@@ -212,9 +264,7 @@ def _unflatten_stack(members: Any, context: dict[str, Any]) -> Any:
 
 
 def _add_node(cls: type) -> None:
-    _pytree.register_pytree_node(
-        cls, _flatten, _unflatten, flatten_with_keys_fn=_flatten_with_keys
-    )
+    _register(cls, _flatten, _unflatten, _flatten_with_keys, _COLLECTION)
 
 
 def _sizes_of(batch_size: torch.Size) -> tuple[int | None, ...]:
