@@ -438,3 +438,43 @@ def test_entries_of_a_locked_view_are_locked():
         view = td.view(-1).lock_()
     assert view.get("n").is_locked
     assert view.get("s").is_locked
+
+
+@pytest.mark.parametrize("write", ["set_at_", "setitem"])
+@pytest.mark.parametrize("index", [1, (slice(None), 1), ([1, 0], 1)])
+def test_a_write_leaves_what_another_dtype_does_not_hold(write, index):
+    """Entries of several dtypes are read as one of them, and written each in its own."""
+    big = 2**24 + 1
+    stack = lazy_stack(
+        [
+            TensorDict(a=torch.ones(2), batch_size=[2]),
+            TensorDict(a=torch.tensor([big, 5]), batch_size=[2]),
+        ]
+    )
+    value = torch.full((2,), 7)
+    if write == "set_at_":
+        stack.set_at_("a", value, index)
+    else:
+        stack[index] = value
+    expected = [7, 7] if index == 1 else [big, 7]
+    assert stack[1]["a"].tolist() == expected
+    assert stack[0]["a"].tolist() == ([1, 1] if index == 1 else [1, 7])
+
+
+def test_a_write_to_features_reaches_members_of_several_dtypes():
+    members = [
+        TensorDict(a=torch.zeros(2, 3, dtype=dtype), batch_size=[2])
+        for dtype in (torch.float32, torch.int64)
+    ]
+    stack = lazy_stack(members, 1)
+    stack.set_at_("a", torch.tensor([4, 5]), (0, slice(None), 2))
+    stack.set_at_("a", 6, (1, 1, 0))
+    assert members[0]["a"].tolist() == [[0, 0, 4], [0, 0, 0]]
+    assert members[1]["a"].tolist() == [[0, 0, 5], [6, 0, 0]]
+
+
+def test_masked_select_keeps_what_has_no_batch_dims():
+    td = TensorDict(u=UnbatchedTensor(torch.ones(5)), a=torch.zeros(3), batch_size=[3])
+    chosen = lazy_stack([td]).masked_select(torch.tensor([[True, False, True]]))
+    assert chosen["u"].tolist() == [1.0] * 5
+    assert chosen["a"].shape == (2,)

@@ -285,6 +285,10 @@ CASES = [
         td = RAGGED; td.update_({'a': T([], start=4)})
         td = SQUARE; td.apply_(lambda x: x.sum())
         td = SQUARE; td.apply_(lambda x: x.sum(0))
+        td = MIXED; td.set_at_('a', T([2]).long(), ([True, True], 1))
+        td = MIXED; td.set_at_('a', T([2]).long(), (None, 0))
+        td = MIXED; td[:, 1] = T([2]).long()
+        td = MIXED; td.contiguous()[0] = TensorDict(a=T([2]), batch_size=[2])
         """.replace(
             "STACK",
             "lazy_stack([TensorDict(c=T([]), a=T([2]), n={'d': T([3])}) for _ in 'ab'])",
@@ -292,6 +296,11 @@ CASES = [
         .replace(
             "SQUARE",
             "lazy_stack([TensorDict(a=T([3, 3]), batch_size=[3]) for _ in 'abc'], 1)",
+        )
+        .replace(
+            "MIXED",
+            "lazy_stack([TensorDict(a=T([2]).long() + 2**24, batch_size=[2]), "
+            "TensorDict(a=T([2]), batch_size=[2])])",
         )
         .replace("RAGGED", "lazy_stack([TensorDict(a=T([n])) for n in (1, 2, 3)])"),
         on="none",

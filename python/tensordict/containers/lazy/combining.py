@@ -10,6 +10,7 @@ from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.common import MSG_BAD_KEY
 from tensordict.containers.lazy import shapes
+from tensordict.containers.lazy.indexing import plan_index
 from tensordict.containers.lazy.making import have_own_keys
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.autograd import AutogradOps
@@ -375,9 +376,17 @@ class CombiningOps(CollectionProtocol):
             return self
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
 
-    def _parts_at(self, index: Any, value: Any) -> list[tuple[Any, Any, Any]]:
-        """The members that an index touches, each with its index and its part of a value."""
-        plan = self._plan(index)
+    def _parts_at(
+        self, index: Any, value: Any, shape: torch.Size | None = None
+    ) -> list[tuple[Any, Any, Any]]:
+        """The members that an index touches, each with its index and its part of a value.
+
+        The index is one of an entry where its shape is given.
+        """
+        if shape is None:
+            plan = self._plan(index)
+        else:
+            plan = plan_index(shape, self.stack_dim, len(self.tensordicts), index)
         if plan is None:
             picks: Any = [(at, ...) for at in range(len(self.tensordicts))]
             dim: int | None = self.stack_dim
@@ -617,7 +626,10 @@ class CombiningOps(CollectionProtocol):
         mask.ndimension()
         size = _rust.index_shape(self.batch_size, mask)
         try:
-            entries = {key: value[mask] for key, value in self._entries().items()}
+            entries = {
+                key: value if is_unbatched(value) else value[mask]
+                for key, value in self._entries().items()
+            }
         except RuntimeError:
             if inplace:
                 raise

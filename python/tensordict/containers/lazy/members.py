@@ -76,6 +76,7 @@ class MembersOps(CollectionProtocol):
         def _plan(self, index: Any) -> Any: ...
         def _parts(self, results: list[Any]) -> tuple[Any, ...]: ...
         def _index(self, index: Any) -> Any: ...
+        def _parts_at(self, *args: Any) -> list[tuple[Any, Any, Any]]: ...
 
     # Walking -----------------------------------------------------------------------
 
@@ -571,8 +572,18 @@ class MembersOps(CollectionProtocol):
         if is_unbatched(target):
             self._write_unbatched(key, None, value)
             return
-        target[index] = value
-        self._take_back(key, target, index)
+        _assign_at(target, index, value)
+        self._take_back(key, target, index, value)
+
+    def _dtypes_of(self, key: str) -> set[torch.dtype]:
+        """The dtypes of the leaves that the entry at a direct key is stacked of."""
+        found: set[torch.dtype] = set()
+        for member in self.tensordicts:
+            if isinstance(member, MembersOps):
+                found |= member._dtypes_of(key)
+            else:
+                found.add(member._get_entry(key, NO_DEFAULT).dtype)
+        return found
 
     def _write_unbatched(self, key: str, plan: Any, value: Any) -> None:
         """Write what has no batch dims, whole, into each member that a plan picks."""
@@ -583,8 +594,15 @@ class MembersOps(CollectionProtocol):
         for member in members:
             member.set_at_(key, value, ...)
 
-    def _take_back(self, key: str, target: Any, index: Any) -> None:
+    def _take_back(self, key: str, target: Any, index: Any, value: Any) -> None:
         """Copy an entry that was stacked back to the members that an index touches."""
+        if len(self._dtypes_of(key)) > 1:
+            # The copy has a dtype that may not hold what is in the members.
+            if isinstance(value, torch.Tensor):
+                value = value.expand(target[index].shape)
+            for member, at, part in self._parts_at(index, value, target.shape):
+                member.set_at_(key, part, at)
+            return
         values: Any = self._group(key)
         shape = merged_shape([each.shape for each in values], self.stack_dim)
         plan = plan_index(shape, self.stack_dim, len(values), index)
@@ -592,9 +610,8 @@ class MembersOps(CollectionProtocol):
         if plan is not None:
             # The same member may be there twice: what is not written stays as it is.
             touched = dict.fromkeys(pick.member for pick in plan.picks)  # type: ignore[assignment]
-        for member in touched:
-            part = target.select(self.stack_dim, member)
-            self._give(member, key, values[member], part)
+        for at in touched:
+            self._give(at, key, values[at], target.select(self.stack_dim, at))
 
     def _give(self, member: int, key: str, held: torch.Tensor, value: Any) -> None:
         """Copy a value to a member: what is ``held`` of one that is a stack is a copy."""
@@ -701,10 +718,10 @@ class MembersOps(CollectionProtocol):
         """Write one tensor into every entry at an index: it broadcasts from the right."""
         copies = [(key, self._get_entry(key, None)) for key in self._sample_entries()]
         for _, entry in copies:
-            entry[index] = value
+            _assign_at(entry, index, value)
         for key, entry in copies:
             if isinstance(entry, torch.Tensor):
-                self._take_back(key, entry, index)
+                self._take_back(key, entry, index, value)
 
 
 def _sized_as(part: Any, size: torch.Size) -> Any:
@@ -720,6 +737,13 @@ def _sized_as(part: Any, size: torch.Size) -> Any:
         for key, entry in part._entries().items()
     }
     return _rust.new(type(part), entries, goal, part._device, part._td_dim_names)
+
+
+def _assign_at(entry: Any, index: Any, value: Any) -> None:
+    """Set part of an entry: index tensors and masks do not cast what is set."""
+    if isinstance(value, torch.Tensor) and isinstance(entry, torch.Tensor):
+        value = value.to(entry.dtype)
+    entry[index] = value
 
 
 def _shapes(td: Any) -> list[Any]:
