@@ -250,4 +250,20 @@ CASES = [
         "x = TensorDict(u=U(torch.ones(2)), batch_size=[3]).requires_grad_(); (x['u'] * 2).sum().backward(); x.grad",
         on="none",
     ),
+    *cases(
+        "from_dataclass",
+        """
+        from_dataclass(Data) is Data, from_dataclass(Data, frozen=True) is Data
+        from_dataclass(Data, inplace=True) is Data
+        """,
+        on="none",
+    ),
+    *cases(
+        "masked_select",
+        """
+        TensorDict(a=T([2, 3, 1])).masked_select(torch.ones(2, 3).bool())
+        TensorDict(a=T([2])).masked_select(torch.tensor([True, False]))
+        """,
+        on="none",
+    ),
 ]

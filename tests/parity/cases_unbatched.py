@@ -170,4 +170,20 @@ CASES = [
         reason="gradients do not reach the data in the release",
         ours="(result == 2).all()",
     ),
+    *cases(
+        "parts with unbatched entries",
+        """
+        td._get_sub_tensordict(0).update_({'u': U(td['u'] * 2)}); S(td)
+        td._get_sub_tensordict(0).update({'u': U(td['u'] * 2)}); S(td)
+        td._get_sub_tensordict(0).set_('u', U(td['u'] * 2)); S(td)
+        td._get_sub_tensordict(0).set_(('n', 'v'), U(td['n', 'v'] * 2)); S(td)
+        td._get_sub_tensordict(0).update_({'n': {'v': U(td['n', 'v'] * 2)}}); S(td)
+        td._get_sub_tensordict(0).update_({('n', 'v'): U(td['n', 'v'] * 2)}); S(td)
+        td._get_sub_tensordict(0).update({'n': {'v': U(td['n', 'v'] * 2)}}); S(td)
+        td._get_sub_tensordict(0).update_((td * 2)[0]); S(td)
+        td._get_sub_tensordict(0).update((td * 2)[0]); S(td)
+        td._get_sub_tensordict(slice(0, 2)).copy_((td * 2)[:2]); S(td)
+        """,
+        on="unbatched",
+    ),
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 import torch
 
 from tensordict import _rust
+from tensordict._unbatched import is_unbatched
 from tensordict.collection import TensorDictBase
 from tensordict.common import (
     MSG_LOCKED,
@@ -375,7 +376,10 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         elif isinstance(present, CollectionProtocol) and present._is_non_tensor:
             source._set_entry(key, present._written_at(self.idx, value))
         elif isinstance(present, CollectionProtocol):
-            _rust.set_index(present, self.idx, value)
+            is_there = isinstance(value, _SubTensorDict) and value._source is present
+            # What an update has merged into the part of the entry is there already.
+            if not (is_there and value.idx is self.idx):
+                _rust.set_index(present, self.idx, value)
         elif isinstance(value, CollectionProtocol):
             raise not_a_value(key, present, value)
         else:
@@ -389,7 +393,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 # One member may be there several times: those beside the index stay.
                 source.set_at_(key, value, self.idx)
                 return
-            present[self.idx] = value
+            present[... if _is_whole(present, value) else self.idx] = value
             if not source._is_dense:
                 # The source is a part itself, and its entry may be a copy.
                 source._set_entry(key, present)
@@ -498,8 +502,21 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             source = restricted(source, keys)
         values = self._fitted(source, ())
         plain = self._shown()
+        self._show_whole(plain, values)
         _rust.copy_into(plain, values, None, non_blocking)
         self._store(iter(_rust.leaves(plain)))
+
+    def _show_whole(self, plain: Any, values: dict[Any, Any]) -> None:
+        """Let ``plain`` have copies of what ``values`` write whole."""
+        for key, value in values.items():
+            path = _rust.unravel_key_to_tuple(key)
+            entry = _rust.get(self._source, path)
+            if isinstance(value, dict):
+                part = _SubTensorDict._of_child(entry, self)
+                part._show_whole(_rust.get(plain, path), value)
+            elif _is_whole(entry, value):
+                holder = plain if len(path) == 1 else _rust.get(plain, path[:-1])
+                holder._set_entry(path[-1], entry.clone())
 
     def _fitted(self, source: Any, prefix: tuple[str, ...]) -> dict[Any, Any]:
         """The entries of ``source``, without leading dims that those here lack.
@@ -520,6 +537,9 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             entry = _rust.get(self._source, path)
             full = (*prefix, *path)
             if isinstance(entry, torch.Tensor) and isinstance(value, torch.Tensor):
+                if _is_whole(entry, value):
+                    fitted[key] = value
+                    continue
                 shape = self._batch_size + entry.shape[self._source_ndim :]
                 spare = value.dim() - len(shape)
                 if spare > 0 and set(value.shape[:spare]) == {1}:
@@ -845,3 +865,8 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
 
 _SubTensorDict.__module__ = "tensordict._td"
+
+
+def _is_whole(entry: Any, value: Any) -> bool:
+    """Whether ``value`` is what all elements share, and not the part of one."""
+    return is_unbatched(entry) and is_unbatched(value) and value.shape == entry.shape

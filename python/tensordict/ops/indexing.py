@@ -121,9 +121,6 @@ class IndexingOps(CollectionProtocol):
             [0, 2]
         """
         ndim = mask.ndimension()
-        if not self.batch_size:
-            # A mask of any dims is the error of torch, not that of reading.
-            _rust.index_plan(self.batch_size, mask)
         if ndim > self.batch_dims and self._is_dense:
             result = self._masked_features(mask)
         else:

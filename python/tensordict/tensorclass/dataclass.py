@@ -37,7 +37,7 @@ def from_dataclass(
     """Make a tensorclass of a dataclass, or an instance of one of its instance.
 
     Args:
-        obj: a dataclass, or an instance of one.
+        obj: a dataclass, or an instance of one. A tensorclass is its own result.
         dest_cls: the tensorclass of the instance. Default: a new one with the fields of
             the dataclass, named as it with ``_tc`` behind.
         auto_batch_size: whether the batch size is the leading dims that all fields share.
@@ -73,7 +73,7 @@ def from_dataclass(
         "tensor_only": tensor_only,
     }
     if isinstance(obj, type):
-        return _class_of(obj, inplace, options)
+        return obj if is_tensorclass(obj) else _class_of(obj, inplace, options)
     made: Any = dest_cls
     if made is None:
         made = _class_of(type(obj), False, options)
