@@ -388,4 +388,13 @@ CASES = [
         """,
         on="nested",
     ),
+    *cases(
+        "set_non_tensor",
+        """
+        td = td._get_sub_tensordict(0); td.set_non_tensor('a', 'x')
+        td = td._get_sub_tensordict(0); td.set_non_tensor(('n', 'b'), 'x')
+        td = td._get_sub_tensordict(0); td.set_non_tensor('z', 'x'); td['z']
+        """,
+        on="nested",
+    ),
 ]

@@ -91,6 +91,10 @@ CASES += [
         td = TensorDict({'a': T([3, 4, 5])}, [3]); td.masked_select(T([3, 4], 'bool'))
         td = TensorDict({'a': T([3])}, [3]); td.masked_select(T([3, 4], 'bool'))
         td = TensorDict({'a': T([3, 4])}, [3], names=['x']); td.masked_select(T([3, 4], 'bool'))
+        td = TensorDict({'a': T([3, 4])}, []); td.masked_select(T([3], 'bool'))
+        td = TensorDict({'a': T([3, 4]), 'b': T([3])}, []); td.masked_select(T([3], 'bool'))
+        td = TensorDict({'a': T([3, 4])}, []); td.masked_select(T([3, 4], 'bool'))
+        td = TensorDict({'a': T([3, 4])}, [3])._get_sub_tensordict(0); td.masked_select(T([4], 'bool'))
         """,
         on="empty",
         warned=True,
@@ -130,5 +134,21 @@ CASES += [
         """,
         on="empty",
         warned=True,
+    ),
+    *cases(
+        "masked_select",
+        """
+        td = TensorDict({'a': T([3, 4])}, []); td.masked_select(T([2], 'bool'))
+        td = TensorDict({'a': T([3, 4]), 'b': T([3])}, []); td.masked_select(T([3, 4], 'bool'))
+        """,
+        on="empty",
+        message=False,
+    ),
+    *cases(
+        "masked_select",
+        "td = TensorDict({'n': {'a': T([3, 4])}}, []); td.masked_select(T([3], 'bool'))",
+        on="empty",
+        reason="features of leaves are selected, but not of nested ones",
+        ours="result['n', 'a'].equal(T([3, 4])[T([3], 'bool')])",
     ),
 ]

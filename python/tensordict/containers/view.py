@@ -363,6 +363,14 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             raise RuntimeError(MSG_SET)
         return super().set(key, item, inplace, non_blocking=non_blocking, **kwargs)
 
+    def set_non_tensor(self, key: NestedKeyLike, value: Any) -> Self:
+        """Store a new entry of any type; see :meth:`set` for one that is there."""
+        if isinstance(key, (str, tuple)) and not self.is_locked:
+            path = _rust.unravel_key_to_tuple(key)
+            if path and _rust.contains(self._source, path):
+                raise RuntimeError(MSG_SET)
+        return super().set_non_tensor(key, value)
+
     def _set_entry(self, key: str, value: Any) -> None:
         source = self._source
         present = source._get_entry(key, NO_DEFAULT)

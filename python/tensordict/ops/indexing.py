@@ -124,6 +124,9 @@ class IndexingOps(CollectionProtocol):
         if ndim > self.batch_dims and self._is_dense:
             result = self._masked_features(mask)
         else:
+            if not self.batch_size:
+                # A mask of any dims is the error of torch, not that of reading.
+                _rust.index_plan(self.batch_size, mask)
             result = _rust.index(self, mask)
         if inplace:
             return self._replace_content(result)
