@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use super::io::Disk;
+use super::job::Job;
 use super::map::{Root, leads_out};
 use super::sums::{self, BLOCK_BYTES, FileSum, Sum, Sums};
 use super::verify::{Finding, Outcome, judge};
@@ -65,8 +66,8 @@ enum Task {
 /// save; the targets are then written to in part.
 ///
 /// # Errors
-/// A file is missing or too short; bytes are damaged.
-pub fn read_all(root: &Root, requests: &[Request], threads: usize) -> StorageResult<()> {
+/// A file is missing or too short; bytes are damaged; the job was cancelled.
+pub fn read_all(job: &Job<'_>, root: &Root, requests: &[Request]) -> StorageResult<()> {
     let sums = Sums::of_save(root);
     let reader = Reader {
         root,
@@ -81,7 +82,8 @@ pub fn read_all(root: &Root, requests: &[Request], threads: usize) -> StorageRes
         damages: Mutex::new(HashMap::new()),
     };
     let tasks = tasks(requests);
-    threads::for_each(tasks.len(), thread_count(threads), |number| {
+    threads::for_each(tasks.len(), thread_count(job.threads), |number| {
+        job.progress.check()?;
         match tasks[number] {
             Task::Part { request, offset } => reader.part(request, offset),
             Task::Batch { start, end } => {

@@ -1,6 +1,10 @@
 //! What goes with a save while it runs: how it is done, how far it is, whether it is to stop.
 
+use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use super::io::Disk;
 use super::sums;
@@ -12,9 +16,61 @@ pub struct Progress {
     done: AtomicU64,
     total: AtomicU64,
     is_cancelled: AtomicBool,
+    watch: OnceLock<Watch>,
 }
 
+/// What the thread that asked for a save looks at while it takes part.
+struct Watch {
+    thread: ThreadId,
+    began: Instant,
+    /// Milliseconds from the beginning to the last look.
+    looked: AtomicU64,
+    is_to_stop: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+/// The time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Small pieces are counted without a look until there are so many bytes of them.
+const LOOK_BYTES: u64 = 64 << 10;
+
 impl Progress {
+    /// Has this thread, which takes part in the save, ask now and then whether to stop: signals reach it
+    /// alone. Only the first such question counts.
+    pub fn watch(&self, is_to_stop: impl Fn() -> bool + Send + Sync + 'static) {
+        self.watch.get_or_init(|| Watch {
+            thread: thread::current().id(),
+            began: Instant::now(),
+            looked: AtomicU64::new(0),
+            is_to_stop: Box::new(is_to_stop),
+        });
+    }
+
+    fn look(&self) {
+        let Some(watch) = self.watch.get() else {
+            return;
+        };
+        if watch.thread != thread::current().id() {
+            return;
+        }
+        let elapsed = watch.began.elapsed();
+        let looked = Duration::from_millis(watch.looked.load(Ordering::Relaxed));
+        if elapsed < looked + LOOK_EVERY {
+            return;
+        }
+        let now = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        watch.looked.store(now, Ordering::Relaxed);
+        if (watch.is_to_stop)() {
+            self.cancel();
+        }
+    }
+
     /// Bytes written, and bytes to write: 0 before they are known.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
@@ -46,7 +102,10 @@ impl Progress {
     /// # Errors
     /// The save is to stop.
     pub fn advance(&self, bytes: u64) -> StorageResult<()> {
-        self.count(bytes);
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed);
+        if done / LOOK_BYTES == done.wrapping_add(bytes) / LOOK_BYTES {
+            return self.go_on();
+        }
         self.check()
     }
 
@@ -60,6 +119,11 @@ impl Progress {
     /// # Errors
     /// [`StorageError::Cancelled`].
     pub fn check(&self) -> StorageResult<()> {
+        self.look();
+        self.go_on()
+    }
+
+    fn go_on(&self) -> StorageResult<()> {
         if self.is_cancelled.load(Ordering::Relaxed) {
             return Err(StorageError::Cancelled);
         }

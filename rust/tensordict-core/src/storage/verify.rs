@@ -177,12 +177,13 @@ pub(super) fn in_parallel(
     find: impl Fn(usize) -> Finding + Sync,
 ) -> Vec<Finding> {
     let found: Vec<OnceLock<Finding>> = (0..count).map(|_| OnceLock::new()).collect();
-    let done = threads::for_each(count, thread_count(how.threads), |number| {
+    // One that is to stop is an error in `verify`.
+    let _ = threads::for_each(count, thread_count(how.threads), |number| {
+        how.progress.check()?;
         // Each number is given out once.
         let _ = found[number].set(find(number));
-        Ok::<_, std::convert::Infallible>(())
+        Ok::<_, StorageError>(())
     });
-    let Ok(()) = done;
     found.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
@@ -273,6 +274,8 @@ fn read_blocks(
         let block = &mut buffer[..left.min(BLOCK_BYTES)];
         Disk::REAL.read_exact_at(file, block, expected.offset + at)?;
         how.progress.count(block.len() as u64);
+        // What is found then is not shown.
+        how.progress.check().map_err(io::Error::other)?;
         if !is_good(number, block) {
             let first = expected.offset + at;
             let last = first + block.len() as u64;
@@ -291,7 +294,8 @@ fn read_blocks(
 /// unchecked, but for its size; so is all of a save of the published release.
 ///
 /// # Errors
-/// There is no save at `path`, or its metadata cannot be read; it is replaced again and again.
+/// There is no save at `path`, or its metadata cannot be read; it is replaced again and again; the
+/// work was cancelled.
 pub fn verify(path: &Path, how: &Scrutiny<'_>) -> StorageResult<Report> {
     for _ in 0..MAX_ATTEMPTS {
         let file = open_to_read(path).map_err(|source| StorageError::io(path, source))?;
@@ -300,6 +304,7 @@ pub fn verify(path: &Path, how: &Scrutiny<'_>) -> StorageResult<Report> {
             .try_clone()
             .map_err(|source| StorageError::io(path, source))?;
         let verified = verify_open(file, path, how);
+        how.progress.check()?;
         let lacks_files = match &verified {
             Ok((_, lacks_files)) => *lacks_files,
             Err(_) => true,

@@ -371,7 +371,7 @@ fn pack_tree(
         let job = progress.job((num_threads, false, true));
         archive::pack(&job, &source, &target, method)
     });
-    packed.map_err(|error| exception(py, &error))
+    packed.map_err(|error| progress.exception(py, &error))
 }
 
 /// Writes the files of an archive into a directory.
@@ -388,7 +388,7 @@ fn unpack_archive(
         let job = progress.job((num_threads, false, true));
         archive::unpack(&job, &path, &target)
     });
-    unpacked.map_err(|error| exception(py, &error))
+    unpacked.map_err(|error| progress.exception(py, &error))
 }
 
 /// Takes the checksums of an archive anew, in place; of how many entries.
@@ -404,7 +404,7 @@ fn refresh_archive(
         let job = progress.job((num_threads, false, true));
         archive::refresh(&job, &path)
     });
-    refreshed.map_err(|error| exception(py, &error))
+    refreshed.map_err(|error| progress.exception(py, &error))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

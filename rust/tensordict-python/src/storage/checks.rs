@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use tensordict_core::storage::verify::{self, Scrutiny};
 
-use super::exception;
 use super::save::SaveProgress;
 
 /// What [`verify_save`] gives: the layout, the generation, and for each file of the save the key, the
@@ -34,11 +33,11 @@ fn verify_save(
     let how = Scrutiny {
         threads: num_threads,
         is_deep,
-        progress: &progress.progress,
+        progress: progress.watched(),
     };
     let report = py
         .detach(|| verify::verify(&path, &how))
-        .map_err(|error| exception(py, &error))?;
+        .map_err(|error| progress.exception(py, &error))?;
     let findings = report.findings.into_iter().map(|finding| {
         let line = finding.to_line();
         let outcome = finding.outcome.name();
@@ -60,7 +59,10 @@ fn seal_tree(
         let job = progress.job((num_threads, false, true));
         verify::seal(&job, &path)
     });
-    Ok(sums.map_err(|error| exception(py, &error))?.files.len())
+    Ok(sums
+        .map_err(|error| progress.exception(py, &error))?
+        .files
+        .len())
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

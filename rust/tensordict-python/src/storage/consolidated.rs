@@ -65,7 +65,11 @@ fn write_consolidated<'py>(
         consolidated::save(&job, &path, &segments, data_bytes, &remarks, &description)
     });
     drop(held);
-    bytes_over(py, saved.map_err(|error| exception(py, &error))?, &path)
+    bytes_over(
+        py,
+        saved.map_err(|error| progress.exception(py, &error))?,
+        &path,
+    )
 }
 
 /// What lies behind the data of a consolidated file: `(bytes of data, remarks, description)`.

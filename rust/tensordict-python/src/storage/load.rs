@@ -23,6 +23,7 @@ use super::archive::OpenArchive;
 use super::dlpack::memory_of;
 use super::exception;
 use super::mapped::{empty, mapped_tensor, torch_dtype};
+use super::save::SaveProgress;
 use crate::ffi::PausedCollector;
 
 /// A level that was read, for Python to make a container of.
@@ -166,8 +167,15 @@ impl OpenDirectory {
                 target: unsafe { Target::new(memory.pointer.cast_mut(), memory.num_bytes) },
             });
         }
-        py.detach(|| full::read_all(&self.root, &requests, num_threads))
-            .map_err(|error| exception(py, &error))
+        let progress = SaveProgress::default();
+        py.detach(|| {
+            full::read_all(
+                &progress.job((num_threads, false, true)),
+                &self.root,
+                &requests,
+            )
+        })
+        .map_err(|error| progress.exception(py, &error))
     }
 }
 

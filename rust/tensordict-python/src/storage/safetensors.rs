@@ -106,7 +106,7 @@ fn write_safetensors<'py>(
         let job = progress.job((num_threads, durable, checks));
         safetensors::save(&job, &planned, index.as_ref(), stale.as_deref(), maps)
     });
-    let written = saved.map_err(|error| exception(py, &error))?;
+    let written = saved.map_err(|error| progress.exception(py, &error))?;
     let paths = planned.iter().map(|file| file.path.as_path());
     written
         .into_iter()

@@ -7,7 +7,9 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -21,7 +23,7 @@ use tensordict_core::storage::metadata::{LevelFields, Shape};
 use tensordict_core::storage::plan::{Content, Link, Plan};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::Source;
-use tensordict_core::storage::{archive, commit, names, replace, sparse};
+use tensordict_core::storage::{StorageError, archive, commit, names, replace, sparse};
 
 use super::archive::OpenArchive;
 use super::entries::{self, MappedLeaf, SavedLeaf};
@@ -43,7 +45,7 @@ pub(crate) struct SavePlan {
     is_sparse: bool,
     /// The most threads; 0 for the cores of this process.
     threads: usize,
-    state: parking_lot::Mutex<State>,
+    state: Mutex<State>,
 }
 
 struct State {
@@ -83,7 +85,7 @@ impl SavePlan {
             copies_existing,
             is_sparse,
             threads,
-            state: parking_lot::Mutex::new(state),
+            state: Mutex::new(state),
         }
     }
 
@@ -179,7 +181,7 @@ impl SavePlan {
             let state = self.state.lock();
             commit::save(&job, &state.plan, &self.target, options)
         });
-        let mappings = mappings.map_err(|error| exception(py, &error))?;
+        let mappings = mappings.map_err(|error| progress.exception(py, &error))?;
         self.tensors(py, mappings)
     }
 
@@ -205,7 +207,7 @@ impl SavePlan {
                 archive::save(&job, &state.plan, &self.target, method)
             }
         });
-        let written = written.map_err(|error| exception(py, &error))?;
+        let written = written.map_err(|error| progress.exception(py, &error))?;
         // Taken out for the while, since Python runs: the plan is done with.
         let leaves = std::mem::take(&mut self.state.lock().leaves);
         let archive = match written {
@@ -251,14 +253,14 @@ impl SavePlan {
     ) -> PyResult<(SavedTensors, Vec<(PathBuf, u64, u64, String)>)> {
         let progress = SaveProgress::default();
         let made = py.detach(|| {
-            let job = Job::new(&progress.progress);
+            let job = Job::new(progress.watched());
             let state = self.state.lock();
             if !exist_ok {
                 commit::refuse_existing(&state.plan, &self.target)?;
             }
             sparse::create(&job, &state.plan, &self.target, is_reserved)
         });
-        let (mappings, grown) = made.map_err(|error| exception(py, &error))?;
+        let (mappings, grown) = made.map_err(|error| progress.exception(py, &error))?;
         let grown = {
             let state = self.state.lock();
             let shown = |leaf: usize| {
@@ -298,7 +300,9 @@ type How = (usize, bool, bool);
 #[pyclass(module = "tensordict._rust", frozen)]
 #[derive(Default)]
 pub(crate) struct SaveProgress {
-    pub(crate) progress: Progress,
+    progress: Progress,
+    /// What a signal raised meanwhile: the work ends with it.
+    raised: Arc<Mutex<Option<PyErr>>>,
 }
 
 #[pymethods]
@@ -320,13 +324,39 @@ impl SaveProgress {
 }
 
 impl SaveProgress {
+    /// The progress of work that this thread is about to do, which ends where a signal raises an
+    /// exception.
+    pub(super) fn watched(&self) -> &Progress {
+        let raised = Arc::clone(&self.raised);
+        self.progress.watch(move || {
+            // Of the main thread alone signals are handled, and others find nothing.
+            Python::attach(|py| match py.check_signals() {
+                Ok(()) => false,
+                Err(error) => {
+                    *raised.lock() = Some(error);
+                    true
+                }
+            })
+        });
+        &self.progress
+    }
+
+    /// The exception of work that failed: what a signal raised, if that is why.
+    pub(super) fn exception(&self, py: Python<'_>, error: &StorageError) -> PyErr {
+        let raised = match error {
+            StorageError::Cancelled => self.raised.lock().take(),
+            _ => None,
+        };
+        raised.unwrap_or_else(|| exception(py, error))
+    }
+
     /// A job that this watches: the most threads, whether it is durable, whether sums are taken.
     pub(super) fn job(&self, (threads, is_durable, has_sums): How) -> Job<'_> {
         Job {
             threads,
             is_durable,
             has_sums,
-            ..Job::new(&self.progress)
+            ..Job::new(self.watched())
         }
     }
 }
