@@ -119,6 +119,20 @@ def test_convert_any_layout_to_any(source, target, saved, capsys):
     assert load(second).names == ["t"]
 
 
+@pytest.mark.parametrize("layout", NAMES)
+def test_convert_refuses_what_is_damaged(layout, saved, capsys):
+    path = in_layout(saved, layout)
+    flip_last_byte_of_a(path, layout)
+    if call(capsys, "verify", path)[0] == 3:
+        pytest.skip("this file system does not tell a damage from a change")
+    target = saved.parent / "copy"
+    assert cli.main(["convert", str(path), str(target)]) == 2
+    assert "bytes" in capsys.readouterr().err
+    assert not target.exists()
+    assert call(capsys, "convert", path, target, "--no-verify")[0] == 0
+    assert call(capsys, "verify", target)[0] == 0
+
+
 def convert_within(num_bytes, action, arguments):
     """Convert in a process whose files may have so many bytes; how it ended."""
     child = os.fork()

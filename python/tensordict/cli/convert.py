@@ -30,13 +30,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--durable", action="store_true", help="wait until it is on the disk"
     )
     parser.add_argument("--no-checks", action="store_true", help="keep no sums")
+    parser.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="do not compare the source with its sums before: a damage is copied",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     common.add_loading(parser)
 
 
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
-    """Load the source, save it, and say what was written."""
+    """Load and verify the source, save it, and say what was written."""
+    from tensordict.storage.checks import DAMAGED, verify
     from tensordict.storage.safetensors import index_of
     from tensordict.storage.survey import survey
 
@@ -49,6 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     if is_there and not arguments.force:
         raise FileExistsError(17, "It exists already; --force replaces it", target)
     source = common.load_save(arguments.source, arguments)
+    if not arguments.no_verify:
+        # The sums of the target would say of damaged bytes that they are good.
+        damages = verify(arguments.source, arguments.threads).lines(DAMAGED)
+        if damages:
+            raise RuntimeError("\n".join(damages))
     _save(source, target, layout, arguments)
     found = survey(target)
     if arguments.json:
