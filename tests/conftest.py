@@ -5,7 +5,10 @@ times as far. Neither has a deadline: the machines that run tests are busy with 
 """
 
 import os
+import tempfile
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -18,3 +21,13 @@ settings.register_profile(
     "thorough", parent=settings.get_profile("quick"), max_examples=500
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files() -> Iterator[None]:
+    """Remove what the programs of the tests left in the folder of temporary files."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = folder
+        yield
+    tempfile.tempdir = before
