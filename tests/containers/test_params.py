@@ -175,3 +175,11 @@ def test_it_is_collected():
     del params
     gc.collect()
     assert reference() is None
+
+
+def test_pickle_keeps_the_locks_of_what_is_inside():
+    params = TensorDictParams(from_module(nn.Sequential(nn.Linear(2, 2))))
+    loaded = pickle.loads(pickle.dumps(params))
+    assert params["0"].is_locked
+    assert loaded["0"].is_locked
+    assert not loaded.is_locked

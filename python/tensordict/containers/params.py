@@ -714,9 +714,9 @@ class TensorDictParams(TensorDictBase, nn.Module):
                 if self._entry_slot(name) is None
             }
         # The release locks what is inside together with this; here only what is below.
-        if self._param_td.is_locked and not self._lock_content:
-            self._param_td.unlock_()
         if locked:
+            if self._param_td.is_locked and not self._lock_content:
+                self._param_td.unlock_()
             self.lock_()
 
     # Printing --------------------------------------------------------------------------
