@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict.indices import (
-    MSG_BROADCAST,
     MSG_NO_BATCH_DIMS,
     MSG_NOT_ENOUGH,
     MSG_OUT_OF_BOUNDS,
@@ -262,15 +261,9 @@ def _broadcast(parts: list[torch.Tensor]) -> list[torch.Tensor]:
     """The index tensors, of one shape.
 
     Raises:
-        IndexError: they have none.
+        RuntimeError: they have none.
     """
-    if len(parts) < 2:
-        return parts
-    try:
-        return list(torch.broadcast_tensors(*parts))
-    except RuntimeError:
-        shapes = ", ".join(str(list(part.shape)) for part in parts)
-        raise IndexError(MSG_BROADCAST.format(shapes)) from None
+    return parts if len(parts) < 2 else list(torch.broadcast_tensors(*parts))
 
 
 def _plan_tensor(items: list[Any], tensors: list[int], at: int, count: int) -> Plan:
