@@ -183,3 +183,16 @@ def test_values_moved_by_tensors_are_left_to_eager_code():
     torch._dynamo.reset()
     found = torch.compile(program, backend="eager")(td)
     assert described_fields(found) == described_fields(program(td))
+
+
+def test_a_stack_is_made_of_texts_in_compiled_code():
+    def made(x, texts):
+        td = TensorDict(x=x, text=NonTensorStack(*texts), batch_size=[3]) + 1
+        return td, NonTensorStack(texts)
+
+    td, row = torch.compile(made, backend="eager", fullgraph=True)(
+        torch.zeros(3), ["a", "b", "c"]
+    )
+    assert td["text"] == ["a", "b", "c"]
+    assert td["x"].tolist() == [1, 1, 1]
+    assert row.tolist() == [["a", "b", "c"]]

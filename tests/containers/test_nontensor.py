@@ -24,6 +24,7 @@ from tensordict import (
     set_capture_non_tensor_stack,
     set_list_to_stack,
 )
+from tensordict.containers.nontensor.making import stack_of
 
 
 def sample() -> TensorDict:
@@ -397,3 +398,24 @@ def test_importing_the_module_by_its_path_works_alone():
         env={**os.environ, "PYTHONPATH": paths},
     )
     assert found.stdout.strip() == "a"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (),
+        ("a", "b"),
+        (NonTensorStack("a", "b"), NonTensorStack("c", "d")),
+        (NonTensorStack("a"), NonTensorStack("b", "c")),
+        (NonTensorStack(), NonTensorStack()),
+        (NonTensorData("a", batch_size=[2]), NonTensorData("b", batch_size=[2])),
+        (NonTensorData("a", batch_size=[0]), NonTensorData("b", batch_size=[0])),
+        (MetaData("a"), MetaData("b")),
+    ],
+)
+def test_a_stack_takes_the_whole_state_of_what_it_is_made_as(rows):
+    source = stack_of(rows, 0)
+    made = NonTensorStack(*rows)
+    assert type(made) is type(source)
+    assert vars(made).keys() == vars(source).keys()
+    assert made.tolist() == source.tolist()

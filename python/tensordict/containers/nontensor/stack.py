@@ -95,6 +95,24 @@ def _holds_anything(data: Any) -> bool:
     return not isinstance(data, list) or any(map(_holds_anything, data))
 
 
+_STATE = (
+    "_cells",
+    "_layout",
+    "_batch_size",
+    "_device",
+    "_td_dim_names",
+    "_member_class",
+    "_has_one_a_row",
+    "_is_locked",
+    "_is_of_members",
+    "_places",
+    "_rows",
+    "_saved_in",
+    "stack_dim",
+)
+"""What a stack that was just made may have in its dictionary."""
+
+
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     StackFiles, StackWriting, StackDims, ComparingOps, LazyStackedTensorDict
 ):
@@ -148,7 +166,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """Take the state of another one; rows that differ in length make a class of theirs."""
         if type(source) is not type(self):
             self.__class__ = type(source)
-        self.__dict__.update(source.__dict__)
+        # Name by name: Dynamo of torch 2.11 cannot go through an object's dictionary.
+        state = source.__dict__
+        for name in _STATE:
+            if name in state:
+                object.__setattr__(self, name, state[name])
 
     @classmethod
     def _of_cells(
