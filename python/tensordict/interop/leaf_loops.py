@@ -130,14 +130,15 @@ def install_rules() -> bool:
     def is_plain(tx: Any, value: Any) -> bool:
         """Whether a plain tensor, of which nothing is known yet, is known by its type."""
         if (
-            isinstance(value, LazyVariableTracker)
-            and not value.is_realized()
-            and type(value.peek_value()) in _PLAIN
-            and not tx.output.export  # whose results are results of the graph
+            not isinstance(value, LazyVariableTracker)
+            or value.is_realized()
+            or value.source is None
+            or type(value.peek_value()) not in _PLAIN
+            or tx.output.export  # whose results are results of the graph
         ):
-            install_guard(value.source.make_guard(GuardBuilder.TYPE_MATCH))
-            return True
-        return False
+            return False
+        install_guard(value.source.make_guard(GuardBuilder.TYPE_MATCH))
+        return True
 
     def found(tx: Any, held: Any, is_used: Any = None) -> Any:
         """The result of :func:`special_keys`; None where it is to be interpreted."""
@@ -145,7 +146,7 @@ def install_rules() -> bool:
         is_lazy = is_used is None or not is_used.as_python_constant()
         if type(held) is not ConstDictVariable or held.source is not None:
             return None
-        keys = [
+        keys: list[Any] = [
             key.vt
             for key, value in held.items.items()
             if not (is_lazy and is_plain(tx, value))
