@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.utils._pytree
+from torch._dynamo.variables import ConstDictVariable
 from torch._dynamo.variables.builder import VariableBuilder
 from torch.fx.node import map_arg
 
 from tensordict import TensorDict, UnbatchedTensor
 from tensordict.interop import leaf_loops
-from tensordict.interop.leaf_loops import install_rules, on_plain
+from tensordict.interop.leaf_loops import (
+    all_begin_with,
+    install_rules,
+    on_plain,
+    picked,
+    special_keys,
+)
 
 FUNCTIONS = {
     "index": lambda td: td[0],
@@ -30,7 +37,14 @@ FUNCTIONS = {
     "unbind": lambda td: td.unbind(1),
     "sum": lambda td: td.sum(dim=0),
     "max": lambda td: td.amax(dim=1),
+    "apply": lambda td: td.apply(lambda leaf: leaf + 1, filter_empty=False),
+    "reshaped": lambda td: td.apply(
+        lambda leaf: leaf.unsqueeze(-1), filter_empty=False
+    ),
+    "select": lambda td: td.select(*list(td.keys())[::-1]),
 }
+
+RULES = (on_plain, special_keys, picked, all_begin_with)
 
 
 def tree(kind: str) -> TensorDict:
@@ -96,7 +110,8 @@ def test_the_rule_makes_the_graph_of_the_loop(name, kind, monkeypatch):
     function, td = FUNCTIONS[name], tree(kind)
     assert is_there()
     by_rule, calls = traced(function, td)
-    monkeypatch.delitem(VariableBuilder._id_dispatch(), id(on_plain))
+    for each in RULES:
+        monkeypatch.delitem(VariableBuilder._id_dispatch(), id(each))
     interpreted, expected = traced(function, td)
     assert [*map(flattened, calls)] == [*map(flattened, expected)]
     assert agree(by_rule, interpreted)
@@ -141,3 +156,95 @@ def test_others_are_left_out():
     assert others == ["n", "j", "p"]
     assert all(found[key] is None for key in others)
     assert found["a"].shape == (3, 2)
+
+
+def test_entries_are_picked_in_order_or_not_at_all():
+    held = {"a": torch.rand(2), "b": torch.rand(3)}
+    assert list(picked(held, ("b", "a"))) == ["b", "a"]
+    assert picked(held, ("a", "c")) is None
+    assert picked(held, (("a",),)) is None
+
+
+def test_plain_tensors_begin_with_a_size():
+    size = torch.Size([3])
+    plain = torch.rand(3, 2)
+    nested = torch.nested.nested_tensor([torch.rand(2)] * 3)
+    assert all_begin_with({"a": plain, "b": plain[:, 0]}, size)
+    for other in (None, plain.t(), torch.nn.Parameter(plain), nested, tree("flat")):
+        assert not all_begin_with({"a": plain, "b": other}, size)
+
+
+def appended(td):
+    """The order of the calls, and what is made of them."""
+    sizes = []
+
+    def call(leaf):
+        sizes.append(leaf.shape[-1])
+        return leaf * 2
+
+    return td.apply(call), sizes
+
+
+@pytest.mark.parametrize("names", [["a", "n"], ["n", "a"], ["a", "n", "b"]])
+def test_apply_calls_in_the_order_of_the_keys(names):
+    td = tree("nested").select(*names)
+    torch._dynamo.reset()
+    compiled = torch.compile(appended, backend="eager", fullgraph=True)
+    (result, sizes), (expected, order) = compiled(td), appended(td)
+    assert sizes == order
+    assert agree(result, expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda leaf: leaf if leaf.ndim == 2 else None,
+        lambda leaf: None,
+        lambda leaf: TensorDict({"z": leaf}, [4, 3]),
+        lambda leaf: torch.nn.Parameter(leaf) if leaf.ndim == 2 else leaf,
+        lambda leaf: leaf.sum(-1) if leaf.ndim > 2 else leaf,
+    ],
+    ids=["some", "none", "containers", "parameters", "sums"],
+)
+@pytest.mark.parametrize("kind", ["flat", "nested", "unbatched", "empty"])
+def test_apply_of_what_is_no_plain_result(function, kind):
+    td = tree(kind)
+
+    def apply(td):
+        return td.apply(function)
+
+    torch._dynamo.reset()
+    expected, found = (
+        apply(td),
+        torch.compile(apply, backend="eager", fullgraph=True)(td),
+    )
+    if expected is None:
+        assert found is None
+    else:
+        assert agree(found, expected)
+
+
+def test_apply_refuses_what_does_not_fit():
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda td: td.apply(lambda leaf: leaf.sum(0)), backend="eager", fullgraph=True
+    )
+    with pytest.raises(Exception, match="batch dimension mismatch"):
+        compiled(tree("flat"))
+
+
+@pytest.mark.skipif(
+    not hasattr(ConstDictVariable, "NOT_CONTAINS_GUARD"), reason="an older Dynamo"
+)
+def test_select_asks_only_for_its_keys():
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda td: td.select("c", "a"), backend="eager", fullgraph=True
+    )
+    compiled(tree("flat"))
+    td = tree("flat").set("d", torch.zeros(4, 3)).set("a", torch.zeros(4, 3, 7))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert list(compiled(td).keys()) == ["c", "a"]
+    del td["a"]
+    with pytest.raises(Exception, match="a"):
+        compiled(td)

@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tensordict._unbatched import UnbatchedTensor
-from tensordict.common import missing_key
+from tensordict.common import NO_TAIL, missing_key
 from tensordict.interop.access_twins import validate
-from tensordict.interop.leaf_loops import special_keys
+from tensordict.interop.leaf_loops import all_begin_with, on_plain, special_keys
 from tensordict.interop.twins import new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -88,8 +87,17 @@ def apply_nest(
     }
     held = td._tensordict.copy()
     special = special_keys(held, True)
-    ndim, fitting, is_asked = len(size), None, not checked and not is_bound
-    for key, value in held.items():
+    # The calls are in the order of the keys: all plain leaves come first, or none.
+    plain = held.copy() if [*held][len(held) - len(special) :] == special else {}
+    for key in special if plain else ():
+        del plain[key]
+    found, unasked = on_plain(plain, fn, (), NO_TAIL, 0)
+    rest = [*held]
+    if not checked and not is_bound and not unasked and all_begin_with(found, size):
+        entries.update(found)
+        rest = special if plain else rest
+    for key in rest:
+        value = held[key]
         if key in special and isinstance(value, CollectionProtocol):
             item = apply_nest(
                 value, fn, (), None, NO_DEFAULT, NO_DEFAULT, default, False,
@@ -97,13 +105,8 @@ def apply_nest(
             )  # fmt: skip
             is_sure = checked or item is None or _fits(result, value, item)
         else:
-            item = fn(value)
-            if is_asked and item.__class__ is Tensor and not item.is_nested:
-                shape = item.shape
-                if shape == fitting or shape[:ndim] == size:
-                    fitting = shape
-                    entries[key] = item
-                    continue
+            is_called = key in found and key not in unasked
+            item = found[key] if is_called else fn(value)
             is_sure = checked
         if item is None:
             continue
@@ -164,7 +167,7 @@ def _apply_any(
     ndim = len(size)
     keeps_unbatched = batch_size is not None and not on_unbatched
     # Nothing but the leaf is looked at before the call, and nothing else is passed.
-    is_bare = is_leaf is None and not others and not named and not keeps_unbatched
+    is_bare = is_leaf is None and len(others) == 0 and not named and not keeps_unbatched
     is_free, plain = home is None, torch.Tensor
     for key, value in list(td._tensordict.items()):
         if is_leaf is None:

@@ -26,7 +26,7 @@ from tensordict.common import (
     missing_key,
 )
 from tensordict.interop.access_twins import check_batch, contains, validate
-from tensordict.interop.leaf_loops import special_keys
+from tensordict.interop.leaf_loops import picked, special_keys
 from tensordict.interop.twins import (
     align,
     clone_structure,
@@ -100,16 +100,8 @@ def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
     that goes on below another one of ``keys`` narrows what that one keeps.
     """
     if td._is_dense and not inplace:
-        held = td._tensordict
-        entries: dict[str, Any] = {}
-        for key in keys:
-            if key.__class__ is not str:
-                break
-            if key in held:
-                entries[key] = held[key]
-            elif strict:
-                raise missing_key(td, key)
-        else:
+        entries = picked(td._tensordict, keys)
+        if entries is not None:
             # In line what `_like` does, which the compiler would enter.
             names = td._td_dim_names
             result = object.__new__(td.__class__)

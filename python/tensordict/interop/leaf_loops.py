@@ -16,6 +16,7 @@ is not known, the loop is interpreted as any other function.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ from tensordict.common import DIMS_TAIL, ONES_TAIL, SHAPE_TAIL, _call
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["install_rules", "on_plain", "special_keys"]
+__all__ = ["all_begin_with", "install_rules", "on_plain", "picked", "special_keys"]
 
 
 def on_plain(
@@ -64,14 +65,37 @@ def special_keys(held: dict[str, Any], is_used: bool = False) -> list[str]:  # n
     return [key for key, value in held.items() if is_special(value)]
 
 
+def picked(held: dict[str, Any], keys: tuple[Any, ...]) -> dict[str, Any] | None:
+    """The entries of ``held`` at ``keys``, in that order; None where one is not there."""
+    found: dict[str, Any] = {}
+    for key in keys:
+        if key.__class__ is not str or key not in held:
+            return None
+        found[key] = held[key]
+    return found
+
+
+def all_begin_with(held: dict[str, Any], size: torch.Size) -> bool:
+    """Whether all entries are plain tensors whose first dims are ``size``."""
+    for value in held.values():
+        if (
+            value.__class__ is not torch.Tensor
+            or value.is_nested
+            or value.shape[: len(size)] != size
+        ):
+            return False
+    return True
+
+
 def install_rules() -> bool:
-    """Give Dynamo, which is imported, the rules of both; whether it took them."""
+    """Give Dynamo, which is imported, the rules of all; whether it took them."""
     try:
         from torch._dynamo.guards import GuardBuilder, install_guard
         from torch._dynamo.utils import has_torch_function
         from torch._dynamo.variables import (
             ConstantVariable,
             ConstDictVariable,
+            DeletedVariable,
             LazyVariableTracker,
             ListVariable,
             TensorVariable,
@@ -87,7 +111,7 @@ def install_rules() -> bool:
 
     def applied(tx: Any, held: Any, op: Any, args: Any, tail: Any, k: Any) -> Any:
         """The result of the loop; None where it is to be interpreted."""
-        held, args = held.realize(), args.realize()
+        held, op, args = held.realize(), op.realize(), args.realize()
         if type(held) is not ConstDictVariable or not isinstance(args, TupleVariable):
             return None
         leaves: Any = {key: value.realize() for key, value in held.items.items()}
@@ -154,6 +178,66 @@ def install_rules() -> bool:
         ]
         return ListVariable(keys, mutation_type=ValueMutationNew())
 
+    def chosen(tx: Any, held: Any, keys: Any) -> Any:
+        """The result of :func:`picked`; None where it is to be interpreted."""
+        held, keys = held.realize(), keys.realize()
+        if (
+            type(held) is not ConstDictVariable
+            or not held.items
+            or not hasattr(held, "NOT_CONTAINS_GUARD")  # an older one asks for more
+            or not isinstance(keys, TupleVariable)
+        ):
+            return None
+        tracker: Any = type(next(iter(held.items)))
+        source: Any = held.source
+        if source is None or tx.output.side_effects.is_modified(held):
+            source = None  # there is nothing to guard, or all of its keys are
+        entries: dict[Any, Any] = {}
+        for key in keys.items:
+            if (
+                not key.is_python_constant()
+                or type(key.as_python_constant()) is not str
+            ):
+                return None
+            place = tracker(key)
+            value = held.items.get(place)
+            if value is None or type(value) is DeletedVariable:
+                return None
+            entries[place] = value
+        for key in keys.items if source else ():
+            guard = functools.partial(
+                GuardBuilder.DICT_CONTAINS, key=key.as_python_constant()
+            )
+            install_guard(source.make_guard(guard))
+        return ConstDictVariable(entries, mutation_type=ValueMutationNew())
+
+    def compared(_tx: Any, held: Any, size: Any) -> Any:
+        """The result of :func:`all_begin_with`; None where it is to be interpreted."""
+        held, size = held.realize(), size.realize()
+        if type(held) is not ConstDictVariable or held.source is not None:
+            return None
+        if not size.is_python_constant():
+            return None
+        wanted = tuple(size.as_python_constant())
+        for each in held.items.values():
+            value: Any = each.realize()
+            if (
+                type(value) is not TensorVariable
+                or value.python_type() is not _PLAIN[0]
+            ):
+                return ConstantVariable.create(False)
+            example = value.proxy.node.meta.get("example_value")
+            if example is None:
+                return None
+            if example.is_nested:
+                return ConstantVariable.create(False)
+            shape = tuple(example.shape[: len(wanted)])
+            if not all(type(n) is int for n in shape):
+                return None
+            if shape != wanted:
+                return ConstantVariable.create(False)
+        return ConstantVariable.create(True)
+
     def follow(function: Any, rule: Any, *arities: int) -> None:
         class RuleVariable(UserFunctionVariable):
             def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -171,6 +255,8 @@ def install_rules() -> bool:
 
     follow(on_plain, applied, 5)
     follow(special_keys, found, 1, 2)
+    follow(picked, chosen, 2)
+    follow(all_begin_with, compared, 2)
     return True
 
 

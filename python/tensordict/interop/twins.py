@@ -296,13 +296,14 @@ def on_host(leaves: list[Any]) -> bool:
 def truth(td: Any, op: str) -> bool:
     """Whether all leaves, or any (``op``), are true, as their method ``op`` says.
 
-    No more leaves are asked than it takes to know.
+    All leaves are asked, and the answer is read once: the compiler knows it only then.
     """
-    wanted = op == "any"
+    answer: Any = None
+    both = "logical_or" if op == "any" else "logical_and"
     for leaf in leaves(td):
-        if bool(getattr(leaf, op)()) is wanted:
-            return wanted
-    return not wanted
+        found = getattr(leaf, op)()
+        answer = found if answer is None else getattr(answer, both)(found)
+    return op == "all" if answer is None else bool(answer)
 
 
 def rebuild(
@@ -580,11 +581,12 @@ def unlock_tree(td: Any) -> None:
         RuntimeError: one of them is part of another locked container that is alive.
     """
     members = containers(td)
-    inside = {id(member) for member in members}
     for member in members:
         for ref in member._lock_parents_weakrefs:
             parent = ref()
-            if parent is not None and id(parent) not in inside and parent.is_locked:
+            # No identity is asked for: the compiler would guard it.
+            is_outside = not any([parent is each for each in members])
+            if parent is not None and is_outside and parent.is_locked:
                 raise RuntimeError(MSG_LOCKED_GRAPH.format(member, parent))
     for member in members:
         state = member.__dict__
