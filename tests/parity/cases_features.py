@@ -129,7 +129,7 @@ CASES += [
         td = TensorDict({'a': T([3]), 's': 'x'}, [3]); td[0] = torch.tensor(1)
         td = TensorDict({'n': {'s': ['x', 'y', 'z']}}, [3]); td[1:] = True
         td = TensorDict({'a': T([3]), 's': 'x'}, [3]); td.set_at_('s', 1, 0)
-        td = TensorDict({'a': T([3]), 's': 'x'}, [3]); td.set_at_('s', 'y', 0)
+        td = TensorDict({'a': T([3]), 's': 'x'}, [3]); _ = td.set_at_('s', 'y', 0)
         td = TensorDict({'a': T([3]), 's': 'x'}, [3])._get_sub_tensordict(slice(2)); td[0] = 1
         """,
         on="empty",
