@@ -7,6 +7,7 @@ times as far. Neither has a deadline: the machines that run tests are busy with 
 import os
 import tempfile
 from collections.abc import Iterator
+from multiprocessing.util import get_temp_dir
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +27,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files() -> Iterator[None]:
     """Remove what the programs of the tests left in the folder of temporary files."""
+    get_temp_dir()  # That of multiprocessing is removed after this one, by itself.
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder
