@@ -125,6 +125,31 @@ def test_an_element_writes_to_the_stack_it_is_taken_of():
     assert stack.tolist() == ["A", "B", "C"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (1, True),
+        (1.0, 1),
+        (0.0, -0.0),
+        ([1, "a"], [1.0, "a"]),
+        ({"k": 1}, {"k": True}),
+        ({"k": 1, "m": 2}, {"m": 2, "k": 1}),
+        (frozenset({1}), frozenset({True})),
+        (torch.ones(2), torch.ones(2, dtype=torch.int64)),
+    ],
+    ids=str,
+)
+def test_an_equal_value_of_another_type_is_written(old, new):
+    td = TensorDict(v=NonTensorData(old, batch_size=[2]), batch_size=[2])
+    other = TensorDict(v=NonTensorData(new, batch_size=[1]), batch_size=[1])
+    joined = torch.cat([td, other]).get("v").tolist()
+    td[0] = other[0]
+    assert repr(td.get("v").tolist()) == repr([new, old])
+    assert repr(joined) == repr([old, old, new])
+    td[:] = TensorDict(v=NonTensorData(new, batch_size=[2]), batch_size=[2])
+    assert repr(td.get("v").tolist()) == repr([new, new])
+
+
 def test_an_index_with_a_tensor_copies():
     stack = NonTensorStack("a", "b", "c")
     part = stack[torch.tensor([0, 0, 2])]

@@ -24,7 +24,7 @@ from tensordict.containers.nontensor.positions import (
     places_moved,
     selected,
 )
-from tensordict.containers.nontensor.sameness import copied, same_value
+from tensordict.containers.nontensor.sameness import copied, is_interchangeable
 from tensordict.containers.nontensor.shared import share_columns
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage import values
@@ -356,7 +356,7 @@ class NonTensorOps(CollectionProtocol):
             if self._is_locked:
                 made._lock_tree()
             return made
-        if self._is_one and other._is_one and same_value(self.data, other.data):
+        if self._is_one and other._is_one and is_interchangeable(self.data, other.data):
             # Whatever the mask says: the compiler cannot look at it.
             return self._twin()
         size = self._batch_size

@@ -8,7 +8,11 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.nontensor.base import MSG_WRITTEN_SIZE, NonTensorOps
-from tensordict.containers.nontensor.sameness import bare, is_nothing, same_value
+from tensordict.containers.nontensor.sameness import (
+    bare,
+    is_interchangeable,
+    is_nothing,
+)
 from tensordict.indices import MSG_NO_BATCH_DIMS
 from tensordict.interop.convert import tensor_of
 from tensordict.ops.copying import replacements
@@ -93,14 +97,14 @@ class DataWriting(NonTensorOps):
     def _is_value_of(self, value: Any) -> bool:
         """Whether this is all that ``value`` has."""
         if isinstance(value, NonTensorOps) and not value._is_one:
-            return all(same_value(each, self.data) for each in value._flat())
-        return same_value(bare(value), self.data)
+            return all(is_interchangeable(each, self.data) for each in value._flat())
+        return is_interchangeable(bare(value), self.data)
 
     def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
         super()._check_item(size, value, at)
         if not self._is_memmap and not self._is_shared:
             return
-        if not is_nothing(value) and not same_value(bare(value), self.data):
+        if not is_nothing(value) and not is_interchangeable(bare(value), self.data):
             raise RuntimeError(MSG_ONE_SHARED)
 
     def _written_at(self, at: Any, value: Any) -> Any:
@@ -108,7 +112,7 @@ class DataWriting(NonTensorOps):
             return self._written_whole(at, value)
         stack = self._to_stack()
         stack._write(at, value)
-        if same_value(bare(value), self.data):
+        if is_interchangeable(bare(value), self.data):
             return self
         self._check_item(_rust.index_shape(self._batch_size, at), value, at)
         return stack
@@ -125,7 +129,7 @@ class DataWriting(NonTensorOps):
             raise RuntimeError(MSG_NO_BATCH_DIMS.format(at)) from None
         self._check_item(size, value, at)
         made: Any = bare(value)
-        if is_nothing(value) or not size.numel() or same_value(made, self.data):
+        if is_nothing(value) or not size.numel() or is_interchangeable(made, self.data):
             return self
         result = self._sized(self._batch_size)
         result._put(made)

@@ -24,7 +24,7 @@ from tensordict.containers.nontensor.hollow import as_hollow, rows_of
 from tensordict.containers.nontensor.mapped import MappedStack, joined_with_mapped
 from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.ragged import RaggedStack, cat_rows, stack_rows
-from tensordict.containers.nontensor.sameness import same_value
+from tensordict.containers.nontensor.sameness import is_interchangeable
 from tensordict.containers.nontensor.stack import (
     MSG_DIFFERENT_SIZES,
     NonTensorStack,
@@ -55,7 +55,7 @@ def stack_values(members: Sequence[Any], dim: int) -> Any:
         _options.capture_non_tensor_stack()
         and all(isinstance(member, NonTensorDataBase) for member in members)
     )
-    same = same_value if _options.capture_non_tensor_stack() else _same_metadata
+    same = is_interchangeable if _options.capture_non_tensor_stack() else _same_metadata
     if collapses and all(
         member.data is first.data or same(first.data, member.data) for member in members
     ):
@@ -72,7 +72,7 @@ def _same_metadata(first: Any, second: Any) -> bool:
         hash(first), hash(second)
     except TypeError:
         return False
-    return not isinstance(first, torch.Tensor) and same_value(first, second)
+    return not isinstance(first, torch.Tensor) and is_interchangeable(first, second)
 
 
 @on_real_tensors
@@ -219,7 +219,7 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
         # Two values for the same elements, of which there are none.
         return first._twin()
     if all(isinstance(member, NonTensorDataBase) for member in members) and all(
-        member.data is first.data or same_value(first.data, member.data)
+        member.data is first.data or is_interchangeable(first.data, member.data)
         for member in members
     ):
         length = sum(member.batch_size[dim] for member in members)

@@ -12,7 +12,7 @@ from tensordict.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["bare", "copied", "is_nothing", "same_value"]
+__all__ = ["bare", "copied", "is_interchangeable", "is_nothing", "same_value"]
 
 _ATOMIC = frozenset({bool, bytes, complex, float, int, str, type, type(None)})
 """Types of values that need no copy."""
@@ -63,6 +63,27 @@ def same_value(first: Any, second: Any) -> bool:
         if all_of is None or shapes[0] != shapes[1]:
             return False
         return bool(all_of())
+
+
+def is_interchangeable(first: Any, second: Any) -> bool:
+    """Whether nothing is lost where one value stands for both.
+
+    They are equal, and so are their types, in what they hold too: 1, 1.0 and True are
+    three values.
+    """
+    kind = type(first)
+    if kind is not type(second) or not same_value(first, second):
+        return False
+    if kind is float or kind is complex:
+        return repr(first) == repr(second)  # The sign of zero.
+    if isinstance(first, dict):
+        return is_interchangeable([*first.items()], [*second.items()])
+    if isinstance(first, (list, tuple)):
+        return all(map(is_interchangeable, first, second))
+    if isinstance(first, (set, frozenset)):
+        kinds = [{(type(item), item) for item in each} for each in (first, second)]
+        return kinds[0] == kinds[1]
+    return getattr(first, "dtype", None) == getattr(second, "dtype", None)
 
 
 def is_nothing(value: Any) -> bool:

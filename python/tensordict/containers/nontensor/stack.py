@@ -36,7 +36,7 @@ from tensordict.containers.nontensor.positions import (
     places_split,
     taken,
 )
-from tensordict.containers.nontensor.sameness import copied, same_value
+from tensordict.containers.nontensor.sameness import copied, is_interchangeable
 from tensordict.containers.nontensor.stack_dims import KEEPS_ROWS, NAMELESS, StackDims
 from tensordict.containers.nontensor.stack_files import StackFiles
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
@@ -273,7 +273,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     def _is_uniform(self) -> bool:
         flat = self._flat()
         return bool(flat) and all(
-            value is flat[0] or same_value(value, flat[0]) for value in flat
+            value is flat[0] or is_interchangeable(value, flat[0]) for value in flat
         )
 
     @property  # type: ignore[misc] # a value for all elements is set with `set`
