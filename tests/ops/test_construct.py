@@ -117,6 +117,12 @@ def test_new_zeros_replaces_the_batch_dims(container, size):
     assert made["n"].batch_size == (5, 2)
 
 
+def test_sizes_of_new_leaves_may_be_numbers_of_numpy(container):
+    size = nested(container).new_zeros(np.int64(2), np.int64(1)).batch_size
+    assert size == (2, 1)
+    assert {type(length) for length in size} == {int}
+
+
 def test_new_leaves_take_a_dtype_and_a_device(container):
     made = nested(container).new_full([2], 1, dtype=torch.int8, device="meta")
     assert made["a"].dtype is torch.int8

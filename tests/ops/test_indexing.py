@@ -140,6 +140,13 @@ def test_a_part_follows_the_lock_of_its_parent(td) -> None:
         part.unlock_()
 
 
+def test_where_fills_a_dict_and_returns_it() -> None:
+    out: dict[str, torch.Tensor] = {}
+    td = TensorDict(a=torch.arange(3), batch_size=[3])
+    assert td.where(td["a"] > 0, -1, out=out) is out
+    assert out["a"].tolist() == [-1, 1, 2]
+
+
 def test_where_of_a_part_leaves_the_parent(td) -> None:
     before = td.clone()
     part = td._get_sub_tensordict(0)

@@ -293,7 +293,7 @@ class CopyingOps(CollectionProtocol):
     ) -> Self:
         if len(size) == 1 and not isinstance(size[0], (int, np.integer, torch.SymInt)):
             size = tuple(size[0])
-        prefix = torch.Size(size)
+        prefix = torch.Size([int(n) if isinstance(n, np.integer) else n for n in size])
 
         if options:
             op: Any = functools.partial(getattr(torch.Tensor, method), **options)

@@ -198,7 +198,7 @@ class IndexingOps(CollectionProtocol):
             condition: bool, broadcast to every leaf from the left.
             other: a collection with the same entries, or a number or tensor for all
                 leaves. With a collection the result is unlocked.
-            out: the collection to store the result in, and to return.
+            out: the collection, or dict, to store the result in, and to return.
             pad: what stands for an entry that only one of the two has. Default: such
                 an entry is an error.
             update_batch_size: whether ``out`` takes the batch size of this.
@@ -237,7 +237,8 @@ class IndexingOps(CollectionProtocol):
             return result
         if update_batch_size:
             out.batch_size = result.batch_size
-        return out.update(result)
+        out.update(result)
+        return out
 
     # Gather ----------------------------------------------------------------------
 
