@@ -231,6 +231,7 @@ def test_collecting(td, lock):
     for op in ("all", "any"):
         both("truth", td, op)
     both("is_empty", td)
+    both("is_filled", td)
     assert list(_rust.attributes(td).items()) == list(twins.attributes(td).items())
     leaves = [*twins.leaves(td), torch.ones(2, device="meta")]
     assert _rust.on_host(leaves) == twins.on_host(leaves)

@@ -258,6 +258,9 @@ def _where(condition: torch.Tensor, input: Any, other: Any, *, out: Any = None) 
     return other.where(~condition, input, out=out)
 
 
+NATIVE_FORMS[_where] = "where"
+
+
 def _columns(td: Any) -> Iterator[tuple[str, ...]]:
     """The keys of the entries that hold a value for each element, and nothing else."""
     for key, entry in td._entries().items():

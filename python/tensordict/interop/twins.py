@@ -288,6 +288,11 @@ def is_empty(td: Any) -> bool:
     return True
 
 
+def is_filled(td: Any) -> bool:
+    """Whether every container, here and in what is nested, is a dense one with entries."""
+    return all([each._is_dense and each._tensordict for each in containers(td)])
+
+
 def on_host(leaves: list[Any]) -> bool:
     """Whether all ``leaves`` are on the CPU, or have no memory."""
     return all([leaf.is_cpu or leaf.is_meta for leaf in leaves])

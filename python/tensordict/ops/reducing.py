@@ -449,10 +449,8 @@ def _without_values(td: Any) -> tuple[Any, bool]:
     And whether there may be nested containers that hold nothing: the innermost of them
     has no entries.
     """
-    may_be_empty = False
-    for container in _rust.containers(td):
-        if container._is_non_tensor:
-            return td.filter_non_tensor_data(), True
-        if not container._is_dense or not container._tensordict:
-            may_be_empty = True
-    return td, may_be_empty
+    if _rust.is_filled(td):
+        return td, False
+    if any(container._is_non_tensor for container in _rust.containers(td)):
+        td = td.filter_non_tensor_data()
+    return td, True

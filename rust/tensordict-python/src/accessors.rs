@@ -234,8 +234,11 @@ fn made_natively<'py>(
             let tail = Tail::Nothing;
             mapping::map_dense(imports, td, function, &none, None, &names, tail, true).map(Some)
         }
+        ("where", [mask, td, other]) if container::is_plain(imports, td) => {
+            call_method(form, &[td.clone(), mask.clone(), other.clone()]).map(Some)
+        }
         // Else it is the name of a method.
-        ("like", _) => Ok(None),
+        ("like" | "where", _) => Ok(None),
         (_, all @ [td, ..]) if container::is_plain(imports, td) => call_method(form, all).map(Some),
         _ => Ok(None),
     }

@@ -10,6 +10,7 @@ use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::flags::truth;
 use crate::imports::{Imports, imports};
+use crate::walks::plain_leaves;
 
 #[derive(Clone, Copy)]
 enum Listed {
@@ -155,9 +156,17 @@ fn walk<'py>(
     out: Option<Bound<'py, PyList>>,
 ) -> PyResult<Bound<'py, PyList>> {
     let py = td.py();
+    let imports = imports(py)?;
+    if (kind, include_nested, leaves_only) == (1, true, true)
+        && is_leaf.is_none()
+        && out.is_none()
+        && let Some(leaves) = plain_leaves(imports, td)?
+    {
+        return Ok(leaves);
+    }
     let out = out.unwrap_or_else(|| PyList::empty(py));
     let walk = Walk {
-        imports: imports(py)?,
+        imports,
         listed: match kind {
             0 => Listed::Keys,
             1 => Listed::Values,

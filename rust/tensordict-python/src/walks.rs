@@ -252,6 +252,32 @@ fn is_empty(td: &Bound<'_, PyAny>) -> PyResult<bool> {
     holds_nothing(imports, td)
 }
 
+/// Whether every container, here and in what is nested, is a dense one with entries.
+#[pyfunction]
+fn is_filled(td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let imports = imports(td.py())?;
+    Ok(container::is_dense(imports, td)? && holds_everywhere(imports, td)?)
+}
+
+/// Whether the dense container `td` has entries, and all containers among them are dense
+/// ones with entries, too.
+fn holds_everywhere(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    let entries = container::entries(imports, td)?;
+    let mut place = 0;
+    while let Some(entry) = ffi::value_at(&entries, &mut place) {
+        let is_filled = match kind(imports, &entry)? {
+            Kind::Leaf => true,
+            Kind::Dense => holds_everywhere(imports, &entry)?,
+            Kind::Foreign => false,
+        };
+        if !is_filled {
+            return Ok(false);
+        }
+    }
+    Ok(!entries.is_empty())
+}
+
 /// Whether an entry is a container without a leaf.
 fn holds_nothing(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     match kind(imports, value)? {
@@ -597,6 +623,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(truth, module)?)?;
     module.add_function(wrap_pyfunction!(on_host, module)?)?;
     module.add_function(wrap_pyfunction!(is_empty, module)?)?;
+    module.add_function(wrap_pyfunction!(is_filled, module)?)?;
     module.add_function(wrap_pyfunction!(rebuild, module)?)?;
     module.add_function(wrap_pyfunction!(clone_structure, module)?)?;
     module.add_function(wrap_pyfunction!(data, module)?)?;
