@@ -111,6 +111,8 @@ else:
 class TensorCollection(_Base):
     """A group of tensors that share their leading dimensions: all containers' base."""
 
+    __slots__ = ()
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Make a container; each class has arguments of its own."""
         super().__init__()
@@ -126,6 +128,7 @@ class TensorDictBase(  # type: ignore[misc]
 
     # Not one to annotations: `update` and its like give the container, as published.
 
+    __slots__ = ()
     __hash__: ClassVar[Any] = None
 
 

@@ -89,6 +89,10 @@ class CollectionProtocol:
     methods here are what a primitive falls back to for any other container.
     """
 
+    # Compiled code sets the dictionary of each container that it makes, and guards all
+    # the classes in front of the one that has it: so it is not here, but in containers.
+    __slots__ = ()
+
     _is_dense: ClassVar[bool] = False
     """Whether the primitives may read the four state attributes directly."""
 

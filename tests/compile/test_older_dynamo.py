@@ -98,3 +98,16 @@ assert vars(found).keys() == vars(function(td)).keys()
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_keys_are_unpacked_into_a_list() -> None:
+    import torch
+
+    from tensordict import TensorDict
+
+    torch._dynamo.reset()
+    td = TensorDict({"a": torch.rand(3), "n": {"x": torch.rand(3)}}, [3])
+    unpacked = torch.compile(
+        lambda td: [*td.keys(True, True)], fullgraph=True, backend="eager"
+    )
+    assert unpacked(td) == ["a", ("n", "x")]

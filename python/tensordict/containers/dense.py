@@ -60,10 +60,6 @@ class TensorDict(TensorDictBase):
     # does not know: here it is found in the first class of some forty.
     __torch_function__: Any = TorchDispatchOps.__dict__["__torch_function__"]
 
-    # Compiled code sets it on each container that it makes, and guards all the classes
-    # in front of the one that has it.
-    __dict__ = CollectionProtocol.__dict__["__dict__"]
-
     def __init__(
         self,
         source: Mapping[Any, Any] | CollectionProtocol | None = None,

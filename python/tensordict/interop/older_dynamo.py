@@ -3,7 +3,10 @@
 The twins give a new container its state as one dictionary (``result.__dict__ = {...}``),
 which costs the least to compile. An older Dynamo does not know what that does: to it, the
 container then has no attributes. There the same twins are compiled with one store for
-each attribute. Nor can it hold the slices of a plan that was made while compiling.
+each attribute. What is deleted of that dictionary it does not connect with what was
+stored before, so there a container that is unlocked keeps the attributes of a lock, with
+the values that they have without one. Nor can it hold the slices of a plan that was made while compiling, or
+unpack an object into a list (``[*td.keys(True)]``).
 """
 
 from __future__ import annotations
@@ -12,6 +15,10 @@ import ast
 import inspect
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
+
+from tensordict.interop import twins
+from tensordict.interop.twins import LOCK_STATE
+from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +31,9 @@ def make_up_for_it(modules: Iterable[ModuleType]) -> None:
     """Change the twins of ``modules`` and Dynamo, which is imported, where it is older."""
     if not _stores_are_traced():
         spell_out(modules)
+        twins._forget_lock.__code__ = _undo_lock.__code__
     _hold_slices()
+    _unpack_objects()
 
 
 def _stores_are_traced() -> bool:
@@ -33,6 +42,17 @@ def _stores_are_traced() -> bool:
 
     store = getattr(UserDefinedObjectVariable, "method_setattr_standard", None)
     return store is not None and "__dict__" in store.__code__.co_consts
+
+
+def _undo_lock(td: Any) -> None:
+    """:func:`twins._forget_lock` without a deletion, where there can be attributes."""
+    for name in LOCK_STATE:
+        unlocked = getattr(CollectionProtocol, name)
+        if td._is_dense:
+            if getattr(td, name):
+                setattr(td, name, unlocked)
+        elif name in td.__dict__:
+            td.__dict__[name] = unlocked  # some are properties of its class
 
 
 def _hold_slices() -> None:
@@ -53,6 +73,24 @@ def _hold_slices() -> None:
         return SliceVariable([SourcelessBuilder.create(tx, part) for part in parts], tx)
 
     handlers.setdefault(slice, held)
+
+
+def _unpack_objects() -> None:
+    """Teach Dynamo to unpack an object that is iterable, if it does not know."""
+    from torch._dynamo.variables.base import VariableTracker
+    from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
+
+    unpack = getattr(VariableTracker, "force_apply_to_var_sequence", None)
+    # An older one has made sure that it can force an object, and then does not.
+    if unpack is None or "force_unpack_var_sequence" in unpack.__code__.co_names:
+        return
+
+    def force_apply_to_var_sequence(self: Any, tx: Any, fn: Any) -> None:
+        for item in self.force_unpack_var_sequence(tx):
+            fn(item)
+
+    cls: Any = UserDefinedObjectVariable
+    cls.force_apply_to_var_sequence = force_apply_to_var_sequence
 
 
 def spell_out(modules: Iterable[ModuleType]) -> None:

@@ -594,13 +594,18 @@ def unlock_tree(td: Any) -> None:
             if parent is not None and is_outside and parent.is_locked:
                 raise RuntimeError(MSG_LOCKED_GRAPH.format(member, parent))
     for member in members:
-        state = member.__dict__
-        for name in LOCK_STATE:
-            if name in state:
-                del state[name]
+        _forget_lock(member)
     for member in members:
         if not member._is_dense:
             member._after_unlock()
+
+
+def _forget_lock(td: Any) -> None:
+    """Take what only a locked container has out of its instance dictionary."""
+    state = td.__dict__
+    for name in LOCK_STATE:
+        if name in state:
+            del state[name]
 
 
 def containers(td: Any, out: list[Any] | None = None) -> list[Any]:

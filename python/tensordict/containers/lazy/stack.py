@@ -31,6 +31,7 @@ from tensordict.containers.lazy.members import MembersOps
 from tensordict.containers.lazy.reading import ReadingOps
 from tensordict.indices import MSG_INDEX_TYPE, refuse_fractions
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
+from tensordict.ops.locking import LockingOps
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage.stacks import (
     load_stack,
@@ -380,6 +381,16 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         if not self.tensordicts:
             return self._own_names() is not None
         return any(member._has_names() for member in self.tensordicts)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether it is locked as a whole, or all of its members are."""
+        # As below: an older Dynamo does not know the property of a new stack.
+        return self._flag("_is_locked")
+
+    @is_locked.setter
+    def is_locked(self, value: bool) -> None:
+        LockingOps.is_locked.fset(self, value)  # type: ignore[attr-defined]
 
     @property
     def _is_locked(self) -> bool:
