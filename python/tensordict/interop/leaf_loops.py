@@ -24,6 +24,7 @@ from torch.overrides import has_torch_function_unary as is_special
 from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict.common import DIMS_TAIL, ONES_TAIL, SHAPE_TAIL, _call
+from tensordict.interop.rules import follow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,12 +101,11 @@ def install_rules() -> bool:
             ListVariable,
             TensorVariable,
             TupleVariable,
-            UserFunctionVariable,
         )
         from torch._dynamo.variables.base import ValueMutationNew
         from torch._dynamo.variables.builder import VariableBuilder
 
-        rules = VariableBuilder._id_dispatch()
+        VariableBuilder._id_dispatch()
     except (ImportError, AttributeError):
         return False
 
@@ -237,21 +237,6 @@ def install_rules() -> bool:
             if shape != wanted:
                 return ConstantVariable.create(False)
         return ConstantVariable.create(True)
-
-    def follow(function: Any, rule: Any, *arities: int) -> None:
-        class RuleVariable(UserFunctionVariable):
-            def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
-                is_usual = not kwargs and len(args) in arities
-                result = rule(tx, *args) if is_usual else None
-                if result is None:
-                    return super().call_function(tx, args, kwargs)
-                return result
-
-        def variable(builder: Any, value: Any) -> Any:
-            builder.install_guards(GuardBuilder.ID_MATCH)
-            return RuleVariable(value, source=builder.source)
-
-        rules[id(function)] = variable
 
     follow(on_plain, applied, 5)
     follow(special_keys, found, 1, 2)

@@ -18,6 +18,7 @@ from tensordict._deprecation import deprecated_names, warn_deprecated
 from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.functional import make_tensordict
+from tensordict.interop.module_calls import plain_inputs, plain_outputs, trace_as
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.settings import SKIP, has_results
 from tensordict.protocol import CollectionProtocol
@@ -538,6 +539,10 @@ class TensorDictModule(TensorDictModuleBase):
                 raise _missing_inputs(self, missing, tensordict) from error
             _explain(self, tensors, error)
             raise
+        return self._write_outputs(tensordict, outputs, tensordict_out)
+
+    def _write_outputs(self, tensordict: Any, outputs: Any, tensordict_out: Any) -> Any:
+        """Write what the module gave."""
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
         elif not isinstance(outputs, tuple):
@@ -592,6 +597,21 @@ class TensorDictModule(TensorDictModuleBase):
         if "module" in self.__dict__:
             modules = {"module": self.__dict__["module"], **modules}
         return _text(self, modules.items())
+
+
+def _traced(module: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the compiler traces for the ``forward`` of a module of tensors."""
+    found = plain_inputs(module, args, kwargs, SKIP)
+    if found is None:
+        return _whole(module, *args, **kwargs)
+    called, inputs = found
+    outputs = called(*inputs)
+    if plain_outputs(module, args[0], outputs):
+        return args[0]
+    return module._write_outputs(args[0], outputs, None)
+
+
+_whole = trace_as(TensorDictModule.forward, _traced)
 
 
 def _as_keys(module: Any, keys: Any, message: str) -> list[NestedKey]:
@@ -760,8 +780,10 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module inside."""
-        result = self.td_module(*args, **kwargs)
-        if "_out_keys_apparent" in self.__dict__ and isinstance(result, tuple):
+        # Not as an attribute: the compiler would follow __getattr__.
+        module: Any = self._modules["td_module"]
+        result = module(*args, **kwargs)
+        if isinstance(result, tuple) and "_out_keys_apparent" in self.__dict__:
             return self._selected_of(result)
         return result
 

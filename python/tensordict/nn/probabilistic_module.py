@@ -12,6 +12,7 @@ from torch import distributions as D  # noqa: N812 - the name that torch's examp
 from tensordict import _rust
 from tensordict._deprecation import warn_deprecated
 from tensordict.containers.dense import TensorDict
+from tensordict.interop.module_calls import plain_outputs, plain_parameters, trace_as
 from tensordict.nn.common import TensorDictModuleBase
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.distributions.composite import (
@@ -433,6 +434,10 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         sample = self._dist_sample(dist, kind, generator=generator)
         if done is not None and generator is not None:
             done(generator)
+        return self._write_value(dist, sample, out)
+
+    def _write_value(self, dist: Any, sample: Any, out: Any) -> Any:
+        """Write a value, and its log-probability where it is asked for."""
         if self.num_samples is not None:
             out = out.expand(self.num_samples + out.batch_size)
         if isinstance(dist, CompositeDistribution):
@@ -504,6 +509,22 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         ]
         body = ",\n    ".join(fields)
         return f"{type(self).__name__}(\n    {body})"
+
+
+def _traced(module: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the compiler traces for the ``forward`` of a probabilistic module."""
+    parameters = plain_parameters(module, args, kwargs, SKIP)
+    if parameters is None:
+        return _whole(module, *args, **kwargs)
+    dist = module.distribution_class(**parameters, **module.distribution_kwargs)
+    kind = INTERACTION.get() if INTERACTION.by_thread else INTERACTION.value
+    sample = module._dist_sample(dist, kind)
+    if plain_outputs(module, args[0], sample):
+        return args[0]
+    return module._write_value(dist, sample, args[0])
+
+
+_whole = trace_as(ProbabilisticTensorDictModule.forward, _traced)
 
 
 def _only_key(module: Any, keys: list[NestedKey]) -> NestedKey:

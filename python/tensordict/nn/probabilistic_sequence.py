@@ -9,6 +9,7 @@ from torch import nn
 
 from tensordict import _rust
 from tensordict._deprecation import warn_deprecated
+from tensordict.interop.module_calls import is_plain_sequence, trace_as
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.distributions.composite import CompositeDistribution
 from tensordict.nn.probabilistic_module import (
@@ -328,6 +329,18 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             return last(params, _requires_sample=False)
         return super().forward(tensordict, tensordict_out, **kwargs)
 
+
+def _traced(sequence: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the compiler traces for the ``forward`` of a probabilistic sequence."""
+    if not is_plain_sequence(sequence, args, kwargs, SKIP):
+        return _whole(sequence, *args, **kwargs)
+    td = args[0]
+    for module in tuple(sequence._modules["module"]._modules.values()):
+        td = module(td)
+    return td
+
+
+_whole = trace_as(ProbabilisticTensorDictSequential.forward, _traced)
 
 # The classes of modules that have a distribution.
 _DISTRIBUTED = (ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential)

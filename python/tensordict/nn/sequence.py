@@ -11,6 +11,7 @@ from torch import nn
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
+from tensordict.interop.module_calls import is_plain_sequence, trace_as
 from tensordict.nn.common import (
     MSG_INPLACE,
     TensorDictModule,
@@ -285,7 +286,7 @@ class TensorDictSequential(TensorDictModule):
         if out is None:
             if inplace is None:
                 # Values that the modules changed are changed.
-                keys += source.keys(True, True)
+                keys += list(source.keys(True, True))
                 out = source
             elif inplace is True:
                 out = source
@@ -361,6 +362,19 @@ class TensorDictSequential(TensorDictModule):
         self._complete_out_keys = list(out_keys)
         if selected is not None:
             self._out_keys_apparent = selected
+
+
+def _traced(sequence: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the compiler traces for the ``forward`` of a sequence."""
+    if not is_plain_sequence(sequence, args, kwargs, SKIP):
+        return _whole(sequence, *args, **kwargs)
+    td = args[0]
+    for module in tuple(sequence._modules["module"]._modules.values()):
+        td = module(td)
+    return td
+
+
+_whole = trace_as(TensorDictSequential.forward, _traced)
 
 
 def _listed(keys: Iterable[NestedKey] | None, default: list[NestedKey]) -> list[Any]:

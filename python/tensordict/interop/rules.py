@@ -1,0 +1,42 @@
+"""How Dynamo is given a rule: what a call of a function comes to, without interpreting it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["attribute", "follow"]
+
+
+def follow(function: Any, rule: Callable[..., Any], *arities: int) -> None:
+    """Let Dynamo, which is imported, ask ``rule`` for the result of ``function``.
+
+    ``rule`` gets the translator and the arguments as Dynamo knows them. Where it gives
+    None, and for another number of arguments, the function is interpreted.
+    """
+    from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.variables import UserFunctionVariable
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    class RuleVariable(UserFunctionVariable):
+        def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
+            is_usual = not kwargs and len(args) in arities
+            result = rule(tx, *args) if is_usual else None
+            if result is None:
+                return super().call_function(tx, args, kwargs)
+            return result
+
+    def variable(builder: Any, value: Any) -> Any:
+        builder.install_guards(GuardBuilder.ID_MATCH)
+        return RuleVariable(value, source=builder.source)
+
+    rules: Any = VariableBuilder._id_dispatch()
+    rules[id(function)] = variable
+
+
+def attribute(tx: Any, owner: Any, name: str) -> Any:
+    """What Dynamo knows of an attribute."""
+    read = getattr(owner, "tp_getattro_impl", None) or owner.var_getattr
+    return read(tx, name).realize()
