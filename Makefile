@@ -52,6 +52,7 @@ $(stamps):
 $(stamps)/extension: $(rust_sources) pyproject.toml $(stamps)/dependencies \
 		$(if $(extension),,FORCE)
 	$(python) -m maturin develop --release --locked --skip-install
+	@$(python) -m compileall -q python/tensordict  # where an import must not write it
 	@touch $@
 
 .PHONY: extension
