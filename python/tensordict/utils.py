@@ -128,7 +128,7 @@ def expand_as_right(tensor: Any, dest: Any) -> Any:
     """Expand a tensor by new dims on its right, to the shape of another.
 
     Args:
-        tensor: a tensor or a collection of shape ``[*S]``.
+        tensor: a tensor or a collection of shape ``[*S]``, where a dim may be 1.
         dest: a tensor or a collection of shape ``[*S, *F]``.
 
     Returns:
@@ -146,7 +146,7 @@ def expand_as_right(tensor: Any, dest: Any) -> Any:
         raise RuntimeError(
             MSG_EXPAND_DIMS.format(tensor.ndimension(), dest.ndimension())
         )
-    if tensor.shape != dest.shape[: tensor.ndimension()]:
+    if any(n not in (1, m) for n, m in zip(tensor.shape, dest.shape, strict=False)):
         raise RuntimeError(MSG_EXPAND_SHAPE.format(tensor.shape, dest.shape))
     return expand_right(tensor, dest.shape)
 

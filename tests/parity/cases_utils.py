@@ -21,6 +21,10 @@ CASES = [
         u.expand_as_right(T([2]), T([2, 3]))
         u.expand_as_right(T([2, 3]), T([2]))
         u.expand_as_right(T([2]), T([3, 3]))
+        u.expand_as_right(T([2, 1]), T([2, 3, 4]))
+        u.expand_as_right(T([1]), T([3, 2]))
+        u.expand_as_right(T([2, 3]), T([2, 1, 4]))
+        u.expand_as_right(T([2, 1]), T([2, 0]))
         u.expand_as_right(T([]), T([3, 3]))
         """,
     ),
