@@ -56,6 +56,54 @@ def test_interaction_type_of_a_block_wins(td):
     assert not (module(td)["x"] == 0).any()
 
 
+def recording(seen, in_key="obs", out_keys=("loc", "scale")):
+    """A module that notes the interaction type that it is called under."""
+
+    def net(x):
+        seen.append(interaction_type())
+        return x, x.abs() + 1
+
+    return TensorDictModule(net, [in_key], list(out_keys))
+
+
+def test_modules_before_the_last_know_the_interaction_type():
+    seen = []
+    sequence = Sequence(recording(seen), normal(default_interaction_type="mean"))
+    obs = TensorDict(obs=torch.ones(3), batch_size=[3])
+    sequence(obs.copy())
+    with set_interaction_type("random"):
+        sequence(obs.copy())
+    sequence(obs.copy(), _requires_sample=False)
+    assert seen == [
+        InteractionType.MEAN,
+        InteractionType.RANDOM,
+        InteractionType.MEAN,
+    ]
+
+
+def test_several_distributions_each_follow_their_own_type():
+    seen = []
+    sequence = Sequence(
+        recording(seen),
+        normal(default_interaction_type="mean"),
+        recording(seen, "x", ["y", "z"]),
+    )
+    obs = TensorDict(obs=torch.ones(3), batch_size=[3])
+    result = sequence(obs, _requires_sample=False)
+    assert seen == [None, None]
+    assert (result["z"] == 2).all()
+
+
+def test_nested_sequence_that_gives_no_value_is_called():
+    seen = []
+    nested = Sequence(recording(seen, "loc", ["q", "w"]), normal())
+    sequence = Sequence(recording(seen), nested)
+    obs = TensorDict(obs=torch.ones(3), batch_size=[3])
+    result = sequence(obs, _requires_sample=False)
+    assert len(seen) == 2
+    assert set(result.keys()) == {"obs", "loc", "scale", "q", "w"}
+
+
 def test_missing_parameter_is_named(td):
     with pytest.raises(ValueError, match=r"\['scale'\] are not in the tensordict"):
         normal()(td.exclude("scale"))

@@ -321,13 +321,21 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             tensordict_out: where the outputs go.
             **kwargs: inputs by name.
         """
-        if _requires_sample is False:
-            params = self.get_dist_params(tensordict, tensordict_out, **kwargs)
-            last = self._last_module
-            if not isinstance(last, ProbabilisticTensorDictModule):
-                return params
-            return last(params, _requires_sample=False)
-        return super().forward(tensordict, tensordict_out, **kwargs)
+        if self.return_composite or interaction_type() is not None:
+            return self._run(tensordict, tensordict_out, _requires_sample, **kwargs)
+        # A module before the last may ask what is taken of the distribution.
+        with set_interaction_type(self.default_interaction_type):
+            return self._run(tensordict, tensordict_out, _requires_sample, **kwargs)
+
+    def _run(
+        self, td: Any, out: Any, requires_sample: bool | None, **kwargs: Any
+    ) -> Any:
+        """Call the modules; the last gives no value where ``requires_sample`` is False."""
+        last = self._last_module
+        if requires_sample is not False or not isinstance(last, _DISTRIBUTED):
+            return super().forward(td, out, **kwargs)
+        before = TensorDictSequential(*list(self._module_iter())[:-1])
+        return last(before(td, out, **kwargs), _requires_sample=False)
 
 
 def _traced(sequence: Any, *args: Any, **kwargs: Any) -> Any:
