@@ -166,12 +166,8 @@ fn read_back(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec<Opt
         .collect();
     let leaves: Vec<Leaf> = (0..plan.leaves.len())
         .map(|number| {
-            let PlannedLeaf {
-                level,
-                name,
-                length,
-                ..
-            } = &plan.leaves[number];
+            let PlannedLeaf { level, length, .. } = &plan.leaves[number];
+            let name = plan.leaf_name(number);
             let key = plan.leaf_key(number);
             Leaf {
                 home: homes[*level].clone(),

@@ -12,6 +12,7 @@
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::ptr;
 
 use foldhash::quality::RandomState;
 use smallvec::SmallVec;
@@ -40,6 +41,14 @@ pub struct LeafMeta {
     pub dtype: Cow<'static, str>,
     /// Whether it is a nested tensor of the strided layout.
     pub is_nested: bool,
+}
+
+impl LeafMeta {
+    /// Whether it is that of a tensor on the CPU of this shape and dtype.
+    #[must_use]
+    pub fn is_plain_on_cpu(&self, shape: &[i64], dtype: &str) -> bool {
+        *self.shape == *shape && self.dtype == dtype && self.device == "cpu" && !self.is_nested
+    }
 }
 
 /// What an entry is.
@@ -74,34 +83,70 @@ pub fn is_reserved(key: &str) -> bool {
     LOST_UNDER_FIELDS.contains(&key)
 }
 
+/// What the text of a level says of an entry.
+#[derive(Debug, Clone, Copy)]
+pub enum Described<'e> {
+    /// A tensor in a file.
+    Leaf(&'e LeafMeta),
+    /// A collection in a directory: the bare name of its class.
+    Child(&'e str),
+}
+
+impl<'e> From<&'e Entry> for Described<'e> {
+    fn from(entry: &'e Entry) -> Self {
+        match entry {
+            Entry::Leaf(meta) => Self::Leaf(meta),
+            Entry::Child(class_name) => Self::Child(class_name),
+        }
+    }
+}
+
 /// The text of a level's metadata file.
 #[must_use]
-pub fn level_text(entries: &LevelEntries, fields: &LevelFields) -> String {
-    let mut text = String::with_capacity(96 * entries.len() + 256);
+pub fn level_text<'e>(
+    entries: &(impl Iterator<Item = (&'e str, Described<'e>)> + Clone),
+    fields: &LevelFields,
+) -> String {
+    let mut text = String::with_capacity(96 * entries.size_hint().0 + 256);
     text.push('{');
-    for (key, entry) in entries {
+    // Leaves that share their metadata have one text.
+    let mut last: Option<(&LeafMeta, String)> = None;
+    for (key, entry) in entries.clone() {
         json::write_string(key, &mut text);
         text.push_str(": ");
-        write_entry(entry, &mut text);
+        match (entry, &last) {
+            (Described::Leaf(meta), Some((known, said))) if ptr::eq(meta, *known) => {
+                text.push_str(said);
+            }
+            _ => {
+                let start = text.len();
+                write_entry(entry, &mut text);
+                if let Described::Leaf(meta) = entry {
+                    last = Some((meta, text[start..].to_owned()));
+                }
+            }
+        }
         text.push_str(", ");
     }
     // An entry named like one of the last three fields stays, in place of the field.
-    let mut last = vec![("_format_version", Value::Number(FORMAT_VERSION.to_string()))];
+    let mut ends = vec![("_format_version", Value::Number(FORMAT_VERSION.to_string()))];
     if let Some(class_text) = &fields.class_text {
-        last.push(("_class", Value::String(class_text.clone())));
+        ends.push(("_class", Value::String(class_text.clone())));
     }
     if let Some(names) = &fields.names {
         let names = names
             .iter()
             .map(|name| name.clone().map_or(Value::Null, Value::String));
-        last.push(("_names", Value::Array(names.collect())));
+        ends.push(("_names", Value::Array(names.collect())));
     }
     let first = [
         ("shape", Value::from_ints(&fields.batch_size)),
         ("device", Value::String("cpu".to_owned())),
         ("_type", Value::String(fields.type_text.clone())),
     ];
-    let kept = last.into_iter().filter(|(name, _)| !has_key(entries, name));
+    let kept = ends
+        .into_iter()
+        .filter(|(name, _)| !has_key(entries.clone(), name));
     for (position, (name, value)) in first.into_iter().chain(kept).enumerate() {
         if position > 0 {
             text.push_str(", ");
@@ -115,18 +160,21 @@ pub fn level_text(entries: &LevelEntries, fields: &LevelFields) -> String {
 }
 
 /// Whether there is an entry of this key.
-pub(super) fn has_key(entries: &LevelEntries, wanted: &str) -> bool {
-    entries.iter().any(|(key, _)| &**key == wanted)
+pub(super) fn has_key<'e>(
+    mut entries: impl Iterator<Item = (&'e str, Described<'e>)>,
+    wanted: &str,
+) -> bool {
+    entries.any(|(key, _)| key == wanted)
 }
 
 /// Appends an entry as JSON.
-fn write_entry(entry: &Entry, text: &mut String) {
+fn write_entry(entry: Described<'_>, text: &mut String) {
     match entry {
-        Entry::Child(name) => {
+        Described::Child(name) => {
             text.push_str("{\"type\": ");
             json::write_string(name, text);
         }
-        Entry::Leaf(leaf) => {
+        Described::Leaf(leaf) => {
             text.push_str("{\"device\": ");
             json::write_string(&leaf.device, text);
             text.push_str(", \"shape\": ");
@@ -144,7 +192,7 @@ fn write_entry(entry: &Entry, text: &mut String) {
 #[must_use]
 pub fn entry_value(entry: &Entry) -> Value {
     let mut text = String::new();
-    write_entry(entry, &mut text);
+    write_entry(entry.into(), &mut text);
     json::parse(&text).unwrap_or_else(|_| unreachable!("it was written as JSON"))
 }
 
@@ -495,26 +543,25 @@ mod tests {
 
     #[test]
     fn test_level_text_is_the_published_one() {
-        let leaf = |shape: &[i64], dtype: &'static str| {
-            Entry::Leaf(LeafMeta {
-                device: "cpu".into(),
-                shape: shape.into(),
-                dtype: dtype.into(),
-                is_nested: false,
-            })
+        let leaf = |shape: &[i64], dtype: &'static str| LeafMeta {
+            device: "cpu".into(),
+            shape: shape.into(),
+            dtype: dtype.into(),
+            is_nested: false,
         };
-        let entries = LevelEntries::from_iter([
-            ("obs".into(), leaf(&[3, 2], "torch.float32")),
-            ("done".into(), leaf(&[3], "torch.bool")),
-            ("nested".into(), Entry::Child("TensorDict".into())),
-        ]);
+        let (obs, done) = (leaf(&[3, 2], "torch.float32"), leaf(&[3], "torch.bool"));
+        let entries = [
+            ("obs", Described::Leaf(&obs)),
+            ("done", Described::Leaf(&done)),
+            ("nested", Described::Child("TensorDict")),
+        ];
         let fields = LevelFields {
             batch_size: vec![3],
             type_text: "<class 'tensordict._td.TensorDict'>".into(),
             class_text: Some("tensordict:TensorDict".into()),
             names: Some(vec![Some("time".into())]),
         };
-        let text = level_text(&entries, &fields);
+        let text = level_text(&entries.into_iter(), &fields);
         assert_eq!(text.len(), 363);
         assert!(text.starts_with(
             r#"{"obs": {"device": "cpu", "shape": [3, 2], "dtype": "torch.float32", "is_nested": false}, "done""#

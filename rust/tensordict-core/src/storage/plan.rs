@@ -5,19 +5,20 @@
 //! a plan that exists can be written: no two entries share a file, no entry is lost under a
 //! field of the metadata, no name is too long.
 
+mod level;
+
 use std::borrow::Cow;
-use std::collections::hash_map::Entry as Slot;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldhash::quality::RandomState;
 use rustix::io::Errno;
-use smallvec::SmallVec;
 
+pub(crate) use self::level::PlannedLevel;
+use self::level::{LEAF_SUFFIX, User};
 use super::map::FileIdentity;
-use super::metadata::{self, Entry, LeafMeta, LevelEntries, LevelFields};
+use super::metadata::{self, LeafMeta, LevelFields};
 use super::names::{self, display_key};
 use super::region::Region;
 use super::source::Source;
@@ -63,7 +64,7 @@ pub(crate) enum PlannedFile {
 #[derive(Debug, Clone)]
 pub(crate) struct KnownFile {
     level: usize,
-    name: Arc<str>,
+    name: Box<str>,
     bytes: Vec<u8>,
 }
 
@@ -79,32 +80,8 @@ pub(crate) struct PlannedLeaf {
     pub(crate) level: usize,
     /// Its place among the entries of the level.
     entry: usize,
-    pub(crate) name: Arc<str>,
     pub(crate) length: u64,
     pub(crate) content: Content,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct PlannedLevel {
-    /// The keys from the root to here.
-    pub(crate) keys: Vec<String>,
-    /// The directory, relative to the root.
-    pub(crate) path: PathBuf,
-    entries: LevelEntries,
-    /// The user of each name in the directory.
-    used: HashMap<Arc<str>, User, RandomState>,
-    is_closed: bool,
-}
-
-/// Who uses a name in a directory.
-#[derive(Debug, Clone, Copy)]
-enum User {
-    /// The layout.
-    Layout,
-    /// The entry at this place of the level.
-    Entry(usize),
-    /// The file itself: what a class keeps beside its metadata.
-    File,
 }
 
 /// A save, planned.
@@ -135,16 +112,13 @@ impl Plan {
     }
 
     fn push_level(&mut self, keys: Vec<String>, path: PathBuf) -> usize {
-        let mut used = HashMap::from_iter([(METADATA_FILE.into(), User::Layout)]);
-        if self.levels.is_empty() {
-            used.insert(SUMS_FILE.into(), User::Layout);
+        let is_root = self.levels.is_empty();
+        let mut level = PlannedLevel::new(keys, path);
+        if is_root {
+            let claimed = level.claim(SUMS_FILE, User::Layout);
+            claimed.expect("nobody has it before");
         }
-        self.levels.push(PlannedLevel {
-            keys,
-            path,
-            used,
-            ..PlannedLevel::default()
-        });
+        self.levels.push(level);
         self.levels.len() - 1
     }
 
@@ -152,9 +126,7 @@ impl Plan {
     pub fn reserve(&mut self, level: usize, count: usize) {
         self.leaves.reserve(count);
         self.files.reserve(count);
-        let level = &mut self.levels[level];
-        level.entries.reserve(count);
-        level.used.reserve(count);
+        self.levels[level].reserve(count);
     }
 
     /// A key of a level as messages show it.
@@ -171,13 +143,12 @@ impl Plan {
     /// The key is reserved, its name is taken or too long; collections are nested too deep.
     pub fn add_child(&mut self, level: usize, key: &str, class_name: &str) -> StorageResult<usize> {
         self.refuse_reserved(level, key)?;
-        let name: Arc<str> = self.escaped(level, key)?.into();
+        let name = self.escaped(level, key)?;
         self.claim_for_entry(level, key, &name)?;
         let parent = &mut self.levels[level];
         let mut keys = parent.keys.clone();
         keys.push(key.to_owned());
-        let child = Entry::Child(class_name.to_owned());
-        parent.entries.push((key.into(), child));
+        parent.add_child(key, class_name);
         let path = parent.path.join(&*name);
         if keys.len() > MAX_LEVELS {
             return Err(StorageError::TooDeep { path });
@@ -187,7 +158,8 @@ impl Plan {
 
     /// Adds a leaf of `length` bytes; its number. A leaf of no bytes has no file.
     ///
-    /// `table` is the table of sizes of a nested tensor, as bytes.
+    /// `table` is the table of sizes of a nested tensor, as bytes. Leaves that are alike may share
+    /// their metadata.
     ///
     /// # Errors
     /// The key is reserved, its name is taken or too long.
@@ -195,33 +167,32 @@ impl Plan {
         &mut self,
         level: usize,
         key: &str,
-        meta: LeafMeta,
+        meta: impl Into<Arc<LeafMeta>>,
         length: u64,
         content: Content,
         table: Option<Vec<u8>>,
     ) -> StorageResult<usize> {
         self.refuse_reserved(level, key)?;
         let stem = self.escaped(level, key)?;
-        let name = named(&stem, ".memmap");
-        let table_name = table.is_some().then(|| named(&stem, ".shape.memmap"));
-        self.claim_for_entry(level, key, &name)?;
-        if let (Some(table), Some(name)) = (table, table_name) {
-            self.claim_for_entry(level, key, &name)?;
+        let entry = self.levels[level].num_entries();
+        self.check_length(level, key, stem.len() + LEAF_SUFFIX.len(), &stem)?;
+        self.levels[level]
+            .add_leaf(key, &stem, meta.into())
+            .map_err(|user| self.taken(level, user, key, &format!("{stem}{LEAF_SUFFIX}")))?;
+        if let Some(table) = table {
+            let name = format!("{stem}.shape.memmap");
+            self.claim(level, User::Entry(entry), key, &name)?;
             if !table.is_empty() {
-                self.push_file(level, name, table);
+                self.push_file(level, &name, table);
             }
         }
         let number = self.leaves.len();
         if length > 0 {
             self.files.push(PlannedFile::Leaf(number));
         }
-        let entries = &mut self.levels[level].entries;
-        let entry = entries.len();
-        entries.push((key.into(), Entry::Leaf(meta)));
         self.leaves.push(PlannedLeaf {
             level,
             entry,
-            name,
             length,
             content,
         });
@@ -233,20 +204,21 @@ impl Plan {
     /// # Errors
     /// The level has names, and an entry whose key is the field of the names.
     pub fn close_level(&mut self, level: usize, fields: &LevelFields) -> StorageResult<()> {
-        if fields.names.is_some() && metadata::has_key(&self.levels[level].entries, "_names") {
+        let entries = || self.levels[level].described();
+        if fields.names.is_some() && metadata::has_key(entries(), "_names") {
             return Err(StorageError::ReservedKey {
                 key: self.display(level, "_names"),
                 field: "_names".to_owned(),
             });
         }
-        let text = metadata::level_text(&self.levels[level].entries, fields);
+        let text = metadata::level_text(&entries(), fields);
         self.close_level_as(level, text);
         Ok(())
     }
 
     /// Closes a level of another layout with the text of its metadata.
     pub fn close_level_as(&mut self, level: usize, text: String) {
-        self.push_file(level, METADATA_FILE.into(), text.into_bytes());
+        self.push_file(level, METADATA_FILE, text.into_bytes());
         self.levels[level].is_closed = true;
     }
 
@@ -256,13 +228,13 @@ impl Plan {
     /// # Errors
     /// Its name is taken.
     pub fn add_file(&mut self, level: usize, name: &str, bytes: Vec<u8>) -> StorageResult<()> {
-        let name: Arc<str> = name.into();
-        self.claim(level, User::File, &name, &name)?;
+        self.claim(level, User::File, name, name)?;
         self.push_file(level, name, bytes);
         Ok(())
     }
 
-    fn push_file(&mut self, level: usize, name: Arc<str>, bytes: Vec<u8>) {
+    fn push_file(&mut self, level: usize, name: &str, bytes: Vec<u8>) {
+        let name = name.into();
         let file = KnownFile { level, name, bytes };
         self.files.push(PlannedFile::Bytes(Box::new(file)));
     }
@@ -276,21 +248,24 @@ impl Plan {
     }
 
     /// The name of a file in the directory of its level.
-    pub(crate) fn file_name<'p>(&'p self, file: &'p PlannedFile) -> &'p Arc<str> {
+    pub(crate) fn file_name<'p>(&'p self, file: &'p PlannedFile) -> &'p str {
         match file {
-            PlannedFile::Leaf(leaf) => &self.leaves[*leaf].name,
+            PlannedFile::Leaf(leaf) => self.leaf_name(*leaf),
             PlannedFile::Bytes(file) => &file.name,
         }
     }
 
     /// What the metadata says about a leaf.
     #[must_use]
-    pub fn leaf_meta(&self, leaf: usize) -> Option<&LeafMeta> {
+    pub fn leaf_meta(&self, leaf: usize) -> Option<&Arc<LeafMeta>> {
         let leaf = &self.leaves[leaf];
-        match self.levels[leaf.level].entries.get(leaf.entry)? {
-            (_, Entry::Leaf(meta)) => Some(meta),
-            (_, Entry::Child(_)) => None,
-        }
+        self.levels[leaf.level].meta_of(leaf.entry)
+    }
+
+    /// The name of the file of a leaf in the directory of its level.
+    pub(crate) fn leaf_name(&self, leaf: usize) -> &str {
+        let leaf = &self.leaves[leaf];
+        self.levels[leaf.level].name_of(leaf.entry)
     }
 
     /// All files, each with its number, in an order in which they can take their places one by one: the
@@ -299,7 +274,7 @@ impl Plan {
         let mut files: Vec<_> = self.files.iter().enumerate().collect();
         files.sort_by_key(|(_, file)| {
             // A level is opened after the one that it is in, but is closed before or after.
-            let is_metadata = &**self.file_name(file) == METADATA_FILE;
+            let is_metadata = self.file_name(file) == METADATA_FILE;
             is_metadata.then_some(std::cmp::Reverse(self.file_level(file)))
         });
         files
@@ -309,7 +284,8 @@ impl Plan {
     #[must_use]
     pub fn leaf_path(&self, leaf: usize) -> PathBuf {
         let leaf = &self.leaves[leaf];
-        self.levels[leaf.level].path.join(&*leaf.name)
+        let level = &self.levels[leaf.level];
+        level.path.join(level.name_of(leaf.entry))
     }
 
     /// The directory of a level, relative to the root.
@@ -364,12 +340,12 @@ impl Plan {
     }
 
     pub(crate) fn display_leaf(&self, leaf: &PlannedLeaf) -> String {
-        self.display(leaf.level, self.key_of(leaf.level, leaf.entry))
+        self.display(leaf.level, self.levels[leaf.level].key_of(leaf.entry))
     }
 
     pub(crate) fn file_path(&self, file: &PlannedFile) -> PathBuf {
         let level = &self.levels[self.file_level(file)];
-        level.path.join(&**self.file_name(file))
+        level.path.join(self.file_name(file))
     }
 
     fn escaped<'k>(&self, level: usize, key: &'k str) -> StorageResult<Cow<'k, str>> {
@@ -401,62 +377,55 @@ impl Plan {
     /// A leaf's key in its level.
     pub(crate) fn leaf_key(&self, leaf: usize) -> &str {
         let leaf = &self.leaves[leaf];
-        self.key_of(leaf.level, leaf.entry)
-    }
-
-    fn key_of(&self, level: usize, entry: usize) -> &str {
-        let entries = &self.levels[level].entries;
-        entries.get(entry).map_or("", |(key, _)| key)
+        self.levels[leaf.level].key_of(leaf.entry)
     }
 
     /// Claims a name for the entry that is added next.
-    fn claim_for_entry(&mut self, level: usize, key: &str, name: &Arc<str>) -> StorageResult<()> {
-        let user = User::Entry(self.levels[level].entries.len());
+    fn claim_for_entry(&mut self, level: usize, key: &str, name: &str) -> StorageResult<()> {
+        let user = User::Entry(self.levels[level].num_entries());
         self.claim(level, user, key, name)
     }
 
-    fn claim(&mut self, level: usize, user: User, key: &str, name: &Arc<str>) -> StorageResult<()> {
-        if name.len() > MAX_NAME_BYTES {
-            let path = self.levels[level].path.join(&**name);
-            return Err(StorageError::io_of(
-                self.display(level, key),
-                path,
-                Errno::NAMETOOLONG,
-            ));
-        }
-        let first = match self.levels[level].used.entry(name.clone()) {
-            Slot::Vacant(slot) => {
-                slot.insert(user);
-                return Ok(());
-            }
-            Slot::Occupied(slot) => match *slot.get() {
-                User::Layout => {
-                    let key = self.display(level, key);
-                    return Err(StorageError::ReservedKey {
-                        key,
-                        field: String::from(&**name),
-                    });
-                }
-                User::Entry(entry) => self.key_of(level, entry),
-                User::File => name,
-            },
-        };
-        Err(StorageError::NameCollision {
-            first: self.display(level, first),
-            second: self.display(level, key),
-            name: String::from(&**name),
-        })
+    fn claim(&mut self, level: usize, user: User, key: &str, name: &str) -> StorageResult<()> {
+        self.check_length(level, key, name.len(), name)?;
+        let claimed = self.levels[level].claim(name, user);
+        claimed.map_err(|first| self.taken(level, first, key, name))
     }
-}
 
-/// A name in one piece of memory.
-fn named(stem: &str, suffix: &str) -> Arc<str> {
-    // Most names fit on the stack, so that one allocation is enough.
-    let mut name: SmallVec<[u8; 64]> = SmallVec::from_slice(stem.as_bytes());
-    name.extend_from_slice(suffix.as_bytes());
-    std::str::from_utf8(&name)
-        .expect("two texts make a text")
-        .into()
+    fn check_length(
+        &self,
+        level: usize,
+        key: &str,
+        name_bytes: usize,
+        name: &str,
+    ) -> StorageResult<()> {
+        if name_bytes <= MAX_NAME_BYTES {
+            return Ok(());
+        }
+        let path = self.levels[level].path.join(name);
+        let key = self.display(level, key);
+        Err(StorageError::io_of(key, path, Errno::NAMETOOLONG))
+    }
+
+    /// The error of a name that somebody has.
+    fn taken(&self, level: usize, first: User, key: &str, name: &str) -> StorageError {
+        let second = self.display(level, key);
+        let first = match first {
+            User::Layout => {
+                return StorageError::ReservedKey {
+                    key: second,
+                    field: name.to_owned(),
+                };
+            }
+            User::Entry(entry) => self.levels[level].key_of(entry),
+            User::File => name,
+        };
+        StorageError::NameCollision {
+            first: self.display(level, first),
+            second,
+            name: name.to_owned(),
+        }
+    }
 }
 
 /// The leaves that lie in one of the files `written`.

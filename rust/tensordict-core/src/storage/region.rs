@@ -60,6 +60,12 @@ impl Region {
         unsafe { Self::new(bytes.as_ptr(), bytes.len()) }
     }
 
+    /// Where the bytes begin.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.pointer.addr()
+    }
+
     /// How many bytes there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -202,7 +202,7 @@ impl Writer<'_> {
         bounce: &mut Vec<u8>,
     ) -> StorageResult<()> {
         let Job { disk, .. } = *self.job;
-        let name = &**self.plan.file_name(planned);
+        let name = self.plan.file_name(planned);
         let leaf = match planned {
             PlannedFile::Leaf(leaf) => Some((*leaf, &self.plan.leaves[*leaf])),
             PlannedFile::Bytes(_) => None,

@@ -23,6 +23,7 @@ use super::exception;
 use super::load::{Backing, LoadedLevel, Maker, parse_mode, tensors_ahead};
 use super::mapped::{empty, tensor_at};
 use super::save::SaveProgress;
+use super::saved::Place;
 use crate::ffi::PausedCollector;
 
 /// An open archive.
@@ -305,19 +306,57 @@ fn tensor_in<'py>(
     unsafe { tensor_at(py, pointer, length, dtype_name, shape, mapping.clone()) }
 }
 
-/// A tensor over its bytes in an archive that was just written.
-pub(super) fn written_tensor<'py>(
-    py: Python<'py>,
-    mapping: &Arc<Mapping>,
-    offset: u64,
-    dtype_name: &str,
-    shape: &[i64],
-) -> PyResult<Bound<'py, PyAny>> {
-    let length = memory_bytes(dtype_name, shape)?;
-    if length == 0 {
-        return empty(py, dtype_name, shape);
+/// A leaf of an archive that was just written.
+pub(super) enum Written {
+    Prepared(Prepared),
+    /// One of no bytes, or of a dtype that takes a detour.
+    Other(Arc<Mapping>, Place),
+}
+
+impl Written {
+    /// The tensor over its bytes.
+    pub(super) fn make(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        let (mapping, place) = match self {
+            Self::Prepared(prepared) => return prepared.make(py),
+            Self::Other(mapping, place) => (mapping, place),
+        };
+        let (dtype, shape) = (&*place.meta.dtype, place.shape());
+        let length = memory_bytes(dtype, shape)?;
+        if length == 0 {
+            return empty(py, dtype, shape);
+        }
+        tensor_in(py, &mapping, place.offset, dtype, shape, length)
     }
-    tensor_in(py, mapping, offset, dtype_name, shape, length)
+}
+
+/// Leaves of an archive that was just written, prepared to be made tensors of.
+pub(super) fn written(mapping: &Arc<Mapping>, places: Vec<Place>) -> PyResult<Vec<Written>> {
+    let start = |place: &Place| -> PyResult<Option<(*mut u8, DataType)>> {
+        let length = memory_bytes(&place.meta.dtype, place.shape())?;
+        let start = usize::try_from(place.offset)?;
+        let end = start.checked_add(length);
+        let is_inside = end.is_some_and(|end| end <= mapping.len());
+        let dtype = DataType::of(&place.meta.dtype).filter(|_| is_inside && length > 0);
+        Ok(dtype.map(|dtype| (mapping.as_mut_ptr().wrapping_add(start), dtype)))
+    };
+    let starts: Vec<_> = places.iter().map(start).collect::<PyResult<_>>()?;
+    let known: Vec<dlpack::Place<'_>> = places
+        .iter()
+        .zip(&starts)
+        .filter_map(|(place, start)| start.map(|(pointer, dtype)| (pointer, dtype, place.shape())))
+        .collect();
+    // SAFETY: the bytes are within the mapping, as just compared, aligned for the items (leaves begin at
+    // multiples of 64), writable, and live as long as the mapping.
+    let mut tensors = unsafe { dlpack::prepare(&known, mapping.clone()) }.into_iter();
+    drop(known);
+    Ok(places
+        .into_iter()
+        .zip(starts)
+        .map(|(place, start)| match start.and_then(|_| tensors.next()) {
+            Some(prepared) => Written::Prepared(prepared),
+            None => Written::Other(mapping.clone(), place),
+        })
+        .collect())
 }
 
 /// A tensor over memory of our own.

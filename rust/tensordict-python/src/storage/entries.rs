@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ use tensordict_core::storage::{StorageResult, thread_count};
 
 use super::dlpack;
 use super::exception;
-use super::leaves::{NewLeaf, file_of, new_leaf, source_of, tensor_class};
+use super::leaves::{NewLeaf, PlainLeaf, file_of, new_leaf, plain_leaf, source_of, tensor_class};
 use crate::ffi::Pairs;
 use crate::tensors;
 
@@ -30,10 +30,8 @@ const BATCH_ENTRIES: usize = 256;
 /// How many entries are read while memory fetches a later one.
 const FETCHED_AHEAD: usize = 6;
 
-/// A leaf on the Python side.
+/// A leaf on the Python side, beside what the container holds.
 pub(super) struct SavedLeaf {
-    /// What the container holds.
-    pub(super) original: Py<PyAny>,
     /// What holds the bytes that are written, where it is a copy without gaps.
     pub(super) copied: Option<Py<PyAny>>,
     /// Where its bytes begin in memory, where there are any to write.
@@ -53,34 +51,37 @@ pub(super) struct MappedLeaf {
 }
 
 /// What has become of entries.
-#[derive(Default)]
-pub(super) struct Added {
-    /// The leaves, in the order of their numbers.
+pub(super) struct Added<'py> {
+    /// What the container holds of each leaf, in the order of their numbers.
+    pub(super) originals: Vec<Py<PyAny>>,
+    /// The leaves, in the same order.
     pub(super) leaves: Vec<SavedLeaf>,
     /// Those that are files.
     pub(super) mapped: Vec<MappedLeaf>,
-    /// Of each entry that is no leaf, its place and the level that was opened for it.
-    pub(super) children: Vec<(usize, usize)>,
+    /// The entries that are no leaves: key, level that was opened for it, value.
+    pub(super) children: Vec<(Bound<'py, PyAny>, usize, Bound<'py, PyAny>)>,
 }
 
 /// Adds entries to a level of a plan.
 ///
 /// `is_sparse` says that leaves are only described. `threads` is the most to use, 0 for as many as
 /// this process has cores.
-pub(super) fn add(
+pub(super) fn add<'py>(
     plan: &mut Plan,
     level: usize,
-    pairs: &Pairs<'_>,
+    pairs: Pairs<'py>,
     is_sparse: bool,
     threads: usize,
-) -> PyResult<Added> {
+) -> PyResult<Added<'py>> {
     plan.reserve(level, pairs.len());
     let mut reader = Reader {
-        pairs,
+        pairs: &pairs,
         is_sparse,
-        added: Added::default(),
+        leaves: Vec::with_capacity(pairs.len()),
+        mapped: Vec::new(),
+        children: Vec::new(),
+        last: None,
     };
-    reader.added.leaves.reserve(pairs.len());
     let is_shared = pairs.len() >= SHARED_FROM && thread_count(threads) > 1;
     let shared = if is_shared {
         reader.read_beside(plan, level)
@@ -98,21 +99,39 @@ pub(super) fn add(
         None => Vec::new(),
     };
     read?;
-    let mut added = reader.added;
-    for leaf in &mut added.mapped {
+    let Reader {
+        leaves,
+        mut mapped,
+        children,
+        ..
+    } = reader;
+    for leaf in &mut mapped {
         leaf.number = numbers[leaf.number];
     }
-    for (place, level) in &mut added.children {
-        *level = numbers[*place];
+    // What was held to be read is what the plan holds.
+    let mut originals = Vec::with_capacity(leaves.len());
+    let mut others = Vec::with_capacity(children.len());
+    let mut places = children.into_iter().peekable();
+    for (place, (key, value)) in pairs.into_iter().enumerate() {
+        if places.next_if_eq(&place).is_some() {
+            others.push((key, numbers[place], value));
+        } else {
+            originals.push(value.unbind());
+        }
     }
-    Ok(added)
+    Ok(Added {
+        originals,
+        leaves,
+        mapped,
+        children: others,
+    })
 }
 
 /// An entry that was read.
 enum Entry<'k> {
     Leaf {
         key: &'k str,
-        meta: LeafMeta,
+        meta: Arc<LeafMeta>,
         num_bytes: u64,
         table: Option<Vec<u8>>,
         content: Content,
@@ -147,7 +166,12 @@ fn take_in<'k>(
 struct Reader<'r, 'py> {
     pairs: &'r Pairs<'py>,
     is_sparse: bool,
-    added: Added,
+    leaves: Vec<SavedLeaf>,
+    mapped: Vec<MappedLeaf>,
+    /// The places of the entries that are no leaves.
+    children: Vec<usize>,
+    /// The metadata of the last ordinary tensor.
+    last: Option<Arc<LeafMeta>>,
 }
 
 impl<'r> Reader<'r, '_> {
@@ -210,7 +234,7 @@ impl<'r> Reader<'r, '_> {
             entries.push(if value.is_instance(class)? {
                 self.leaf(place, key, value)?
             } else {
-                self.added.children.push((place, 0));
+                self.children.push(place);
                 let class_name = value.get_type().name()?.to_str()?.to_owned();
                 Entry::Child { key, class_name }
             });
@@ -224,6 +248,23 @@ impl<'r> Reader<'r, '_> {
         key: &'k str,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<Entry<'k>> {
+        // SAFETY: the pairs hold the tensor now, and the plan's state as long as the plan.
+        let plain = unsafe { plain_leaf(value, self.last.as_ref()) };
+        if let Some(PlainLeaf { meta, region }) = plain.filter(|_| !self.is_sparse) {
+            self.last = Some(meta.clone());
+            self.leaves.push(SavedLeaf {
+                copied: None,
+                address: region.address(),
+                num_flat: None,
+            });
+            return Ok(Entry::Leaf {
+                key,
+                meta,
+                num_bytes: region.len() as u64,
+                table: None,
+                content: Content::Data(Source::Memory(region)),
+            });
+        }
         let NewLeaf {
             meta,
             source: held,
@@ -232,7 +273,6 @@ impl<'r> Reader<'r, '_> {
             num_flat,
         } = new_leaf(value, self.is_sparse)?;
         let mut saved = SavedLeaf {
-            original: value.clone().unbind(),
             copied: None,
             address: 0,
             num_flat,
@@ -244,7 +284,7 @@ impl<'r> Reader<'r, '_> {
             saved.address = memory.pointer.addr();
             saved.copied = (!holder.is(value)).then(|| holder.unbind());
             if let Some(filename) = file_of(value)? {
-                self.added.mapped.push(MappedLeaf {
+                self.mapped.push(MappedLeaf {
                     number: place,
                     filename,
                     source: source.clone(),
@@ -254,7 +294,7 @@ impl<'r> Reader<'r, '_> {
             }
             content = Content::Data(source);
         }
-        self.added.leaves.push(saved);
+        self.leaves.push(saved);
         Ok(Entry::Leaf {
             key,
             meta,

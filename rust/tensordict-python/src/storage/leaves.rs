@@ -1,12 +1,15 @@
 //! Leaves on the Python side, read as memory and metadata.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
+use tensordict_core::storage::dtype;
 use tensordict_core::storage::metadata::{LeafMeta, Shape};
+use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::{Signs, Source};
 
 use super::dlpack::{self, Memory};
@@ -52,7 +55,7 @@ fn imports(py: Python<'_>) -> PyResult<&Imports> {
 
 /// A leaf about to be planned.
 pub(super) struct NewLeaf<'py> {
-    pub(super) meta: LeafMeta,
+    pub(super) meta: Arc<LeafMeta>,
     /// What holds the bytes, where there are any to write.
     pub(super) source: Option<(Bound<'py, PyAny>, Memory)>,
     pub(super) num_bytes: u64,
@@ -65,12 +68,7 @@ pub(super) struct NewLeaf<'py> {
 pub(super) fn new_leaf<'py>(value: &Bound<'py, PyAny>, is_sparse: bool) -> PyResult<NewLeaf<'py>> {
     let py = value.py();
     if let Some(memory) = plain_memory(value)? {
-        let meta = LeafMeta {
-            device: "cpu".into(),
-            shape: Shape::from_slice(&memory.shape),
-            dtype: memory.dtype.into(),
-            is_nested: false,
-        };
+        let meta = meta_on_cpu(&memory.shape, memory.dtype);
         let num_bytes = memory.num_bytes as u64;
         let source = (!is_sparse).then(|| (value.clone(), memory));
         return Ok(NewLeaf {
@@ -91,12 +89,12 @@ pub(super) fn new_leaf<'py>(value: &Bound<'py, PyAny>, is_sparse: bool) -> PyRes
         };
         return Ok(NewLeaf {
             num_bytes,
-            meta: LeafMeta {
+            meta: Arc::new(LeafMeta {
                 device: device.into(),
                 shape: Shape::from_vec(shape),
                 dtype: dtype.into(),
                 is_nested: num_flat.is_some(),
-            },
+            }),
             source: None,
             table,
             num_flat,
@@ -114,17 +112,63 @@ pub(super) fn new_leaf<'py>(value: &Bound<'py, PyAny>, is_sparse: bool) -> PyRes
         None => None,
     };
     Ok(NewLeaf {
-        meta: LeafMeta {
+        meta: Arc::new(LeafMeta {
             device: device.into(),
             shape: Shape::from_vec(shape),
             dtype: dtype.into(),
             is_nested: num_flat.is_some(),
-        },
+        }),
         num_bytes: memory.num_bytes as u64,
         source: Some((bytes, memory)),
         table,
         num_flat,
     })
+}
+
+fn meta_on_cpu(shape: &[i64], dtype: &'static str) -> Arc<LeafMeta> {
+    Arc::new(LeafMeta {
+        device: "cpu".into(),
+        shape: Shape::from_slice(shape),
+        dtype: dtype.into(),
+        is_nested: false,
+    })
+}
+
+/// A leaf whose memory is its values, of a kind that most saves are full of.
+pub(super) struct PlainLeaf {
+    pub(super) meta: Arc<LeafMeta>,
+    pub(super) region: Region,
+}
+
+/// Reads an ordinary tensor whose memory is its values, in few steps; None for every other one, which
+/// [`new_leaf`] reads. Where the tensor before, with the metadata `last`, was like it, the
+/// metadata is shared.
+///
+/// # Safety
+/// The tensor, and with it its memory, is held for as long as the region is in use.
+pub(super) unsafe fn plain_leaf(
+    value: &Bound<'_, PyAny>,
+    last: Option<&Arc<LeafMeta>>,
+) -> Option<PlainLeaf> {
+    let tensor = Tensor::of(value)?;
+    if tensor.signs()? != Signs::default() || !tensor.is_on_cpu()? || !tensor.is_contiguous()? {
+        return None;
+    }
+    let dtype = tensor.dtype_name()?;
+    let meta = tensor.with_shape(|shape| match last {
+        Some(last) if last.is_plain_on_cpu(shape, dtype) => last.clone(),
+        _ => meta_on_cpu(shape, dtype),
+    })?;
+    let item = dtype::item_size(dtype)?;
+    let num_bytes = usize::try_from(dtype::tensor_bytes(&meta.shape, item)?).ok()?;
+    let pointer = tensor.data()?;
+    if num_bytes > 0 && pointer.is_null() {
+        return None;
+    }
+    // SAFETY: the items of the tensor lie from its pointer on, without gaps; the rest is the contract of
+    // this function.
+    let region = unsafe { Region::new(pointer, num_bytes) };
+    Some(PlainLeaf { meta, region })
 }
 
 /// The file that a tensor of this package's class is mapped from.

@@ -19,7 +19,7 @@ use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::io::Disk;
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::map::Mapping;
-use tensordict_core::storage::metadata::{LevelFields, Shape};
+use tensordict_core::storage::metadata::{LeafMeta, LevelFields, Shape};
 use tensordict_core::storage::plan::{Content, Link, Plan};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::Source;
@@ -50,18 +50,24 @@ pub(crate) struct SavePlan {
 
 struct State {
     plan: Plan,
+    /// What the containers hold of each leaf.
+    originals: Vec<Py<PyAny>>,
     leaves: Vec<SavedLeaf>,
 }
 
 impl State {
     /// Dtype and shape of the tensor over the file of a leaf.
     fn of_file(&self, number: usize, leaf: &SavedLeaf) -> (Cow<'static, str>, Shape) {
-        let meta = self.plan.leaf_meta(number);
-        match (leaf.num_flat, meta) {
-            (None, Some(meta)) => (meta.dtype.clone(), meta.shape.clone()),
-            (Some(num_items), Some(meta)) => (meta.dtype.clone(), Shape::from_slice(&[num_items])),
-            (_, None) => unreachable!("leaves of the plan are leaves of its levels"),
+        let meta = self.meta(number);
+        match leaf.num_flat {
+            None => (meta.dtype.clone(), meta.shape.clone()),
+            Some(num_items) => (meta.dtype.clone(), Shape::from_slice(&[num_items])),
         }
+    }
+
+    fn meta(&self, number: usize) -> &Arc<LeafMeta> {
+        let meta = self.plan.leaf_meta(number);
+        meta.expect("leaves of the plan are leaves of its levels")
     }
 }
 
@@ -78,6 +84,7 @@ impl SavePlan {
     ) -> Self {
         let state = State {
             plan: Plan::new(escapes_keys),
+            originals: Vec::new(),
             leaves: Vec::new(),
         };
         Self {
@@ -101,19 +108,24 @@ impl SavePlan {
         let pairs = dict_pairs(entries);
         // The plan is taken out for the while, for the same reason. One that fails is done with.
         let mut plan = std::mem::replace(&mut self.state.lock().plan, Plan::new(true));
-        let added = entries::add(&mut plan, level, &pairs, self.is_sparse, self.threads)?;
+        let added = entries::add(&mut plan, level, pairs, self.is_sparse, self.threads)?;
         for leaf in added.mapped {
             let content = self.content_of_mapped(&plan, &leaf)?;
             plan.set_content(leaf.number, content);
         }
         let mut state = self.state.lock();
         state.plan = plan;
-        state.leaves.extend(added.leaves);
+        // Mostly there is one level of many leaves, which is taken as it is.
+        if state.leaves.is_empty() {
+            (state.originals, state.leaves) = (added.originals, added.leaves);
+        } else {
+            state.originals.extend(added.originals);
+            state.leaves.extend(added.leaves);
+        }
         drop(state);
         let others = PyList::empty(py);
-        for (number, child) in added.children {
-            let (key, value) = &pairs[number];
-            others.append((key, child, value))?;
+        for child in added.children {
+            others.append(child)?;
         }
         Ok(others)
     }
@@ -208,25 +220,21 @@ impl SavePlan {
             }
         });
         let written = written.map_err(|error| progress.exception(py, &error))?;
-        // Taken out for the while, since Python runs: the plan is done with.
-        let leaves = std::mem::take(&mut self.state.lock().leaves);
         let archive = match written {
             Written::Mapped { mapping, offsets } => {
                 let state = self.state.lock();
-                let places = leaves.iter().zip(offsets).enumerate();
-                let places = places.map(|(number, (leaf, offset))| {
-                    let (dtype, shape) = state.of_file(number, leaf);
-                    Place {
-                        offset,
-                        dtype,
-                        shape,
-                        is_flat: leaf.num_flat.is_some(),
-                    }
+                let places = state.leaves.iter().zip(offsets).enumerate();
+                let places = places.map(|(number, (leaf, offset))| Place {
+                    offset,
+                    meta: state.meta(number).clone(),
+                    num_flat: leaf.num_flat,
                 });
                 return Ok(SavedTensors::in_archive(mapping, places.collect()));
             }
             Written::Packed(archive) => archive,
         };
+        // Taken out for the while, since Python runs: the plan is done with.
+        let (originals, leaves) = self.take_leaves();
         let opened = OpenArchive::of(archive);
         let files: Vec<_> = {
             let state = self.state.lock();
@@ -239,7 +247,7 @@ impl SavePlan {
             .iter()
             .map(|(path, (dtype, shape))| (path.clone(), &**dtype, shape.as_slice()));
         let tensors = opened.tensors(py, wanted, threads)?;
-        Ok(saved(&leaves, tensors))
+        Ok(saved(&originals, &leaves, tensors))
     }
 
     /// Makes the files of the plan, of zeros where they are not there; the tensors over them, and
@@ -279,8 +287,10 @@ impl SavePlan {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // Held by a writer, the tensors are in use and not garbage.
         if let Some(state) = self.state.try_lock() {
+            for original in &state.originals {
+                visit.call(original)?;
+            }
             for leaf in &state.leaves {
-                visit.call(&leaf.original)?;
                 visit.call(&leaf.copied)?;
             }
         }
@@ -288,8 +298,7 @@ impl SavePlan {
     }
 
     fn __clear__(&self) {
-        let leaves = std::mem::take(&mut self.state.lock().leaves);
-        drop(leaves);
+        drop(self.take_leaves());
     }
 }
 
@@ -362,9 +371,18 @@ impl SaveProgress {
 }
 
 impl SavePlan {
+    /// The leaves, of a plan that is done with.
+    fn take_leaves(&self) -> (Vec<Py<PyAny>>, Vec<SavedLeaf>) {
+        let mut state = self.state.lock();
+        (
+            std::mem::take(&mut state.originals),
+            std::mem::take(&mut state.leaves),
+        )
+    }
+
     /// Copies the leaves that are in memory only as views of files that the plan writes over.
     fn copy_what_is_overwritten(&self) {
-        let State { plan, leaves } = &mut *self.state.lock();
+        let State { plan, leaves, .. } = &mut *self.state.lock();
         let mapped: Vec<_> = (0..leaves.len())
             .filter(|&number| !plan.is_link(number))
             .filter_map(|number| Some((number, file_at(leaves[number].address)?)))
@@ -395,7 +413,7 @@ impl SavePlan {
     fn tensors(&self, py: Python<'_>, mappings: Vec<Option<Mapping>>) -> PyResult<SavedTensors> {
         let _paused = PausedCollector::new(py);
         // Taken out for the while, since Python runs: the plan is done with.
-        let leaves = std::mem::take(&mut self.state.lock().leaves);
+        let (originals, leaves) = self.take_leaves();
         let mut tensors = Vec::with_capacity(leaves.len());
         for (number, (leaf, mapping)) in leaves.iter().zip(mappings).enumerate() {
             let (is_linked, path, (dtype, shape)) = {
@@ -407,21 +425,25 @@ impl SavePlan {
                 )
             };
             tensors.push(match mapping {
-                None if is_linked => leaf.original.bind(py).clone(),
+                None if is_linked => originals[number].bind(py).clone(),
                 mapping => mapped_tensor(py, mapping, &path, &dtype, &shape, None)?,
             });
         }
-        Ok(saved(&leaves, tensors))
+        Ok(saved(&originals, &leaves, tensors))
     }
 }
 
 /// Tensors over the files of leaves, for the containers to take.
-fn saved(leaves: &[SavedLeaf], tensors: Vec<Bound<'_, PyAny>>) -> SavedTensors {
-    let tensors = leaves.iter().zip(tensors);
+fn saved(
+    originals: &[Py<PyAny>],
+    leaves: &[SavedLeaf],
+    tensors: Vec<Bound<'_, PyAny>>,
+) -> SavedTensors {
+    let tensors = originals.iter().zip(leaves).zip(tensors);
     SavedTensors::made(
         tensors
-            .map(|(leaf, tensor)| Saved {
-                is_flat: leaf.num_flat.is_some() && !tensor.is(&leaf.original),
+            .map(|((original, leaf), tensor)| Saved {
+                is_flat: leaf.num_flat.is_some() && !tensor.is(original),
                 tensor: tensor.unbind(),
             })
             .collect(),

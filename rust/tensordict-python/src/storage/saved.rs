@@ -1,19 +1,18 @@
 //! The tensors over the files of a save, given out to the containers that they belong to.
 
-use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::sync::critical_section::with_critical_section;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict_core::storage::map::Mapping;
-use tensordict_core::storage::metadata::Shape;
+use tensordict_core::storage::metadata::LeafMeta;
 
-use super::archive::written_tensor;
+use super::archive::{Written, written};
 use super::leaves::tensor_class;
-use crate::ffi::PausedCollector;
+use crate::ffi::{PausedCollector, copy_dict, replace_entries};
 
 /// The tensors over the files of a save, in the order in which the leaves were added to its plan.
 ///
@@ -34,16 +33,51 @@ pub(super) struct Saved {
 /// Where the bytes of a leaf are in an archive.
 pub(super) struct Place {
     pub(super) offset: u64,
-    pub(super) dtype: Cow<'static, str>,
-    pub(super) shape: Shape,
-    /// Whether they are the values of a nested tensor, flat.
-    pub(super) is_flat: bool,
+    pub(super) meta: Arc<LeafMeta>,
+    /// Of a nested tensor, whose values lie flat: how many they are.
+    pub(super) num_flat: Option<i64>,
+}
+
+impl Place {
+    /// The shape of the tensor that is made first.
+    pub(super) fn shape(&self) -> &[i64] {
+        match &self.num_flat {
+            Some(num_items) => std::slice::from_ref(num_items),
+            None => &self.meta.shape,
+        }
+    }
+}
+
+/// How many tensors over an archive are prepared at once.
+const BATCH_TENSORS: usize = 256;
+
+/// The tensors over an archive that are not made yet.
+struct InArchive {
+    mapping: Arc<Mapping>,
+    left: std::vec::IntoIter<Place>,
+    prepared: VecDeque<(Written, bool)>,
+}
+
+impl InArchive {
+    fn next(&mut self, py: Python<'_>) -> PyResult<Option<Saved>> {
+        if self.prepared.is_empty() {
+            let batch: Vec<Place> = self.left.by_ref().take(BATCH_TENSORS).collect();
+            let are_flat: Vec<bool> = batch.iter().map(|place| place.num_flat.is_some()).collect();
+            let prepared = written(&self.mapping, batch)?;
+            self.prepared.extend(prepared.into_iter().zip(are_flat));
+        }
+        let Some((next, is_flat)) = self.prepared.pop_front() else {
+            return Ok(None);
+        };
+        let tensor = next.make(py)?.unbind();
+        Ok(Some(Saved { tensor, is_flat }))
+    }
 }
 
 /// What has not been taken yet.
 enum Left {
     Made(std::vec::IntoIter<Saved>),
-    InArchive(Arc<Mapping>, std::vec::IntoIter<Place>),
+    InArchive(InArchive),
 }
 
 impl Left {
@@ -54,17 +88,7 @@ impl Left {
     fn next(&mut self, py: Python<'_>) -> PyResult<Option<Saved>> {
         match self {
             Self::Made(left) => Ok(left.next()),
-            Self::InArchive(mapping, left) => left
-                .next()
-                .map(|place| {
-                    let made =
-                        written_tensor(py, mapping, place.offset, &place.dtype, &place.shape)?;
-                    Ok(Saved {
-                        tensor: made.unbind(),
-                        is_flat: place.is_flat,
-                    })
-                })
-                .transpose(),
+            Self::InArchive(left) => left.next(py),
         }
     }
 }
@@ -98,35 +122,25 @@ impl SavedTensors {
         entries: &Bound<'py, PyDict>,
     ) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyList>, Bound<'py, PyList>)> {
         let py = entries.py();
-        let mut pairs = Vec::with_capacity(entries.len());
-        // Python can run below, so the pairs are owned.
-        with_critical_section(entries, || -> PyResult<()> {
-            for (key, value) in entries {
-                pairs.push((key.cast_into::<PyString>()?, value));
-            }
-            Ok(())
-        })?;
         let tensor = tensor_class(py)?;
-        let taken = PyDict::new(py);
+        let taken = copy_dict(entries)?;
         let (flat, others) = (PyList::empty(py), PyList::empty(py));
         let _paused = PausedCollector::new(py);
         self.with_left(|left| {
-            for (key, value) in pairs {
+            replace_entries(&taken, |key, value| {
                 if !value.is_instance(tensor)? {
-                    others.append(&key)?;
-                    taken.set_item(key, value)?;
-                    continue;
+                    others.append(key)?;
+                    return Ok(None);
                 }
                 let Some(saved) = left.next(py)? else {
                     let message = "a leaf was added to the container while it was saved";
                     return Err(PyRuntimeError::new_err(message));
                 };
                 if saved.is_flat {
-                    flat.append(&key)?;
+                    flat.append(key)?;
                 }
-                taken.set_item(key, saved.tensor)?;
-            }
-            Ok(())
+                Ok(Some(saved.tensor.into_bound(py)))
+            })
         })?;
         Ok((taken, flat, others))
     }
@@ -158,9 +172,13 @@ impl SavedTensors {
 
     /// Of the bytes of an archive.
     pub(super) fn in_archive(mapping: Mapping, places: Vec<Place>) -> Self {
-        let left = Left::InArchive(Arc::new(mapping), places.into_iter());
+        let left = InArchive {
+            mapping: Arc::new(mapping),
+            left: places.into_iter(),
+            prepared: VecDeque::new(),
+        };
         Self {
-            left: parking_lot::Mutex::new(left),
+            left: parking_lot::Mutex::new(Left::InArchive(left)),
         }
     }
 

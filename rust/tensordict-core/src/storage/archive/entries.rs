@@ -120,7 +120,7 @@ fn ordered(plan: &Plan) -> Vec<usize> {
         .enumerate()
         .map(|(number, file)| {
             let name = plan.file_name(file);
-            let rank = 2 * ranks[plan.file_level(file)] + usize::from(&**name != METADATA_FILE);
+            let rank = 2 * ranks[plan.file_level(file)] + usize::from(name != METADATA_FILE);
             (rank as u128) << 96 | u128::from(beginning(name)) << 32 | number as u128
         })
         .collect();
