@@ -349,6 +349,23 @@ def test_convert_to_shards(saved, capsys):
     assert "only safetensors have shards" in text
 
 
+def test_convert_to_an_index(saved, capsys):
+    index = saved.parent / "model.safetensors.index.json"
+    status, out = call(capsys, "convert", saved, index)
+    assert (status, "safetensors" in out) == (0, True)
+    assert sorted(path.name for path in saved.parent.glob("model*")) == [
+        "model-00001-of-00001.safetensors",
+        "model.safetensors.index.json",
+    ]
+    assert call(capsys, "diff", saved, index)[0] == 0
+    status, err = call(capsys, "convert", saved, index)
+    assert (status, "exists already" in err) == (2, True)
+    status, err = call(capsys, "convert", saved, index, "--layout", "tree", "--force")
+    assert (status, "name of safetensors files" in err) == (2, True)
+    assert call(capsys, "convert", saved, index, "--force", "--shards", 2)[0] == 0
+    assert call(capsys, "diff", saved, index)[0] == 0
+
+
 def test_convert_replaces_only_when_told(saved, capsys):
     other = saved.parent / "other"
     TensorDict(z=torch.ones(1)).save(other)

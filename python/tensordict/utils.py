@@ -43,6 +43,7 @@ from tensordict.checks import (
 from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.ops.display import get_printoptions, set_printoptions
 from tensordict.protocol import CollectionProtocol
+from tensordict.storage.future import TensorDictFuture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,6 +57,7 @@ __all__ = [
     "IndexType",
     "LinkedList",
     "NestedKey",
+    "TensorDictFuture",
     "capture_non_tensor_stack",
     "expand_as_right",
     "expand_right",

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tensordict
 from tensordict import (
     LazyStackedTensorDict,
     MetaData,
@@ -155,6 +156,16 @@ def test_wrong_shards(tmp_path):
     with pytest.raises(ValueError, match="at least 1"):
         to_safetensors(tree(), tmp_path / "m", shards=0)
     assert os.listdir(tmp_path) == []
+
+
+def test_the_name_of_an_index(tmp_path):
+    index = tmp_path / "m.safetensors.index.json"
+    with pytest.raises(ValueError, match="to_safetensors"):
+        tree().save(index)
+    assert os.listdir(tmp_path) == []
+    to_safetensors(tree(), index)
+    assert sorted(os.listdir(tmp_path)) == ["m-00001-of-00001.safetensors", index.name]
+    assert (tensordict.load(index) == tree()).all()
 
 
 def test_shards_of_a_save_are_not_written_over(tmp_path):

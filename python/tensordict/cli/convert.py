@@ -43,15 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Load and verify the source, save it, and say what was written."""
     from tensordict.storage.checks import DAMAGED, verify
-    from tensordict.storage.safetensors import index_of
+    from tensordict.storage.safetensors import index_of, is_index_name
     from tensordict.storage.survey import survey
 
     target = arguments.target
     layout = arguments.layout or _layout_of_name(target)
     is_sharded = arguments.max_shard_size is not None or arguments.shards is not None
+    if is_index_name(target) and layout != "safetensors":
+        raise ValueError(f"{target} is a name of safetensors files, not of a {layout}.")
     if is_sharded and layout != "safetensors":
         raise ValueError(f"only safetensors have shards, and {target} is a {layout}.")
-    is_there = os.path.exists(target) or index_of(target) is not None
+    is_there = any(map(os.path.exists, (target, index_of(target) or target)))
     if is_there and not arguments.force:
         raise FileExistsError(17, "It exists already; --force replaces it", target)
     source = common.load_save(arguments.source, arguments)
@@ -78,6 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _layout_of_name(target: str) -> str:
+    from tensordict.storage.safetensors import is_index_name
+
+    if is_index_name(target):
+        return "safetensors"
     suffix = os.path.splitext(target)[1]
     return {".safetensors": "safetensors", ".tdz": "archive"}.get(suffix, "tree")
 

@@ -75,7 +75,9 @@ class SavingOps(CollectionProtocol):
             num_threads: the most native threads to write with. Default: the cores that
                 this process may use, at most 8.
             return_early: with ``num_threads`` above 1, return a future at once, whose
-                ``result()`` is the collection. The tensors must not change until then.
+                ``result()`` is the collection, with ``done()``, ``cancel()`` and
+                ``progress()``. Saved are the entries at the time of the call; their
+                values must not change in place before it is done.
             share_non_tensor: whether the processes that the result is sent to see
                 each other's changes of non-tensor values: those by :meth:`update_`,
                 :meth:`set_` and assignment at an index.

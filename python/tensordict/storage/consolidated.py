@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -51,10 +52,10 @@ from tensordict.storage.describing import (
     as_plain,
     is_same,
     keyed_rows,
-    note_classes,
     note_locks,
     refresh,
     root_level,
+    with_modules,
     without_modules,
 )
 from tensordict.storage.future import in_background, with_bar
@@ -65,6 +66,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["consolidate", "load", "moved", "put_leaves", "rebuild", "state_of"]
+
+MSG_CHANGED = (
+    "An entry was added to the container, replaced or removed while it was consolidated: "
+    "it stays as it is."
+)
 
 MSG_DEVICE = "device and filename are mutually exclusive arguments."
 
@@ -103,9 +109,11 @@ def consolidate(td: Any, options: Options) -> Any:
         # Now: the working directory may be another one when the work is done.
         options = options._replace(filename=os.path.abspath(options.filename))
     progress = _rust.SaveProgress()
+    # The entries are those at the time of the call, whatever becomes of the container.
+    source = _described(td, options)
 
     def work() -> Any:
-        return _consolidate(td, options, progress)
+        return _consolidate(td, source, options, progress)
 
     if options.return_early and options.num_threads > 1:
         return in_background(work, progress)
@@ -122,15 +130,32 @@ def _is_same_place(state: dict[str, Any], filename: Path | str | None) -> bool:
     )
 
 
-def _consolidate(td: Any, options: Options, progress: _rust.SaveProgress) -> Any:
+class _Described(NamedTuple):
+    """What is to be consolidated."""
+
+    leaves: list[torch.Tensor]
+    rows: Rows
+    result: Any
+    """A container of the class of the result, which need not be that of the source: a view
+    of a container becomes a container."""
+    level: dict[str, Any]
+    with_modules: dict[str, Any]
+
+
+def _described(td: Any, options: Options) -> _Described:
     refuse_unbatched(td, MSG_CONSOLIDATED)
     leaves = _rust.leaves(td)
     rows = lay_out(leaves)
-    # The result is described, whose class need not be that of the source: a view of
-    # a container becomes a container.
     result = td if options.inplace else _rust.rebuild(td, leaves, True, False)
-    description = root_level(result, result._describe(iter(rows.rows)))
-    note_locks(description, td)
+    level = root_level(result, result._describe(iter(rows.rows)))
+    note_locks(level, td)
+    return _Described(leaves, rows, result, level, with_modules(level, td))
+
+
+def _consolidate(
+    td: Any, source: _Described, options: Options, progress: _rust.SaveProgress
+) -> Any:
+    rows, result, description = source.rows, source.result, source.level
     state: dict[str, Any] = {}
     if options.filename is None or options.use_buffer:
         storage = _filled(rows, td, options)
@@ -140,16 +165,20 @@ def _consolidate(td: Any, options: Options, progress: _rust.SaveProgress) -> Any
     else:
         mapped = _write(result, description, rows, options, progress)
         storage = mapped[: rows.num_bytes]
-    note_classes(description, td)
-    state = {"storage": storage, "metadata": description}
+    state = {"storage": storage, "metadata": source.with_modules}
     if options.filename is not None:
         path = Path(os.path.abspath(options.filename))
         state |= {"filename": path, "file_id": _file_id(path)}
     leaves = joined(rows, views(storage, rows))
     if options.inplace:
+        now = _rust.leaves(td)
+        if len(now) != len(source.leaves) or any(
+            map(operator.is_not, now, source.leaves)
+        ):
+            raise RuntimeError(MSG_CHANGED)
         td._put_leaves(iter(leaves))
     else:
-        result = _rust.rebuild(td, leaves, True, False)
+        result = _rust.rebuild(result, leaves, True, False)
         _set_device(result, options)
     result.lock_()
     result._consolidated_home().__dict__["_consolidated"] = state

@@ -25,11 +25,11 @@ __all__ = [
     "is_same",
     "key_of",
     "keyed_rows",
-    "note_classes",
     "note_locks",
     "refresh",
     "root_level",
     "shown",
+    "with_modules",
     "without_modules",
 ]
 
@@ -165,13 +165,15 @@ def note_locks(level: dict[str, Any], td: Any) -> None:
             note_locks(child, td._described_child(key_of(name)))
 
 
-def note_classes(level: dict[str, Any], td: Any) -> None:
-    """Note which containers of the source are modules, as whom pickles give them back."""
-    if isinstance(td, torch.nn.Module):
-        level["cls"] = type(td)
-    for name, child in level.items():
-        if name not in RESERVED:
-            note_classes(child, td._described_child(key_of(name)))
+def with_modules(level: dict[str, Any], td: Any) -> dict[str, Any]:
+    """A level that says which containers are modules, as whom pickles give them back."""
+    cls = type(td) if isinstance(td, torch.nn.Module) else level["cls"]
+    return {
+        name: with_modules(field, td._described_child(key_of(name)))
+        if name not in RESERVED
+        else field
+        for name, field in level.items()
+    } | {"cls": cls}
 
 
 def _is_module(cls: Any) -> bool:
@@ -179,7 +181,7 @@ def _is_module(cls: Any) -> bool:
 
 
 def without_modules(level: dict[str, Any]) -> dict[str, Any]:
-    """A level without what :func:`note_classes` has noted."""
+    """A level without what :func:`with_modules` says."""
     return {
         name: without_modules(field) if name not in RESERVED else field
         for name, field in level.items()

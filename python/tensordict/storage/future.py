@@ -24,8 +24,12 @@ MSG_CHILD = (
 class TensorDictFuture:
     """What :meth:`memmap` gives with ``return_early=True``.
 
-    The tensors that are saved are read until the save is done: they must not change
-    before :meth:`result`, or :meth:`done`, says so.
+    The save is of the entries at the time of the call: from then on entries may be set,
+    replaced and deleted. The values of the tensors are read until the save is done: they
+    must not change in place before :meth:`result`, or :meth:`done`, says so. To go on at
+    once, save a snapshot: ``td.clone().memmap(...)``. A collection that becomes the save
+    itself (:meth:`memmap_`, ``inplace=True``) must keep its entries, too: where it does not,
+    :meth:`result` says so.
 
     Args:
         futures: the work to wait for.

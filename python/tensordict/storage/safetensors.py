@@ -46,6 +46,7 @@ __all__ = [
     "dense_to_level",
     "from_safetensors",
     "index_of",
+    "is_index_name",
     "load",
     "save_mapped",
     "to_safetensors",
@@ -106,7 +107,8 @@ def to_safetensors(
     Args:
         data: the collection.
         path: the file. With shards, ``model.safetensors`` stands for
-            ``model-00001-of-0000N.safetensors`` and ``model.safetensors.index.json``.
+            ``model-00001-of-0000N.safetensors`` and ``model.safetensors.index.json``;
+            the latter may be given, too, and without other wishes has one shard.
         max_shard_size: the most bytes of tensors in one file: a number, or a text such
             as ``"5GB"``. A tensor that is larger has a file of its own.
         shards: how many files, of about the same size each.
@@ -136,24 +138,32 @@ def to_safetensors(
         >>> from_safetensors(path)["layer", "weight"].sum()
         tensor(6.)
     """
-    _write(
-        data,
-        path,
-        (max_shard_size, shards),
-        (num_threads, durable, checks),
-        pbar,
-        maps=False,
-    )
+    if is_index_name(path):
+        path = os.fspath(path).removesuffix(INDEX_SUFFIX)
+        shards = 1 if shards is None and max_shard_size is None else shards
+    progress = _rust.SaveProgress()
+
+    def work() -> None:
+        limits, how = (max_shard_size, shards), (num_threads, durable, checks)
+        _write(data, path, limits, how, progress, maps=False)
+
+    if pbar:
+        with_bar(work, progress)
+    else:
+        work()
 
 
 def save_mapped(
-    data: Any, path: str | Path, how: tuple[int, bool, bool], pbar: bool
+    data: Any,
+    path: str | Path,
+    how: tuple[int, bool, bool],
+    progress: _rust.SaveProgress,
 ) -> Any:
     """Save to one file: a container over what was written.
 
     By its name the file could be that of another save already.
     """
-    ((texts, tensors),) = _write(data, path, (None, None), how, pbar, maps=True)
+    ((texts, tensors),) = _write(data, path, (None, None), how, progress, maps=True)
     return _described(dict(texts)[ENTRY], tensors, path, None)
 
 
@@ -162,7 +172,7 @@ def _write(
     path: str | Path,
     limits: tuple[int | str | None, int | None],
     how: tuple[int, bool, bool],
-    pbar: bool,
+    progress: _rust.SaveProgress,
     *,
     maps: bool,
 ) -> list[tuple[list[tuple[str, str]], dict[str, torch.Tensor]]]:
@@ -177,7 +187,6 @@ def _write(
     text = json.dumps({"version": VERSION, "root": level})
     path = os.path.abspath(path)
     parts = _shards(writer.tensors, max_shard_size, shards)
-    progress = _rust.SaveProgress()
     index_path = path + INDEX_SUFFIX
     is_single = max_shard_size is None and shards is None
     if is_single:
@@ -197,11 +206,7 @@ def _write(
             _index_text(own, parts, text, generation),
         )
     stale = index_path if os.path.exists(index_path) else None
-
-    def work() -> Any:
-        return _rust.write_safetensors(files, index, stale, *how, progress, maps)
-
-    written = with_bar(work, progress) if pbar else work()
+    written = _rust.write_safetensors(files, index, stale, *how, progress, maps)
     if not is_single and os.path.isfile(path):
         # An older save in one file, which would be loaded before the index.
         os.unlink(path)
@@ -524,6 +529,11 @@ def from_safetensors(path: str | Path, *, device: Any = None) -> Any:
         ['t']
     """
     return load(path, device)
+
+
+def is_index_name(path: str | Path) -> bool:
+    """Whether a name is that of the index of a save in several files."""
+    return str(path).endswith(SUFFIX + INDEX_SUFFIX)
 
 
 def index_of(path: str | Path) -> str | None:

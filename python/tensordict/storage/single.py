@@ -19,13 +19,24 @@ if TYPE_CHECKING:
 
 __all__ = ["is_chosen", "layout_of", "load", "save"]
 
+MSG_INDEX = (
+    "{} would be the index of a safetensors save in several files, which to_safetensors "
+    "writes: to_safetensors(td, '….safetensors', shards=4)."
+)
+
 
 def is_chosen(prefix: Any, archive: bool | None) -> bool:
-    """Whether a save is to be a safetensors file: by the suffix of its name."""
+    """Whether a save is to be a safetensors file: by the suffix of its name.
+
+    Raises:
+        ValueError: the name is that of the index of several.
+    """
+    if not archive and safetensors.is_index_name(prefix):
+        raise ValueError(MSG_INDEX.format(prefix))
     return not archive and str(prefix).endswith(safetensors.SUFFIX)
 
 
-def save(td: Any, path: str | Path, options: Any) -> Any:
+def save(td: Any, path: str | Path, options: Any, progress: _rust.SaveProgress) -> Any:
     """Save to a safetensors file: a locked container over it.
 
     Raises:
@@ -35,7 +46,7 @@ def save(td: Any, path: str | Path, options: Any) -> Any:
         os.path.exists(path) or safetensors.index_of(path) is not None
     ):
         raise RuntimeError(f"The file {path} already exists.")
-    return safetensors.save_mapped(td, path, options.how, options.pbar).lock_()
+    return safetensors.save_mapped(td, path, options.how, progress).lock_()
 
 
 def layout_of(path: str | Path) -> str | None:

@@ -85,6 +85,11 @@ class SaveOptions(NamedTuple):
         return self.robust_key is not False
 
     @property
+    def is_later(self) -> bool:
+        """Whether the save goes on after the call."""
+        return self.return_early and self.num_threads > 1
+
+    @property
     def is_in_place(self) -> bool:
         """Whether files are written over, and not committed in one step."""
         return self.atomic is False
@@ -151,20 +156,22 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
     # Now: the working directory may be another one when the work is done.
     target = None if path is None else os.path.abspath(path)
     progress = _rust.SaveProgress()
+    source = td if inplace else _of_now(td, options)
+    is_single = not inplace and single.is_chosen(path, options.archive)
 
     def work() -> Any:
         if path is None or target is None:
-            return _save_anonymous(td, True, inplace)
-        if not inplace and single.is_chosen(path, options.archive):
-            return single.save(td, Path(target), options)
+            return _save_anonymous(source, True, inplace)
+        if is_single:
+            return single.save(source, Path(target), options, progress)
         escapes_keys = options.escapes_keys
         copies = options.copy_existing
         plan = _rust.SavePlan(target, escapes_keys, copies, False, options.threads)
-        td._save_plan(plan, 0)
+        source._save_plan(plan, 0)
         leaves = plan.write(
             options.existsok, options.is_in_place, options.how, progress
         )
-        return td._saved(leaves, _Directory(path, escapes_keys), inplace)
+        return source._saved(leaves, _Directory(path, escapes_keys), inplace)
 
     return _now_or_later(work, options, progress)
 
@@ -177,13 +184,14 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
         return _save_archive(td, prefix, options, is_sparse=True)
     path = None if prefix is None else Path(prefix)
     target = None if path is None else os.path.abspath(path)
+    source = _of_now(td, options)
 
     def work() -> Any:
         if path is None or target is None:
-            return _save_anonymous(td, False, False)
+            return _save_anonymous(source, False, False)
         escapes_keys = options.escapes_keys
         plan = _rust.SavePlan(target, escapes_keys, True, True, options.threads)
-        td._save_plan(plan, 0)
+        source._save_plan(plan, 0)
         leaves, grown = plan.create(options.existsok, options.preallocate)
         for file, before, now, leaf in grown:
             warnings.warn(
@@ -196,7 +204,7 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
                 stacklevel=4,
             )
         directory = _Directory(path, options.escapes_keys)
-        return td._saved(leaves, directory, False)
+        return source._saved(leaves, directory, False)
 
     return _now_or_later(work, options, _rust.SaveProgress())
 
@@ -217,20 +225,26 @@ def _save_archive(
         )
     number = compression_number(options.compression)
     progress = _rust.SaveProgress()
+    source = _of_now(td, options)
 
     def work() -> Any:
         escapes_keys = options.escapes_keys
         plan = _rust.SavePlan(target, escapes_keys, True, is_sparse, options.threads)
-        td._save_plan(plan, 0)
+        source._save_plan(plan, 0)
         leaves = plan.write_archive(number, options.preallocate, options.how, progress)
         # Over an archive nothing can grow, so the container is an ordinary one.
-        saved = td._saved(leaves, None, False)._unlock_saved()
+        saved = source._saved(leaves, None, False)._unlock_saved()
         for container in _rust.containers(saved):
             if container._is_non_tensor and container._device is None:
                 container._device = CPU
         return saved
 
     return _now_or_later(work, options, progress)
+
+
+def _of_now(td: Any, options: SaveOptions) -> Any:
+    """What a save is of: the entries at the time of the call, whatever becomes of ``td``."""
+    return td.clone(False) if options.is_later else td
 
 
 def _save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
@@ -244,7 +258,7 @@ def _now_or_later(work: Callable[[], Any], options: SaveOptions, progress: Any) 
         unshared, work = work, lambda: _with_shared_values(unshared())
     if options.pbar:
         watched, work = work, lambda: with_bar(watched, progress)
-    if options.return_early and options.num_threads > 1:
+    if options.is_later:
         return in_background(work, progress)
     return work()
 

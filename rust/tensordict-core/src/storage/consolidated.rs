@@ -48,7 +48,8 @@ pub fn save(
     remarks: &str,
     description: &str,
 ) -> StorageResult<Mapping> {
-    job.progress.expect(data_bytes);
+    let lengths = segments.iter().map(|segment| segment.source.len());
+    job.progress.expect(lengths.sum());
     save_file(job, target, |writer| {
         let written = writer.write_segments(segments)?;
         let mut sums = Sums::new();

@@ -229,7 +229,9 @@ impl SavePlan {
                     meta: state.meta(number).clone(),
                     num_flat: leaf.num_flat,
                 });
-                return Ok(SavedTensors::in_archive(mapping, places.collect()));
+                let tensors = SavedTensors::in_archive(mapping, places.collect());
+                drop(state);
+                return Ok(tensors.in_place_of(self.take_leaves().0));
             }
             Written::Packed(archive) => archive,
         };
@@ -247,7 +249,7 @@ impl SavePlan {
             .iter()
             .map(|(path, (dtype, shape))| (path.clone(), &**dtype, shape.as_slice()));
         let tensors = opened.tensors(py, wanted, threads)?;
-        Ok(saved(&originals, &leaves, tensors))
+        Ok(saved(originals, &leaves, tensors))
     }
 
     /// Makes the files of the plan, of zeros where they are not there; the tensors over them, and
@@ -429,25 +431,22 @@ impl SavePlan {
                 mapping => mapped_tensor(py, mapping, &path, &dtype, &shape, None)?,
             });
         }
-        Ok(saved(&originals, &leaves, tensors))
+        Ok(saved(originals, &leaves, tensors))
     }
 }
 
 /// Tensors over the files of leaves, for the containers to take.
 fn saved(
-    originals: &[Py<PyAny>],
+    originals: Vec<Py<PyAny>>,
     leaves: &[SavedLeaf],
     tensors: Vec<Bound<'_, PyAny>>,
 ) -> SavedTensors {
-    let tensors = originals.iter().zip(leaves).zip(tensors);
-    SavedTensors::made(
-        tensors
-            .map(|((original, leaf), tensor)| Saved {
-                is_flat: leaf.num_flat.is_some() && !tensor.is(original),
-                tensor: tensor.unbind(),
-            })
-            .collect(),
-    )
+    let made = originals.iter().zip(leaves).zip(tensors);
+    let made = made.map(|((original, leaf), tensor)| Saved {
+        is_flat: leaf.num_flat.is_some() && !tensor.is(original),
+        tensor: tensor.unbind(),
+    });
+    SavedTensors::made(made.collect()).in_place_of(originals)
 }
 
 fn is_same_path(left: &Path, right: &Path) -> bool {

@@ -21,6 +21,16 @@ use crate::ffi::{PausedCollector, copy_dict, replace_entries};
 #[pyclass(module = "tensordict._rust", frozen)]
 pub(crate) struct SavedTensors {
     left: parking_lot::Mutex<Left>,
+    /// The tensors that were saved, where they are to be compared: while files are written others can
+    /// change the containers, whose keys would get wrong tensors then.
+    originals: parking_lot::Mutex<Originals>,
+}
+
+/// The tensors that were saved and how many of them have had their turn.
+#[derive(Default)]
+struct Originals {
+    tensors: Vec<Py<PyAny>>,
+    compared: usize,
 }
 
 /// A tensor over a file.
@@ -111,6 +121,7 @@ impl SavedTensors {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.originals.lock().compared += 1;
         self.with_left(|left| Ok(left.next(py)?.map(|saved| saved.tensor)))
     }
 
@@ -132,9 +143,9 @@ impl SavedTensors {
                     others.append(key)?;
                     return Ok(None);
                 }
-                let Some(saved) = left.next(py)? else {
-                    let message = "a leaf was added to the container while it was saved";
-                    return Err(PyRuntimeError::new_err(message));
+                let next = left.next(py)?.filter(|_| self.was_saved(value));
+                let Some(saved) = next else {
+                    return Err(PyRuntimeError::new_err(MSG_CHANGED));
                 };
                 if saved.is_flat {
                     flat.append(key)?;
@@ -153,21 +164,50 @@ impl SavedTensors {
                 visit.call(&saved.tensor)?;
             }
         }
+        if let Some(originals) = self.originals.try_lock() {
+            for original in &originals.tensors {
+                visit.call(original)?;
+            }
+        }
         Ok(())
     }
 
     fn __clear__(&self) {
         let left = std::mem::replace(&mut *self.left.lock(), Left::nothing());
-        drop(left);
+        let originals = std::mem::take(&mut *self.originals.lock());
+        drop((left, originals));
     }
 }
+
+const MSG_CHANGED: &str = "an entry was added to the container, replaced or removed while it was \
+                           saved: the save is there, and can be loaded";
 
 impl SavedTensors {
     /// Of tensors that are there.
     pub(super) fn made(tensors: Vec<Saved>) -> Self {
+        Self::of(Left::Made(tensors.into_iter()))
+    }
+
+    fn of(left: Left) -> Self {
         Self {
-            left: parking_lot::Mutex::new(Left::Made(tensors.into_iter())),
+            left: parking_lot::Mutex::new(left),
+            originals: parking_lot::Mutex::default(),
         }
+    }
+
+    /// These, which come in the place of `originals`.
+    pub(super) fn in_place_of(self, originals: Vec<Py<PyAny>>) -> Self {
+        self.originals.lock().tensors = originals;
+        self
+    }
+
+    /// Whether a tensor is the one whose turn it is. Where nothing is known, it is.
+    fn was_saved(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        let mut originals = self.originals.lock();
+        let place = originals.compared;
+        originals.compared += 1;
+        let original = originals.tensors.get(place);
+        originals.tensors.is_empty() || original.is_some_and(|original| tensor.is(original))
     }
 
     /// Of the bytes of an archive.
@@ -177,9 +217,7 @@ impl SavedTensors {
             left: places.into_iter(),
             prepared: VecDeque::new(),
         };
-        Self {
-            left: parking_lot::Mutex::new(Left::InArchive(left)),
-        }
+        Self::of(Left::InArchive(left))
     }
 
     /// What `take` makes of what is left, which is taken out meanwhile: Python may run.
