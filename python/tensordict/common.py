@@ -6,6 +6,7 @@ the ordinary.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,20 @@ def as_size(batch_size: Any) -> torch.Size:
         return torch.Size(batch_size)
     except TypeError:
         raise ValueError(MSG_BATCH_SIZE) from None
+
+
+def more_refs(held: Any, more: Any) -> list[Any]:
+    """Weak references to all that ``held`` and ``more`` refer to, and that is alive."""
+    found: list[Any] = []
+    refs: list[Any] = []
+    for ref in [*held, *more]:
+        each = ref()
+        # No identity is asked for: the compiler would guard it.
+        if each is not None and not any([each is other for other in found]):
+            found.append(each)
+            # A reference that came in the compiler would return as what it refers to.
+            refs.append(weakref.ref(each))
+    return refs
 
 
 def not_a_value(key: Any, entry: Any, item: Any) -> Exception:

@@ -19,6 +19,7 @@ FUNCTIONS = {
     "iterate": lambda td: [member["a"] for member in td],
     "index_member": lambda td: td[1],
     "index_slice": lambda td: td[1:],
+    "index_list": lambda td: td[[2, 0]],
     "index_inner": lambda td: td[:, 0],
     "set_index": lambda td: (copy := td.clone(), copy.__setitem__(0, copy[1]))[0],
     "lazy_stack": lambda td: lazy_stack([td[0], td[1]]),

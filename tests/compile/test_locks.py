@@ -58,6 +58,18 @@ def test_locks_are_those_of_eager_code(make: Any, name: str) -> None:
     assert locks(compiled) == locks(eager)
 
 
+def test_members_of_two_locked_stacks_refer_to_both() -> None:
+    torch._dynamo.reset()
+    td = locked_lazy()
+    part = torch.compile(lambda td: td.split(1), fullgraph=True, backend="eager")(td)
+    for member, stack in zip(td.tensordicts, part, strict=True):
+        assert stack.tensordicts[0] is member
+        first, second = (ref() for ref in member._lock_parents_weakrefs)
+        assert (first is td, second is stack) == (True, True)
+        with pytest.raises(RuntimeError, match="part of a locked graph"):
+            stack.unlock_()
+
+
 @pytest.mark.parametrize("make", [dense, lazy])
 def test_attributes_are_found_without_reading_them(make: Any) -> None:
     # The older Dynamo reads them so.

@@ -69,6 +69,11 @@ CASES = {
     "lazy index": (lazy, lambda td: (td[0], td[:, 1])),
     "lazy arithmetic": (lazy, lambda td: td * 2 + td),
     "lazy entry": (lazy, lambda td: td["a"] + td["n", "x"].sum()),
+    "lazy removal": (lazy, lambda td: (td.popitem(), td.rename_key_("a", "z"))),
+    "lock of a nested stack": (
+        lambda *more: TensorDict({"n": lazy(*more)}, [2]),
+        lambda td: td.lock_().is_locked,
+    ),
     "lazy write": (lazy, lambda td: td.set("a", td["b"] + 1)),
     "class fields": (point, lambda data: (data.x + data.y, data.label)),
     "class index": (point, lambda data: data[1:]),

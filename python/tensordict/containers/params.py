@@ -15,6 +15,7 @@ from torch import nn
 
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
+from tensordict.common import more_refs
 from tensordict.containers.dense import TensorDict
 from tensordict.ops.display import get_printoptions
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -597,9 +598,8 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _lock_tree(self, parents: tuple[Any, ...]) -> None:
         self.__dict__["_is_locked"] = True
         if parents:
-            held = [ref for ref in self._lock_parents_weakrefs if ref() is not None]
-            held += [new for new in parents if not any(new is old for old in held)]
-            self.__dict__["_lock_parents_weakrefs"] = held
+            refs = more_refs(self._lock_parents_weakrefs, parents)
+            self.__dict__["_lock_parents_weakrefs"] = refs
         _rust.lock_tree(self._param_td, (*parents, weakref.ref(self)))
 
     def _containers(self, out: list[Any]) -> None:

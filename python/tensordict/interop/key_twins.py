@@ -6,7 +6,6 @@ as it was.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, KeysView
 from typing import Any
 
@@ -55,8 +54,6 @@ MSG_UPDATE_SIZE = (
     "update() got a source with batch size {} for a destination with batch size {}. "
     "Pass update_batch_size=True to replace the batch size."
 )
-
-_SHAPE = operator.attrgetter("shape")
 
 
 # Choosing ------------------------------------------------------------------------
@@ -686,7 +683,7 @@ def copy_into(
         values = align(td, source, True)
         targets = leaves(td)
         if values is not None and (
-            [*map(_SHAPE, targets)] != [*map(_SHAPE, values)]
+            [each.shape for each in targets] != [each.shape for each in values]
             or any([each._has_exclusive_keys for each in containers(source)])
         ):
             values = None

@@ -39,6 +39,7 @@ from tensordict.common import (
     _call,
     _spliced_names,
     _spliced_size,
+    more_refs,
 )
 from tensordict.interop.leaf_loops import on_plain, special_keys
 from tensordict.protocol import CollectionProtocol
@@ -560,11 +561,7 @@ def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
         return
     td._is_locked = True
     if parents:
-        held = [ref for ref in td._lock_parents_weakrefs if ref() is not None]
-        for parent in parents:
-            if not any(ref() is parent() for ref in held):
-                held.append(parent)
-        td._lock_parents_weakrefs = held
+        td._lock_parents_weakrefs = more_refs(td._lock_parents_weakrefs, parents)
     inner: tuple[Any, ...] | None = None
     entries = td._tensordict.copy()
     for key in special_keys(entries):

@@ -178,6 +178,8 @@ class DeviceOps(CollectionProtocol):
                 args = (other, *args)
             elif other.device is not None:
                 args = (other.device, *args)
+        if len(args) > 1:
+            args, kwargs = _by_name(args, kwargs)
         device, dtype, given, memory_format = torch._C._nn._parse_to(*args, **kwargs)
         if device is not None:
             device = normalize_device(device)
@@ -337,6 +339,29 @@ class DeviceOps(CollectionProtocol):
     def as_tensor(self) -> Self:
         """Give the leaves as plain tensors where they offer it (``as_tensor``)."""
         return map_leaves(self, _as_tensor, (), None, True, 0, True)
+
+
+def _by_name(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of :meth:`DeviceOps.to` with all but the first, or all, by name.
+
+    That is how the compiler can read them. What torch refuses stays as it is.
+    """
+    first, *rest = args
+    is_device = first is None or isinstance(first, (str, int, torch.device))
+    names = ("dtype", "non_blocking") if is_device else ("non_blocking",)
+    types = {"dtype": (torch.dtype, type(None)), "non_blocking": (bool,)}
+    named = dict(zip(names, rest, strict=False))
+    if (
+        len(rest) > len(names)
+        or any([name in kwargs for name in named])
+        or not all([isinstance(value, types[name]) for name, value in named.items()])
+    ):
+        return args, kwargs
+    if is_device:
+        return (), {"device": first, **named, **kwargs}
+    return (first,), {**named, **kwargs}
 
 
 def _num_bytes(leaf: Any) -> int:

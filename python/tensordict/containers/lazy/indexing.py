@@ -88,6 +88,11 @@ def _is_position(item: Any) -> bool:
     return isinstance(item, (int, torch.SymInt)) and not isinstance(item, bool)
 
 
+def _are_numbers(items: list[Any]) -> bool:
+    """Whether a list is one of numbers, and not empty."""
+    return bool(items) and all([type(item) is int for item in items])
+
+
 def without_new_dims(index: Any, size: Sequence[int]) -> tuple[Any, list[int]] | None:
     """The rest of an index that makes new dims, and where those are in what it gives.
 
@@ -169,6 +174,10 @@ def plan_index(
     Raises:
         IndexError: the index does not fit.
     """
+    if not stack_dim and type(index) is list and _are_numbers(index):
+        # As below, but without a tensor, of which the compiler does not know the elements.
+        picks = [Pick(_bounded(member, 0, count), None) for member in index]
+        return Plan(picks, 0, (len(picks),), None, True)
     items = normalized(index, size)
     if items is None:
         return None

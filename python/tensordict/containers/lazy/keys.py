@@ -64,7 +64,6 @@ class StackKeysOps(CollectionProtocol):
     if TYPE_CHECKING:
 
         def _common_keys(self) -> list[str]: ...
-        def _each_member(self) -> list[Any]: ...
         def _like(self, members: list[Any]) -> Self: ...
         def _meta(self, key: NestedKeyLike) -> Any: ...
 
@@ -301,11 +300,12 @@ class StackKeysOps(CollectionProtocol):
         """
         if any(each.is_locked for each in self.tensordicts):
             raise RuntimeError(MSG_LOCKED)
-        members = self._each_member()
-        for each in members:
+        for each in self.tensordicts:
             each.copy().unlock_().rename_key_(old_key, new_key, safe=safe)
-        for each in members:
-            each.rename_key_(old_key, new_key, safe=safe)
+        for each in self.tensordicts:
+            # A member that is there twice is renamed once.
+            if _rust.contains(each, old_key):
+                each.rename_key_(old_key, new_key, safe=safe)
         return self
 
     # Removing --------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class StackKeysOps(CollectionProtocol):
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             raise KeyError(MSG_BAD_KEY.format(key))
-        holders = [each for each in self._each_member() if _rust.contains(each, path)]
+        holders = [each for each in self.tensordicts if _rust.contains(each, path)]
         if not holders:
             raise KeyError(MSG_DELETE.format(key))
         for each in holders:

@@ -10,7 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
-from tensordict.common import MSG_LOCKED, MSG_PRESENT, _InplaceWriteError
+from tensordict.common import MSG_LOCKED, MSG_PRESENT, _InplaceWriteError, more_refs
 from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.indexing import plan_index
 from tensordict.containers.lazy.making import have_own_keys
@@ -372,10 +372,9 @@ class MembersOps(CollectionProtocol):
     def _lock_tree(self, parents: Any = ()) -> None:
         self._is_locked = True
         if parents:
-            held = [ref for ref in self._lock_parents_weakrefs if ref() is not None]
-            known = {id(ref()) for ref in held}
-            held += [ref for ref in parents if id(ref()) not in known]
-            self._lock_parents_weakrefs = held
+            self._lock_parents_weakrefs = more_refs(
+                self._lock_parents_weakrefs, parents
+            )
         inner = (*parents, weakref.ref(self))
         for member in self.tensordicts:
             _rust.lock_tree(member, inner)
@@ -411,12 +410,9 @@ class MembersOps(CollectionProtocol):
         ):
             member._hang(key, part)
 
-    def _each_member(self) -> list[Any]:
-        """The members, of those that are there several times one."""
-        return list({id(member): member for member in self.tensordicts}.values())
-
     def _del_entry(self, key: str) -> None:
-        for member in self._each_member():
+        for member in self.tensordicts:
+            # One that is there several times has it only once.
             if member._sample_entry(key) is not NO_DEFAULT:
                 member._del_entry(key)
 

@@ -424,7 +424,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         for member in members:
             if not getattr(member, name):
                 return False
-        return bool(members)
+        return len(members) > 0
 
     @property
     def batch_size(self) -> torch.Size:

@@ -9,7 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorCollection
-from tensordict.common import MSG_LOCKED, _spliced_names, _spliced_size
+from tensordict.common import MSG_LOCKED, _spliced_names, _spliced_size, more_refs
 from tensordict.containers.nontensor.operations import (
     MSG_REDUCED,
     REFUSED,
@@ -439,13 +439,10 @@ class NonTensorOps(CollectionProtocol):
 
     def _lock_tree(self, parents: tuple[Any, ...] = ()) -> None:
         self._is_locked = True
-        if not parents:
-            return
-        held = [ref for ref in self._lock_parents_weakrefs if ref() is not None]
-        for parent in parents:
-            if not any(ref() is parent() for ref in held):
-                held.append(parent)
-        self._lock_parents_weakrefs = held
+        if parents:
+            self._lock_parents_weakrefs = more_refs(
+                self._lock_parents_weakrefs, parents
+            )
 
     def _index(self, index: Any) -> Any:
         plan = _plan_of(self, index)
