@@ -286,3 +286,56 @@ def test_errors_name_the_module_and_the_remedy(name):
         call()
     text = "\n".join([caught.value.args[0], *getattr(caught.value, "__notes__", [])])
     assert [part for part in parts if part not in text] == []
+
+
+class _OwnKeys(TensorDictModuleBase):
+    """A module with a property of its own in the place of ``out_keys``."""
+
+    in_keys = ["x"]
+
+    def __init__(self):
+        super().__init__()
+        self.written = ["a", "b", "c"]
+
+    @property
+    def out_keys(self):
+        return self.written
+
+    @out_keys.setter
+    def out_keys(self, value):
+        self.written = value
+
+    @dispatch
+    def forward(self, tensordict):
+        for number, key in enumerate("abc"):
+            tensordict.set(key, tensordict["x"] + number)
+        return tensordict
+
+
+def test_selection_reaches_a_property_of_the_subclass():
+    module = _OwnKeys()
+    assert module.select_out_keys("a", "b") is module
+    assert module.out_keys == ["a", "b"]
+    assert len(module(torch.zeros(()))) == 2
+    assert set(module(TensorDict(x=torch.zeros(()))).keys()) == {"x", "a", "b"}
+    module.select_out_keys("b")
+    assert module(torch.zeros(())) == 1
+    with pytest.raises(ValueError, match="non existent key: c"):
+        module.select_out_keys("c")
+    assert module.reset_out_keys().out_keys == ["a", "b", "c"]
+    assert len(module(torch.zeros(()))) == 3
+    module.select_out_keys("a").out_keys = ["b"]
+    assert module.reset_out_keys().out_keys == ["b"]
+
+
+def test_property_without_a_setter_refuses_a_selection():
+    class ReadOnly(_OwnKeys):
+        @property
+        def out_keys(self):
+            return ["a", "b", "c"]
+
+    module = ReadOnly()
+    with pytest.raises(RuntimeError, match="does not support select_out_keys"):
+        module.select_out_keys("a")
+    assert len(module(torch.zeros(()))) == 3
+    assert module.reset_out_keys() is module

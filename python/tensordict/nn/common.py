@@ -68,23 +68,22 @@ class _OutKeyNotFoundError(ValueError, RuntimeError):
 class _OutKeysSelect:
     """The forward hook that drops the outputs that were not selected."""
 
-    def __init__(self, out_keys: list[NestedKey]) -> None:
+    def __init__(self, out_keys: list[NestedKey], source: list[NestedKey]) -> None:
         self.out_keys = out_keys
+        self.source = source
 
     def __call__(self, module: Any, inputs: Any, outputs: Any) -> Any:
         if isinstance(outputs, CollectionProtocol):
-            return _dropped(outputs, module, self.out_keys)
+            return _dropped(outputs, module, self.out_keys, self.source)
         return outputs
 
 
-def _dropped(td: Any, module: Any, out_keys: list[NestedKey]) -> Any:
-    """``td`` without the outputs of a module that are neither selected nor inputs."""
+def _dropped(
+    td: Any, module: Any, out_keys: list[NestedKey], source: list[NestedKey]
+) -> Any:
+    """``td`` without the outputs ``source`` that are neither selected nor inputs."""
     kept = (*out_keys, *module.in_keys)
-    gone = [
-        key
-        for key in module.out_keys_source
-        if key not in kept and _rust.contains(td, key)
-    ]
+    gone = [key for key in source if key not in kept and _rust.contains(td, key)]
     return _without(td, gone) if gone else td
 
 
@@ -241,9 +240,35 @@ class TensorDictModuleBase(nn.Module):
         )
 
     def _select(self, keys: list[NestedKey]) -> None:
+        before = self._selection()
+        source = before.source if before else list(self.out_keys)
+        if self._has_own_out_keys():
+            self._set_own_out_keys(keys)
+        else:
+            self._out_keys_apparent = keys
         self._drop_selection()
-        self.register_forward_hook(_OutKeysSelect(keys))
-        self._out_keys_apparent = keys
+        self.register_forward_hook(_OutKeysSelect(keys, source))
+
+    def _has_own_out_keys(self) -> bool:
+        """Whether a subclass has a property in the place of :attr:`out_keys`."""
+        return self.out_keys is not getattr(self, "_out_keys_apparent", None)
+
+    def _set_own_out_keys(self, keys: list[NestedKey]) -> None:
+        try:
+            self.out_keys = keys
+        except AttributeError as error:
+            name = type(self).__name__
+            msg = (
+                f"{name} does not support select_out_keys. Its out_keys are a property "
+                "that cannot be set: give it a setter."
+            )
+            raise RuntimeError(msg) from error
+
+    def _selection(self) -> _OutKeysSelect | None:
+        for hook in self._forward_hooks.values():
+            if isinstance(hook, _OutKeysSelect):
+                return hook
+        return None
 
     def _drop_selection(self) -> None:
         for number, hook in list(self._forward_hooks.items()):
@@ -252,8 +277,11 @@ class TensorDictModuleBase(nn.Module):
 
     def reset_out_keys(self) -> Self:
         """Leave all outputs in the results again, in place."""
+        if not self._has_own_out_keys():
+            self._out_keys_apparent = self._out_keys
+        elif (hook := self._selection()) and self.out_keys == hook.out_keys:
+            self._set_own_out_keys(hook.source)
         self._drop_selection()
-        self._out_keys_apparent = self._out_keys
         return self
 
     def reset_parameters_recursive(self, parameters: Any = None) -> Any:
