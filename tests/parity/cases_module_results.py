@@ -899,6 +899,34 @@ r
 m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(2,2),bias=torch.ones(2)); r=p.to_module(m,preserve_module_state=False); r=(type(m.weight).__name__,r)
 r
 
+m=nn.Sequential(nn.Linear(2,2),nn.BatchNorm1d(2)); p=TensorDict.from_module(m); p.data.to_module(m,preserve_module_state=False)
+(sorted(k for k,_ in m.named_parameters()),sorted(k for k,_ in m.named_buffers()),sorted(m.state_dict()),sorted(map(str,TensorDict.from_module(m).keys(True,True))),type(m[0].weight).__name__)
+
+m=nn.Linear(2,2); p=TensorDict.from_module(m); p.data.to_module(m,preserve_module_state=False); p.to_module(m)
+(sorted(k for k,_ in m.named_parameters()),type(m.weight).__name__,m.weight is p['weight'])
+
+m=nn.Linear(2,2); p=TensorDict.from_module(m); p.data.to_module(m,preserve_module_state=False); p.to_module(m,preserve_module_state=False)
+(sorted(k for k,_ in m.named_parameters()),m.weight is p['weight'])
+
+m=nn.Linear(2,2); p=TensorDict.from_module(m); r=[]
+with p.data.to_module(m,preserve_module_state=False): r.append(sorted(k for k,_ in m.named_parameters())); m.weight=torch.ones(2,2)
+(r,sorted(k for k,_ in m.named_parameters()),m.weight is p['weight'])
+
+m=nn.Linear(2,2); m.again=m.weight; p=TensorDict.from_module(m); p.data.to_module(m,preserve_module_state=False)
+(len(list(m.parameters())),m.weight is m.again)
+
+m=nn.Linear(2,2); p=TensorDict.from_module(m); s=p.data.to_module(m,preserve_module_state=False,return_swap=True); s.to_module(m)
+(sorted(k for k,_ in m.named_parameters()),m.weight is p['weight'])
+
+m=nn.Linear(2,2); p=TensorDict.from_module(m).data; p.to_module(m,preserve_module_state=False); p.apply(lambda x:x+1).to_module(m)
+(type(m.weight).__name__,sorted(k for k,_ in m.named_parameters()))
+
+m=nn.Linear(2,2); ps=TensorDict.from_modules(m,m).data; r=[]
+def f(p,x):
+    with p.to_module(m,preserve_module_state=False): r.append(len(list(m.parameters()))); return m(x)
+y=torch.vmap(f,(0,None))(ps,torch.ones(2))
+(r,y.shape,len(list(m.parameters())))
+
 m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(2,2),bias=torch.ones(2))
 with p.to_module(m): a=m(torch.ones(2))
 (a,m.weight.sum()!=0)

@@ -18,6 +18,9 @@ __all__ = ["restore_module", "swap_module"]
 
 _NO_DIMS = torch.Size([])
 
+_Write = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
+"""Where tensors go, the tensors, and where the module has had them, if not there."""
+
 MSG_NO_PLACE = (
     "{key}: {module} has no parameter, buffer or submodule of this name, only {names}. "
     "The module has not been changed: select the entries that it has."
@@ -38,12 +41,11 @@ def swap_module(
     Raises:
         KeyError: the module lacks an entry. It has not been changed then.
     """
-    writes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    writes: list[_Write] = []
     as_kind = _wrapper() if preserve else None
     swapped = _plan_module(td, module, as_kind, None, {}, writes, None)
     if not plan_only:
-        for slots, values in writes:
-            slots.update(values)
+        _carry_out(writes)
     return swapped
 
 
@@ -55,16 +57,23 @@ def restore_module(
     What was put into the module in place of the entries of ``source`` meanwhile is
     stored in it. The result is what the module had.
     """
-    writes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    writes: list[_Write] = []
     replaced: list[tuple[Any, str, Any]] = []
     current = _plan_module(td, module, None, source, {}, writes, replaced)
     if not plan_only:
-        for slots, values in writes:
-            slots.update(values)
+        _carry_out(writes)
         for container, key, value in replaced:
             # The lock guards the structure, which stays.
             container._set_entry(key, value)
     return current
+
+
+def _carry_out(writes: list[_Write]) -> None:
+    for slots, values, before in writes:
+        slots.update(values)
+        if before is not None:
+            for key in values:
+                del before[key]
 
 
 def _no_place(key: str, module: nn.Module) -> KeyError:
@@ -80,7 +89,7 @@ def _plan_module(
     as_kind: Any,
     like: Any,
     seen: dict[int, Any],
-    writes: list[tuple[dict[str, Any], dict[str, Any]]],
+    writes: list[_Write],
     replaced: list[tuple[Any, str, Any]] | None,
 ) -> Any:
     """What ``module`` has under the keys of ``td``; what is to be written joins ``writes``.
@@ -111,6 +120,8 @@ def _plan_module(
     if like is not None:
         wanted = like._tensordict if like._is_dense else like._entries()
     special = special_keys(held)
+    # What takes the place of a parameter, and is none, becomes an attribute.
+    moves = as_kind is None and _moves_between()
     old: Any
     for key, value in held.items():
         if wanted is not None and key not in wanted:
@@ -127,24 +138,34 @@ def _plan_module(
             continue
         if key in parameters:
             old = parameters[key]
-            of_parameters[key] = (
-                value if as_kind is None else as_kind(value, old, False)
-            )
+            if moves and like is None and not isinstance(value, nn.Parameter):
+                writes.append((module.__dict__, {key: value}, parameters))
+            else:
+                of_parameters[key] = (
+                    value if as_kind is None else as_kind(value, old, False)
+                )
         else:
             slots = buffers if key in buffers else module.__dict__
             old = slots.get(key)
             if slots is not buffers and not isinstance(old, torch.Tensor):
                 raise _no_place(key, module)
-            if as_kind is not None:
-                value = as_kind(value, old, slots is buffers)
-            writes.append((slots, {key: value}))
+            if (
+                slots is not buffers
+                and isinstance(value, nn.Parameter)
+                and _moves_between()
+            ):
+                writes.append((parameters, {key: value}, slots))
+            else:
+                if as_kind is not None:
+                    value = as_kind(value, old, slots is buffers)
+                writes.append((slots, {key: value}, None))
         entries[key] = old
         if replaced is not None:
             own = wanted[key]  # type: ignore[index]  # with `like` there is one
             if old is not own and not _is_same_memory(old, own):
                 replaced.append((like, key, old))
     if of_parameters:
-        writes.append((parameters, of_parameters))
+        writes.append((parameters, of_parameters, None))
     return result
 
 
@@ -154,7 +175,7 @@ def _plan_params(
     as_kind: Any,
     like: Any,
     seen: dict[int, Any],
-    writes: list[tuple[dict[str, Any], dict[str, Any]]],
+    writes: list[_Write],
     replaced: list[tuple[Any, str, Any]] | None,
 ) -> Any:
     """:func:`_plan_module` for a module that is a collection of parameters itself."""
@@ -175,7 +196,7 @@ def _plan_params(
         entries[key] = old
         if as_kind is not None:
             value = as_kind(value, old, False)
-        writes.append((slots, {key: value}))
+        writes.append((slots, {key: value}, None))
         if (
             replaced is not None
             and old is not below
@@ -184,6 +205,16 @@ def _plan_params(
             replaced.append((like, key, old))
     cls = type(params) if params._is_dense else params._dense_type()
     return _rust.new(cls, entries, params.batch_size, params.device, None)
+
+
+def _moves_between() -> bool:
+    """Whether a tensor may go from a module's parameters to its attributes, or back."""
+    return True
+
+
+def _stays() -> bool:
+    """What Dynamo traces for :func:`_moves_between`: each place keeps its kind."""
+    return False
 
 
 def _wrapper() -> Any:
@@ -227,7 +258,11 @@ def _is_same_object(value: Any, own: Any) -> bool:
     return value is own
 
 
-TRACED = ((_wrapper, _no_wrapper), (_is_same_memory, _is_same_object))
+TRACED = (
+    (_wrapper, _no_wrapper),
+    (_moves_between, _stays),
+    (_is_same_memory, _is_same_object),
+)
 """What :mod:`tensordict.interop.compile` registers, each with its form for Dynamo."""
 
 

@@ -22,6 +22,7 @@ struct Modules {
     parameters: Py<PyAny>,
     buffers: Py<PyAny>,
     children: Py<PyAny>,
+    attributes: Py<PyAny>,
     requires_grad: Py<PyAny>,
     dense_type: Py<PyAny>,
     no_dims: Py<PyAny>,
@@ -46,6 +47,7 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
         parameters: name("_parameters"),
         buffers: name("_buffers"),
         children: name("_modules"),
+        attributes: name("__dict__"),
         requires_grad: name("requires_grad"),
         dense_type: name("_dense_type"),
         no_dims: torch.getattr("Size")?.call0()?.unbind(),
@@ -73,6 +75,8 @@ struct Write<'py> {
     slots: Bound<'py, PyDict>,
     key: Bound<'py, PyAny>,
     value: Bound<'py, PyAny>,
+    /// Where the module has had it, if not there.
+    before: Option<Bound<'py, PyDict>>,
 }
 
 /// An entry of the source of a swap whose slot may hold another tensor by now.
@@ -88,6 +92,8 @@ struct Walk<'py> {
     imports: &'static Imports,
     modules: &'static Modules,
     preserve: bool,
+    // Whether what takes the place of a parameter, and is none, becomes an attribute.
+    moves: bool,
     // Whether tensors may be those of a function that torch.func transforms.
     is_transformed: bool,
     // A module that is at two places is visited once: the first place decides.
@@ -118,13 +124,14 @@ fn slots_of<'py>(
 }
 
 impl<'py> Walk<'py> {
-    fn new(py: Python<'py>, preserve: bool) -> PyResult<Self> {
+    fn new(py: Python<'py>, preserve: bool, moves: bool) -> PyResult<Self> {
         let modules = modules(py)?;
         let stack = &modules.functorch_stack;
         Ok(Self {
             imports: imports(py)?,
             modules,
             preserve,
+            moves,
             is_transformed: preserve && !stack.bind(py).call0()?.is_none(),
             seen: HashMap::new(),
             writes: Vec::new(),
@@ -205,13 +212,30 @@ impl<'py> Walk<'py> {
                 found.set_item(key, nested)?;
                 continue;
             }
-            let (slots, old, is_buffer) = if let Some(old) = parameters.get_item(&key)? {
-                (&parameters, old, false)
+            let is_parameter = || ffi::is_subtype(&value, &self.imports.parameter);
+            let (slots, old, before) = if let Some(old) = parameters.get_item(&key)? {
+                if self.moves && !is_parameter() {
+                    let Some(attributes) = slots_of(module, &self.modules.attributes)? else {
+                        return Ok(None);
+                    };
+                    (attributes, old, Some(parameters.clone()))
+                } else {
+                    (parameters.clone(), old, None)
+                }
             } else if let Some(old) = buffers.get_item(&key)? {
-                (&buffers, old, true)
+                (buffers.clone(), old, None)
             } else {
-                return Ok(None);
+                let Some(attributes) = slots_of(module, &self.modules.attributes)? else {
+                    return Ok(None);
+                };
+                match attributes.get_item(&key)? {
+                    Some(old) if !ffi::is_subtype(&old, &self.imports.tensor) => return Ok(None),
+                    None => return Ok(None),
+                    Some(old) if is_parameter() => (parameters.clone(), old, Some(attributes)),
+                    Some(old) => (attributes, old, None),
+                }
             };
+            let is_buffer = slots.is(&buffers);
             found.set_item(&key, &old)?;
             if let (Some(like), Some(below)) = (like, &below)
                 && !below.is(&old)
@@ -229,9 +253,10 @@ impl<'py> Walk<'py> {
                 value
             };
             self.writes.push(Write {
-                slots: slots.clone(),
+                slots,
                 key,
                 value,
+                before,
             });
         }
         Ok(Some(result))
@@ -276,6 +301,9 @@ impl<'py> Walk<'py> {
     fn carry_out(&self) -> PyResult<()> {
         for write in &self.writes {
             write.slots.set_item(&write.key, &write.value)?;
+            if let Some(before) = &write.before {
+                before.del_item(&write.key)?;
+            }
         }
         Ok(())
     }
@@ -291,7 +319,7 @@ fn swap_module<'py>(
     plan_only: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
-    let mut walk = Walk::new(py, preserve)?;
+    let mut walk = Walk::new(py, preserve, !preserve)?;
     let Some(swapped) = walk.plan(td, module, None)? else {
         let arguments = (td, module, preserve, plan_only);
         return from_twin(py, TWINS, "swap_module", arguments);
@@ -313,7 +341,7 @@ fn restore_module<'py>(
     plan_only: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
-    let mut walk = Walk::new(py, false)?;
+    let mut walk = Walk::new(py, false, false)?;
     let Some(current) = walk.plan(td, module, Some(source))? else {
         let arguments = (td, module, source, plan_only);
         return from_twin(py, TWINS, "restore_module", arguments);
