@@ -107,6 +107,8 @@ CASES = [
         C(z=T([3]))
         C.from_tensordict(TensorDict(x=T([3]), y=T([3]))).y
         C.from_dict({'x': T([3])}).x
+        v = C.from_dict({'x': T([3]), 'y': NonTensorData(None, batch_size=[3])}, batch_size=[3]); v.y, sorted(v._tensordict.keys())
+        v = C.from_dict({'x': T([3]), 'y': None}, batch_size=[3]); v.y, sorted(v._tensordict.keys())
         d = C(T([3])); d.y = T([3]); d.y
         d = C(T([3])); d.z = T([3])
         copy.deepcopy(C(T([3]))).x

@@ -137,7 +137,7 @@ class ConstructOps(CopyingOps):
                 batch_dims=batch_dims,
                 names=names,
             )
-            return cls._from_plain(made)
+            return cls._from_plain(made, input_dict)
         given = batch_size is not None
         if batch_size is None:
             size = torch.Size([])
@@ -215,8 +215,8 @@ class ConstructOps(CopyingOps):
         return self._from_plain(plain)
 
     @classmethod
-    def _from_plain(cls, made: Any) -> Any:
-        """What a factory gives for the plain container that it made."""
+    def _from_plain(cls, made: Any, source: Any = None) -> Any:  # noqa: ARG003
+        """What a factory gives for the plain container that it made of ``source``."""
         return made
 
     @classmethod
@@ -258,7 +258,9 @@ class ConstructOps(CopyingOps):
         )
         if isinstance(made, list):
             return cls._non_tensor_stack_type.from_list(made)
-        return cls._from_plain(made) if isinstance(made, CollectionProtocol) else made
+        return (
+            cls._from_plain(made, obj) if isinstance(made, CollectionProtocol) else made
+        )
 
     @classmethod
     def from_tuple(

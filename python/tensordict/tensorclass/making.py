@@ -56,11 +56,17 @@ class Making(FieldAccess):
         return made
 
     @classmethod
-    def _from_plain(cls, made: Any) -> Self:
+    def _from_plain(cls, made: Any, source: Any = None) -> Self:
         if isinstance(made, cls):
             return made
+        given = source if isinstance(source, Mapping) else {}
         for key, value in list(made._entries().items()):
-            if getattr(value, "_is_non_tensor", False) and value._value() is None:
+            if (
+                getattr(value, "_is_non_tensor", False)
+                and value._value() is None
+                # A value that was given as one stays, as the release has it.
+                and not isinstance(given.get(key), CollectionProtocol)
+            ):
                 made._del_entry(key)
         return cls.from_tensordict(made)
 
