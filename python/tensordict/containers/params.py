@@ -554,7 +554,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self if part is self._param_td else part
 
     @classmethod
-    def _from_plain(cls, made: Any) -> Any:
+    def _from_plain(cls, made: Any, source: Any = None) -> Any:
         return made
 
     @classmethod

@@ -201,7 +201,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         return self._undeclared({}, self._has_names())
 
     @classmethod
-    def _from_plain(cls, made: Any) -> Any:
+    def _from_plain(cls, made: Any, source: Any = None) -> Any:
         return cls.from_tensordict(made, check=False)
 
     def _undeclared(self, entries: dict[str, Any], is_named: bool = True) -> TensorDict:

@@ -215,7 +215,7 @@ class ConstructOps(CopyingOps):
         return self._from_plain(plain)
 
     @classmethod
-    def _from_plain(cls, made: Any, source: Any = None) -> Any:  # noqa: ARG003
+    def _from_plain(cls, made: Any, source: Any = None) -> Any:
         """What a factory gives for the plain container that it made of ``source``."""
         return made
 

@@ -67,6 +67,7 @@ class Making(FieldAccess):
                 # A value that was given as one stays, as the release has it.
                 and not isinstance(given.get(key), CollectionProtocol)
             ):
+                cls._check_keys({key: value})
                 made._del_entry(key)
         return cls.from_tensordict(made)
 
