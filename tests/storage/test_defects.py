@@ -365,6 +365,15 @@ class Loud:
 def test_d19_a_lone_value(tmp_path):
     NonTensorData("lone").consolidate(tmp_path / "x")
     assert TensorDict.from_consolidated(tmp_path / "x").data == "lone"
+    # The release reads the value where the level says what every level says.
+    *_, description = (tmp_path / "x").read_bytes()[:-8].partition(b'{"cls"')
+    metadata = json.loads(b'{"cls"' + description)["cls_metadata"]
+    assert metadata == {
+        "device": None,
+        "names": [],
+        "batch_size": [],
+        "is_locked": False,
+    }
 
 
 def test_d20_saving_an_archive_unpickles_nothing(tmp_path):

@@ -108,18 +108,22 @@ def describe_dense(td: Any, rows: Iterator[list[tuple[str, Row]]]) -> dict[str, 
         else:
             children[_child_name(key)] = level
     cls = type(td)
-    device = td.device
     return {
         "cls": cls if is_special(cls) else "TensorDict",
         "non_tensors": non_tensors,
         "leaves": leaves,
-        "cls_metadata": {
-            "device": None if device is None else str(device),
-            "names": list(td.names),
-            "batch_size": list(td.batch_size),
-            "is_locked": False,
-        },
+        "cls_metadata": _metadata(td),
         **children,
+    }
+
+
+def _metadata(td: Any) -> dict[str, Any]:
+    device = td.device
+    return {
+        "device": None if device is None else str(device),
+        "names": list(td.names),
+        "batch_size": list(td.batch_size),
+        "is_locked": False,
     }
 
 
@@ -153,7 +157,8 @@ def root_level(td: Any, described: Any) -> dict[str, Any]:
         "cls": type(td).__name__,
         "non_tensors": {"data": described},
         "leaves": {},
-        "cls_metadata": {"is_locked": False},
+        # Readers of the published release need all of it.
+        "cls_metadata": _metadata(td),
     }
 
 
