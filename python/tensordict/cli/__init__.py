@@ -6,7 +6,7 @@ returns the exit status. Nothing here runs at ``import tensordict``.
 Exit statuses that scripts can rely on: 0 where all is well, 1 where what was looked for
 is not (damage, a difference, a conflict), 2 where the command could not do its work
 (wrong arguments, no such file, no such class), 3 where ``verify`` finds files that were
-modified since they were saved.
+modified since they were saved, 130 where it was interrupted: then nothing has changed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["COMMANDS", "main", "parser"]
+
+# As shells say it of a program that SIGINT has ended.
+INTERRUPTED: Final = 130
 
 # Each command with its module and what it does.
 COMMANDS: Final = {
@@ -72,5 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     # The options of the program itself end it, so otherwise a command comes first.
     arguments = parser(argv[0] if argv else None).parse_args(argv)
-    status: int = arguments.run(arguments)
+    try:
+        status: int = arguments.run(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"tensordict {arguments.command}: interrupted\n")
+        return INTERRUPTED
     return status

@@ -464,9 +464,13 @@ pub(crate) fn is_inside(path: &Path, root: &Path) -> bool {
     }
 }
 
-/// What a refused mapping means.
+/// What a refused mapping means: there are too many of them, or the process may have no more memory.
 pub(crate) fn no_mapping(path: &Path, key: String, source: io::Error) -> StorageError {
-    if source.kind() == io::ErrorKind::OutOfMemory {
+    let num_mappings = || {
+        let listed = fs::read_to_string("/proc/self/maps");
+        listed.map_or(usize::MAX, |text| text.lines().count())
+    };
+    if source.kind() == io::ErrorKind::OutOfMemory && num_mappings() >= mapping_limit() {
         return StorageError::NoMapping {
             path: path.to_path_buf(),
             key,

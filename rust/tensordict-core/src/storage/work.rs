@@ -248,18 +248,14 @@ fn sweep(disk: Disk<'_>, area: &Path) {
         let Ok(opened) = openat(CWD, &path, flags, Mode::empty()) else {
             continue;
         };
-        let name = entry.file_name();
-        let is_gone = match name
-            .to_str()
-            .and_then(Owner::parse)
-            .map(|owner| owner.state())
-        {
-            Some(State::Running) => false,
+        let owner = entry.file_name().to_str().and_then(Owner::parse);
+        let is_ours = owner == Some(Owner::this());
+        let is_gone = match owner.map(|owner| owner.state()) {
+            Some(State::Running) if !is_ours => false,
             Some(State::Gone) => true,
-            // Of another machine or namespace, or of older versions.
-            Some(State::Unknown) | None => {
-                flock(&opened, FlockOperation::NonBlockingLockExclusive).is_ok()
-            }
+            // Of another machine or namespace, or of older versions; or what this process could not
+            // delete, which has the locks of all that it works with.
+            _ => flock(&opened, FlockOperation::NonBlockingLockExclusive).is_ok(),
         };
         if is_gone {
             // What cannot be deleted stays for the next sweep.
@@ -401,6 +397,8 @@ mod tests {
             area.join(format!("{}-0", dead.to_name())),
             area.join(format!("{}-0", other.to_name())),
             area.join("1-0"),
+            // What this process could not delete: it has no lock of it any more.
+            area.join(format!("{}-left", Owner::this().to_name())),
         ];
         for path in &left {
             fs::create_dir_all(path.join("new")).unwrap();

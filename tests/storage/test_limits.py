@@ -1,0 +1,116 @@
+"""Limits of the process: few descriptors, little address space, SIGINT."""
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import tensordict
+from tensordict import TensorDict, to_safetensors
+
+
+def make():
+    return TensorDict({f"k{number}": torch.full((4,), number) for number in range(50)})
+
+
+SAVES = {
+    "tree": lambda td, path: td.memmap(path / "x"),
+    "archive": lambda td, path: td.memmap(path / "x.tdz"),
+    "safetensors": lambda td, path: to_safetensors(td, path / "x.safetensors"),
+    "shards": lambda td, path: to_safetensors(td, path / "x.safetensors", shards=4),
+    "consolidated": lambda td, path: td.consolidate(path / "x"),
+}
+
+
+def load(path):
+    name = next(name for name in os.listdir(path) if not name.endswith("5.safetensors"))
+    is_shard = "-of-" in name
+    return tensordict.load(path / ("x.safetensors" if is_shard else name))
+
+
+@pytest.mark.parametrize("kind", SAVES)
+def test_few_descriptors(kind, tmp_path):
+    SAVES[kind](make(), tmp_path)
+    before = sorted(os.listdir(tmp_path))
+    new = make() + 1
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_open = len(os.listdir("/proc/self/fd"))
+    first = os.dup(0)
+    os.close(first)
+    failed = []
+    try:
+        for more in range(12):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (first + more, hard))
+            try:
+                SAVES[kind](new, tmp_path)
+            except OSError as error:
+                failed.append(error.errno)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            expected = [make(), new] if len(failed) == more + 1 else [new]
+            loaded = load(tmp_path)
+            assert any((loaded == td).all() for td in expected)
+            del loaded
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert 0 < len(failed) < 12
+    assert set(failed) == {errno.EMFILE}
+    assert len(os.listdir("/proc/self/fd")) == num_open
+    if kind != "shards":  # Whose files get names of their own.
+        assert sorted(os.listdir(tmp_path)) == before
+
+
+LITTLE_MEMORY = """
+import resource, sys, tensordict
+with open("/proc/self/statm") as file:
+    size = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (8 << 20), resource.RLIM_INFINITY))
+try:
+    tensordict.load(sys.argv[1])
+except OSError as error:
+    assert error.errno == 12, error
+    assert sys.argv[1] in str(error), error
+    print("refused")
+"""
+
+
+@pytest.mark.parametrize("name", ["x", "x.tdz", "x.safetensors"])
+def test_little_address_space(name, tmp_path):
+    leaves = {str(number): torch.ones(1 << 20) for number in range(8)}
+    TensorDict(leaves).save(tmp_path / name)
+    command = [sys.executable, "-c", LITTLE_MEMORY, str(tmp_path / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "refused\n", done.stderr
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from tensordict import cli
+from tensordict.storage import checks
+
+def verify(*_):
+    signal.raise_signal(signal.SIGINT)
+
+checks.verify = verify
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_an_interrupted_command(tmp_path):
+    make().save(tmp_path / "x")
+    arguments = ["convert", str(tmp_path / "x"), str(tmp_path / "y")]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert done.returncode == 130
+    assert done.stderr.endswith("tensordict convert: interrupted\n")
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == ["x"]
