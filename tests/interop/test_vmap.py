@@ -9,6 +9,7 @@ from tensordict import (
     NonTensorStack,
     TensorDict,
     TensorDictParams,
+    UnbatchedTensor,
     assert_close,
     lazy_stack,
 )
@@ -135,6 +136,73 @@ def test_hessian_of_nested_parameters():
         result["n", "b", "n", "b"], torch.diag(2 * td["a"]), atol=1e-5, rtol=1e-5
     )
     assert not result["a", "a"].any()
+
+
+def leaves_of(jacobian):
+    """The tensors of a Jacobian by their keys, those of lazy stacks stacked."""
+    if isinstance(jacobian, torch.Tensor):
+        return jacobian
+    return {key: leaves_of(value) for key, value in jacobian.items()}
+
+
+TRANSFORMS = [torch.func.jacrev, torch.func.jacfwd]
+FUNCTIONS = {
+    "of a tensor": (TRANSFORMS, lambda td: td["a"] * td["b"].sum()),
+    "of a collection": (TRANSFORMS, lambda td: td**2),
+    "of a number": ([torch.func.grad], lambda td: (td["a"] ** 2).sum()),
+    "twice": (
+        [torch.func.hessian],
+        lambda td: (td["a"] ** 3).sum() * (td["b"] ** 2).sum(),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
+@pytest.mark.parametrize("stack_dim", [0, 1])
+@pytest.mark.parametrize("batch_size", [[], [3]])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_derivatives_of_a_lazy_stack_are_those_of_a_dense_collection(
+    name, batch_size, stack_dim
+):
+    if stack_dim > len(batch_size):
+        pytest.skip("there is no such dim")
+    one = TensorDict(a=torch.randn(3), b=torch.randn(3, 2), batch_size=batch_size)
+    stack = lazy_stack([one, one * 2], stack_dim)
+    dense = TensorDict(a=stack["a"], b=stack["b"])
+    transforms, function = FUNCTIONS[name]
+    for transform in transforms:
+        found, expected = transform(function)(stack), transform(function)(dense)
+        torch.testing.assert_close(leaves_of(found), leaves_of(expected))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
+@pytest.mark.parametrize("size", [2, 3])
+def test_derivatives_of_a_collection_with_a_batch_size(size):
+    td = TensorDict(a=torch.arange(3.0), batch_size=[3])
+    for transform in TRANSFORMS:
+        found = transform(lambda td: td["a"][:size] ** 2)(td)
+        assert found.batch_size == torch.Size([size, 3])
+        torch.testing.assert_close(found["a"], torch.diag(2 * td["a"])[:size])
+    found = torch.func.hessian(lambda td: (td["a"] ** 3).sum())(td)
+    torch.testing.assert_close(found["a", "a"], torch.diag(6 * td["a"]))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
+def test_unbatched_tensors_stay_so_when_differentiated():
+    td = TensorDict(a=torch.ones(3), u=UnbatchedTensor(torch.ones(2)), batch_size=[3])
+
+    def function(td):
+        assert type(td.get("u")) is UnbatchedTensor
+        return td * 2
+
+    value, tangent = torch.func.jvp(function, (td,), (td,))
+    for found in (value, tangent, torch.func.vjp(function, td)[0]):
+        assert type(found.get("u")) is UnbatchedTensor
+        assert found.get("u").batch_size == found.batch_size == torch.Size([3])
+        assert found["u"].tolist() == [2.0, 2.0]
+    found = torch.func.grad(lambda td: (td["a"].sum() * td["u"] ** 2).sum())(td)
+    assert type(found.get("u")) is UnbatchedTensor
+    assert found["u"].tolist() == [6.0, 6.0]
 
 
 SCALAR_OPERATIONS = {

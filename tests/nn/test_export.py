@@ -242,3 +242,34 @@ def test_saved_program_of_a_collection_takes_other_batch_sizes(strict):
     result = torch.export.load(file).module()(torch.cat([td, td]))
     assert result.batch_size == torch.Size([8])
     assert (result["n", "b"] == 2).all()
+
+
+class Writes(nn.Module):
+    def forward(self, td):
+        return td.set("z", td["a"] + 1)
+
+
+@STRICT
+def test_values_are_in_what_a_program_gives(strict):
+    td = TensorDict(a=torch.ones(3), s="x", n={"t": "y"}, batch_size=[3])
+    program = export(Writes(), (td.clone(),), strict=strict).module()
+    result = program(td.clone())
+    assert result["z"].tolist() == [2.0] * 3
+    assert result["s"] == "x"
+    assert result.get("s").batch_size == result.batch_size == torch.Size([3])
+    other = td.clone().set("s", "y")
+    with pytest.raises(ValueError, match="spec"):
+        program(other)
+
+
+@STRICT
+def test_values_have_the_open_batch_size_of_a_program(strict):
+    rows = Dim("rows", min=2)
+    td = TensorDict(a=torch.ones(4, 3), s="x", batch_size=[4])
+    program = export(
+        Writes(), (td.clone(),), dynamic_shapes=([{0: rows}, []],), strict=strict
+    )
+    other = TensorDict(a=torch.ones(7, 3), s="x", batch_size=[7])
+    result = program.module()(other)
+    assert result.batch_size == result.get("s").batch_size == torch.Size([7])
+    assert result[0]["s"] == "x"

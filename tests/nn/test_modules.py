@@ -339,3 +339,39 @@ def test_property_without_a_setter_refuses_a_selection():
         module.select_out_keys("a")
     assert len(module(torch.zeros(()))) == 3
     assert module.reset_out_keys() is module
+
+
+def notes_of(module, td, kind=RuntimeError) -> str:
+    with pytest.raises(kind) as raised:
+        module(td)
+    return "\n".join(getattr(raised.value, "__notes__", []))
+
+
+@pytest.mark.parametrize("way", ["plain", "partial", "selecting", "not in place"])
+def test_errors_in_a_sequence_say_at_which_module(way):
+    options = {
+        "plain": {},
+        "partial": {"partial_tolerant": True},
+        "selecting": {"selected_out_keys": ["c"]},
+        "not in place": {"inplace": False},
+    }[way]
+    first = TensorDictModule(nn.Linear(2, 2), ["a"], ["b"])
+    second = TensorDictModule(nn.Linear(3, 2), ["b"], ["c"])
+    td = TensorDict(a=torch.rand(3, 2), batch_size=[3])
+    notes = notes_of(TensorDictSequential(first, second, **options), td)
+    assert "called Linear with 'b' of shape [3, 2]" in notes
+    assert "Failed while executing module '1'." in notes
+    named = TensorDictSequential({"one": first, "two": second}, **options)
+    assert "Failed while executing module 'two'." in notes_of(named, td)
+    nested = TensorDictSequential(named, **options)
+    notes = notes_of(nested, td)
+    assert notes.index("module 'two'") < notes.index("module '0'")
+
+
+@pytest.mark.parametrize("inplace", [True, "empty"])
+def test_outputs_that_do_not_fit_name_the_module(inplace):
+    module = TensorDictModule(lambda a: (a, a[0]), ["a"], ["b", "c"], inplace=inplace)
+    notes = notes_of(module, TensorDict(a=torch.rand(3, 2), batch_size=[3]))
+    assert notes == (
+        "TensorDictModule writes what <lambda> gives to out_keys=['b', 'c']."
+    )

@@ -14,6 +14,40 @@ def programs(method: str, text: str) -> list[Case]:
     return [Case(method, "none", SETUP + program) for program in paragraphs]
 
 
+ACCEPTED = [
+    (
+        'torch.func.jacrev(lambda td: td["a"]**2)(TensorDict(a=torch.arange(2.),batch_size=[2]))',
+        "the dim of the output is a batch dim of the release, too, unless it is as long as that of the input",
+        "tuple(result.batch_size) == (2, 2)",
+    ),
+    (
+        'torch.func.hessian(lambda td: (td["a"]**3).sum())(TensorDict(a=torch.arange(2.),batch_size=[2]))',
+        "the release fails in its tree of tangents",
+        "result['a', 'a'].tolist() == [[0, 0], [0, 6]]",
+    ),
+    (
+        's=lazy_stack([TensorDict(a=torch.arange(2.))]*3); torch.func.jacrev(lambda td: td["a"].sum(0)*2)(s)["a"].shape',
+        "the dims of the output are in front, as in the Jacobian of a tensor",
+        "tuple(result) == (2, 3, 2)",
+    ),
+    (
+        's=lazy_stack([TensorDict(a=torch.arange(2.))]*3); torch.func.hessian(lambda td: (td["a"]**2).sum())(s)["a"]["a"].shape',
+        "the release fails in its tree of tangents",
+        "tuple(result) == (3, 2, 3, 2)",
+    ),
+    (
+        "td=TensorDict(a=torch.ones(3),u=UnbatchedTensor(torch.ones(2)),batch_size=[3]); torch.func.jvp(lambda td: td*2,(td,),(td,))",
+        "the release forgets the batch size",
+        "result[1].batch_size == (3,) and result[1]['u'].tolist() == [2, 2]",
+    ),
+    (
+        'td=TensorDict(a=torch.ones(3),u=UnbatchedTensor(torch.ones(2)),batch_size=[3]); torch.func.grad(lambda td: (td["a"].sum()*td["u"]).sum())(td)',
+        "the release forgets the batch size",
+        "result.batch_size == (3,) and result['u'].tolist() == [3, 3]",
+    ),
+]
+"""Programs with a reason why our answer is another one, and what is true of that."""
+
 CASES = [
     *programs(
         "modules",
@@ -1010,8 +1044,6 @@ torch.func.vjp(lambda td: td["a"]*2,TensorDict(a=torch.arange(2.)))[1](torch.one
 
 torch.func.jvp(lambda td: td["a"]*2,(TensorDict(a=torch.arange(2.)),),(TensorDict(a=torch.ones(2)),))
 
-torch.func.jacrev(lambda td: td["a"]**2)(TensorDict(a=torch.arange(2.),batch_size=[2]))
-
 @tensorclass
 class C:
     a: torch.Tensor
@@ -1061,4 +1093,8 @@ td=TensorDict(a=torch.ones(3),n={"b":torch.ones(1)}).requires_grad_()
 td.detach()["a"].requires_grad, td.detach_()["a"].requires_grad, td.param_count()
 """,  # noqa: E501
     ),
+    *[
+        Case("transforms", "none", SETUP + program, reason=reason, ours=ours)
+        for program, reason, ours in ACCEPTED
+    ],
 ]

@@ -26,6 +26,7 @@ from torch.utils import _pytree
 
 from tensordict import _rust
 from tensordict._deprecation import environment_flag
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.interop.after_import import after_import
 from tensordict.protocol import CollectionProtocol
 
@@ -94,7 +95,46 @@ def _noted_as_constant(size: Any) -> Any:
     return None if _is_open(size) else size
 
 
-TRACED = ((_is_open, _is_open_while_traced), (_noted, _noted_as_constant))
+class _Beside(NamedTuple):
+    """What a tree spec has of the leaves: trees with other leaves may be of one structure."""
+
+    noted: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Beside)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(_Beside)
+
+
+class _Constant(NamedTuple):
+    """A value in the spec of an exported program, which is made of constants."""
+
+    cls: Any
+    data: Any
+    batch_size: _BatchSize
+
+
+def _value_in_spec(held: Any) -> Any:
+    """A value that is no tensor as it stands in a tree spec."""
+    return _Value(held)
+
+
+def _value_as_constant(held: Any) -> Any:
+    """What Dynamo traces for :func:`_value_in_spec`."""
+    if torch.compiler.is_exporting() and held._is_one:
+        return _Constant(type(held), held.data, _BatchSize(_sizes_of(held.batch_size)))
+    return _Value(held)
+
+
+TRACED = (
+    (_is_open, _is_open_while_traced),
+    (_noted, _noted_as_constant),
+    (_value_in_spec, _value_as_constant),
+)
 """What :mod:`tensordict.interop.compile` registers."""
 
 
@@ -167,6 +207,7 @@ def _collection_as_json(context: _Context) -> _Context:
     device = context["device"]
     return {
         "keys": context["keys"],
+        "unbatched": list(context["beside"].noted[0]),
         "batch_size": [
             size if type(size) is int else None for size in context["batch_size"].sizes
         ],
@@ -179,6 +220,7 @@ def _collection_of_json(cls: type, saved: _Context) -> _Context:
     device = saved["device"]
     return {
         "keys": saved["keys"],
+        "beside": _Beside((tuple(saved.get("unbatched", ())), None, ())),
         "batch_size": _BatchSize(tuple(saved["batch_size"])),
         "names": saved["names"],
         "device": None if device is None else torch.device(device),
@@ -191,7 +233,7 @@ def _stack_as_json(context: _Context) -> _Context:
 
 
 def _stack_of_json(cls: type, saved: _Context) -> _Context:
-    return {**saved, "cls": cls}
+    return {**saved, "cls": cls, "leaf": _Beside(())}
 
 
 _COLLECTION = (_collection_as_json, _collection_of_json)
@@ -228,12 +270,16 @@ class _Value:
         return hash(type(self.held))
 
 
-def _flatten_value(held: Any) -> tuple[list[Any], _Value]:
-    return [], _Value(held)
+def _flatten_value(held: Any) -> tuple[list[Any], Any]:
+    return [], _value_in_spec(held)
 
 
-def _unflatten_value(_: Any, context: _Value) -> Any:
-    return context.held.copy()
+def _unflatten_value(_: Any, context: _Value | _Constant) -> Any:
+    if isinstance(context, _Value):
+        return context.held.copy()
+    # What is left open is the batch size of what it is a value of, which sets it.
+    sizes = [size or 0 for size in context.batch_size.sizes]
+    return context.cls(context.data, batch_size=sizes)
 
 
 def _flatten_stack(stack: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -241,8 +287,20 @@ def _flatten_stack(stack: Any) -> tuple[list[Any], dict[str, Any]]:
         "stack_dim": stack.stack_dim,
         "stack_dim_name": stack._td_dim_name,
         "cls": type(stack),
+        "leaf": _Beside(_shapes_in(stack.tensordicts)),
     }
     return list(stack.tensordicts), context
+
+
+def _shapes_in(members: Any) -> tuple[tuple[Any, ...], ...]:
+    """The batch size and the shapes of the tensors of the first member, if it is dense."""
+    if not members or not members[0]._is_dense:
+        return ()
+    values = [*members[0]._entries().values()]
+    shapes = [tuple(value.shape) for value in values if type(value) is torch.Tensor]
+    shapes = [tuple(members[0].batch_size), *shapes]
+    is_known = not any(_is_open(size) for shape in shapes for size in shape)
+    return tuple(shapes) if is_known else ()
 
 
 def _flatten_stack_with_keys(stack: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -259,8 +317,38 @@ def _unflatten_stack(members: Any, context: dict[str, Any]) -> Any:
         return context["cls"](
             stack_dim=context["stack_dim"], stack_dim_name=context["stack_dim_name"]
         )
-    name = context["stack_dim_name"]
-    return context["cls"]._of(members, context["stack_dim"], name)
+    name, dim = context["stack_dim_name"], context["stack_dim"]
+    front = _dims_in_front(members, context["leaf"].noted)
+    if front:
+        for member in members:
+            member.batch_size = (*front, *context["leaf"].noted[0])
+    dim = dim + len(front) if front else _dim_left(members, dim, context["leaf"].noted)
+    return context["cls"]._of(members, dim, name)
+
+
+def _dims_in_front(members: list[Any], before: tuple[Any, ...]) -> tuple[int, ...]:
+    """The dims that all leaves have got in front: they are in front of the stack.
+
+    Such are the dim that :func:`torch.func.jacfwd` maps over, and those of the output in
+    a Jacobian.
+    """
+    now = _shapes_in(members)
+    if len(before) < 2 or len(now) != len(before):
+        return ()
+    front = now[1][: len(now[1]) - len(before[1])]
+    pairs = zip(now[1:], before[1:], strict=True)
+    return front if all(new == (*front, *old) for new, old in pairs) else ()
+
+
+def _dim_left(members: list[Any], dim: int, before: tuple[Any, ...]) -> int:
+    """The stack dim where leaves may have lost dims in front of it."""
+    now = _shapes_in(members)
+    if [*map(len, now[1:])] != [*map(len, before[1:])] or len(now) < 2:
+        size = tuple(members[0].batch_size)
+        for lost in range(dim + 1 if before else 0):
+            if size[: dim - lost] == before[0][lost:dim]:
+                return dim - lost
+    return min(dim, members[0].batch_dims)
 
 
 def _add_node(cls: type) -> None:
@@ -279,8 +367,19 @@ def _flatten(td: Any) -> tuple[list[Any], dict[str, Any]]:
         "names": td.names,
         "device": td.device,
         "cls": type(td),
+        "beside": _noted_beside(entries, td.batch_size),
     }
     return list(entries.values()), context
+
+
+def _noted_beside(entries: dict[str, Any], batch_size: torch.Size) -> _Beside:
+    """The keys of what is unbatched, and the key and the shape of a tensor that is not."""
+    unbatched = [k for k, value in entries.items() if type(value) is UnbatchedTensor]
+    if batch_size:
+        for key, value in entries.items():
+            if isinstance(value, torch.Tensor) and key not in unbatched:
+                return _Beside((tuple(unbatched), key, _sizes_of(value.shape)))
+    return _Beside((tuple(unbatched), None, ()))
 
 
 def _flatten_with_keys(td: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -296,18 +395,29 @@ def _unflatten(values: Any, context: dict[str, Any]) -> Any:
         # to make of that.
         return None
     entries = dict(zip(context["keys"], values, strict=True))
+    unbatched, first, before = context["beside"].noted
     tensors: list[Any] = [
-        v
-        for v in values
-        if isinstance(v, (torch.Tensor, CollectionProtocol)) and not _is_one_value(v)
+        value
+        for key, value in entries.items()
+        if isinstance(value, (torch.Tensor, CollectionProtocol))
+        and key not in unbatched
+        and type(value) is not UnbatchedTensor
+        and not _is_one_value(value)
     ]
     shapes = [tensor.shape for tensor in tensors]
     old = _closed(context["batch_size"].sizes, shapes)
-    batch_size = _new_batch_size(old, shapes)
-    if batch_size != old:
+    has_more = first is not None and _has_one_more(entries[first], before)
+    batch_size = _new_batch_size(old, shapes, has_more)
+    is_open = any(map(_is_open, context["batch_size"].sizes))
+    if batch_size != old or is_open:
         for key, value in entries.items():
-            if _is_one_value(value):
-                entries[key] = value._fitted(batch_size)
+            if isinstance(value, CollectionProtocol) and _is_one_value(value):
+                value_of_all: Any = value
+                entries[key] = value_of_all._fitted(batch_size)
+    for key, value in entries.items() if unbatched else ():
+        # The transforms of torch.func know tensors alone.
+        if key in unbatched and isinstance(value, torch.Tensor):
+            entries[key] = UnbatchedTensor(value, batch_size)
     device = context["device"]
     if device is not None and any(tensor.device != device for tensor in tensors):
         device = None
@@ -343,17 +453,28 @@ def _closed(sizes: tuple[int | None, ...], shapes: list[torch.Size]) -> torch.Si
     return torch.Size(sizes)  # type: ignore[arg-type]
 
 
-def _new_batch_size(old: torch.Size, shapes: list[torch.Size]) -> torch.Size:
+def _has_one_more(value: Any, before: tuple[int | None, ...]) -> bool:
+    """Whether a leaf of the shape ``before`` has got one dim more, in front."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    sizes = (*value.shape, *before)
+    return not any(map(_is_open, sizes)) and value.shape[1:] == before
+
+
+def _new_batch_size(
+    old: torch.Size, shapes: list[torch.Size], has_more: bool
+) -> torch.Size:
     """The batch size for leaves of ``shapes`` where it was ``old``.
 
     It stays where all leaves still begin with it. A new dim in front of it in every
-    leaf (what :func:`torch.vmap` adds) is a new batch dim. Otherwise it is what the
+    leaf (what :func:`torch.vmap` adds) is a new batch dim, also where it happens to be
+    as long as the one that it is in front of (``has_more``). Otherwise it is what the
     leaves have in common, with no more dims than before.
     """
     if not shapes:
         return old
     num_dims = len(old)
-    if all(shape[:num_dims] == old for shape in shapes):
+    if not has_more and all(shape[:num_dims] == old for shape in shapes):
         return old
     first = shapes[0]
     if all(

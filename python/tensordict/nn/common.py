@@ -496,11 +496,15 @@ class TensorDictModule(TensorDictModuleBase):
             if not isinstance(tensor, (torch.Tensor, CollectionProtocol)):
                 # A structure, such as the states of an LSTM, is an entry as a whole.
                 tensor = TensorDict.from_any(tensor)
-            if is_plain:
-                # What the compiler would follow for each module.
-                _rust.set_entry(tensordict_out, key, tensor, False)
-            else:
-                tensordict_out.set(key, tensor)
+            try:
+                if is_plain:
+                    # What the compiler would follow for each module.
+                    _rust.set_entry(tensordict_out, key, tensor, False)
+                else:
+                    tensordict_out.set(key, tensor)
+            except Exception as error:
+                _explain_output(self, error)
+                raise
         return tensordict_out
 
     def _call_module(self, tensors: Sequence[Any], **kwargs: Any) -> Any:
@@ -702,7 +706,7 @@ def _explain(module: Any, tensors: list[Any], error: BaseException) -> None:
         for key, tensor in zip(module.in_keys, tensors, strict=True)
     )
     called = module.module
-    name = getattr(called, "__name__", type(called).__name__)
+    name = _name_of(called)
     note = f"{type(module).__name__} called {name} with {read or 'no entries'}"
     if not isinstance(called, nn.Module):
         error.add_note(f"{note}.")
@@ -710,6 +714,19 @@ def _explain(module: Any, tensors: list[Any], error: BaseException) -> None:
     own = [f"{name} {_shape_of(value)}" for name, value in called.named_parameters()]
     listed = ", ".join(own[:8]) + (", ..." if len(own) > 8 else "")
     error.add_note(f"{note}; its parameters: {listed or 'none'}.")
+
+
+def _explain_output(module: Any, error: BaseException) -> None:
+    """Add to the error of a write which module wrote."""
+    error.add_note(
+        f"{type(module).__name__} writes what {_name_of(module.module)} gives to "
+        f"out_keys={module.out_keys_source}."
+    )
+
+
+def _name_of(called: Any) -> str:
+    name: str = getattr(called, "__name__", type(called).__name__)
+    return name
 
 
 def _shape_of(value: Any) -> str:

@@ -223,6 +223,21 @@ class TensorDictSequential(TensorDictModule):
                 self._run_module(module, member, **kwargs)
         return tensordict
 
+    def _run_all(self, modules: tuple[tuple[str, Any], ...], tensordict: Any) -> Any:
+        """Call the modules in order; an error says at which."""
+        at = ""
+        try:
+            for name, module in modules:
+                at = name
+                if self.partial_tolerant:
+                    tensordict = self._run_module(module, tensordict)
+                else:
+                    tensordict = module(tensordict)
+        except Exception as error:
+            _note_place(error, at)
+            raise
+        return tensordict
+
     @_rust.call_natively
     @dispatch(auto_batch_size=False)
     def forward(
@@ -255,13 +270,7 @@ class TensorDictSequential(TensorDictModule):
         ):
             held: Any = self._modules["module"]
             # The modules of now: a call may change which there are.
-            if not self.partial_tolerant:
-                for module in tuple(held._modules.values()):
-                    tensordict = module(tensordict)
-                return tensordict
-            for module in tuple(held._modules.values()):
-                tensordict = self._run_module(module, tensordict)
-            return tensordict
+            return self._run_all(tuple(held._modules.items()), tensordict)
         if tensordict_out is not None and not isinstance(
             tensordict_out, CollectionProtocol
         ):
@@ -275,8 +284,7 @@ class TensorDictSequential(TensorDictModule):
         # What the modules write on the way to the outputs is not for the input.
         result = tensordict.copy()
         modules = self._modules["module"]._modules  # type: ignore[union-attr]
-        for module in tuple(modules.values()):
-            result = self._run_module(module, result)
+        result = self._run_all(tuple(modules.items()), result)
         return self._given(tensordict, result, tensordict_out)
 
     def _given(self, source: Any, result: Any, out: Any) -> Any:
@@ -362,6 +370,11 @@ class TensorDictSequential(TensorDictModule):
         self._complete_out_keys = list(out_keys)
         if selected is not None:
             self._out_keys_apparent = selected
+
+
+def _note_place(error: BaseException, name: str) -> None:
+    """Add to an error at which module of a sequence it was raised."""
+    error.add_note(f"Failed while executing module {name!r}.")
 
 
 def _traced(sequence: Any, *args: Any, **kwargs: Any) -> Any:

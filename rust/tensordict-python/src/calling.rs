@@ -5,7 +5,8 @@
 //! natively (see [`crate::accessors`]) and gives None where a case is not plain, before
 //! anything has been done. Then the function's own code runs.
 
-use pyo3::exceptions::PyException;
+use pyo3::call::PyCallArgs;
+use pyo3::exceptions::{PyBaseException, PyException};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
@@ -38,6 +39,10 @@ struct Calls {
     skip: Py<PyAny>,
     /// Adds to an error what a module was called with.
     explain: Py<PyAny>,
+    /// Adds to an error whose output was to be written.
+    explain_output: Py<PyAny>,
+    /// Adds to an error at which module of a sequence it was raised.
+    note_place: Py<PyAny>,
     names: Names,
 }
 
@@ -84,6 +89,7 @@ impl Calls {
         let torch_modules = py.import("torch.nn.modules.module")?;
         let module_class = torch_modules.getattr("Module")?.cast_into::<PyType>()?;
         let common = py.import("tensordict.nn.common")?;
+        let sequence = py.import("tensordict.nn.sequence")?;
         let class = common.getattr("TensorDictModule")?;
         let hooks = |name: &str| -> PyResult<Py<PyDict>> {
             Ok(torch_modules.getattr(name)?.cast_into::<PyDict>()?.unbind())
@@ -94,8 +100,7 @@ impl Calls {
             module_call: module_class.getattr("_wrapped_call_impl")?.unbind(),
             module_class: module_class.unbind(),
             forward: class.getattr("forward")?.unbind(),
-            forward_all: py
-                .import("tensordict.nn.sequence")?
+            forward_all: sequence
                 .getattr("TensorDictSequential")?
                 .getattr("forward")?
                 .unbind(),
@@ -120,6 +125,8 @@ impl Calls {
                 .getattr("SKIP")?
                 .unbind(),
             explain: common.getattr("_explain")?.unbind(),
+            explain_output: common.getattr("_explain_output")?.unbind(),
+            note_place: sequence.getattr("_note_place")?.unbind(),
             names: Names {
                 own_hooks: [
                     name("_backward_hooks"),
@@ -298,7 +305,12 @@ pub(crate) fn forward<'py>(
     };
     let outputs = match ffi::call(&called, &tensors) {
         Ok(outputs) => outputs,
-        Err(error) => return Err(explained(calls, module, &tensors, error)),
+        Err(error) => {
+            let tensors = PyList::new(py, tensors)?;
+            return Err(noted(py, &calls.explain, error, |error| {
+                (module, tensors, error.clone())
+            }));
+        }
     };
     // Those of now: the call may have changed them.
     let out_keys = module.getattr(names.out_keys.bind(py))?;
@@ -318,7 +330,7 @@ fn write<'py>(
     let py = td.py();
     let count = out_keys.len();
     if count == 1 && ffi::is_subtype(outputs, &imports.tensor) {
-        return set(td, &out_keys.get_item(0)?, outputs);
+        return set(calls, module, td, &out_keys.get_item(0)?, outputs);
     }
     let tuple = if let Ok(tuple) = outputs.cast::<PyTuple>() {
         tuple.clone()
@@ -338,12 +350,14 @@ fn write<'py>(
         return Ok(());
     }
     for (key, value) in out_keys.iter().zip(tuple.iter()) {
-        set(td, &key, &value)?;
+        set(calls, module, td, &key, &value)?;
     }
     Ok(())
 }
 
 fn set<'py>(
+    calls: &Calls,
+    module: &Bound<'py, PyAny>,
     td: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,
@@ -351,24 +365,24 @@ fn set<'py>(
     if key.cast::<PyString>().is_ok_and(|text| text == SINK) {
         return Ok(());
     }
-    storing::set_entry(td, key, value, Inplace::Replace, None, false, false)
+    storing::set_entry(td, key, value, Inplace::Replace, None, false, false).map_err(|error| {
+        noted(td.py(), &calls.explain_output, error, |error| {
+            (module, error.clone())
+        })
+    })
 }
 
-/// An error of a module with what it was called with.
+/// An error, to which `note` adds something where it is an exception.
 #[cold]
-fn explained<'py>(
-    calls: &Calls,
-    module: &Bound<'py, PyAny>,
-    tensors: &[Bound<'py, PyAny>],
+fn noted<'py, A: PyCallArgs<'py>>(
+    py: Python<'py>,
+    note: &Py<PyAny>,
     error: PyErr,
+    arguments: impl FnOnce(&Bound<'py, PyBaseException>) -> A,
 ) -> PyErr {
-    let py = module.py();
     if error.is_instance_of::<PyException>(py) {
-        let described = PyList::new(py, tensors).and_then(|tensors| {
-            let arguments = (module, tensors, error.value(py));
-            calls.explain.bind(py).call1(arguments)
-        });
-        if let Err(failure) = described {
+        let arguments = arguments(error.value(py));
+        if let Err(failure) = note.bind(py).call1(arguments) {
             return failure;
         }
     }
@@ -411,8 +425,9 @@ pub(crate) fn forward_all<'py>(
         return Ok(None);
     };
     let mut current = td.clone();
-    for module in ffi::dict_values(modules) {
-        current = call(imports, calls, &module, &current)?;
+    for (name, module) in ffi::dict_pairs(modules) {
+        current = call(imports, calls, &module, &current)
+            .map_err(|error| noted(py, &calls.note_place, error, |error| (error.clone(), name)))?;
     }
     Ok(Some(current))
 }
