@@ -494,6 +494,11 @@ class CollectionProtocol:
         """A non-tensor entry of ``size`` that is this one at an index."""
         raise NotImplementedError
 
+    def _remade(self, make: Callable[[Any], Any]) -> Any:
+        """What ``make`` makes of these entries in a plain container; a class is kept."""
+        this: Any = self
+        return make(this.to_tensordict())
+
     def _written_at(self, at: Any, value: Any) -> Any:
         """Write ``value`` at a planned index: what then is the entry in its place."""
         self[at] = value

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tensordict import (
+    MemoryMappedTensor,
     TensorDict,
     UnbatchedTensor,
     _rust,
@@ -194,15 +195,27 @@ def test_saving_says_what_it_has_no_word_for(tmp_path: Any) -> None:
     """Directories and consolidated memory refuse it, and make no file."""
     td = make()
     message = "cannot be memory-mapped yet, but 'u' is one"
-    for save in (td.memmap, td.memmap_like):
-        with pytest.raises(NotImplementedError, match=message):
-            save(tmp_path / "td")
+    with pytest.raises(NotImplementedError, match=message):
+        td.memmap(tmp_path / "td")
     with pytest.raises(NotImplementedError, match=message):
         td.memmap()
     with pytest.raises(NotImplementedError, match="cannot be consolidated yet"):
         td.consolidate(tmp_path / "file")
     assert not list(tmp_path.iterdir())
     assert not td.is_locked
+
+
+def test_memmap_like_makes_an_ordinary_tensor_of_it(tmp_path: Any) -> None:
+    """It has the batch dims then, so it must be of that shape."""
+    td = TensorDict(u=UnbatchedTensor(torch.ones(3, 4)), n={}, batch_size=[3])
+    td["n", "u"] = td["u"]
+    for made in (td.memmap_like(tmp_path / "td"), td.memmap_like()):
+        for key in ("u", ("n", "u")):
+            assert type(made.get(key)) is MemoryMappedTensor
+            assert made.get(key).tolist() == torch.zeros(3, 4).tolist()
+    assert isinstance(td["u"], UnbatchedTensor)
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        make().memmap_like(tmp_path / "other")
 
 
 def test_safetensors_keep_it(tmp_path: Any) -> None:

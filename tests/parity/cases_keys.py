@@ -37,6 +37,17 @@ CASES = [
     *cases(
         "items",
         """
+        len(td.items(True, True)), td.items(True, True)[0][0]
+        len(td.items(sort=True)), td.items(sort=True)[0][0]
+        next(td.items(True))[0], next(td.items(False, True))[0]
+        next(td.items(True, True, sort=True))[0], next(td.items(True, sort=True))[0]
+        next(td.values(True, True)), next(td.values(True, True, sort=True))
+        """,
+        on="flat nested deep locked",
+    ),
+    *cases(
+        "items",
+        """
         dict(td.items())
         list(td.items(True))
         list(td.items(True, True))

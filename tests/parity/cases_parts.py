@@ -79,4 +79,14 @@ CASES = [
     """,
         on="none",
     ),
+    # A new entry of the part is one of the whole, of the same class.
+    *cases(
+        "_get_sub_tensordict",
+        """
+        v = td._get_sub_tensordict(1); v['z'] = Inner(z=T([3]), batch_size=[]); td['z']
+        v = td._get_sub_tensordict(1); v['z', 'w'] = Inner(z=T([3]), batch_size=[]); td['z', 'w']
+        v = td._get_sub_tensordict(1); v.set('z', Inner(z=T([3]), batch_size=[])); v.get('z')
+        """,
+        on="flat nested",
+    ),
 ]

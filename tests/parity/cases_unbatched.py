@@ -186,4 +186,15 @@ CASES = [
         """,
         on="unbatched",
     ),
+    *cases(
+        "memmap_like",
+        """
+        m = TensorDict(u=U(T([3, 2])), a=T([3]), batch_size=[3]).memmap_like(); type(m['u']).__name__, m['u']
+        m = TensorDict(u=U(T([2]))).memmap_like(tempfile.mkdtemp()); type(m['u']).__name__, m['u']
+        m = TensorDict(n={'u': U(T([3]))}, batch_size=[3]).memmap_like(); type(m['n', 'u']).__name__
+        TensorDict(u=U(T([2])), batch_size=[3]).memmap_like()
+        TensorDict(u=U(T([2])), batch_size=[3]).memmap()
+        """,
+        on="none",
+    ),
 ]

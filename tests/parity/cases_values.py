@@ -143,6 +143,23 @@ L = lazy_stack([TensorDict(a=1), TensorDict(b=2)]); list(L.data_ptr().keys(True)
 """
 
 
+LOCKED = "x = TensorDict({'s': 'hi', 'n': {'s': 'hi'}, 'a': T([3])}, [3], names=['t'], device='cpu')"
+
+KEPT = f"""
+{LOCKED}; x.lock_(); r = x.rename_keys({{'a': 'b'}}); r.get('s').is_locked, r.get(('n', 's')).is_locked, r.is_locked
+{LOCKED}; r = x.rename_keys({{('n', 's'): 's2'}}); r.get('s').is_locked, list(r.keys(True))
+{LOCKED}; TensorDict.load_memmap(x.memmap(tempfile.mkdtemp()).saved_path)['n'].get('s').names
+{LOCKED}; x.auto_device_().memmap_like().get('s').device, x.memmap().get('s').device
+{LOCKED}; x.clear_device_(); x.memmap_like().get('s').device, x.memmap().get('s').device
+{LOCKED}; x.lock_(); out = torch.stack([x, x]) * 0; v = out.get('s'); torch.stack([x, x], out=out) is out, out.get('s') is v
+{LOCKED}; x['s'] = ('p', 'q', 3); x[0] = x[0].clone(); type(x.get('s')).__name__, len(x.get('s'))
+{LOCKED}; x['s'] = ('p',); x[0] = x[0].clone(); type(x.get('s')).__name__
+{LOCKED}; v = x._get_sub_tensordict(slice(1, 3)); v.empty(recurse=True)
+{LOCKED}; v = x._get_sub_tensordict(None); torch.stack([v, v], out=torch.stack([v, v]) * 0).get('s').tolist()
+{LOCKED}; v = x._get_sub_tensordict(2); v[...] = v.clone() * 2; x['a'], v.get(('n', 's'))
+"""
+
+
 def lines(programs: str) -> str:
     """The programs with what they start with."""
     found = programs.strip().splitlines()
@@ -156,4 +173,5 @@ CASES = [
     *cases("values.entries", lines(ENTRIES), on="flat"),
     *cases("values.stacks", lines(STACKS), on="flat"),
     *cases("values.made", lines(MADE), on="flat"),
+    *cases("values.kept", KEPT, on="none"),
 ]

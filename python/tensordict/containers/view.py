@@ -243,6 +243,10 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """The part of one entry of the source."""
         if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
             return _SubTensorDict._of_child(value, self)
+        if isinstance(value, CollectionProtocol):
+            # The index may be (), which is no way to ask one for its part.
+            values: Any = value
+            return values._index(self.idx)
         return value[self.idx]
 
     def _entries(self) -> dict[str, Any]:

@@ -647,8 +647,7 @@ def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:
         own = torch.Size([*batch_size[:k], *item.batch_size[extra:]])
         return item._preallocated(at, own)
     if not item._is_dense:
-        entry = item.to_tensordict()
-        return _preallocated(td, at, size, k, entry)
+        return item._remade(lambda plain: _preallocated(td, at, size, k, plain))
     entries = {
         key: _preallocated(td, at, size, k, child)
         for key, child in list(item._tensordict.items())

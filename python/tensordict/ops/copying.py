@@ -155,6 +155,9 @@ class CopyingOps(CollectionProtocol):
         for key, value in list(self._sample_entries().items()):
             if not isinstance(value, CollectionProtocol):
                 continue
+            if value._is_non_tensor:
+                # As it is here, where the sample may be that of a larger collection.
+                value = self._get_entry(key, value)
             inner = value.batch_size
             if inner[: len(size)] != size:
                 if size[: len(inner)] != inner:

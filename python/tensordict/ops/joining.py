@@ -465,7 +465,7 @@ def _write_join(
     for key, value in list(tds[0]._entries().items()):
         group = [value, *(td._get_entry(key, NO_DEFAULT) for td in tds[1:])]
         target = out._get_entry(key, NO_DEFAULT)
-        if isinstance(value, UnbatchedTensor) or isinstance(target, UnbatchedTensor):
+        if _is_whole(value) or _is_whole(target):
             out._set_entry(key, _joined_alone(tds, key, dim, build))
         elif target is NO_DEFAULT:
             fresh = build(group, dim) if _is_nested(value) else join(group, dim)
@@ -484,6 +484,13 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, CollectionProtocol)
 
 
+def _is_whole(value: Any) -> bool:
+    """Whether an entry is replaced, since it has no elements that could be written."""
+    return isinstance(value, UnbatchedTensor) or (
+        isinstance(value, CollectionProtocol) and value._is_non_tensor
+    )
+
+
 def _joined_alone(tds: Sequence[Any], key: str, dim: int, build: Any) -> Any:
     """An entry of the joined collections that has none of their dims.
 
@@ -499,7 +506,7 @@ def _write_group(
         join(group, dim, out=target)
         return
     for key, value in list(target._entries().items()):
-        if isinstance(value, UnbatchedTensor):
+        if _is_whole(value):
             target._set_entry(key, _joined_alone(group, key, dim, build))
         else:
             items = [item._get_entry(key, NO_DEFAULT) for item in group]

@@ -144,7 +144,7 @@ def listed_values(
             return [entries[key] for key in sorted(entries)]
         pairs = _rust.walk(td, 2, bool(include_nested), bool(leaves_only), is_leaf)
         pairs.sort(key=_sorting_key_of_pair)
-        return [value for _, value in pairs]
+        return iter([value for _, value in pairs])
     try:
         return iter(_rust.walk(td, 1, bool(include_nested), bool(leaves_only), is_leaf))
     except RuntimeError:
@@ -159,7 +159,10 @@ def listed_items(
     is_leaf: Any,
     sort: Any,
 ) -> Any:
-    """What :meth:`KeysOps.items` gives where it is not the direct items as they are."""
+    """What :meth:`KeysOps.items` gives where it is not the direct items as they are.
+
+    A list of the direct items sorted or of all leaves in order, otherwise an iterator.
+    """
     try:
         pairs = _rust.walk(td, 2, bool(include_nested), bool(leaves_only), is_leaf)
     except RuntimeError:
@@ -168,8 +171,10 @@ def listed_items(
         return _one_by_one(td, include_nested, leaves_only, is_leaf)
     if sort:
         pairs.sort(key=_sorting_key_of_pair if include_nested else itemgetter(0))
-        return pairs
-    return pairs if td.is_locked else iter(pairs)
+        is_list = not include_nested and not leaves_only
+    else:
+        is_list = include_nested and leaves_only
+    return pairs if is_list and td._is_dense else iter(pairs)
 
 
 def _one_by_one(
@@ -655,6 +660,7 @@ class KeysOps(CollectionProtocol):
                 )
         _check_destinations(self, present)
         result = _dense_copy(self)
+        _share_values(self, result)
         present = {old: new for old, new in present.items() if old != new}
         values = {old: result.pop(old) for old in present}
         _drop_emptied(result, {old[:-1] for old in present})
@@ -674,6 +680,19 @@ def _drop_values(td: Any) -> None:
 def _dense_copy(td: Any) -> Any:
     """New containers that share the leaves, which can be changed without changing td."""
     return _rust.clone_structure(td) if td._is_dense else td._as_plain()
+
+
+def _share_values(td: Any, result: Any) -> None:
+    """Put the very values of ``td`` that are no tensors into a copy of it."""
+    if not td._is_dense:
+        return
+    for key, value in list(td._entries().items()):
+        if not isinstance(value, CollectionProtocol):
+            continue
+        if value._is_non_tensor:
+            result._set_entry(key, value)
+        else:
+            _share_values(value, result._get_entry(key, None))
 
 
 def _check_open(td: Any, rest: Any, taken: Iterable[tuple[str, ...]]) -> None:

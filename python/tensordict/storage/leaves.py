@@ -16,6 +16,7 @@ __all__ = [
     "nested_table",
     "prepare",
     "refuse_unbatched",
+    "with_batch_dims",
 ]
 
 MSG_MEMORY_MAPPED = (
@@ -32,13 +33,30 @@ def refuse_unbatched(td: Any, message: str) -> None:
 
     The formats of files have no word for such a leaf: it would come back as another.
     """
-    if not any(
-        issubclass(cls, UnbatchedTensor) for cls in {*map(type, _rust.leaves(td))}
-    ):
-        return
-    for key, value in td.items(True, True):
+    if _has_unbatched(td):
+        for key, value in td.items(True, True):
+            if is_unbatched(value):
+                raise NotImplementedError(message.format(key))
+
+
+def with_batch_dims(td: Any) -> Any:
+    """``td``, or a copy where the leaves without batch dims are ordinary ones.
+
+    Raises:
+        RuntimeError: such a leaf is not of the batch size that it would need then.
+    """
+    if not _has_unbatched(td):
+        return td
+    made = td.clone(False)
+    for key, value in list(td.items(True, True)):
         if is_unbatched(value):
-            raise NotImplementedError(message.format(key))
+            made.set(key, value._data)
+    return made
+
+
+def _has_unbatched(td: Any) -> bool:
+    kinds = {*map(type, _rust.leaves(td))}
+    return any(issubclass(kind, UnbatchedTensor) for kind in kinds)
 
 
 def prepare(

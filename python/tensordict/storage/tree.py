@@ -31,6 +31,7 @@ from tensordict.storage.leaves import (
     MSG_MEMORY_MAPPED,
     nested_from_flat,
     refuse_unbatched,
+    with_batch_dims,
 )
 from tensordict.storage.mapped import MemoryMappedTensor
 from tensordict.storage.paths import SavedPath, from_one_save
@@ -179,16 +180,17 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
 def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
     """Make files of zeros of the shapes of ``td``, or keep those that are there."""
     _check_options(prefix, options)
-    refuse_unbatched(td, MSG_MEMORY_MAPPED)
+    td = with_batch_dims(td)
     if options.is_archive(prefix):
         return _save_archive(td, prefix, options, is_sparse=True)
     path = None if prefix is None else Path(prefix)
     target = None if path is None else os.path.abspath(path)
     source = _of_now(td, options)
+    device = source.device and CPU
 
     def work() -> Any:
         if path is None or target is None:
-            return _save_anonymous(source, False, False)
+            return _with_device(_save_anonymous(source, False, False), device)
         escapes_keys = options.escapes_keys
         plan = _rust.SavePlan(target, escapes_keys, True, True, options.threads)
         source._save_plan(plan, 0)
@@ -204,7 +206,7 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
                 stacklevel=4,
             )
         directory = _Directory(path, options.escapes_keys)
-        return source._saved(leaves, directory, False)
+        return _with_device(source._saved(leaves, directory, False), device)
 
     return _now_or_later(work, options, _rust.SaveProgress())
 
@@ -234,10 +236,7 @@ def _save_archive(
         leaves = plan.write_archive(number, options.preallocate, options.how, progress)
         # Over an archive nothing can grow, so the container is an ordinary one.
         saved = source._saved(leaves, None, False)._unlock_saved()
-        for container in _rust.containers(saved):
-            if container._is_non_tensor and container._device is None:
-                container._device = CPU
-        return saved
+        return _with_device(saved, CPU)
 
     return _now_or_later(work, options, progress)
 
@@ -245,6 +244,14 @@ def _save_archive(
 def _of_now(td: Any, options: SaveOptions) -> Any:
     """What a save is of: the entries at the time of the call, whatever becomes of ``td``."""
     return td.clone(False) if options.is_later else td
+
+
+def _with_device(saved: Any, device: torch.device | None) -> Any:
+    """``saved``, whose values that are no tensors get a device where they have none."""
+    for container in _rust.containers(saved):
+        if container._is_non_tensor and container._device is None:
+            container._device = device
+    return saved
 
 
 def _save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
@@ -482,7 +489,7 @@ def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
         if isinstance(value, str):
             made = load_directory(_path_of(path, value), options)
             if made._is_non_tensor:
-                made = made._loaded_in(batch_size, home)
+                made = made._loaded_in(batch_size, home, tree.names)
             entries[key] = made
         elif options.has_values:
             entries[key] = _as_nested(*value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -10,6 +10,9 @@ from tensordict import _rust
 from tensordict.ops.display import DisplayOps, describe_fields
 from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.making import Making
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["OverContainer"]
 
@@ -76,6 +79,9 @@ class OverContainer(Making):
         else:
             made = inner._with_entries(entries)
         return self._from_tensordict(made)
+
+    def _remade(self, make: Callable[[Any], Any]) -> Any:
+        return self._from_tensordict(make(self._tensordict))
 
     def _writes_through(self) -> bool:
         return self._tensordict._writes_through()

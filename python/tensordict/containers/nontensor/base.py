@@ -488,10 +488,21 @@ class NonTensorOps(CollectionProtocol):
     def _saved(self, leaves: Iterator[Any], directory: Any, inplace: bool) -> Any:
         return values.saved_values(self, directory, inplace)
 
-    def _loaded_in(self, size: torch.Size, device: torch.device | None) -> Self:
-        """This, which was loaded, as an entry of a container of this size and device."""
+    def _loaded_in(
+        self,
+        size: torch.Size,
+        device: torch.device | None,
+        names: list[str | None] | None,
+    ) -> Self:
+        """This, which was loaded, as an entry of a container of this size and device.
+
+        Its first dims have the names of those of the container.
+        """
         if self._device is None:
             self._device = device
+        if names is not None:
+            rest = len(self.batch_size) - len(size)
+            self._named([*names, *([None] * rest)])
         return self
 
     # Shared memory -------------------------------------------------------------------

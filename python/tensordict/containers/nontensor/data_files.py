@@ -43,10 +43,15 @@ class DataFiles(NonTensorOps):
 
         raise RuntimeError(MSG_CANNOT.format(method, type(self).__name__))
 
-    def _loaded_in(self, size: torch.Size, device: torch.device | None) -> Self:
+    def _loaded_in(
+        self,
+        size: torch.Size,
+        device: torch.device | None,
+        names: list[str | None] | None,
+    ) -> Self:
         if not self._batch_size:
             self._batch_size = size
-        return super()._loaded_in(size, device)
+        return super()._loaded_in(size, device, names)
 
     @property
     def _tensordict(self) -> Any:  # type: ignore[override]

@@ -10,6 +10,7 @@ from tensordict import _rust
 from tensordict.containers.nontensor.base import MSG_WRITTEN_SIZE, NonTensorOps
 from tensordict.containers.nontensor.sameness import (
     bare,
+    has_elements,
     is_interchangeable,
     is_nothing,
 )
@@ -104,15 +105,19 @@ class DataWriting(NonTensorOps):
         super()._check_item(size, value, at)
         if not self._is_memmap and not self._is_shared:
             return
-        if not is_nothing(value) and not is_interchangeable(bare(value), self.data):
+        if not is_nothing(value) and not self._stays_for(bare(value)):
             raise RuntimeError(MSG_ONE_SHARED)
+
+    def _stays_for(self, made: Any) -> bool:
+        """Whether this is left as it is where ``made`` is written to some elements."""
+        return is_interchangeable(made, self.data) and not has_elements(made)
 
     def _written_at(self, at: Any, value: Any) -> Any:
         if not self._batch_size:
             return self._written_whole(at, value)
         stack = self._to_stack()
         stack._write(at, value)
-        if is_interchangeable(bare(value), self.data):
+        if self._stays_for(bare(value)):
             return self
         self._check_item(_rust.index_shape(self._batch_size, at), value, at)
         return stack

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tensordict.protocol import CollectionProtocol
@@ -12,7 +14,14 @@ from tensordict.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["bare", "copied", "is_interchangeable", "is_nothing", "same_value"]
+__all__ = [
+    "bare",
+    "copied",
+    "has_elements",
+    "is_interchangeable",
+    "is_nothing",
+    "same_value",
+]
 
 _ATOMIC = frozenset({bool, bytes, complex, float, int, str, type, type(None)})
 """Types of values that need no copy."""
@@ -84,6 +93,15 @@ def is_interchangeable(first: Any, second: Any) -> bool:
         kinds = [{(type(item), item) for item in each} for each in (first, second)]
         return kinds[0] == kinds[1]
     return getattr(first, "dtype", None) == getattr(second, "dtype", None)
+
+
+def has_elements(value: Any) -> bool:
+    """Whether ``value`` is an array of other than one element.
+
+    Such a one is written at an index, whether the one there is equal or not: two of them
+    have no one answer to whether they are.
+    """
+    return isinstance(value, (np.ndarray, torch.Tensor)) and math.prod(value.shape) != 1
 
 
 def is_nothing(value: Any) -> bool:
