@@ -56,6 +56,13 @@ FUNCTIONS = {
     "split": lambda td: td.split(2, 0),
     "unbind": lambda td: td.unbind(0),
     "chunk": lambda td: td.chunk(2, 0),
+    "to_another": lambda td: td.to(td.clone()),
+    "rename": lambda td: td.rename("x", "y").exclude("a"),
+    "refine_names": lambda td: td.clone(False).refine_names(..., "y"),
+    "batch_size": lambda td: (
+        copy := td.exclude("n"),
+        setattr(copy, "batch_size", [4]),
+    )[0],
     "lock": lambda td: td.clone().lock_() + 1,
     "new": lambda td: TensorDict({"x": td["a"]}, batch_size=td.batch_size),
     "keys": lambda td: list(td.keys(include_nested=True)),

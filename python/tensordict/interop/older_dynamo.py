@@ -5,7 +5,8 @@ which costs the least to compile. An older Dynamo does not know what that does: 
 container then has no attributes. There the same twins are compiled with one store for
 each attribute. What is deleted of that dictionary it does not connect with what was
 stored before, so there a container that is unlocked keeps the attributes of a lock, with
-the values that they have without one. Nor can it hold the slices of a plan that was made while compiling, or
+the values that they have without one. What is set through a property of a new container it
+stores as an attribute of that name, too. Nor can it hold the slices of a plan that was made while compiling, or
 unpack an object into a list (``[*td.keys(True)]``).
 """
 
@@ -32,6 +33,7 @@ def make_up_for_it(modules: Iterable[ModuleType]) -> None:
     if not _stores_are_traced():
         spell_out(modules)
         twins._forget_lock.__code__ = _undo_lock.__code__
+        _trace_setters()
     _hold_slices()
     _unpack_objects()
 
@@ -53,6 +55,33 @@ def _undo_lock(td: Any) -> None:
                 setattr(td, name, unlocked)
         elif name in td.__dict__:
             td.__dict__[name] = unlocked  # some are properties of its class
+
+
+def _trace_setters() -> None:
+    """Teach Dynamo that a store to a property of a new container calls its setter.
+
+    It knows that of a mutable mapping. But what is a context manager, too, is only that
+    to it, if it is made in compiled code.
+    """
+    from torch._dynamo.variables.base import VariableTracker
+    from torch._dynamo.variables.ctx_manager import GenericContextWrappingVariable
+
+    cls: Any = GenericContextWrappingVariable
+    store = cls.method_setattr_standard
+
+    def method_setattr_standard(
+        self: Any, tx: Any, name: Any, value: Any, directly_update_dict: bool = False
+    ) -> Any:
+        if not directly_update_dict and issubclass(
+            type(self.value), CollectionProtocol
+        ):
+            field = inspect.getattr_static(type(self.value), name.value, None)
+            if isinstance(field, property) and type(field.fset) is FunctionType:
+                setter = VariableTracker.build(tx, field.fset)
+                return setter.call_function(tx, [self, value], {})
+        return store(self, tx, name, value, directly_update_dict)
+
+    cls.method_setattr_standard = method_setattr_standard
 
 
 def _hold_slices() -> None:

@@ -255,7 +255,7 @@ class BatchOps(CollectionProtocol):
             names: list[str | None] = [None] * ndim
         else:
             names = list(value)
-            hash(tuple(names))
+            dict.fromkeys(names)  # a name that has no hash is refused
             if not ndim:
                 # A collection without batch dims takes any names, and keeps none.
                 names = []

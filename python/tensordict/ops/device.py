@@ -167,7 +167,7 @@ class DeviceOps(CollectionProtocol):
         **kwargs: Any,
     ) -> Self:
         """:meth:`to`, without what a ``with`` statement needs."""
-        anew = bool(args) and isinstance(args[0], CollectionProtocol)
+        anew = len(args) > 0 and isinstance(args[0], CollectionProtocol)
         if anew:
             other, *rest = args
             args = tuple(rest)
