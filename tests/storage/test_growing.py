@@ -23,6 +23,7 @@ from tensordict import (
     TensorDict,
     TensorDictParams,
     lazy_stack,
+    refresh_archive_checksums,
     tensorclass,
 )
 
@@ -334,3 +335,35 @@ def test_parameters_do_not_become_mapped_themselves(is_nested, tmp_path):
         td.memmap_(tmp_path / "x")
     assert not (tmp_path / "x").exists()
     assert not td.is_memmap()
+
+
+@pytest.mark.parametrize(
+    "grow",
+    [
+        lambda td, path: td.memmap_like(path),
+        lambda td, path: td.make_memmap("new", (3,), dtype=torch.float32),
+        lambda td, path: td.make_memmap_from_tensor("new", torch.ones(3)),
+        lambda td, path: td.memmap_refresh_(),
+    ],
+    ids=["memmap_like", "make_memmap", "make_memmap_from_tensor", "memmap_refresh_"],
+)
+def test_a_save_that_grows_is_not_exchanged(grow, tmp_path):
+    path = tmp_path / "x"
+    td = TensorDict(a=torch.arange(3)).memmap(path)
+    reader = TensorDict.load_memmap(path)
+    before = path.stat().st_ino, (path / "a.memmap").stat().st_ino
+    grow(td, path)
+    assert (path.stat().st_ino, (path / "a.memmap").stat().st_ino) == before
+    td["a"].fill_(7)
+    assert (reader["a"] == 7).all()
+
+
+def test_an_archive_whose_sums_are_taken_anew_is_not_exchanged(tmp_path):
+    path = tmp_path / "x.tdz"
+    TensorDict(a=torch.arange(3)).memmap(path)
+    before = path.stat().st_ino
+    td = TensorDict.load_memmap(path, mode="r+")
+    td["a"].fill_(7)
+    refresh_archive_checksums(path)
+    assert path.stat().st_ino == before
+    assert (TensorDict.load_memmap(path)["a"] == 7).all()

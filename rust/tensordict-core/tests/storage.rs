@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tensordict_core::storage::commit::SaveOptions;
-use tensordict_core::storage::io::Disk;
+use tensordict_core::storage::io::{Call, Disk, Io};
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::json::{self, Value};
 use tensordict_core::storage::lock::LockedLevel;
@@ -218,6 +220,78 @@ fn test_a_whole_save_is_exchanged_and_readers_keep_the_old_one() {
     // SAFETY: the file behind the mapping has no name any more; nothing writes to it.
     let bytes = unsafe { std::slice::from_raw_parts(mapping.as_mut_ptr(), mapping.len()) };
     assert_eq!(bytes, b"old");
+}
+
+/// The calls of a save; a file system whose renames know no flags, where it is one.
+#[derive(Debug, Default)]
+struct Watched {
+    calls: Mutex<Vec<Call>>,
+    has_no_flags: bool,
+}
+
+impl Io for Watched {
+    fn admit(&self, call: Call) -> io::Result<usize> {
+        let mut calls = self.calls.lock().unwrap();
+        calls.push(call);
+        // The flags are in the first rename.
+        let renames = calls.iter().filter(|&&call| call == Call::Rename).count();
+        if self.has_no_flags && call == Call::Rename && renames == 1 {
+            return Err(io::Error::from_raw_os_error(22));
+        }
+        Ok(usize::MAX)
+    }
+}
+
+fn save_watched(leaves: &Leaves, target: &Path, disk: &Watched) -> StorageResult<()> {
+    let progress = Progress::default();
+    let job = Job {
+        disk: Disk(disk),
+        threads: 1,
+        has_sums: false,
+        ..Job::new(&progress)
+    };
+    commit::save(&job, &plan(leaves), target, OPTIONS).map(drop)
+}
+
+#[test]
+fn test_plain_renames_do_where_a_file_system_has_no_others() {
+    let place = TempDir::new().unwrap();
+    let target = place.path().join("td");
+    for content in [b"old", b"new"] {
+        let disk = Watched {
+            has_no_flags: true,
+            ..Watched::default()
+        };
+        let saved = leaves(&[("a", content), ("n/b", content)]);
+        save_watched(&saved, &target, &disk).unwrap();
+        let calls = disk.calls.into_inner().unwrap();
+        assert!(calls.iter().filter(|&&call| call == Call::Rename).count() > 1);
+        assert_eq!(load(&target).unwrap(), saved);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn test_a_small_leaf_is_opened_written_and_closed() {
+    let calls_of = |count: usize| {
+        let place = TempDir::new().unwrap();
+        let saved: Leaves = (0..count)
+            .map(|number| (format!("k{number}"), vec![1; 10]))
+            .collect();
+        let disk = Watched::default();
+        save_watched(&saved, &place.path().join("td"), &disk).unwrap();
+        disk.calls.into_inner().unwrap()
+    };
+    let (few, many) = (calls_of(10), calls_of(110));
+    let more = |call: Call| {
+        let count = |calls: &[Call]| calls.iter().filter(|&&other| other == call).count();
+        count(&many) - count(&few)
+    };
+    // Closing is no call of this kind; mapping is what the save returns. The directory is opened once for
+    // some dozens of leaves.
+    assert!((100..110).contains(&more(Call::Open)));
+    assert_eq!([Call::Write, Call::Map].map(more), [100; 2]);
+    assert!(many.len() - few.len() < 310);
 }
 
 #[test]
