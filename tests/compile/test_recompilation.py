@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack, tensorclass
+from tensordict import (
+    LazyStackedTensorDict,
+    TensorDict,
+    TensorDictParams,
+    lazy_stack,
+    tensorclass,
+)
 from tensordict.nn import (
     NormalParamExtractor,
     ProbabilisticTensorDictModule,
@@ -114,3 +120,34 @@ def test_the_truth_of_leaves_is_known_when_it_is_run():
     some = zeros.clone().set(("n", "x"), torch.eye(3)[:, :2])
     for td in (zeros, some, zeros + 1, zeros, zeros.empty()):
         assert compiled(td) == function(td)
+
+
+@pytest.mark.parametrize("kind", ["values", "parameters"])
+def test_other_parameters_are_put_in_without_compiling_again(kind):
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def made():
+        params = TensorDict.from_module(net).data.apply(torch.rand_like)
+        return TensorDictParams(params) if kind == "parameters" else params
+
+    def function(params, x):
+        with params.to_module(net):
+            return net(x)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    held, x = [made() for _ in range(4)], torch.rand(5, 3)
+    for params in held[:2]:
+        torch.testing.assert_close(compiled(params, x), function(params, x))
+    assert len(graphs) == 1
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for params in held:
+            torch.testing.assert_close(compiled(params, x), function(params, x))
+    params = held[0].select(("0", "weight"))
+    torch.testing.assert_close(compiled(params, x), function(params, x))
+    assert len(graphs) == 2
