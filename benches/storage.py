@@ -1,7 +1,7 @@
 """``python benches/storage.py --peer DIR``: saving and loading beside the limits.
 
-``--list`` names the workloads, and ``--only "save 240 x 5 MB, 4 shards"`` runs one of
-them, or those whose names hold the text; ``--rounds 1`` is a quick look.
+``--list`` names the workloads, and ``--only "save 240 x 5 MB"`` runs one of them, or
+those whose names hold a text that is no name; ``--rounds 1`` is a quick look.
 
 Each workload is timed in turns: a bare loop of system calls (the limit), this package,
 and the published release in a process of its own, at its best number of threads. Before
@@ -93,7 +93,10 @@ def main() -> None:
         f"{os.process_cpu_count() if sys.version_info > (3, 13) else os.cpu_count()} cores"
     )
     for name, (leaves, size) in WORKLOADS.items():
-        if arguments.only in name:
+        # A whole name is that workload alone, though others begin with it.
+        if name == arguments.only or (
+            arguments.only not in WORKLOADS and arguments.only in name
+        ):
             times = time_workload(name, leaves, size, sides, arguments)
             report(name, times)
 

@@ -242,15 +242,43 @@ impl Io for Watched {
     }
 }
 
-fn save_watched(leaves: &Leaves, target: &Path, disk: &Watched) -> StorageResult<()> {
+fn save_watched(
+    leaves: &Leaves,
+    target: &Path,
+    disk: &Watched,
+    is_durable: bool,
+) -> StorageResult<()> {
     let progress = Progress::default();
     let job = Job {
         disk: Disk(disk),
         threads: 1,
         has_sums: false,
+        is_durable,
         ..Job::new(&progress)
     };
     commit::save(&job, &plan(leaves), target, OPTIONS).map(drop)
+}
+
+/// The calls of a save of so many small leaves.
+fn calls_of(count: usize, is_durable: bool) -> Vec<Call> {
+    let place = TempDir::new().unwrap();
+    let saved: Leaves = (0..count)
+        .map(|number| (format!("k{number}"), vec![1; 10]))
+        .collect();
+    let disk = Watched::default();
+    save_watched(&saved, &place.path().join("td"), &disk, is_durable).unwrap();
+    disk.calls.into_inner().unwrap()
+}
+
+#[test]
+fn test_many_small_files_are_synced_at_once_and_few_one_by_one() {
+    let syncs = |count: usize| {
+        let calls = calls_of(count, true);
+        calls.iter().filter(|&&call| call == Call::Sync).count()
+    };
+    assert!((11..20).contains(&syncs(10)), "{}", syncs(10));
+    assert!(syncs(1000) < 10, "{}", syncs(1000));
+    assert!(!calls_of(10, false).contains(&Call::Sync));
 }
 
 #[test]
@@ -263,7 +291,7 @@ fn test_plain_renames_do_where_a_file_system_has_no_others() {
             ..Watched::default()
         };
         let saved = leaves(&[("a", content), ("n/b", content)]);
-        save_watched(&saved, &target, &disk).unwrap();
+        save_watched(&saved, &target, &disk, false).unwrap();
         let calls = disk.calls.into_inner().unwrap();
         assert!(calls.iter().filter(|&&call| call == Call::Rename).count() > 1);
         assert_eq!(load(&target).unwrap(), saved);
@@ -273,16 +301,7 @@ fn test_plain_renames_do_where_a_file_system_has_no_others() {
 
 #[test]
 fn test_a_small_leaf_is_opened_written_and_closed() {
-    let calls_of = |count: usize| {
-        let place = TempDir::new().unwrap();
-        let saved: Leaves = (0..count)
-            .map(|number| (format!("k{number}"), vec![1; 10]))
-            .collect();
-        let disk = Watched::default();
-        save_watched(&saved, &place.path().join("td"), &disk).unwrap();
-        disk.calls.into_inner().unwrap()
-    };
-    let (few, many) = (calls_of(10), calls_of(110));
+    let (few, many) = (calls_of(10, false), calls_of(110, false));
     let more = |call: Call| {
         let count = |calls: &[Call]| calls.iter().filter(|&&other| other == call).count();
         count(&many) - count(&few)
