@@ -79,6 +79,14 @@ CASES = [
     """,
         on="none",
     ),
+    # A value that is no tensor has the lock of the whole where all of it is read.
+    *cases(
+        "_get_sub_tensordict",
+        """
+        o = TensorDict(s='hi', batch_size=[3]).lock_(); [o._get_sub_tensordict(at).get('s').is_locked for at in (..., slice(None), slice(1, 3), slice(0, 3), None)]
+        """,
+        on="none",
+    ),
     # A new entry of the part is one of the whole, of the same class.
     *cases(
         "_get_sub_tensordict",

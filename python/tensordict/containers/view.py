@@ -246,7 +246,11 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if isinstance(value, CollectionProtocol):
             # The index may be (), which is no way to ask one for its part.
             values: Any = value
-            return values._index(self.idx)
+            part = values._index(self.idx)
+            is_whole = _rust.index_plan(values.batch_size, self.idx) is None
+            if is_whole and values.is_locked:
+                part._lock_tree()
+            return part
         return value[self.idx]
 
     def _entries(self) -> dict[str, Any]:
