@@ -421,3 +421,17 @@ def test_a_key_that_is_not_required_may_be_left_out():
     assert State.__required_keys__ == {"a"}
     assert State.__optional_keys__ == {"b", "c"}
     assert list(State(a=torch.zeros(3), batch_size=[3]).keys()) == ["a"]
+
+
+def test_a_class_over_a_stack_is_compared_as_a_member_of_a_stack():
+    inner = Inner(torch.zeros(3), batch_size=[3])
+    over = TensorDict.lazy_stack([inner, inner])
+    other = TensorDict(z=torch.zeros(2, 3, 4), batch_size=[2, 3])
+    mixed = TensorDict.lazy_stack([over, other])
+
+    same = mixed == mixed.clone()
+
+    assert isinstance(same[0], Inner)
+    assert same[0].batch_size == torch.Size([2, 3])
+    assert bool(same.all())
+    assert not bool((mixed == mixed.apply(lambda x: x + 1)).any())

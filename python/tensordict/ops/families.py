@@ -628,11 +628,8 @@ def compare_collections(
         td, other = broadcast_collections(td, other)
     operands = _rust.align(td, other, True)
     if operands is None:
-        result = by_members(
-            lambda member, part: compare_collections(op, operator, member, part),
-            td,
-            other,
-        )
+        # By the operator: a member may be a class over a stack, which wraps the answer.
+        result = by_members(operator, td, other)
         if result is not None:
             return result
         return _compare_entries(operator, td, other)
