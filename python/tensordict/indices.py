@@ -31,6 +31,10 @@ MSG_NUMPY_BOOL = (
 _INDEX_DTYPES = (torch.int64, torch.int32)
 _MASK_DTYPES = (torch.bool, torch.uint8)
 _WHOLE = slice(None)
+_INDEX_TYPES = (
+    int, slice, range, list, tuple, str, bytes, np.generic, np.ndarray, torch.Tensor,
+    type(None), type(Ellipsis),
+)  # fmt: skip
 
 
 def _is_whole(item: Any) -> bool:
@@ -108,6 +112,18 @@ def sorted_out(index: Any) -> tuple[list[Any], int, int]:
                 used += item.dim() if item.dtype in _MASK_DTYPES else 1
             items[position] = item
     return items, used, ellipsis_at
+
+
+def refuse_types(index: Any, stack_dim: int, error: IndexError) -> None:
+    """Raise where an index that is an error has something along a dim of members.
+
+    Raises:
+        TypeError: it is of no type that an index has, as for the index of a list.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    kind = type(items[stack_dim]) if stack_dim < len(items) else int
+    if not issubclass(kind, _INDEX_TYPES):
+        raise TypeError(MSG_INDEX_TYPE.format(kind)) from error
 
 
 def refuse_fractions(index: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
 import torch
 
 from tensordict import _rust
@@ -29,7 +28,7 @@ from tensordict.containers.lazy.making import (
 )
 from tensordict.containers.lazy.members import MembersOps
 from tensordict.containers.lazy.reading import ReadingOps
-from tensordict.indices import MSG_INDEX_TYPE, refuse_fractions
+from tensordict.indices import refuse_fractions, refuse_types
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.ops.locking import LockingOps
 from tensordict.protocol import CollectionProtocol
@@ -62,11 +61,6 @@ MSG_BATCH_SIZE = (
     "permitted. Consider instantiating the tensordict first by calling `td = "
     "td.to_tensordict()` before resetting the batch size."
 )
-INDEX_TYPES = (
-    int, slice, range, list, tuple, str, bytes, np.generic, np.ndarray, torch.Tensor,
-    type(None), type(Ellipsis),
-)  # fmt: skip
-"""The types of the items of an index."""
 MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
@@ -463,11 +457,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
                 self._batch_size, own, len(self.tensordicts), index
             )
         except IndexError as error:
-            # What no list of members takes is a TypeError, as of a list.
-            items = index if isinstance(index, tuple) else (index,)
-            kind = type(items[own]) if own < len(items) else int
-            if not issubclass(kind, INDEX_TYPES):
-                raise TypeError(MSG_INDEX_TYPE.format(kind)) from error
+            refuse_types(index, own, error)
             raise
 
     def _get_index(self, index: Any) -> Any:

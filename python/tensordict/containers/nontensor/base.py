@@ -13,6 +13,7 @@ from tensordict.common import MSG_LOCKED, _spliced_names, _spliced_size, more_re
 from tensordict.containers.nontensor.operations import (
     MSG_REDUCED,
     REFUSED,
+    SPREADING,
     SUMMING,
     has_tensors,
     moves_elements,
@@ -233,7 +234,9 @@ class NonTensorOps(CollectionProtocol):
         else:
             result._follow(self, None)
         result._settle(name_of(op), self, isinstance(names, tuple))
-        if lock and self._is_locked:
+        name = name_of(op)
+        is_new = name == "flip" or (name in SPREADING and size != own)
+        if lock and self._is_locked and (result._is_one or not is_new):
             _rust.lock_tree(result)
         return result
 

@@ -387,6 +387,8 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
             return self
         made = self._sized(torch.Size([*[1] * missing, *self._batch_size]))
         names = self._td_dim_names
+        if self._is_locked:
+            made._lock_tree()
         return made._named(None if names is None else [*[None] * missing, *names])
 
     def to_lazystack(self, dim: int = 0) -> Any:
@@ -487,7 +489,12 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         self._check_index(index)
         if isinstance(index, tuple) and not index:
             raise ValueError(MSG_KEY.format(index))
-        return self._index(index)
+        result = self._index(index)
+        if self._is_memmap and self._is_locked and result._batch_size.numel():
+            items = index if isinstance(index, tuple) else (index,)
+            if all(item is None or type(item) in VIEWING for item in items):
+                result._lock_tree()
+        return result
 
     @staticmethod
     def _check_index(index: Any) -> None:
@@ -684,6 +691,20 @@ class NonTensorData(NonTensorDataBase):
         made = TensorCollection.expand(self, *args, **kwargs)
         return self if made.batch_size == self._batch_size else made
 
+    def flatten(
+        self,
+        start_dim: int | None = None,
+        end_dim: int | None = None,
+        *,
+        inplace: bool = False,
+    ) -> Any:
+        """Join batch dims into one: see :meth:`TensorDictBase.flatten`.
+
+        One value is still one where there are no dims to join.
+        """
+        made = TensorCollection.flatten(self, start_dim, end_dim, inplace=inplace)
+        return made if self._batch_size or inplace else self._sized(made.batch_size)
+
     def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
     ) -> Any:
@@ -705,7 +726,7 @@ class NonTensorData(NonTensorDataBase):
             from tensordict.containers.nontensor.hollow import with_value
 
             stack = with_value(stack, self.data)
-        if result._is_locked:
+        if result._is_locked and op != "expand":
             stack._lock_tree()
         return stack
 
@@ -743,6 +764,9 @@ class _Fields:
     _metadata: dict[str, Any] | None = None
     _is_non_tensor: bool = True
 
+
+VIEWING = frozenset({int, slice, type(...)})
+"""The types of indices, beside None, that make a view of what is mapped."""
 
 _STACKING = frozenset({"expand", "reshape", "unsqueeze"})
 """The operations that add dims, after which each element has a value of its own.

@@ -230,7 +230,8 @@ def _with_cells(stack: Any, cells: list[Any]) -> Any:
     rows = NonTensorStack._of_cells(cells, solid(stack._batch_size))
     rows._member_class = stack._member_class
     rows.stack_dim = stack.stack_dim
-    rows._has_one_a_row = sum(map(bool, stack._batch_size)) == 1
+    is_column = sum(map(bool, stack._batch_size)) == 1
+    rows._has_one_a_row = stack._has_one_a_row or is_column
     return as_hollow(stack, rows)
 
 

@@ -11,6 +11,7 @@ from tensordict.common import _call
 __all__ = [
     "MSG_REDUCED",
     "REFUSED",
+    "SPREADING",
     "SUMMING",
     "has_tensors",
     "leaf_call",
@@ -63,6 +64,9 @@ SUMMING = frozenset(
 
 REFUSED = SUMMING | {"amax", "amin", "cummax", "cummin", "max", "min"}
 """The names of reductions that a value for each element does not have itself."""
+
+SPREADING = frozenset({"broadcast_to", "expand"})
+"""The names of operations that make a new stack, which nothing has locked, of another."""
 
 MSG_REDUCED = (
     "{0} requires this object to be cast to a regular TensorDict: a {1} has a value of "

@@ -40,7 +40,7 @@ from tensordict.containers.nontensor.sameness import copied, is_interchangeable
 from tensordict.containers.nontensor.stack_dims import KEEPS_ROWS, NAMELESS, StackDims
 from tensordict.containers.nontensor.stack_files import StackFiles
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
-from tensordict.indices import refuse_fractions
+from tensordict.indices import refuse_fractions, refuse_types
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry
 
@@ -249,7 +249,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             dim = args[2]
             return self._moved(_copied_along, (dim, prefix), prefix)
         result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
-        if isinstance(result, NonTensorStack):
+        if isinstance(result, NonTensorStack) and result is not self:
             if name in NAMELESS and not (self._has_one_a_row and name in KEEPS_ROWS):
                 result._td_dim_names = None
             elif name == "narrow" and result._td_dim_names is not None:
@@ -457,7 +457,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                     raise out_of_bounds(places, len(self._cells)) from None
                 # The dim of a stack that is indexed has no name then.
                 return self._sized(plan[1], found)
-        result = super()._index(index)
+        try:
+            result = super()._index(index)
+        except IndexError as error:
+            refuse_types(index, self.stack_dim, error)
+            raise
         if self._td_dim_names is not None:
             self._forget_names(result, index)
         if 0 in result._batch_size:
@@ -510,6 +514,25 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if -ndim <= first < ndim and -ndim <= last < ndim and not (first - last) % ndim:
             return self
         return TensorDictBase.flatten(self, start_dim, end_dim, inplace=inplace)
+
+    def _new_leaves(
+        self,
+        method: str,
+        size: tuple[Any, ...],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        device: Any,
+        empty_lazy: bool = False,
+    ) -> Any:
+        if len(size) == 1 and not isinstance(size[0], int):
+            size = tuple(size[0])
+        needed = self.stack_dim + 1 if self._has_one_a_row else len(self._batch_size)
+        flat = self._flat()
+        if not empty_lazy or len(size) < needed or not flat:
+            return super()._new_leaves(method, size, args, options, device)
+        # New members are like the first one, which has its value.
+        new = torch.Size(size)
+        return self._sized(new, [flat[0]] * new.numel())
 
     @property
     def names(self) -> list[str | None]:

@@ -23,7 +23,7 @@ __all__ = ["KEEPS_ROWS", "NAMELESS", "StackDims"]
 RESTACKING = frozenset(
     {"flip", "gather", "roll", "rot90", "_gather", "_pad_leaf", "_roll_flat"}
 )
-"""The operations whose results are stacked along their first dim."""
+"""The operations whose results are stacked along their first dim, or that without rows."""
 
 
 KEEPS_ROWS = frozenset({"_pad_leaf", "movedim", "permute", "unsqueeze"})
@@ -127,7 +127,7 @@ class StackDims(NonTensorOps):
         if name == "broadcast_to" and isinstance(source, StackDims):
             self.stack_dim = source.stack_dim + len(own) - len(size)
         elif name in RESTACKING and len(own) == len(size):
-            self.stack_dim = 0
+            self.stack_dim = own.index(0) if 0 in own else 0
             self._has_one_a_row = False
         elif name == "reshape" and not keeps_dims:
             find = dim_of_parts if len(own) > len(size) else joined_dim
