@@ -203,6 +203,8 @@ def test_unbatched_tensors_stay_so_when_differentiated():
     found = torch.func.grad(lambda td: (td["a"].sum() * td["u"] ** 2).sum())(td)
     assert type(found.get("u")) is UnbatchedTensor
     assert found["u"].tolist() == [6.0, 6.0]
+    assert type(found.get("a")) is torch.Tensor
+    assert found[0]["a"].shape == torch.Size([])
 
 
 SCALAR_OPERATIONS = {

@@ -396,6 +396,15 @@ def _unflatten(values: Any, context: dict[str, Any]) -> Any:
         return None
     entries = dict(zip(context["keys"], values, strict=True))
     unbatched, first, before = context["beside"].noted
+    num_dims = len(context["batch_size"].sizes)
+    for key, value in entries.items():
+        # A derivative is of the class of what the leaf was multiplied with.
+        if (
+            type(value) is UnbatchedTensor
+            and key not in unbatched
+            and value.shape[:num_dims] == context["batch_size"].sizes
+        ):
+            entries[key] = value._data
     tensors: list[Any] = [
         value
         for key, value in entries.items()
