@@ -95,6 +95,11 @@ CASES += [
         td = TensorDict({'a': T([3, 4]), 'b': T([3])}, []); td.masked_select(T([3], 'bool'))
         td = TensorDict({'a': T([3, 4])}, []); td.masked_select(T([3, 4], 'bool'))
         td = TensorDict({'a': T([3, 4])}, [3])._get_sub_tensordict(0); td.masked_select(T([4], 'bool'))
+        td = TensorDict({'n': TensorDict({'a': T([3, 4])}, [3])}, []); td.masked_select(T([3], 'bool'))
+        td = TensorDict({'b': T([3]), 'n': TensorDict({'a': T([3, 4])}, [3, 4])}, []); td.masked_select(T([3], 'bool'))
+        td = TensorDict({'n': TensorDict({'m': TensorDict({'a': T([3, 4])}, [3])}, [3])}, []); td.masked_select(T([3], 'bool'))
+        td = TensorDict({'b': T([3, 4]), 'n': TensorDict({'a': T([3, 4, 2])}, [3, 4], names=['x', 'y'])}, [3]); td.masked_select(T([3, 4], 'bool'))
+        td = TensorDict({'b': T([3, 4]), 'n': TensorDict({'a': T([3, 4, 2])}, [3, 4])}, [3]); td.masked_select(T([3, 4], 'bool'), inplace=True)
         """,
         on="empty",
         warned=True,
@@ -139,6 +144,7 @@ CASES += [
         "masked_select",
         """
         td = TensorDict({'a': T([3, 4])}, []); td.masked_select(T([2], 'bool'))
+        td = TensorDict({'n': TensorDict({'a': T([3, 4])}, [3])}, []); td.masked_select(T([3, 4], 'bool'))
         td = TensorDict({'a': T([3, 4]), 'b': T([3])}, []); td.masked_select(T([3, 4], 'bool'))
         """,
         on="empty",

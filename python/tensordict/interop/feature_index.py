@@ -48,8 +48,14 @@ def features_at(td: Any, index: Any, error: IndexError) -> Any:
     return part
 
 
-def take_features(td: Any, index: Any, error: IndexError) -> Any:
-    """As :func:`features_at`, without a warning."""
+def take_features(
+    td: Any, index: Any, error: IndexError, by_own_dims: bool = False
+) -> Any:
+    """As :func:`features_at`, without a warning.
+
+    With ``by_own_dims`` a nested container that has the dims of the index as batch dims
+    is indexed as one.
+    """
     ndim = len(td._batch_size)
     at = _reaching(index, ndim)
     if at is None or td._has_names() or _slices_features(at, ndim):
@@ -59,8 +65,10 @@ def take_features(td: Any, index: Any, error: IndexError) -> Any:
         raise error
     try:
         # The dims of features are as numbers or tensors leave them: the same for all.
-        plan: Any = _rust.index_plan(leaf.shape[: sum(map(_dims_used, at))], at)
-        return _part(td, at, td._batch_size, plan[1], error)
+        ndim = sum(map(_dims_used, at))
+        plan: Any = _rust.index_plan(leaf.shape[:ndim], at)
+        own = ndim if by_own_dims else None
+        return _part(td, at, td._batch_size, plan[1], error, own)
     except IndexError:
         raise error from None
 
@@ -133,19 +141,26 @@ def _first_leaf(td: Any) -> Any:
 
 
 def _part(
-    td: Any, at: Any, batch_size: torch.Size, size: torch.Size, error: IndexError
+    td: Any,
+    at: Any,
+    batch_size: torch.Size,
+    size: torch.Size,
+    error: IndexError,
+    own: int | None,
 ) -> Any:
-    if td._batch_size != batch_size or td._has_names():
+    if (own is None and td._batch_size != batch_size) or td._has_names():
         raise error
     entries: dict[str, Any] = {}
     held: list[tuple[str, Any]] = list(td._tensordict.items())
     for key, value in held:
         if isinstance(value, UnbatchedTensor):
             entries[key] = value._with_batch_size(size)
-        elif not isinstance(value, CollectionProtocol):
+        elif not isinstance(value, CollectionProtocol) or (
+            own is not None and len(value.batch_size) >= own
+        ):
             entries[key] = value[at]
         elif value._is_dense:
-            entries[key] = _part(value, at, batch_size, size, error)
+            entries[key] = _part(value, at, batch_size, size, error, own)
         elif isinstance(value, value._non_tensor_type):
             # One value for all elements, however many there are.
             entries[key] = value._broadcast(size)

@@ -139,7 +139,7 @@ class IndexingOps(CollectionProtocol):
         whole = _rust.clone_structure(self)
         whole.names = None
         error = IndexError(MSG_TOO_MANY.format(self.batch_dims))
-        return take_features(whole, mask, error)
+        return take_features(whole, mask, error, by_own_dims=True)
 
     def masked_fill_(self, mask: torch.Tensor, value: float | bool) -> Self:
         """Write ``value`` into every leaf where ``mask`` is true, in place.
