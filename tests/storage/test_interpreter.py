@@ -20,25 +20,23 @@ SAVES = {
 }
 
 
-class Ticking:
-    """Counts the milliseconds in which another thread had its turn."""
+def is_shared_during(work):
+    """Whether another thread had its turn in the middle of the call."""
+    ticks = []
+    ended = threading.Event()
 
-    def __enter__(self):
-        self.ticks = 0
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.tick)
-        self.began = time.monotonic()
-        self.thread.start()
-        return self
+    def tick():
+        while not ended.wait(0.001):
+            ticks.append(time.monotonic())
 
-    def tick(self):
-        while not self.ended.wait(0.001):
-            self.ticks += 1
-
-    def __exit__(self, *_):
-        self.seconds = time.monotonic() - self.began
-        self.ended.set()
-        self.thread.join()
+    thread = threading.Thread(target=tick)
+    thread.start()
+    began = time.monotonic()
+    work()
+    seconds = time.monotonic() - began
+    ended.set()
+    thread.join()
+    return any(0.1 * seconds < at - began < 0.9 * seconds for at in ticks)
 
 
 @pytest.mark.parametrize("name", SAVES)
@@ -49,7 +47,5 @@ def test_others_run_while_files_are_written_and_read(name, tmp_path):
     if name == "x":
         works.append(lambda: tensordict.load(path, out=td))
     for work in works:
-        with Ticking() as ticking:
-            work()
-        # Held by this thread, the lock would be given away after it: there would be no tick.
-        assert ticking.ticks > 3 + 20 * ticking.seconds, ticking.seconds
+        # On a busy machine the other thread may come too late for a call of milliseconds.
+        assert any(is_shared_during(work) for _ in range(10))

@@ -309,7 +309,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
         found = self._get_path(key)
         if isinstance(found, CollectionProtocol) and found._is_non_tensor:
-            return found[self.idx]
+            return self._view_of(found)
         value = self._read(key, default)
         return None if value is NONE_IF_MISSING else value
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -464,13 +464,24 @@ pub(crate) fn is_inside(path: &Path, root: &Path) -> bool {
     }
 }
 
+/// How many mappings this process has, counted without asking for memory, which there may be none of.
+fn num_mappings() -> io::Result<usize> {
+    let mut listed = File::open("/proc/self/maps")?;
+    let mut part = [0; 4096];
+    let mut count = 0;
+    loop {
+        match listed.read(&mut part)? {
+            0 => return Ok(count),
+            length => count += part[..length].iter().filter(|&&byte| byte == b'\n').count(),
+        }
+    }
+}
+
 /// What a refused mapping means: there are too many of them, or the process may have no more memory.
 pub(crate) fn no_mapping(path: &Path, key: String, source: io::Error) -> StorageError {
-    let num_mappings = || {
-        let listed = fs::read_to_string("/proc/self/maps");
-        listed.map_or(usize::MAX, |text| text.lines().count())
-    };
-    if source.kind() == io::ErrorKind::OutOfMemory && num_mappings() >= mapping_limit() {
+    if source.kind() == io::ErrorKind::OutOfMemory
+        && num_mappings().is_ok_and(|count| count >= mapping_limit())
+    {
         return StorageError::NoMapping {
             path: path.to_path_buf(),
             key,
