@@ -70,6 +70,15 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
         .expect("the cell was filled by the line above or before it"))
 }
 
+/// Where a tensor of a module goes.
+struct Slot<'py> {
+    slots: Bound<'py, PyDict>,
+    /// What the module has.
+    old: Bound<'py, PyAny>,
+    /// Where it has that, if not there.
+    before: Option<Bound<'py, PyDict>>,
+}
+
 /// A slot of a module, and the tensor that it will get.
 struct Write<'py> {
     slots: Bound<'py, PyDict>,
@@ -212,28 +221,10 @@ impl<'py> Walk<'py> {
                 found.set_item(key, nested)?;
                 continue;
             }
-            let is_parameter = || ffi::is_subtype(&value, &self.imports.parameter);
-            let (slots, old, before) = if let Some(old) = parameters.get_item(&key)? {
-                if self.moves && !is_parameter() {
-                    let Some(attributes) = slots_of(module, &self.modules.attributes)? else {
-                        return Ok(None);
-                    };
-                    (attributes, old, Some(parameters.clone()))
-                } else {
-                    (parameters.clone(), old, None)
-                }
-            } else if let Some(old) = buffers.get_item(&key)? {
-                (buffers.clone(), old, None)
-            } else {
-                let Some(attributes) = slots_of(module, &self.modules.attributes)? else {
-                    return Ok(None);
-                };
-                match attributes.get_item(&key)? {
-                    Some(old) if !ffi::is_subtype(&old, &self.imports.tensor) => return Ok(None),
-                    None => return Ok(None),
-                    Some(old) if is_parameter() => (parameters.clone(), old, Some(attributes)),
-                    Some(old) => (attributes, old, None),
-                }
+            let Some(Slot { slots, old, before }) =
+                self.slot_of(module, &parameters, &buffers, &key, &value)?
+            else {
+                return Ok(None);
             };
             let is_buffer = slots.is(&buffers);
             found.set_item(&key, &old)?;
@@ -260,6 +251,42 @@ impl<'py> Walk<'py> {
             });
         }
         Ok(Some(result))
+    }
+
+    /// The slot of a module that `value` goes to; None where the twin must look.
+    fn slot_of(
+        &self,
+        module: &Bound<'py, PyAny>,
+        parameters: &Bound<'py, PyDict>,
+        buffers: &Bound<'py, PyDict>,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Slot<'py>>> {
+        let is_parameter = || ffi::is_subtype(value, &self.imports.parameter);
+        let attributes = || slots_of(module, &self.modules.attributes);
+        let (slots, old, before) = if let Some(old) = parameters.get_item(key)? {
+            if !self.moves || is_parameter() {
+                (parameters.clone(), old, None)
+            } else {
+                let Some(attributes) = attributes()? else {
+                    return Ok(None);
+                };
+                (attributes, old, Some(parameters.clone()))
+            }
+        } else if let Some(old) = buffers.get_item(key)? {
+            (buffers.clone(), old, None)
+        } else {
+            let Some(attributes) = attributes()? else {
+                return Ok(None);
+            };
+            match attributes.get_item(key)? {
+                Some(old) if !ffi::is_subtype(&old, &self.imports.tensor) => return Ok(None),
+                None => return Ok(None),
+                Some(old) if is_parameter() => (parameters.clone(), old, Some(attributes)),
+                Some(old) => (attributes, old, None),
+            }
+        };
+        Ok(Some(Slot { slots, old, before }))
     }
 
     /// A tensor without gradient as a parameter, where it replaces one.

@@ -470,9 +470,12 @@ fn num_mappings() -> io::Result<usize> {
     let mut part = [0; 4096];
     let mut count = 0;
     loop {
-        match listed.read(&mut part)? {
-            0 => return Ok(count),
-            length => count += part[..length].iter().filter(|&&byte| byte == b'\n').count(),
+        let length = listed.read(&mut part)?;
+        if length == 0 {
+            return Ok(count);
+        }
+        for &byte in &part[..length] {
+            count += usize::from(byte == b'\n');
         }
     }
 }
