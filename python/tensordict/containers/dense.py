@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -55,10 +56,6 @@ class TensorDict(TensorDictBase):
     """
 
     _is_dense: ClassVar[bool] = True
-
-    # Torch asks for this by a string that is new each time, which the cache of attributes
-    # does not know: here it is found in the first class of some forty.
-    __torch_function__: Any = TorchDispatchOps.__dict__["__torch_function__"]
 
     def __init__(
         self,
@@ -224,6 +221,12 @@ def _check_invariants(td: TensorDict) -> None:
         msg = f"The dim names {names} do not match the batch size {size}."
         raise AssertionError(msg)
 
+
+# Torch asks for this twice or more in each call, by a string that is new each time, which
+# the cache of attributes does not know: here it is found in the first class of some forty,
+# and bound already.
+_answer: Any = TorchDispatchOps.__dict__["__torch_function__"].__func__
+TensorDict.__torch_function__ = MethodType(_answer, TensorDict)  # type: ignore[method-assign]
 
 TensorDict.__module__ = "tensordict._td"
 CollectionProtocol._plain_type = TensorDict

@@ -63,6 +63,7 @@ def elementwise(op: ForEach) -> Callable[[F], F]:
         def method(self: Any) -> Any:
             return foreach(self, op)
 
+        _rust.call_foreach_natively(method, False)
         return _filled(method, stub)
 
     return fill
@@ -115,6 +116,8 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
             result = foreach(self, op, (other,), True)
             return _with(op, self, other, None) if result is None else result
 
+        for each in (method, by_keyword, plain):
+            _rust.call_foreach_natively(each, True)
         if "default" in (stub.__kwdefaults__ or {}):
             return _filled(by_keyword, stub)
         return _filled(method if stub.__defaults__ else plain, stub)
@@ -146,6 +149,7 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
             result = foreach(self, each, (other,), True)
             return _with(each, self, other, default) if result is None else result
 
+        _rust.call_foreach_natively(method, True)
         return _filled(method, stub)
 
     return fill

@@ -19,13 +19,15 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyDict, PyFunction, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFunction, PyInt, PyString, PyTuple};
 
 use crate::access;
 use crate::calling;
 use crate::container::{self, Names};
-use crate::ffi::call_method;
+use crate::dims;
+use crate::ffi::{call_method, is_subclass};
 use crate::fields;
+use crate::foreach;
 use crate::imports::{Imports, imports};
 use crate::joining::{self, Join};
 use crate::mapping::{self, Tail};
@@ -47,6 +49,8 @@ fn call_natively<'py>(function: &Bound<'py, PyFunction>) -> PyResult<Bound<'py, 
         "__contains__" => contains,
         "__setitem__" => set_item,
         "__torch_function__" => torch_function,
+        "squeeze" => squeeze,
+        "unsqueeze" => unsqueeze,
         "forward" => match function.getattr("__qualname__")?.extract::<&str>()? {
             "TensorDictSequential.forward" => sequence_forward,
             _ => module_forward,
@@ -56,19 +60,32 @@ fn call_natively<'py>(function: &Bound<'py, PyFunction>) -> PyResult<Bound<'py, 
             return Err(PyTypeError::new_err(message));
         }
     };
-    // SAFETY: it is a function, alive.
-    let run = unsafe { (*function.as_ptr().cast::<ffi::PyFunctionObject>()).vectorcall };
-    if let Some(run) = run {
-        RUN.get_or_init(|| run);
-    }
     exchange(function, call);
     Ok(function.clone())
+}
+
+/// Let a method whose body is `foreach(self, op)`, or with `takes_operand`
+/// `foreach(self, op, (other,), True)` where that gives something, be called natively. Its
+/// `op` is the first variable that it has from around it.
+#[pyfunction]
+fn call_foreach_natively(function: &Bound<'_, PyFunction>, takes_operand: bool) {
+    exchange(
+        function,
+        if takes_operand {
+            foreach_with
+        } else {
+            foreach_alone
+        },
+    );
 }
 
 /// A native form of a function: what `$body` gives for the arguments; where it gives None,
 /// what the function itself does.
 macro_rules! native {
     ($name:ident, |$imports:ident, $($argument:ident),+| $body:expr) => {
+        native!($name, of _function, |$imports, $($argument),+| $body);
+    };
+    ($name:ident, of $function:ident, |$imports:ident, $($argument:ident),+| $body:expr) => {
         unsafe extern "C" fn $name(
             function: *mut ffi::PyObject,
             arguments: *const *mut ffi::PyObject,
@@ -87,6 +104,7 @@ macro_rules! native {
                         place = place.add(1);
                     )+
                     let _ = place;
+                    let $function = Bound::from_borrowed_ptr(py, function);
                     let answer = imports(py).and_then(|$imports| $body);
                     match answer {
                         Ok(Some(value)) => return value.into_ptr(),
@@ -141,6 +159,57 @@ native!(set_item, |imports, td, key, value| {
     Ok(is_done.then(|| td.py().None().into_bound(td.py())))
 });
 
+native!(squeeze, |imports, td, dim| {
+    let name = imports.names.squeeze.bind(td.py());
+    match noted(imports, name, &td, &dim)? {
+        Some(call) => dims::squeeze(&td, &dim, &call).map(Some),
+        None => Ok(None),
+    }
+});
+native!(unsqueeze, |imports, td, dim| {
+    let name = imports.names.unsqueeze.bind(td.py());
+    match noted(imports, name, &td, &dim)? {
+        Some(call) => dims::unsqueeze(&td, &dim, &call).map(Some),
+        None => Ok(None),
+    }
+});
+
+/// What `td.name(dim)` is noted as, for a number `dim`; None where views of shapes are lazy.
+fn noted<'py>(
+    imports: &Imports,
+    name: &Bound<'py, PyString>,
+    td: &Bound<'py, PyAny>,
+    dim: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let py = td.py();
+    let is_plain = dim.is_exact_instance_of::<PyInt>() && container::is_plain(imports, td);
+    if !is_plain || joining::is_lazy_by_default(py)? {
+        return Ok(None);
+    }
+    (name, (dim,), PyDict::new(py)).into_pyobject(py).map(Some)
+}
+
+native!(foreach_alone, of function, |_imports, td| {
+    foreach::foreach(&td, &first_of_closure(&function)?, None, false)
+});
+native!(foreach_with, of function, |_imports, td, other| {
+    let operands = PyTuple::new(td.py(), [other])?;
+    foreach::foreach(&td, &first_of_closure(&function)?, Some(operands), true)
+});
+
+/// What the first variable holds that a function has from around it.
+fn first_of_closure<'py>(function: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = function.py();
+    // SAFETY: `call_foreach_natively` was given a function, which is alive, and with it its
+    // closure, a tuple of cells. Both give borrowed references.
+    unsafe {
+        let closure = ffi::PyFunction_GetClosure(function.as_ptr());
+        let closure = Borrowed::from_ptr_or_err(py, closure)?.cast::<PyTuple>()?;
+        let cell = closure.get_borrowed_item(0)?;
+        Bound::from_owned_ptr_or_err(py, ffi::PyCell_Get(cell.as_ptr()))
+    }
+}
+
 native!(module_forward, |imports, module, td| {
     calling::forward(imports, &module, &td)
 });
@@ -193,7 +262,10 @@ fn answer<'py>(
     let (Ok(types), Ok(args)) = (types.cast::<PyTuple>(), args.cast::<PyTuple>()) else {
         return Ok(None);
     };
-    if !types.iter_borrowed().all(|other| other.is(class)) {
+    if !types
+        .iter_borrowed()
+        .all(|other| is_subclass(&other, class))
+    {
         return Ok(None);
     }
     let [table, forms] = TABLES.get_or_try_init(py, || {
@@ -274,6 +346,9 @@ fn exchange(function: &Bound<'_, PyFunction>, call: ffi::vectorcallfunc) {
     // inline: none.
     unsafe {
         let function = function.as_ptr().cast::<ffi::PyFunctionObject>();
+        if let Some(run) = (*function).vectorcall {
+            RUN.get_or_init(|| run);
+        }
         (*function).vectorcall = Some(call);
         (*function).func_version = 0;
     }
@@ -421,6 +496,7 @@ fn failed(py: Python<'_>, error: &PyErr) -> *mut ffi::PyObject {
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(call_foreach_natively, module)?)?;
     module.add_function(wrap_pyfunction!(call_natively, module)?)?;
     module.add_function(wrap_pyfunction!(read_natively, module)?)?;
     module.add_function(wrap_pyfunction!(write_natively, module)?)?;

@@ -150,7 +150,7 @@ fn position(number: &Bound<'_, PyAny>, count: i64) -> Option<i64> {
 
 /// Add a batch dim of size 1 at `dim`.
 #[pyfunction]
-fn unsqueeze<'py>(
+pub(crate) fn unsqueeze<'py>(
     td: &Bound<'py, PyAny>,
     dim: &Bound<'py, PyAny>,
     call: &Bound<'py, PyTuple>,
@@ -169,7 +169,7 @@ fn unsqueeze<'py>(
 
 /// Remove the batch dim `dim`, or all (None), where they have size 1.
 #[pyfunction]
-fn squeeze<'py>(
+pub(crate) fn squeeze<'py>(
     td: &Bound<'py, PyAny>,
     dim: &Bound<'py, PyAny>,
     call: &Bound<'py, PyTuple>,

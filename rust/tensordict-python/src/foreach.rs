@@ -177,7 +177,7 @@ fn called<'py>(
     signature = (td, op, operands = None, drop_empty = false),
     text_signature = "(td, op, operands=(), drop_empty=False)"
 )]
-fn foreach<'py>(
+pub(crate) fn foreach<'py>(
     td: &Bound<'py, PyAny>,
     op: &Bound<'py, PyAny>,
     operands: Option<Bound<'py, PyTuple>>,

@@ -47,6 +47,14 @@ pub(crate) fn plain_dims(shape: &Bound<'_, PyTuple>) -> Option<Dims> {
         .collect()
 }
 
+/// [`plain_dims`] of a tuple or a list; None of anything else.
+fn listed_dims(shape: &Bound<'_, PyAny>) -> Option<Dims> {
+    if let Ok(shape) = shape.cast::<PyTuple>() {
+        return plain_dims(shape);
+    }
+    plain_dims(&shape.cast_exact::<PyList>().ok()?.to_tuple())
+}
+
 /// One item of an index as the core and the leaves see it.
 struct ParsedItem<'py> {
     item: Item,
@@ -601,13 +609,10 @@ fn view_shape<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = shape.py();
     let imports = imports(py)?;
-    let asked = if let Ok(shape) = shape.cast::<PyTuple>() {
-        plain_dims(shape)
-    } else if let Ok(shape) = shape.cast_exact::<PyList>() {
-        plain_dims(&shape.to_tuple())
-    } else {
-        None
-    };
+    let asked = listed_dims(shape).or_else(|| {
+        let only = shape.cast::<PyTuple>().ok().filter(|all| all.len() == 1)?;
+        listed_dims(&only.get_item(0).ok()?)
+    });
     let old = batch_size.cast::<PyTuple>().ok().and_then(plain_dims);
     if let (Some(asked), Some(old)) = (asked, old)
         && let Ok(dims) = batch::infer_view(&old, &asked)

@@ -281,7 +281,7 @@ pub(crate) fn join_plain<'py>(
 }
 
 /// Whether `torch.stack` makes a lazy stack, as the process was told.
-fn is_lazy_by_default(py: Python<'_>) -> PyResult<bool> {
+pub(crate) fn is_lazy_by_default(py: Python<'_>) -> PyResult<bool> {
     static OPTIONS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let options = OPTIONS.get_or_try_init(py, || {
         Ok::<_, PyErr>(py.import("tensordict._options")?.unbind())

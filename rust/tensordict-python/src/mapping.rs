@@ -16,7 +16,7 @@ use crate::container::{self, Kind, Names, Splice, State, kind};
 use crate::ffi::{self, MovedItems, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, imports};
 use crate::locking;
-use crate::tensors::{Tensor, shape_of, with_layout};
+use crate::tensors::{Tensor, number_of_dtype, shape_of, with_layout};
 
 /// What is appended to the first argument of a call on a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,27 @@ enum Keeps {
     OnCpu,
     /// `leaf.contiguous()`: those that are.
     Contiguous,
+    /// `leaf.float()` and its like: those of the dtype with this number.
+    OfDtype(i32),
+}
+
+/// The dtype that a method of tensors casts to, if it is one of those that do.
+fn dtype_of_cast(method: &str) -> Option<&'static str> {
+    Some(match method {
+        "bool" => "torch.bool",
+        "half" => "torch.float16",
+        "float" => "torch.float32",
+        "double" => "torch.float64",
+        "bfloat16" => "torch.bfloat16",
+        "char" => "torch.int8",
+        "short" => "torch.int16",
+        "int" => "torch.int32",
+        "long" => "torch.int64",
+        "byte" => "torch.uint8",
+        "cfloat" => "torch.complex64",
+        "cdouble" => "torch.complex128",
+        _ => return None,
+    })
 }
 
 /// What is called on each leaf of a container.
@@ -136,6 +157,11 @@ impl<'a, 'py> LeafCall<'a, 'py> {
                     }
                 } else if text == "contiguous" && arguments.is_empty() {
                     keeps = Keeps::Contiguous;
+                } else if arguments.is_empty()
+                    && let Some(dtype) = dtype_of_cast(text)
+                    && let Some(number) = number_of_dtype(op.py(), dtype)
+                {
+                    keeps = Keeps::OfDtype(number);
                 }
                 if text == "__getitem__" && arguments.len() == 1 && tail == Tail::Nothing {
                     plain = None;
@@ -205,6 +231,9 @@ impl<'a, 'py> LeafCall<'a, 'py> {
             Keeps::Nothing => return false,
             Keeps::OnCpu => with_layout(leaf, |_, is_on_cpu| is_on_cpu),
             Keeps::Contiguous => Tensor::of(leaf).and_then(|leaf| leaf.is_contiguous()),
+            Keeps::OfDtype(number) => Tensor::of(leaf)
+                .and_then(|leaf| leaf.dtype())
+                .map(|dtype| dtype == number),
         };
         is_kept == Some(true)
     }

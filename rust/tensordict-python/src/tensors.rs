@@ -174,6 +174,15 @@ impl<'a, 'py> Tensor<'a, 'py> {
     }
 }
 
+/// The number that torch has for a dtype such as `torch.float32`; None as in
+/// [`Tensor::dtype_name`].
+pub(crate) fn number_of_dtype(py: Python<'_>, name: &str) -> Option<i32> {
+    let mut known = ACCESS.get(py)?.as_ref()?.dtypes.iter();
+    known
+        .find(|(_, known)| *known == name)
+        .map(|(number, _)| *number)
+}
+
 /// The word at `place` of a Python object.
 ///
 /// # Safety

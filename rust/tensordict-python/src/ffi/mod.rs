@@ -27,6 +27,19 @@ pub(crate) fn is_subtype(value: &Bound<'_, PyAny>, class: &Py<PyType>) -> bool {
     unsafe { ffi::PyType_IsSubtype(value.get_type_ptr(), class.as_ptr().cast()) != 0 }
 }
 
+/// Whether `other` is the class `class` or one that inherits from it, whatever a
+/// metaclass says.
+pub(crate) fn is_subclass(other: &Bound<'_, PyAny>, class: &Bound<'_, PyAny>) -> bool {
+    if other.is(class) {
+        return true;
+    }
+    let (Ok(other), Ok(class)) = (other.cast::<PyType>(), class.cast::<PyType>()) else {
+        return false;
+    };
+    // SAFETY: both are classes, alive.
+    unsafe { ffi::PyType_IsSubtype(other.as_ptr().cast(), class.as_ptr().cast()) != 0 }
+}
+
 /// A new instance of `class` without any attribute, as `object.__new__` makes it; None
 /// where the class has a `__new__` of its own.
 pub(crate) fn allocate<'py>(class: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, PyAny>>> {
