@@ -12,7 +12,7 @@ use crate::container::{self, Kind, kind};
 use crate::ffi::{self, Getter, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
 use crate::storing::{self, Target, or_false};
-use crate::tensors::have_one_shape;
+use crate::tensors::{Tensor, have_one_shape};
 use crate::walks::plain_leaves;
 
 const TWINS: &str = "tensordict.interop.key_twins";
@@ -147,6 +147,9 @@ fn have_gradients(imports: &Imports, values: &Bound<'_, PyList>) -> PyResult<boo
     let descriptor = imports.tensor.bind(py).getattr(name)?;
     let getter = Getter::of(descriptor);
     for value in values {
+        if Tensor::of(&value).is_some_and(|tensor| tensor.is_outside_of_graphs()) {
+            continue;
+        }
         let answer = match &getter {
             Some(getter) => getter.get(&value)?,
             None => value.getattr(name)?,

@@ -53,6 +53,9 @@ struct Access {
     table: usize,
     /// Where its dispatch keys are, if that was found.
     keys: Option<Keys>,
+    /// Where the word is, in words, that is null in a tensor that never took part in a graph,
+    /// if that was found.
+    graph: Option<usize>,
 }
 
 /// The dispatch keys of a tensor: a word whose bits say, among other things, which signs it shows
@@ -153,6 +156,16 @@ impl<'a, 'py> Tensor<'a, 'py> {
         Some(Signs {
             negated: word & keys.negative != 0,
             conjugated: word & keys.conjugate != 0,
+        })
+    }
+
+    /// Whether it never took part in a graph, so that it requires no gradient; false where that
+    /// is not known without asking torch.
+    #[inline]
+    pub(crate) fn is_outside_of_graphs(&self) -> bool {
+        self.access.graph.is_some_and(|place| {
+            // SAFETY: as in `signs`.
+            unsafe { tensor_word(self.object, self.access.place, place) == 0 }
         })
     }
 
@@ -309,6 +322,7 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
             place,
             table: **word(&probes[0], place).cast::<*const usize>(),
             keys: None,
+            graph: None,
         }
     };
     let mut dtypes = Vec::new();
@@ -353,6 +367,7 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
     }
     // Torch is asked in another way where it has no such thing.
     access.keys = place_of_keys(&access, &probes[0]).ok().flatten();
+    access.graph = place_of_graph(&access, &probes[0]).ok().flatten();
     Ok(Some(access))
 }
 
@@ -396,6 +411,36 @@ fn place_of_keys(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<Option<Ke
         negative,
         conjugate,
     }))
+}
+
+/// Where tensors have the word that is null until they are made to require a gradient, and is
+/// not in what is computed from those.
+fn place_of_graph(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    let words_of = |tensor: &Bound<'_, PyAny>| -> Vec<u64> {
+        let numbers = 0..TENSOR_WORDS;
+        // SAFETY: it is a tensor, and the words are those that every tensor has.
+        numbers
+            .map(|number| unsafe { tensor_word(tensor, access.place, number) })
+            .collect()
+    };
+    let probe = real.call_method0("clone")?;
+    if Tensor::by(access, &probe).is_none() {
+        return Ok(None);
+    }
+    let before = words_of(&probe);
+    probe.call_method0("requires_grad_")?;
+    let after = words_of(&probe);
+    let mut changed = (0..TENSOR_WORDS).filter(|&number| before[number] != after[number]);
+    let (Some(place), None) = (changed.next(), changed.next()) else {
+        return Ok(None);
+    };
+    let computed = probe.call_method0("exp")?;
+    let is_right = before[place] == 0
+        && Tensor::by(access, &computed).is_some()
+        && computed.getattr("requires_grad")?.is_truthy()?
+        && words_of(&computed)[place] != 0
+        && words_of(real)[place] == 0;
+    Ok(is_right.then_some(place))
 }
 
 /// Where all of `tensors` have the address that torch gives for them.
