@@ -28,6 +28,7 @@ LOCKING = f"""
     td.lock_(); {LOCKS}
     td.lock_(); p.unlock_(); {LOCKS}
 """
+GRADIENTS = "(sum((x**2).sum() for x in p.values(True, True))).backward(); "
 SHAPES = """
     p.data
     p.data = p.data

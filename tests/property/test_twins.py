@@ -838,13 +838,16 @@ def swap_and_back(functions, make, preserve, plan_only):
     found = [(key, known.get(id(value))) for key, value in swapped.items(True, True)]
     if not plan_only and preserve and within["b.weight"] != before["b.weight"]:
         module["b"].weight = torch.nn.Parameter(torch.full((2, 2), 5.0))
+    if not plan_only and preserve and within["a.0.weight"] != before["a.0.weight"]:
+        # The module is at two places of the source.
+        module["a"][0].weight = torch.nn.Parameter(torch.full((2, 2), 6.0))
     current = functions["restore_module"](swapped, module, source, plan_only)
     assert state_of(module, known) == before
     return (
         within,
         found,
         type(swapped).__name__,
-        [key for key, _ in current.items(True, True)],
+        [key for key, _ in current.items(True, True)] if plan_only else current,
         [(key, value.tolist()) for key, value in source.items(True, True)],
     )
 

@@ -649,6 +649,15 @@ class TensorDictParams(TensorDictBase, nn.Module):
         """The data of the parameters, as a plain collection. It cannot be assigned."""
         return self._param_td.data
 
+    @property
+    def grad(self) -> Any:
+        """The parameters' gradients, as a plain collection; None where there is none."""
+        return self._param_td.grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        self._param_td.grad = value
+
     def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
         """Call ``fn`` on the data of every leaf: it may write to its argument.
 

@@ -55,7 +55,8 @@ def restore_module(
     """Put back what :func:`swap_module` gave, for the keys of ``source``.
 
     What was put into the module in place of the entries of ``source`` meanwhile is
-    stored in it. The result is what the module had.
+    stored in it. With ``plan_only`` the result is what the module has, and nothing is
+    changed; else it is None.
     """
     writes: list[_Write] = []
     replaced: list[tuple[Any, str, Any]] = []
@@ -65,6 +66,7 @@ def restore_module(
         for container, key, value in replaced:
             # The lock guards the structure, which stays.
             container._set_entry(key, value)
+        return None
     return current
 
 

@@ -6,25 +6,28 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::FixedState;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyDict, PyString, PyType};
 
 use crate::container::{self, Kind, kind};
-use crate::ffi::{self, RecursionGuard};
+use crate::ffi::{self, Getter, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::storage::dlpack::begin_together;
+use crate::tensors::Tensor;
 
 const TWINS: &str = "tensordict.interop.module_twins";
 
 /// What the walk needs of torch and its modules.
 struct Modules {
-    parameters: Py<PyAny>,
-    buffers: Py<PyAny>,
-    children: Py<PyAny>,
-    attributes: Py<PyAny>,
+    parameters: Py<PyString>,
+    buffers: Py<PyString>,
+    children: Py<PyString>,
+    attributes: Py<PyString>,
+    // The descriptor of the attribute.
     requires_grad: Py<PyAny>,
-    dense_type: Py<PyAny>,
+    dense_type: Py<PyString>,
     no_dims: Py<PyAny>,
     // The constructor of a parameter, without its checks of unusual tensors.
     make_subclass: Py<PyAny>,
@@ -42,13 +45,13 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
     }
     let torch = py.import("torch")?;
     let native = torch.getattr("_C")?;
-    let name = |text: &str| pyo3::types::PyString::intern(py, text).into_any().unbind();
+    let name = |text: &str| PyString::intern(py, text).unbind();
     let fresh = Modules {
         parameters: name("_parameters"),
         buffers: name("_buffers"),
         children: name("_modules"),
         attributes: name("__dict__"),
-        requires_grad: name("requires_grad"),
+        requires_grad: torch.getattr("Tensor")?.getattr("requires_grad")?.unbind(),
         dense_type: name("_dense_type"),
         no_dims: torch.getattr("Size")?.call0()?.unbind(),
         make_subclass: torch.getattr("Tensor")?.getattr("_make_subclass")?.unbind(),
@@ -100,13 +103,16 @@ struct Held<'py> {
 struct Walk<'py> {
     imports: &'static Imports,
     modules: &'static Modules,
+    requires_grad: Option<Getter<'py>>,
     preserve: bool,
     // Whether what takes the place of a parameter, and is none, becomes an attribute.
     moves: bool,
+    // Whether what the modules have is wanted.
+    collects: bool,
     // Whether tensors may be those of a function that torch.func transforms.
     is_transformed: bool,
     // A module that is at two places is visited once: the first place decides.
-    seen: HashMap<usize, Bound<'py, PyAny>>,
+    seen: HashMap<usize, Bound<'py, PyAny>, FixedState>,
     writes: Vec<Write<'py>>,
     held: Vec<Held<'py>>,
 }
@@ -126,30 +132,45 @@ fn entries_of<'py>(
 /// An attribute that is a dictionary; None where the twin must look.
 fn slots_of<'py>(
     module: &Bound<'py, PyAny>,
-    name: &Py<PyAny>,
+    name: &Py<PyString>,
 ) -> PyResult<Option<Bound<'py, PyDict>>> {
-    let found = module.getattr(name.bind(module.py()).cast::<pyo3::types::PyString>()?)?;
+    let name = name.bind(module.py());
+    // A module has them in its own dict: its `__getattr__` need not be searched for.
+    let found = ffi::plain_attribute(module, name).or_else(|_| module.getattr(name))?;
     Ok(found.cast_into_exact::<PyDict>().ok())
 }
 
+/// Whether two tensors begin in one place of one memory.
+fn is_one_place(first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>) -> bool {
+    if let (Some(one), Some(other)) = (Tensor::of(first), Tensor::of(second))
+        && (one.is_on_cpu(), other.is_on_cpu()) == (Some(true), Some(true))
+        && let (Some(begin), Some(other)) = (one.data(), other.data())
+    {
+        return !begin.is_null() && begin == other;
+    }
+    begin_together(first, second)
+}
+
 impl<'py> Walk<'py> {
-    fn new(py: Python<'py>, preserve: bool, moves: bool) -> PyResult<Self> {
+    fn new(py: Python<'py>, preserve: bool, moves: bool, collects: bool) -> PyResult<Self> {
         let modules = modules(py)?;
         let stack = &modules.functorch_stack;
         Ok(Self {
             imports: imports(py)?,
             modules,
+            requires_grad: Getter::of(modules.requires_grad.bind(py).clone()),
             preserve,
             moves,
+            collects,
             is_transformed: preserve && !stack.bind(py).call0()?.is_none(),
-            seen: HashMap::new(),
+            seen: HashMap::default(),
             writes: Vec::new(),
             held: Vec::new(),
         })
     }
 
     /// What `module` has under the keys of `td`, and of `like` where there is one; None
-    /// where the twin must take over.
+    /// where the twin must take over. Python's None where it is not collected.
     fn plan(
         &mut self,
         td: &Bound<'py, PyAny>,
@@ -159,29 +180,24 @@ impl<'py> Walk<'py> {
         let py = td.py();
         let _guard = RecursionGuard::enter(py)?;
         let address = module.as_ptr() as usize;
-        if let Some(known) = self.seen.get(&address) {
+        let known = self.seen.get(&address).cloned();
+        if let (Some(known), None) = (&known, like) {
             return Ok(Some(known.clone()));
         }
         if kind(self.imports, module)? != Kind::Leaf {
             return Ok(None);
         }
-        let class = if container::is_dense(self.imports, td)? {
-            td.get_type()
-        } else {
-            td.call_method0(self.modules.dense_type.bind(py).cast()?)?
-                .cast_into::<PyType>()?
+        // With `like` the module is looked at again: its other place has its own entries.
+        let is_again = known.is_some();
+        let found = (self.collects && !is_again).then(|| PyDict::new(py));
+        let result = match (known, &found) {
+            (Some(known), _) => known,
+            (None, Some(found)) => self.container_of(td, found)?,
+            (None, None) => py.None().into_bound(py),
         };
-        let found = PyDict::new(py);
-        let none = py.None().into_bound(py);
-        let result = container::new(
-            self.imports,
-            &class,
-            found.as_any(),
-            self.modules.no_dims.bind(py),
-            &none,
-            &none,
-        )?;
-        self.seen.insert(address, result.clone());
+        if !is_again {
+            self.seen.insert(address, result.clone());
+        }
         let (Some(entries), Some(parameters), Some(buffers)) = (
             entries_of(self.imports, td)?,
             slots_of(module, &self.modules.parameters)?,
@@ -218,7 +234,9 @@ impl<'py> Walk<'py> {
                 let Some(nested) = self.plan(&value, &child, below.as_ref())? else {
                     return Ok(None);
                 };
-                found.set_item(key, nested)?;
+                if let Some(found) = &found {
+                    found.set_item(key, nested)?;
+                }
                 continue;
             }
             let Some(Slot { slots, old, before }) =
@@ -227,7 +245,9 @@ impl<'py> Walk<'py> {
                 return Ok(None);
             };
             let is_buffer = slots.is(&buffers);
-            found.set_item(&key, &old)?;
+            if let Some(found) = &found {
+                found.set_item(&key, &old)?;
+            }
             if let (Some(like), Some(below)) = (like, &below)
                 && !below.is(&old)
             {
@@ -237,6 +257,9 @@ impl<'py> Walk<'py> {
                     current: old.clone(),
                     own: has_entries.then(|| below.clone()),
                 });
+            }
+            if is_again {
+                continue;
             }
             let value = if self.preserve {
                 self.as_kind_of(value, &old, is_buffer)?
@@ -251,6 +274,30 @@ impl<'py> Walk<'py> {
             });
         }
         Ok(Some(result))
+    }
+
+    /// A container of `entries`, of the class that results of `td` have.
+    fn container_of(
+        &self,
+        td: &Bound<'py, PyAny>,
+        entries: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let class = if container::is_dense(self.imports, td)? {
+            td.get_type()
+        } else {
+            td.call_method0(self.modules.dense_type.bind(py))?
+                .cast_into::<PyType>()?
+        };
+        let none = py.None().into_bound(py);
+        container::new(
+            self.imports,
+            &class,
+            entries.as_any(),
+            self.modules.no_dims.bind(py),
+            &none,
+            &none,
+        )
     }
 
     /// The slot of a module that `value` goes to; None where the twin must look.
@@ -304,25 +351,34 @@ impl<'py> Walk<'py> {
             return Ok(value);
         }
         if old_class.is(parameter) && class.is(tensor) {
-            let name = self.modules.requires_grad.bind(py);
-            let has_gradient = value.getattr(name.cast()?)?.is_truthy()?;
+            let Some(getter) = &self.requires_grad else {
+                return self.as_rare_kind_of(&value, old, is_buffer);
+            };
+            let has_gradient = getter.get(&value)?.is_truthy()?;
             let wrapped = &self.modules.is_functorch_wrapped;
             if has_gradient
                 || (self.is_transformed && wrapped.bind(py).call1((&value,))?.is_truthy()?)
             {
                 return Ok(value);
             }
-            let requires_grad = old.getattr(name.cast()?)?;
+            let requires_grad = getter.get(old)?;
             return self
                 .modules
                 .make_subclass
                 .bind(py)
                 .call1((parameter, value, requires_grad));
         }
-        self.modules
-            .as_kind_of
-            .bind(py)
-            .call1((value, old, is_buffer))
+        self.as_rare_kind_of(&value, old, is_buffer)
+    }
+
+    fn as_rare_kind_of(
+        &self,
+        value: &Bound<'py, PyAny>,
+        old: &Bound<'py, PyAny>,
+        is_buffer: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let as_kind_of = self.modules.as_kind_of.bind(value.py());
+        as_kind_of.call1((value, old, is_buffer))
     }
 
     fn carry_out(&self) -> PyResult<()> {
@@ -346,7 +402,7 @@ fn swap_module<'py>(
     plan_only: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
-    let mut walk = Walk::new(py, preserve, !preserve)?;
+    let mut walk = Walk::new(py, preserve, !preserve, true)?;
     let Some(swapped) = walk.plan(td, module, None)? else {
         let arguments = (td, module, preserve, plan_only);
         return from_twin(py, TWINS, "swap_module", arguments);
@@ -358,7 +414,8 @@ fn swap_module<'py>(
 }
 
 /// Put back what [`swap_module`] gave, for the keys of `source`; store in `source` what
-/// the module got in place of its entries meanwhile.
+/// the module got in place of its entries meanwhile. With `plan_only` the result is what
+/// the module has, and nothing is changed; else it is None.
 #[pyfunction]
 #[pyo3(signature = (td, module, source, plan_only = false))]
 fn restore_module<'py>(
@@ -368,7 +425,7 @@ fn restore_module<'py>(
     plan_only: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
-    let mut walk = Walk::new(py, false, false)?;
+    let mut walk = Walk::new(py, false, false, plan_only)?;
     let Some(current) = walk.plan(td, module, Some(source))? else {
         let arguments = (td, module, source, plan_only);
         return from_twin(py, TWINS, "restore_module", arguments);
@@ -388,7 +445,7 @@ fn restore_module<'py>(
             )?,
         };
         let is_same = ffi::is_subtype(&current, &walk.imports.tensor)
-            && (begin_together(&current, &own)
+            && (is_one_place(&current, &own)
                 || walk
                     .modules
                     .is_alias_of
