@@ -194,6 +194,9 @@ CASES = [
         dispatch(source=3)
         dispatch(dest=3)
         dispatch(separator=3)
+        M(one, ['a'], [('n', 3)])
+        M(one, [('n', 3)], ['z'])
+        M(one, ['a'], [()])
         dispatch(source='in_keys', dest='out_keys')
         MB.is_tdmodule_compatible(M(one,['a'],['z'])), MB.is_tdmodule_compatible(nn.Linear(3,2)), MB.is_tdmodule_compatible(Var)
         s=S(M(one,['a'],['z']), M(two,['z'],['y','w'])); (s.in_keys, s.out_keys, D(s(td)), len(s), s[0].out_keys, type(s[:1]).__name__, s)
@@ -656,6 +659,9 @@ CASES = [
         m=Named(); m.other(T([3]))
         Empty().in_keys
         Empty().out_keys
+        f=dispatch(source=['a'], dest=['z'])(double); (f(T([3])), f(a=T([3])), f(td), f(tensordict=td), f(T([3]), 3), f(td, k=3), f.__name__)
+        dispatch(double)(td)
+        dispatch(source=['a'])(double)(T([3]))
         m=Empty(); m.in_keys=['a', ('b', ('c',))]; m.out_keys=('z',); (m.in_keys, m.out_keys, m.out_keys_source)
         dispatch(lambda self, td: td)
         dispatch.DEFAULT_SEPARATOR, dispatch.DEFAULT_SOURCE, dispatch.DEFAULT_DEST

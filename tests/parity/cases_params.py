@@ -28,7 +28,21 @@ LOCKING = f"""
     td.lock_(); {LOCKS}
     td.lock_(); p.unlock_(); {LOCKS}
 """
-GRADIENTS = "(sum((x**2).sum() for x in p.values(True, True))).backward(); "
+GRADIENTS = """
+    sum((x**2).sum() for x in p.values(True, True)).backward(); (p.grad, p.grad.is_locked, p['n'].grad.is_locked, type(p.grad))
+    sum((x**2).sum() for x in p.values(True, True)).backward(); p.zero_grad(); p.grad
+"""
+HOOKS = """
+    seen = []; p.register_get_post_hook(lambda p, v: seen.append(type(v).__name__)); (p['a'], p['n'], p['n', 'b'], p.get('n'), p.get(('n', 'b')), seen)
+    seen = []; p.register_get_post_hook(lambda p, v: seen.append(type(v).__name__)); (list(p.items(True, True)), seen)
+    p.register_get_post_hook(lambda p, v: v * 0); (p['n', 'b'], p['n']['b'], {k: v for k, v in p.items(True, True)})
+"""
+AROUND = """
+    r = TensorDict({'p': p}).clone(); (type(r['p']).__name__, type(r['p', 'a']).__name__, r['p', 'a'] is p['a'])
+    r = TensorDict({'p': p}).clone(False); (type(r['p']).__name__, r['p', 'a'] is p['a'])
+    import copy; r = copy.deepcopy(TensorDict({'p': p})); (type(r['p']).__name__, type(r['p', 'a']).__name__)
+    type((TensorDict({'p': p}) + 1)['p']).__name__
+"""
 SHAPES = """
     p.data
     p.data = p.data
@@ -73,6 +87,10 @@ CASES = [
     *on_nested("TensorDictParams shapes", LOCKED, SHAPES),
     *on_nested("TensorDictParams copies", PLAIN, COPIES),
     *on_nested("TensorDictParams copies", LOCKED, COPIES),
+    *on_nested("TensorDictParams gradients", PLAIN, GRADIENTS),
+    *on_nested("TensorDictParams gradients", LOCKED, GRADIENTS),
+    *on_nested("TensorDictParams hooks", PLAIN, HOOKS),
+    *on_nested("TensorDictParams inside", PLAIN, AROUND),
     *on_nested("TensorDictParams changes", PLAIN, CHANGES),
     *on_nested("TensorDictParams changes", LOCKED, CHANGES),
     *cases(

@@ -48,6 +48,10 @@ def two(x):
     return x + 1, x * 2
 
 
+def double(tensordict, k=2):
+    return tensordict.set("z", tensordict["a"] * k)
+
+
 class Dispatched(TensorDictModuleBase):
     in_keys = ["a", "b"]
     out_keys = ["z"]

@@ -324,15 +324,23 @@ class TensorDictParams(TensorDictBase, nn.Module):
     # Reading ---------------------------------------------------------------------------
 
     def register_get_post_hook(self, hook: Callable[[Any, Any], Any]) -> None:
-        """Call ``hook(self, value)`` on every value that is read; its result is given."""
+        """Call ``hook(self, value)`` on every leaf that is read; its result is given."""
         self._get_post_hook.append(hook)
 
     def _hooked(self, value: Any) -> Any:
+        if isinstance(value, CollectionProtocol):
+            return value
         for hook in self._get_post_hook:
             result = hook(self, value)
             if result is not None:
                 value = result
         return value
+
+    def _hooked_entry(self, value: Any) -> Any:
+        if not isinstance(value, CollectionProtocol):
+            return self._hooked(value)
+        # A walk goes on from here by itself.
+        return _rust.map_leaves(value, self._hooked, (), None, True, 0, False, -1)
 
     def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
         """The entry at ``key``, or a default (None unless given) where it is missing."""
@@ -379,7 +387,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _entries(self) -> dict[str, Any]:
         entries = self._param_td._entries()
         if self._get_post_hook:
-            return {key: self._hooked(value) for key, value in entries.items()}
+            return {key: self._hooked_entry(value) for key, value in entries.items()}
         return entries
 
     def _get_entry(self, key: str, default: Any) -> Any:
@@ -533,6 +541,9 @@ class TensorDictParams(TensorDictBase, nn.Module):
     ) -> Any:
         # Another shape of the content is locked as that is, other values are not.
         lock = lock and (self._is_locked or prefix is not None)
+        if op == "clone":
+            # In a copy of a collection around this there are parameters, too.
+            return self.clone()
         inner = self._param_td
         return _rust.map_leaves(inner, op, args, prefix, names, tail, lock, k)
 

@@ -47,6 +47,8 @@ from tensordict.protocol import CollectionProtocol
 if TYPE_CHECKING:
     import torch
 
+MSG_KEY = "key should be a Sequence<NestedKey>"
+
 # Keys ------------------------------------------------------------------------
 
 
@@ -74,18 +76,20 @@ def unravel_key(key: Any) -> str | tuple[str, ...]:
         RuntimeError: the key is neither a string nor a tuple.
     """
     if not isinstance(key, (str, tuple)):
-        msg = "key should be a Sequence<NestedKey>"
-        raise RuntimeError(msg)
+        raise RuntimeError(MSG_KEY)
     flat = unravel_key_to_tuple(key)
     return flat[0] if len(flat) == 1 else flat
 
 
 def unravel_key_list(keys: Any) -> list[str | tuple[str, ...]]:
-    """:func:`unravel_key` of each key of a list or tuple."""
+    """:func:`unravel_key` of each key of a list or tuple, all of which are nested keys."""
     if not isinstance(keys, (list, tuple)):
         msg = "unravel_key_list expects a list or a tuple of keys."
         raise TypeError(msg)
-    return [unravel_key(key) for key in keys]
+    flat = [unravel_key(key) for key in keys]
+    if () in flat:
+        raise RuntimeError(MSG_KEY)
+    return flat
 
 
 # Making ------------------------------------------------------------------------

@@ -25,11 +25,16 @@ MSG_TWICE = (
     "position and by name: give it once."
 )
 
+MSG_FUNCTION = (
+    "The in keys must be passed to dispatch when func is not a method but a function. Give "
+    "its keys: dispatch(source=['x'], dest=['y'])."
+)
+
 
 class dispatch:  # noqa: N801 - a public name
     """Make a method that takes a collection take its input tensors as well.
 
-    The method can be called with a collection, which it gets as it is; with the inputs
+    A function can be made so, too, where ``source`` and ``dest`` are keys. The method can be called with a collection, which it gets as it is; with the inputs
     in order; or with them by name, nested keys joined by ``separator``. In the latter
     cases the outputs are given as tensors: one, or a tuple.
 
@@ -41,8 +46,8 @@ class dispatch:  # noqa: N801 - a public name
             they share, or none.
 
     Raises:
-        RuntimeError: the first parameter of the method is not called ``tensordict``, or
-            an input is given twice.
+        RuntimeError: the first parameter of the method is not called ``tensordict``, an
+            input is given twice, or the input keys of a function are not given.
         KeyError: the method wrote no output of a key.
 
     Examples:
@@ -94,6 +99,8 @@ class dispatch:  # noqa: N801 - a public name
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """The method, which takes a collection or tensors."""
         parameters = list(inspect.signature(func).parameters)
+        if parameters[:1] == ["tensordict"]:
+            return self._of_function(func)
         if len(parameters) < 2 or parameters[1] != "tensordict":
             found = parameters[1] if len(parameters) > 1 else "none"
             msg = (
@@ -101,6 +108,20 @@ class dispatch:  # noqa: N801 - a public name
                 f"Got {found} instead."
             )
             raise RuntimeError(msg)
+        return self._of_method(func)
+
+    def _of_function(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        if isinstance(self.source, str) or isinstance(self.dest, str):
+            raise RuntimeError(MSG_FUNCTION)
+        method = self._of_method(lambda _, *args, **kwargs: func(*args, **kwargs))
+
+        @functools.wraps(func)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return method(func, *args, **kwargs)
+
+        return function
+
+    def _of_method(self, func: Callable[..., Any]) -> Callable[..., Any]:
         separator, source, dest = self.separator, self.source, self.dest
         auto_batch_size = self.auto_batch_size
 

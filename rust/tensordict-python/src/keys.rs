@@ -60,6 +60,8 @@ fn bad_key(key: &Bound<'_, PyAny>) -> PyErr {
     }
 }
 
+const MSG_KEY: &str = "key should be a Sequence<NestedKey>";
+
 /// Flatten a nested key into a tuple of strings; an empty tuple where it is no key.
 #[pyfunction]
 fn unravel_key_to_tuple<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
@@ -75,9 +77,7 @@ fn unravel_key<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         return Ok(key.clone());
     }
     if !key.is_instance_of::<PyTuple>() {
-        return Err(PyRuntimeError::new_err(
-            "key should be a Sequence<NestedKey>",
-        ));
+        return Err(PyRuntimeError::new_err(MSG_KEY));
     }
     let mut path = path_of(key)?;
     if path.len() == 1 {
@@ -86,7 +86,7 @@ fn unravel_key<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     Ok(PyTuple::new(key.py(), path)?.into_any())
 }
 
-/// [`unravel_key`] of each key of a list or tuple.
+/// [`unravel_key`] of each key of a list or tuple, all of which are nested keys.
 #[pyfunction]
 fn unravel_key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     if !keys.is_instance_of::<PyList>() && !keys.is_instance_of::<PyTuple>() {
@@ -96,7 +96,11 @@ fn unravel_key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList
     }
     let out = PyList::empty(keys.py());
     for key in keys.try_iter()? {
-        out.append(unravel_key(&key?)?)?;
+        let key = unravel_key(&key?)?;
+        if key.cast::<PyTuple>().is_ok_and(|path| path.is_empty()) {
+            return Err(PyRuntimeError::new_err(MSG_KEY));
+        }
+        out.append(key)?;
     }
     Ok(out)
 }
