@@ -30,7 +30,8 @@ use crate::fields;
 use crate::foreach;
 use crate::imports::{Imports, imports};
 use crate::joining::{self, Join};
-use crate::mapping::{self, Tail};
+use crate::leaf_call::Tail;
+use crate::mapping;
 use crate::storing;
 
 /// What calls a function of Python by running its code.

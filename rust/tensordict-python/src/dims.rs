@@ -9,8 +9,10 @@ use pyo3::types::{PyInt, PyList, PyString, PyTuple};
 use crate::container::{self, Kind, Names, Order, kind};
 use crate::ffi;
 use crate::imports::{Imports, from_twin, imports};
+use crate::leaf_call::Tail;
 use crate::locking;
-use crate::mapping::{self, Tail};
+use crate::mapping;
+use crate::splitting;
 
 const TWINS: &str = "tensordict.interop.shape_twins";
 
@@ -372,7 +374,7 @@ fn extrema<'py>(
         let prefix = ffi::new_size(source.imports.size.bind(py), &sizes)?;
         let prefixes = PyList::new(py, [&prefix, &prefix])?;
         let (args, names) = (PyTuple::new(py, [dim])?, Names::Moved(order));
-        return mapping::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
+        return splitting::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
     }
     from_twin(td.py(), TWINS, "extrema", (td, op, dim, stays))
 }
@@ -393,7 +395,7 @@ fn unbind<'py>(td: &Bound<'py, PyAny>, dim: &Bound<'py, PyAny>) -> PyResult<Boun
         let prefixes = PyList::new(py, vec![prefix; length.extract()?])?;
         let (args, names) = (PyTuple::new(py, [at])?, Names::Moved(order));
         let op = source.imports.names.unbind.bind(py);
-        return mapping::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
+        return splitting::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
     }
     from_twin(td.py(), TWINS, "unbind", (td, dim))
 }

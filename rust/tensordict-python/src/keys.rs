@@ -97,7 +97,7 @@ fn unravel_key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList
     let out = PyList::empty(keys.py());
     for key in keys.try_iter()? {
         let key = unravel_key(&key?)?;
-        if key.cast::<PyTuple>().is_ok_and(|path| path.is_empty()) {
+        if key.cast::<PyTuple>().is_ok_and(PyTupleMethods::is_empty) {
             return Err(PyRuntimeError::new_err(MSG_KEY));
         }
         out.append(key)?;

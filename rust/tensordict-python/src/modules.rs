@@ -100,6 +100,10 @@ struct Held<'py> {
     own: Option<Bound<'py, PyAny>>,
 }
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent of each other, set once"
+)]
 struct Walk<'py> {
     imports: &'static Imports,
     modules: &'static Modules,
