@@ -22,6 +22,7 @@ from tensordict.interop import (
     access_twins,
     apply_twins,
     index_twins,
+    joining_twins,
     lazy_twins,
     twins,
 )
@@ -252,8 +253,8 @@ def test_primitives_and_twins_agree(size: tuple[int, ...]) -> None:
     assert same(_rust.split_leaves(*parts), twins.split_leaves(*parts))
     for at in (0, slice(1), torch.tensor([True, False, True]), None):
         assert same(_rust.index(td, at), index_twins.index(td, at))
-    assert same(_rust.stack([td, td], 0), index_twins.stack([td, td], 0))
-    assert same(_rust.cat([td, td], 0), index_twins.cat([td, td], 0))
+    assert same(_rust.stack([td, td], 0), joining_twins.stack([td, td], 0))
+    assert same(_rust.cat([td, td], 0), joining_twins.cat([td, td], 0))
     assert _rust.stacked_members([td, td], 0, TensorDict) is None
     assert lazy_twins.stacked_members([td, td], 0, TensorDict) is None
     for on_unbatched in (False, True):

@@ -18,6 +18,7 @@ from tensordict.interop import (
     field_twins,
     foreach_twins,
     index_twins,
+    joining_twins,
     key_twins,
     module_twins,
     shape_twins,
@@ -39,6 +40,7 @@ TWINS = {
         foreach_twins,
         key_twins,
         index_twins,
+        joining_twins,
         module_twins,
         shape_twins,
     )

@@ -59,6 +59,7 @@ def twin_modules() -> tuple[ModuleType, ...]:
         field_twins,
         foreach_twins,
         index_twins,
+        joining_twins,
         key_twins,
         lazy_twins,
         module_twins,
@@ -75,6 +76,7 @@ def twin_modules() -> tuple[ModuleType, ...]:
         key_twins,
         lazy_twins,
         index_twins,
+        joining_twins,
         module_twins,
         shape_twins,
     )

@@ -14,7 +14,7 @@ use crate::container::{self, Kind, State, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, from_twin, imports};
 
-const TWINS: &str = "tensordict.interop.index_twins";
+const TWINS: &str = "tensordict.interop.joining_twins";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Join {

@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
-from tensordict.interop.index_twins import joined_leaves
+from tensordict.interop.joining_twins import joined_leaves
 
 __all__ = ["as_nested", "as_padded", "stack_leaves"]
 
