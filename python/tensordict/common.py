@@ -7,12 +7,15 @@ the ordinary.
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NO_TAIL, SHAPE_TAIL, DIMS_TAIL, ONES_TAIL = 0, 1, 2, 3
 
@@ -238,13 +241,19 @@ def _spliced_names(
     return [*names, *tail]
 
 
-def _call(value: Any, op: Any, args: tuple[Any, ...], tail: int, k: int) -> Any:
+def tail_of(leaf: torch.Tensor, tail: int, k: int) -> Sequence[int]:
+    """What a tail appends to the first argument of an operation on a leaf."""
     if tail == SHAPE_TAIL:
-        args = (torch.Size([*args[0], *value.shape[k:]]), *args[1:])
-    elif tail == DIMS_TAIL:
-        args = ((*args[0], *range(k, value.dim())), *args[1:])
-    elif tail == ONES_TAIL:
-        args = ((*args[0], *[1] * (value.dim() - k)), *args[1:])
+        return leaf.shape[k:]
+    if tail == DIMS_TAIL:
+        return range(k, leaf.dim())
+    return [1] * (leaf.dim() - k)
+
+
+def _call(value: Any, op: Any, args: tuple[Any, ...], tail: int, k: int) -> Any:
+    if tail:
+        first = [*args[0], *tail_of(value, tail, k)]
+        args = (torch.Size(first) if tail == SHAPE_TAIL else tuple(first), *args[1:])
     if isinstance(op, str):
         return getattr(value, op)(*args)
     return op(value, *args)

@@ -62,6 +62,7 @@ CASES = [
         "get_at",
         """
         td.get_at('a', 0)
+        td.get_at('a', [0]), td.get_at('a', [[0]]), td.get_at('a', [[0], [1]]), td.get_at('a', [[0, 1], [1, 0]])
         td.get_at(('n', 'b'), 0)
         td.get_at('n', 0)
         td.get_at('nope', 0)

@@ -223,6 +223,7 @@ CASES = [
         """
         td.separates('a')
         td.separates(('n', 'b'))
+        n = td['n']; s = td.select('n'); s.separates(('n', 'b')); n, td, s
         td.separates('n')
         td.separates('nope')
         td.separates('nope', default=T([2, 3]))

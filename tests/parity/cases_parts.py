@@ -87,6 +87,16 @@ CASES = [
         """,
         on="none",
     ),
+    # What has no batch dims is whole where a nested collection is read.
+    *cases(
+        "_get_sub_tensordict",
+        """
+        td = TensorDict({'s': U(T([5])), 'n': {'s': U(T([5]))}}, [2, 3]); v = td._get_sub_tensordict(()); v.get('s').shape, v.get('s').batch_size
+        td = TensorDict({'n': {'s': U(T([5]))}}, [2, 3]); v = td._get_sub_tensordict(0)[torch.tensor(True)]; v.get('n').get('s').data.shape, v['n', 's'].batch_size
+        td = TensorDict({'n': {'s': U(T([5]))}}, [2, 3]); v = td._get_sub_tensordict(slice(1))[0]; v.get('n').get('s').data.shape
+        """,
+        on="none",
+    ),
     # A new entry of the part is one of the whole, of the same class.
     *cases(
         "_get_sub_tensordict",

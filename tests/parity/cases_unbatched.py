@@ -197,4 +197,18 @@ CASES = [
         """,
         on="none",
     ),
+    # Written into a tensor it is a tensor without batch dims.
+    *cases(
+        "set_",
+        """
+        td.set_('a', U(T([7])))
+        td.set('a', U(T([7])), inplace=True)
+        td.update({'a': U(T([7]))}, inplace=True)
+        td.set_(('n', 'b'), U(T([7])))
+        td.set_('a', U(torch.tensor(4.0))); td['a']
+        td.lock_().set_('a', U(torch.tensor([4.0]))); td['a']
+        """,
+        on="flat nested",
+        message=False,
+    ),
 ]

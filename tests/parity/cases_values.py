@@ -159,6 +159,25 @@ KEPT = f"""
 {LOCKED}; v = x._get_sub_tensordict(2); v[...] = v.clone() * 2; x['a'], v.get(('n', 's'))
 """
 
+NAMED = "st = lambda: NonTensorStack(*[NonTensorStack('p', 'q')] * 3); x = TensorDict({'s': st(), 'n': {'h': 'x', 's': st()}, 'a': T([3, 2])}, [3, 2], names=['y', 'x']); at = lambda r: (r.get('s').names, r.get(('n', 's')).names, r.get(('n', 'h')).names)"
+
+NAMES = f"""
+{NAMED}; v = x._get_sub_tensordict(slice(1)); at(v + 1), at(v.clone()), at(v.isreal()), at(v.double()), at(v.select('s', 'n'))
+{NAMED}; v = x._get_sub_tensordict(([0],)); at(torch.stack([v, v])), at(torch.cat([v, v])), at(v.split(1)[0]), at(v > v)
+{NAMED}; at(x.unsqueeze(0).to_tensordict()), at(x._get_sub_tensordict(([0],)).to_tensordict())
+{NAMED}; v = x._get_sub_tensordict(([0],)); v['n', 'h'] = T([1, 2, 2]); at(v.abs()), at(v.unflatten(-1, (-1, 1)))
+"""
+
+EMPTY = """
+x = TensorDict({'a': T([2, 3]), 's': MetaData('m')}, [2, 3]); x[1:1] = 2; x[[]] = 2; x[:, []] = 2; x[False] = 2; x[[False, False]] = 2.0; x
+x = TensorDict({'a': T([2, 3]), 's': NonTensorData('m')}, [2, 3]); x[1:1] = 2
+x = TensorDict({'s': NonTensorData(np.arange(2)), 'a': T([4])}, [4]); x[:2] = x[:2]; type(x.get('s')).__name__
+x = TensorDict({'s': NonTensorData(np.arange(2)), 'a': T([4])}, [4]); x.update_at_(x[[0, 1]] * 0, [0, 1]); type(x.get('s')).__name__
+x = TensorDict({'s': NonTensorData(np.arange(2)), 'a': T([4])}, [4]); x[:2] = x[:2].clone(); type(x.get('s')).__name__
+x = TensorDict({'s': 'hi'}, [0, 2]).unsqueeze(0); [type(r.get('s')).__name__ for r in (x.view(-1), x.reshape(-1), x.flatten(0, 2), x.squeeze(0))]
+x = TensorDict({'s': 'k', 'm': {'s': MetaData('l')}}, [2]); x.where(torch.ones(3, dtype=torch.bool), x)
+"""
+
 
 def lines(programs: str) -> str:
     """The programs with what they start with."""
@@ -174,4 +193,6 @@ CASES = [
     *cases("values.stacks", lines(STACKS), on="flat"),
     *cases("values.made", lines(MADE), on="flat"),
     *cases("values.kept", KEPT, on="none"),
+    *cases("values.names", lines(NAMES), on="none"),
+    *cases("values.empty", lines(EMPTY), on="none"),
 ]

@@ -25,6 +25,10 @@ class PlainWalks(CollectionProtocol):
         """An ordinary container of what the view shows, down to the last entry."""
         raise NotImplementedError
 
+    def _shown_as_is(self) -> Any:
+        """As :meth:`_shown`, with values as they are in what the view is of."""
+        return self._shown()
+
     def _refuse(self, op: Any) -> None:
         """Raise where ``op`` is an operation that the view does not take."""
 
@@ -54,7 +58,7 @@ class PlainWalks(CollectionProtocol):
         lock: bool,
         k: int,
     ) -> list[Any]:
-        shown = self._shown()
+        shown = self._shown_as_is()
         results = _rust.split_leaves(shown, op, args, prefixes, names, False, k)
         if lock and self.is_locked:
             for result in results:
@@ -74,4 +78,4 @@ class PlainWalks(CollectionProtocol):
 
 
 def _shown(td: Any) -> Any:
-    return td._shown() if isinstance(td, PlainWalks) else td
+    return td._shown_as_is() if isinstance(td, PlainWalks) else td

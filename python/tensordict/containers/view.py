@@ -21,6 +21,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
 from tensordict.indices import _WHOLE, fills
 from tensordict.ops.access import MSG_ONE_DEFAULT
+from tensordict.ops.batch import with_named_values
 from tensordict.ops.merging import is_branch, restricted
 from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
@@ -108,7 +109,9 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         whole = source.batch_size
         plan = _rust.index_plan(whole, idx)
         if plan is None:
-            at: Any = (_WHOLE,) * len(whole)
+            # What has no batch dims, and is here whole, takes no index of them.
+            is_bare = isinstance(idx, tuple) and not idx
+            at: Any = () if is_bare else (_WHOLE,) * len(whole)
             size = whole
             dims = tuple(range(len(whole)))
         else:
@@ -290,7 +293,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             return value
         if isinstance(value, CollectionProtocol):
             if isinstance(value, _SubTensorDict):
-                return _SubTensorDict._of_child(value, self)._shown()
+                value = value._shown()
             return value_of(value._get_index(self.idx))
         return value[self.idx]
 
@@ -334,9 +337,15 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._with_entries(self._entries())
 
     def _shown(self) -> Any:
-        """An ordinary container of the same parts, all the way down."""
+        """An ordinary container of the same parts, all the way down.
+
+        Values take the names of the dims, as what is stored in a container does.
+        """
+        return with_named_values(self._shown_as_is())
+
+    def _shown_as_is(self) -> Any:
         entries = {
-            key: value._shown() if isinstance(value, _SubTensorDict) else value
+            key: value._shown_as_is() if isinstance(value, _SubTensorDict) else value
             for key, value in self._entries().items()
         }
         return self._with_entries(entries)

@@ -531,6 +531,8 @@ def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any)
     try:
         value.batch_size = size
     except RuntimeError:
+        if isinstance(index, tuple) and len(index) == 2 and index[1] is ...:
+            index = index[0]
         if batch_size and (index is None or index is True):
             # All of it is meant.
             return value.expand(size)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tensordict import ragged_leaves
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import (
     MSG_BAD_KEY,
     MSG_INPLACE,
@@ -647,7 +648,8 @@ def fit_inplace(td: Any, key: Any, value: Any, present: torch.Tensor) -> torch.T
     if isinstance(value, torch.Tensor):
         if value.shape == present.shape:
             return value
-        check_batch(td, key, value)
+        if not isinstance(value, UnbatchedTensor):
+            check_batch(td, key, value)
     else:
         value = validate(td, key, value)
         if isinstance(value, CollectionProtocol):

@@ -17,17 +17,14 @@ is not known, the loop is interpreted as any other function.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.overrides import has_torch_function_unary as is_special
 from torch.overrides import has_torch_function_variadic as any_special
 
-from tensordict.common import DIMS_TAIL, ONES_TAIL, SHAPE_TAIL, _call
+from tensordict.common import DIMS_TAIL, _call, tail_of
 from tensordict.interop.rules import follow
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["all_begin_with", "install_rules", "on_plain", "picked", "special_keys"]
 
@@ -115,7 +112,7 @@ def install_rules() -> bool:
         if type(held) is not ConstDictVariable or not isinstance(args, TupleVariable):
             return None
         leaves: Any = {key: value.realize() for key, value in held.items.items()}
-        shapes: dict[Any, tuple[Any, ...]] = {}
+        examples: dict[Any, torch.Tensor] = {}
         for key, value in leaves.items():
             group: Any = value.items if type(value) is TupleVariable else [value]
             if group and all(type(leaf.realize()) is TensorVariable for leaf in group):
@@ -123,23 +120,24 @@ def install_rules() -> bool:
                 if example is None:
                     return None
                 if not example.is_nested:
-                    shapes[key] = tuple(example.shape)
+                    examples[key] = example
         tail, k = tail.as_python_constant(), k.as_python_constant()
-        if tail and not all(type(n) is int for shape in shapes.values() for n in shape):
+        sizes = [n for each in examples.values() for n in each.shape] if tail else []
+        if not all(type(n) is int for n in sizes):
             return None
         name = op.as_python_constant() if op.is_python_constant() else None
         is_method = type(name) is str
         found: dict[Any, Any] = {}
         others: list[Any] = []
         for key, leaf in leaves.items():
-            if key not in shapes:
+            if key not in examples:
                 found[key] = ConstantVariable.create(None)
                 others.append(key.vt)
                 continue
             whole: list[Any] = list(args.items)
             if tail:
-                numbers = map(ConstantVariable.create, _tail(shapes[key], tail, k))
-                first = [*whole[0].realize().items, *numbers]
+                rest = tail_of(examples[key], tail, k)
+                first = [*whole[0].realize().items, *map(ConstantVariable.create, rest)]
                 # Torch reads numbers faster than a sequence of them, where it takes them.
                 is_read = is_method and len(whole) == 1 and tail <= DIMS_TAIL and first
                 whole = first if is_read else [TupleVariable(first), *whole[1:]]
@@ -247,12 +245,3 @@ def install_rules() -> bool:
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """The types of what does not take part in torch's functions, and is a leaf."""
-
-
-def _tail(shape: tuple[int, ...], tail: int, k: int) -> Sequence[int]:
-    """What a tail appends to the first argument, for a leaf of this shape."""
-    return {
-        SHAPE_TAIL: shape[k:],
-        DIMS_TAIL: range(k, len(shape)),
-        ONES_TAIL: [1] * (len(shape) - k),
-    }[tail]

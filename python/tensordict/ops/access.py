@@ -192,7 +192,8 @@ class AccessOps(CollectionProtocol):
         value = self.get(key) if default is NO_DEFAULT else self.get(key, default)
         if value is None or value is default:
             return value
-        return value[index]
+        # A list is one index tensor; torch takes a list of lists for several.
+        return value[(index,) if isinstance(index, list) else index]
 
     # Writing -------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -422,3 +423,16 @@ def _depth_of(td: Any) -> int:
                 below += 1
         depth = max(depth, below)
     return depth
+
+
+def with_named_values(td: Any) -> Any:
+    """``td``, a new container, with the names of its dims for its values, too.
+
+    A value that has other names keeps them.
+    """
+    for container in _rust.containers(td) if td._has_names() else ():
+        for key, value in list(container._entries().items()):
+            if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+                with contextlib.suppress(RuntimeError):
+                    container._set_entry(key, value._refined(container.names))
+    return td

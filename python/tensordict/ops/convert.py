@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict.ops.batch import with_named_values
 from tensordict.ops.construct import NON_NESTED, is_namedtuple_class
 from tensordict.protocol import CollectionProtocol
 
@@ -155,7 +156,7 @@ class ConvertOps(CollectionProtocol):
 
         if _is_throughout(self, TensorDict):
             copy: Any = _rust.map_leaves(self, "clone")
-            return copy
+            return with_named_values(copy)
         entries: dict[str, Any] = {}
         for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
@@ -166,13 +167,14 @@ class ConvertOps(CollectionProtocol):
                     # The values of a mapped collection have no device.
                     entries[key] = entries[key].to(self.device)
         names = self._td_dim_names
-        return _rust.new(
+        result = _rust.new(
             TensorDict,
             entries,
             self.batch_size,
             self.device,
             None if names is None else list(names),
         )
+        return with_named_values(result)
 
     def to_namedtuple(self, dest_cls: type | None = None) -> Any:
         """A named tuple with a field per entry; nested collections become such, too.

@@ -337,6 +337,8 @@ def _stays_in_place(item: Any) -> bool:
 
 def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -> None:
     """Raise where ``mask`` does not broadcast to the leading dims of a leaf."""
+    if not leaves:
+        return
     ndim = mask.ndimension()
     shapes: list[Any] = [batch_size]
     if ndim > len(batch_size):
@@ -346,8 +348,7 @@ def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -
             raise RuntimeError(MSG_EXPAND_RIGHT.format(ndim, len(shape)))
         for length, expected in zip(mask.shape, shape, strict=False):
             if length not in (1, expected):
-                dest = leaves[0].shape if leaves else batch_size
-                raise RuntimeError(MSG_MASK_SHAPE.format(mask.shape, dest))
+                raise RuntimeError(MSG_MASK_SHAPE.format(mask.shape, leaves[0].shape))
 
 
 def _right(mask: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:

@@ -571,7 +571,15 @@ class KeysOps(CollectionProtocol):
         if filter_empty:
             rest.filter_empty_()
         _check_open(self, rest, taken)
-        _replace_all(self, rest)
+        if self.is_locked or not self._is_dense:
+            _replace_all(self, rest)
+            return result
+        for path in taken:
+            # Nested collections stay the same objects, also for others who hold them.
+            holder = self if len(path) == 1 else _rust.get(self, path[:-1])
+            holder._del_entry(path[-1])
+        if filter_empty:
+            self.filter_empty_()
         return result
 
     # Renaming --------------------------------------------------------------------

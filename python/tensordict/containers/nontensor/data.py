@@ -751,8 +751,13 @@ class MetaData(NonTensorDataBase):
             return self._twin()
         return super()._chosen(condition, other)
 
+    # A tensor is meant for the elements, not for what belongs to them as a whole.
+
+    def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
+        if not isinstance(value, (torch.Tensor, int, float)):
+            super()._check_item(size, value, at)
+
     def _written_at(self, at: Any, value: Any) -> Any:
-        # A tensor is meant for the elements, not for what belongs to them as a whole.
         if isinstance(value, (torch.Tensor, int, float)):
             return self
         return super()._written_at(at, value)

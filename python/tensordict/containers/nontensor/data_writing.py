@@ -110,6 +110,8 @@ class DataWriting(NonTensorOps):
 
     def _stays_for(self, made: Any) -> bool:
         """Whether this is left as it is where ``made`` is written to some elements."""
+        if made is self.data:
+            return True
         return is_interchangeable(made, self.data) and not has_elements(made)
 
     def _written_at(self, at: Any, value: Any) -> Any:

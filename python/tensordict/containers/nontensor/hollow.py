@@ -55,6 +55,8 @@ class HollowStack(NonTensorStack):
         return self._with_rows(
             result,
             lambda: self._rows._map_leaves(op, solid_args, size, names, tail, lock, k),
+            # Dims that are joined are still those of a stack.
+            op not in ("view", "reshape", "flatten"),
         )
 
     def _split_leaves(
@@ -84,7 +86,9 @@ class HollowStack(NonTensorStack):
         at = solid_index(self._batch_size, index)
         return self._with_rows(result, lambda: self._rows._index(at))
 
-    def _with_rows(self, result: Any, rows: Callable[[], Any]) -> Any:
+    def _with_rows(
+        self, result: Any, rows: Callable[[], Any], is_part: bool = True
+    ) -> Any:
         """``result`` with the rows that the same operation makes of those of this.
 
         An operation that rows of one element cannot take part in leaves their values.
@@ -95,7 +99,7 @@ class HollowStack(NonTensorStack):
             made = rows()
         except (IndexError, RuntimeError):
             return result
-        hollow = as_hollow(result, made, len(self._batch_size))
+        hollow = as_hollow(result, made, len(self._batch_size) if is_part else 0)
         if self._is_locked and isinstance(hollow, NonTensorDataBase):
             hollow._lock_tree()
         return self._part(hollow)
