@@ -8,9 +8,10 @@ mypy is configured::
     [tool.mypy]
     plugins = ["tensordict.mypy_plugin"]
 
-It also says that ``torch.stack`` and ``torch.cat`` take collections, that the options in
-``TensorClass["nocast"]`` are no types, and what the declared keys of a
-:class:`TypedTensorDict` hold: ``state["position"]`` is what ``state.position`` is.
+It also says that ``torch.stack``, ``torch.cat`` and the functions of shape and of new
+values take collections, that the options in ``TensorClass["nocast"]`` are no types, and
+what the declared keys of a :class:`TypedTensorDict` hold: ``state["position"]`` is what
+``state.position`` is, and a ``NotRequired[Tensor]`` is a tensor that need not be given.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from mypy.mro import MroError, calculate_mro
 from mypy.nodes import (
+    AssignmentStmt,
     ClassDef,
     Import,
     IndexExpr,
@@ -26,13 +28,20 @@ from mypy.nodes import (
     NameExpr,
     Node,
     StrExpr,
+    TempNode,
     TupleExpr,
     TypeInfo,
     Var,
 )
 from mypy.plugin import Plugin
 from mypy.typeops import tuple_fallback
-from mypy.types import Instance, LiteralType, TupleType, get_proper_type
+from mypy.types import (
+    Instance,
+    LiteralType,
+    TupleType,
+    UnboundType,
+    get_proper_type,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,9 +62,22 @@ PACKAGE = "tensordict"
 TAKE_OPTIONS = ("TensorClass", "TypedTensorDict")
 TYPED = "tensordict.containers.typed.TypedTensorDict"
 COLLECTION = "tensordict.protocol.CollectionProtocol"
-JOINING = frozenset(
-    f"torch._C._VariableFunctions.{name}" for name in ("stack", "cat", "concat")
+FUNCTIONS = ("torch._C._VariableFunctions", "torch.functional")
+JOINING = frozenset(("stack", "cat", "concat"))
+KEEPING = frozenset(
+    (
+        *("clone", "empty_like", "full_like", "ones_like", "rand_like", "randn_like"),
+        *("zeros_like", "abs", "exp", "log", "neg", "sqrt", "sign", "round", "isnan"),
+        *("flatten", "flip", "gather", "moveaxis", "movedim", "narrow", "permute"),
+        *("reshape", "roll", "squeeze", "swapaxes", "swapdims", "transpose", "tile"),
+        *("unflatten", "unsqueeze", "broadcast_to", "masked_select"),
+        *("chunk", "split", "tensor_split", "unbind"),
+    )
 )
+"""The functions of torch that give a collection of the class of the first argument.
+
+Those of the last line give several of them, in a tuple.
+"""
 
 
 class TensorDictPlugin(Plugin):
@@ -81,6 +103,7 @@ class TensorDictPlugin(Plugin):
         if any(map(_is_ours, file.imports)):
             for cls in _classes_in(file):
                 _take_brackets(cls)
+                _take_not_required(cls)
         return []
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
@@ -90,8 +113,13 @@ class TensorDictPlugin(Plugin):
     def get_function_signature_hook(
         self, fullname: str
     ) -> Callable[[FunctionSigContext], FunctionLike] | None:
-        """Let torch's functions join collections."""
-        return _joining if fullname in JOINING else None
+        """Let torch's functions take collections."""
+        module, _, name = fullname.rpartition(".")
+        if module not in FUNCTIONS:
+            return None
+        if name in JOINING:
+            return _joining
+        return _keeping if name in KEEPING else None
 
 
 def _give_base(context: ClassDefContext) -> None:
@@ -168,6 +196,33 @@ def _take_brackets(cls: ClassDef) -> None:
                 cls.keywords["frozen"] = NameExpr("True")
 
 
+def _take_not_required(cls: ClassDef) -> None:
+    """Make fields with a default of the keys that need not be given.
+
+    To mypy ``NotRequired`` is for the keys of a ``TypedDict`` alone.
+    """
+    if any(_name_of(base).endswith("TypedDict") for base in cls.base_type_exprs):
+        return
+    for statement in cls.defs.body:
+        if not isinstance(statement, AssignmentStmt):
+            continue
+        declared = statement.unanalyzed_type
+        if not isinstance(declared, UnboundType) or len(declared.args) != 1:
+            continue
+        if declared.name.rpartition(".")[2] == "NotRequired":
+            statement.type = statement.unanalyzed_type = declared.args[0]
+            if isinstance(statement.rvalue, TempNode):
+                # It is of every type.
+                statement.rvalue = NameExpr("NotImplemented")
+
+
+def _name_of(base: Expression) -> str:
+    """The last name of what a class derives from, without brackets."""
+    if isinstance(base, IndexExpr):
+        base = base.base
+    return base.name if isinstance(base, (NameExpr, MemberExpr)) else ""
+
+
 def _texts(index: Expression) -> list[str]:
     """The texts in the brackets; none where there is anything else."""
     items = index.items if isinstance(index, TupleExpr) else [index]
@@ -201,6 +256,24 @@ def _joining(context: FunctionSigContext) -> FunctionLike:
         return signature
     types = [joined, *signature.arg_types[1:]]
     return signature.copy_modified(arg_types=types, ret_type=item)
+
+
+def _keeping(context: FunctionSigContext) -> FunctionLike:
+    """The signature with a collection in place of the tensor, if the argument is one."""
+    signature = context.default_signature
+    if not context.args or len(context.args[0]) != 1:
+        return signature
+    given = get_proper_type(context.api.get_expression_type(context.args[0][0]))
+    if not isinstance(given, Instance) or not given.type.has_base(COLLECTION):
+        return signature
+    result = given
+    several = get_proper_type(signature.ret_type)
+    if isinstance(several, TupleType):
+        several = tuple_fallback(several)
+    if isinstance(several, Instance) and several.args:
+        result = several.copy_modified(args=[given])
+    types = [given, *signature.arg_types[1:]]
+    return signature.copy_modified(arg_types=types, ret_type=result)
 
 
 def _item_of(joined: Type) -> Instance | None:

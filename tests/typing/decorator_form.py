@@ -496,7 +496,7 @@ def comparisons() -> None:
 
     d = Data(torch.zeros(3), batch_size=[3])
     bool((d == d).all())
-    assert_type(d > 0, Any)
+    assert_type(d > 0, Data)
 
 
 def narrowing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from tensordict.ops.torch_dispatch import TorchDispatchOps
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, KeysView, Mapping, Sequence
+
+    from tensordict.ops.comparison import Equality, Order
 
 __all__ = ["TensorDict"]
 
@@ -56,6 +58,16 @@ class TensorDict(TensorDictBase):
     """
 
     _is_dense: ClassVar[bool] = True
+
+    if TYPE_CHECKING:
+        # Of a subclass, too, truth values are plain.
+        __hash__: ClassVar[Any]
+        __eq__: Equality[TensorDict]
+        __ne__: Equality[TensorDict]
+        __lt__: Order[TensorDict]
+        __le__: Order[TensorDict]
+        __gt__: Order[TensorDict]
+        __ge__: Order[TensorDict]
 
     def __init__(
         self,
@@ -112,6 +124,17 @@ class TensorDict(TensorDictBase):
 
     # What is read most often: the entries are at hand -------------------------------
 
+    @overload
+    def keys(self) -> KeysView[str]: ...
+    @overload
+    def keys(
+        self,
+        include_nested: bool = ...,
+        leaves_only: bool = ...,
+        is_leaf: Callable[[type], bool] | None = ...,
+        *,
+        sort: bool = ...,
+    ) -> Any: ...
     def keys(
         self,
         include_nested: bool = False,

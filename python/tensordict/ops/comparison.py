@@ -7,20 +7,47 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar, overload
 
 import torch
 
 from tensordict.ops.families import comparing
 from tensordict.protocol import CollectionProtocol
 
-__all__ = ["ComparisonOps"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ComparisonOps", "Equality", "Order"]
+
+R_co = TypeVar("R_co", covariant=True)
 
 MSG_BOOL = (
     "Converting a tensordict to boolean value is not permitted. Use len(td.keys()) to "
     "test for keys, td.is_empty() to test for leaves, or (a == b).all() / .any() to "
     "reduce a comparison."
 )
+
+
+class Equality(Protocol[R_co]):
+    """What checkers know of ``==`` and ``!=`` of a container that says what they give."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(
+            self, other: CollectionProtocol | Mapping[Any, Any] | torch.Tensor | complex
+        ) -> R_co: ...
+        @overload
+        def __call__(self, other: object) -> Any: ...
+
+
+class Order(Protocol[R_co]):
+    """What checkers know of ``<`` and its like."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, other: Any) -> R_co:
+            """Compare with ``other``."""
 
 
 class ComparisonOps(CollectionProtocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 import torch
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tensordict.protocol import NestedKeyLike
 
     T = TypeVar("T", bound=CollectionProtocol | torch.Tensor)
+    C = TypeVar("C", bound=CollectionProtocol)
 
 __all__ = [
     "JoiningOps",
@@ -65,6 +66,16 @@ class JoiningOps(CollectionProtocol):
         """
         return cat(input, dim, out=out)
 
+    @overload
+    @classmethod
+    def lazy_stack(
+        cls, input: Sequence[C], dim: int = ..., *, out: C | None = ..., **kwargs: Any
+    ) -> C: ...
+    @overload
+    @classmethod
+    def lazy_stack(
+        cls, input: Any, dim: int = ..., *, out: Any = ..., **kwargs: Any
+    ) -> Any: ...
     @classmethod
     def lazy_stack(
         cls, input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any

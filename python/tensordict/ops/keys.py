@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 from weakref import ref
 
 import torch
@@ -207,6 +207,17 @@ class KeysOps(CollectionProtocol):
 
     # Keys, values, items ---------------------------------------------------------
 
+    @overload
+    def keys(self) -> KeysView[str]: ...
+    @overload
+    def keys(
+        self,
+        include_nested: bool = ...,
+        leaves_only: bool = ...,
+        is_leaf: Callable[[type], bool] | None = ...,
+        *,
+        sort: bool = ...,
+    ) -> Any: ...
     def keys(
         self,
         include_nested: bool = False,

@@ -16,6 +16,7 @@ from tensordict.tensorclass.casting import cast_field
 from tensordict.tensorclass.delegation import forwarded
 
 if TYPE_CHECKING:
+    from tensordict.ops.comparison import Equality, Order
     from tensordict.protocol import BatchIndex
 
 __all__ = ["FieldAccess"]
@@ -252,6 +253,15 @@ class FieldAccess(TensorCollection):
             raise self._no_such_field(name)
 
     # Items and entries -----------------------------------------------------------------
+
+    if TYPE_CHECKING:
+        __hash__: ClassVar[Any]
+        __eq__: Equality[Self]
+        __ne__: Equality[Self]
+        __lt__: Order[Self]
+        __le__: Order[Self]
+        __gt__: Order[Self]
+        __ge__: Order[Self]
 
     @overload
     def __getitem__(self, index: str | tuple[str, ...]) -> NoReturn: ...
