@@ -172,6 +172,12 @@ def fills(index: Any, value: torch.Tensor) -> bool:
             continue
         if isinstance(item, int) and not isinstance(item, bool):
             continue
+        if (
+            isinstance(item, torch.Tensor)
+            and not item.ndim
+            and item.dtype not in _MASK_DTYPES
+        ):
+            continue
         if not _is_mask(item):
             return False
         masks += 1

@@ -302,6 +302,10 @@ class CollectionProtocol:
             # What it gives may be a copy.
             self._set_entry(key, target)
 
+    def _casts_at(self, index: Any) -> bool:
+        """Whether a write at an index of tensors is one of parts, which casts."""
+        return False
+
     def _as_source(self) -> Any:
         """The collection whose entries a new container made of this one gets."""
         return self

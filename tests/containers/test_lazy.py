@@ -478,3 +478,98 @@ def test_masked_select_keeps_what_has_no_batch_dims():
     chosen = lazy_stack([td]).masked_select(torch.tensor([[True, False, True]]))
     assert chosen["u"].tolist() == [1.0] * 5
     assert chosen["a"].shape == (2,)
+
+
+def test_members_of_which_nothing_is_left_have_the_names_of_the_others():
+    members = [
+        TensorDict(a=torch.zeros(2), batch_size=[2]),
+        TensorDict(a=torch.zeros(2), s="x", batch_size=[2]),
+    ]
+    left = lazy_stack(members, 1).apply(lambda _: None, names=["x", "t"])
+    assert left.names == ["x", "t"]
+
+
+@pytest.mark.parametrize("index", [([1, 0], 1), ([1, 0],), 1])
+def test_update_at_casts_where_members_are_written_without_index_tensors(index):
+    stack = lazy_stack(
+        [
+            TensorDict(a=torch.zeros(2, dtype=dtype), batch_size=[2])
+            for dtype in (torch.float32, torch.int64)
+        ]
+    )
+    value = torch.ones(stack[index].batch_size, dtype=torch.int32)
+    stack.update_at_({"a": value}, index)
+    assert stack[index]["a"].tolist() == value.tolist()
+    assert stack[0]["a"].dtype == torch.float32
+
+
+def test_update_at_refuses_what_index_tensors_of_members_do_not_cast():
+    stack = lazy_stack([TensorDict(a=torch.zeros(2), batch_size=[2])] * 2)
+    with pytest.raises(RuntimeError, match="dtypes match"):
+        stack.update_at_({"a": torch.ones(2, dtype=torch.int64)}, ([0, 1], [0, 1]))
+
+
+def test_a_write_to_an_expanded_stack_shows_in_all_rows():
+    members = [
+        TensorDict(a=torch.zeros(1), b=torch.zeros(1), batch_size=[1]),
+        TensorDict(a=torch.zeros(1), batch_size=[1]),
+    ]
+    stack = lazy_stack(members, 1).expand([3, 2])
+    stack.set_at_("a", torch.tensor([1.0, 2.0]), 0)
+    assert stack["a"].tolist() == [[1.0, 2.0]] * 3
+
+
+def test_copy_of_a_number_into_entries_of_several_numbers_of_dims():
+    stack = lazy_stack([TensorDict(a=torch.zeros(())), TensorDict(a=torch.zeros(2))])
+    stack.copy_(TensorDict(a=3.0))
+    assert [member["a"].tolist() for member in stack] == [3.0, [3.0, 3.0]]
+
+
+def test_a_locked_nested_collection_can_be_taken_out_as_a_whole():
+    members = [
+        TensorDict(n=TensorDict(a=torch.zeros(2), batch_size=[2]), batch_size=[2])
+        for _ in range(2)
+    ]
+    stack = lazy_stack(members)
+    stack["n"].lock_()
+    with pytest.raises(RuntimeError, match="locked"):
+        stack.separates(("n", "a"))
+    assert stack.separates("n")["n", "a"].shape == (2, 2)
+    assert stack.is_empty()
+
+
+def test_a_key_through_a_leaf_is_told_without_stacking_it():
+    stack = ragged(1, 2)
+    for read in (
+        lambda: stack.get(("a", "b"), as_list=True),
+        lambda: stack.del_(("a", "b")),
+    ):
+        with pytest.raises(ValueError, match="'a' is a Tensor"):
+            read()
+    assert stack.get(("a", "b"), 1, as_list=True) == 1
+
+
+@pytest.mark.filterwarnings("ignore:The legacy lazy mode")
+def test_rows_of_lazy_views_make_a_nested_tensor():
+    with set_lazy_legacy(True):
+        views = [
+            TensorDict(a=torch.ones(n), batch_size=[n]).view(-1, 1) for n in (1, 2)
+        ]
+    rows = lazy_stack(views).get("a", as_nested_tensor=True, layout=torch.jagged)
+    assert [row.tolist() for row in rows.unbind()] == [[[1.0]], [[1.0], [1.0]]]
+
+
+def test_apply_to_strided_nested_tensors():
+    td = lazy_stack(
+        [TensorDict(a=torch.zeros(n), batch_size=[n]) for n in (1, 2)]
+    ).densify(torch.strided)
+    assert [row.tolist() for row in td.apply(lambda x: x + 1)["a"].unbind()] == [
+        [1.0],
+        [1.0, 1.0],
+    ]
+    held = td["a"]
+    td.apply_(lambda x: x + 2)
+    assert [row.tolist() for row in held.unbind()] == [[2.0], [2.0, 2.0]]
+    uneven = torch.nested.nested_tensor([torch.ones(2), torch.ones(2), torch.ones(1)])
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        td["b"] = uneven

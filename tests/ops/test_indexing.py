@@ -192,3 +192,10 @@ def test_features_that_one_leaf_lacks_are_written_in_none() -> None:
     with pytest.raises(IndexError, match="too many indices"):
         td[:, 0] = 1
     assert not td["a"].any()
+
+
+def test_a_number_of_another_dtype_is_written_at_a_mask_beside_a_tensor_without_dims():
+    leaf = torch.zeros(2, 1, dtype=torch.bool)
+    td = TensorDict(a=leaf, batch_size=[2, 1])
+    td[torch.tensor(1), [True]] = torch.tensor(2.0)
+    assert leaf.tolist() == [[False], [True]]

@@ -123,8 +123,8 @@ def check_batch(td: Any, key: Any, value: torch.Tensor) -> None:
     if not batch_size:
         return
     if value.is_nested and value.layout is torch.strided:
-        # A nested tensor of the old layout knows the number of its parts only.
-        if len(batch_size) == 1 and value.size(0) == batch_size[0]:
+        # A nested tensor of the old layout has no shape, but a size for even dims.
+        if value.size(0) == batch_size[0] and _fits_rows(value, batch_size):
             return
         raise RuntimeError(MSG_BATCH_MISMATCH.format(batch_size, value.size(0), key))
     if value.shape[: len(batch_size)] != batch_size:
@@ -132,6 +132,18 @@ def check_batch(td: Any, key: Any, value: torch.Tensor) -> None:
         if not value.shape:
             msg += MSG_SCALAR
         raise RuntimeError(msg)
+
+
+def _fits_rows(value: torch.Tensor, batch_size: torch.Size) -> bool:
+    """Whether the rows of a strided nested tensor have the batch dims after the first."""
+    if value.dim() < len(batch_size):
+        return False
+    rows: Any = value._nested_tensor_size()[:, : len(batch_size) - 1]
+    return all(
+        length in (-1, size)
+        for row in rows.tolist()
+        for length, size in zip(batch_size[1:], row, strict=True)
+    )
 
 
 def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:

@@ -646,6 +646,8 @@ def fit_inplace(td: Any, key: Any, value: Any, present: torch.Tensor) -> torch.T
     if not isinstance(present, torch.Tensor):
         raise _InplaceWriteError(MSG_INPLACE.format(key, td))
     if isinstance(value, torch.Tensor):
+        if present.is_nested and value.is_nested and value.layout is torch.strided:
+            return value  # It has no shape: the copy compares the rows.
         if value.shape == present.shape:
             return value
         if not isinstance(value, UnbatchedTensor):

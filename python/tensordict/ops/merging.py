@@ -508,7 +508,7 @@ def _collect_writes(
                 target._check_item(_rust.index_shape(target.batch_size, index), value)
                 checked = value
             else:
-                checked = _checked_write(target, value, at, asked, key)
+                checked = _checked_write(parent, target, value, at, asked, key)
             writes.append((parent, path[-1], target, at, checked))
         elif isinstance(value, CollectionProtocol) and value._is_non_tensor:
             raise not_a_value(key, target, value)
@@ -634,7 +634,7 @@ def _tensor_of(value: Any, target: torch.Tensor, key: Any) -> Any:
 
 
 def _checked_write(
-    target: torch.Tensor, value: Any, index: Any, asked: Any, key: Any
+    parent: Any, target: torch.Tensor, value: Any, index: Any, asked: Any, key: Any
 ) -> Any:
     """The form of ``value`` that can be written at ``index``, or what the write raises."""
     if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
@@ -649,7 +649,8 @@ def _checked_write(
         if value.dtype != target.dtype:
             if fills(asked, value):
                 return value.to(target.dtype)
-            refuse_cast(index, target, value)
+            if not parent._casts_at(index):
+                refuse_cast(index, target, value)
     return value
 
 

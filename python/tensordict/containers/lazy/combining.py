@@ -126,10 +126,11 @@ class CombiningOps(CollectionProtocol):
         if results and all(result is None for result in results):
             return None
         options = {} if device is NO_DEFAULT else {"device": device}
-        results = [
-            member.empty(**options) if result is None else result
-            for member, result in zip(self.tensordicts, results, strict=True)
-        ]
+        for at, result in enumerate(results):
+            if result is None:
+                results[at] = self.tensordicts[at].empty(**options)
+                if names is not NO_DEFAULT:
+                    results[at].names = given
         stack = self._like(results)
         stack._td_dim_name = own
         return stack
@@ -315,10 +316,10 @@ class CombiningOps(CollectionProtocol):
         try:
             if not is_whole:
                 rows = list(value.unbind(dim))
-                for row in rows if -1 not in rest else ():
+                for row in rows if -1 not in shape else ():
                     row.expand(rest)
                 return rows
-            if -1 in rest:
+            if -1 in shape:
                 return [value] * len(self.tensordicts)
             return list(value.expand(shape).unbind(dim))
         except RuntimeError as error:

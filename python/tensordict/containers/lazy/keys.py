@@ -238,9 +238,13 @@ class StackKeysOps(CollectionProtocol):
             return super().separates(  # type: ignore[misc]
                 *keys, default=default, strict=strict, filter_empty=filter_empty
             )
-        if any(each.is_locked for each in _rust.containers(self)):
-            raise RuntimeError(MSG_LOCKED)
         held = dict.fromkeys(map(_rust.unravel_key_to_tuple, keys))
+        parents = {path[:end] for path in held for end in range(len(path))}
+        for member in self.tensordicts:
+            for path in parents:
+                holder = _rust.get(member, path, None) if path else member
+                if isinstance(holder, CollectionProtocol) and holder.is_locked:
+                    raise RuntimeError(MSG_LOCKED)
         for key in keys if strict else ():
             if not _rust.contains(self, key):
                 _rust.getitem(self, key)
@@ -328,6 +332,7 @@ class StackKeysOps(CollectionProtocol):
         Raises:
             KeyError: none has it.
             RuntimeError: the stack is locked.
+            ValueError: the key runs through a leaf.
         """
         if self.is_locked:
             raise RuntimeError(MSG_LOCKED)
@@ -336,6 +341,9 @@ class StackKeysOps(CollectionProtocol):
             raise KeyError(MSG_BAD_KEY.format(key))
         holders = [each for each in self.tensordicts if _rust.contains(each, path)]
         if not holders:
+            for each in self.tensordicts:
+                if len(path) > 1 and _rust.contains(each, path[:-1]):
+                    each.del_(path)  # Tells a key that runs through a leaf.
             raise KeyError(MSG_DELETE.format(key))
         for each in holders:
             # A member may be there twice.

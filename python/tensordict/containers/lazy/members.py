@@ -571,6 +571,12 @@ class MembersOps(CollectionProtocol):
         _assign_at(target, index, value)
         self._take_back(key, target, index, value)
 
+    def _casts_at(self, index: Any) -> bool:
+        plan = self._plan(index)
+        if plan is None:
+            return True
+        return not plan.copies and all(_is_plain_index(at) for _, at in plan.picks)
+
     def _dtypes_of(self, key: str) -> set[torch.dtype]:
         """The dtypes of the leaves that the entry at a direct key is stacked of."""
         found: set[torch.dtype] = set()
@@ -592,14 +598,15 @@ class MembersOps(CollectionProtocol):
 
     def _take_back(self, key: str, target: Any, index: Any, value: Any) -> None:
         """Copy an entry that was stacked back to the members that an index touches."""
-        if len(self._dtypes_of(key)) > 1:
-            # The copy has a dtype that may not hold what is in the members.
+        values: Any = self._group(key)
+        if len(self._dtypes_of(key)) > 1 or any(map(_is_expanded, values)):
+            # The copy has a dtype that may not hold what is in the members; and what
+            # has one number for several elements takes no other copy of all of them.
             if isinstance(value, torch.Tensor):
                 value = value.expand(target[index].shape)
             for member, at, part in self._parts_at(index, value, target.shape):
                 member.set_at_(key, part, at)
             return
-        values: Any = self._group(key)
         shape = merged_shape([each.shape for each in values], self.stack_dim)
         plan = plan_index(shape, self.stack_dim, len(values), index)
         touched = range(len(values))
@@ -751,6 +758,24 @@ def _expanded_to(value: Any, size: torch.Size) -> Any:
     if own == size or (len(own) == len(size) and -1 in size):
         return value
     return value.expand(size)
+
+
+def _is_expanded(value: Any) -> bool:
+    """Whether several elements of a tensor are one number in memory."""
+    return (
+        isinstance(value, torch.Tensor)
+        and not value.is_nested
+        and any(
+            not stride and size > 1
+            for stride, size in zip(value.stride(), value.shape, strict=True)
+        )
+    )
+
+
+def _is_plain_index(index: Any) -> bool:
+    """Whether no tensor is in an index, so that an assignment is a copy, which casts."""
+    items = index if isinstance(index, tuple) else (index,)
+    return not any(isinstance(item, torch.Tensor) for item in items)
 
 
 def _check_rows(value: dict[Any, Any], size: torch.Size, dim: int, error: Any) -> None:

@@ -213,7 +213,10 @@ class ReadingOps(CollectionProtocol):
         if not path:
             return _rust.get(self, key, default)
         parent: Any = self
-        for part in path[:-1]:
+        for at, part in enumerate(path[:-1]):
+            if isinstance(parent._sample_entry(part), torch.Tensor):
+                # The key runs through a leaf, which is not stacked to say so.
+                return _rust.get(parent.tensordicts[0], path[at:], default)
             parent = parent._get_entry(part, NO_DEFAULT)
             if not isinstance(parent, ReadingOps):
                 return _rust.get(self, key, default)
@@ -238,6 +241,8 @@ class ReadingOps(CollectionProtocol):
             ValueError: rows of a nested tensor would be nested tensors.
         """
         if kwargs.get("stacked") or not self._holds_stacks():
+            return self._group(key)
+        if not any(isinstance(member, ReadingOps) for member in self.tensordicts):
             return self._group(key)
         if not (kwargs.get("as_list") or kwargs.get("as_padded_tensor")) and kwargs.get(
             "as_nested_tensor"
