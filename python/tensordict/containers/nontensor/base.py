@@ -461,10 +461,14 @@ class NonTensorOps(CollectionProtocol):
         if has_tensors(at):
             result._follow_block(self, at)
         elif -1 in dims:
-            return self._with_new_dims(result, dims)
-        return self._as_row(result, dims)
+            return self._with_new_dims(result, dims, at)
+        return self._part_of_row(result, at)
 
-    def _with_new_dims(self, result: Any, dims: tuple[int, ...]) -> Any:
+    def _part_of_row(self, result: Any, at: Any) -> Any:
+        """``result`` of an index, as one value where that selects one row of this."""
+        return result
+
+    def _with_new_dims(self, result: Any, dims: tuple[int, ...], at: Any) -> Any:
         """``result`` of an index with None, of whose dims those in ``dims`` are of this."""
         return result
 

@@ -121,8 +121,10 @@ class DataWriting(NonTensorOps):
         stack._write(at, value)
         if self._stays_for(bare(value)):
             return self
-        self._check_item(_rust.index_shape(self._batch_size, at), value, at)
-        return stack
+        size = _rust.index_shape(self._batch_size, at)
+        self._check_item(size, value, at)
+        # What selects nothing writes nothing.
+        return stack if size.numel() else self
 
     def _written_whole(self, at: Any, value: Any) -> Any:
         """This, whose one element is written, or one with another value.

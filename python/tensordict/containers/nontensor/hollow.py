@@ -10,6 +10,7 @@ import torch
 from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.data import NonTensorData, NonTensorDataBase
+from tensordict.containers.nontensor.operations import has_tensors
 from tensordict.containers.nontensor.positions import dims_taken
 from tensordict.containers.nontensor.stack import NonTensorStack
 from tensordict.storage import values
@@ -55,8 +56,6 @@ class HollowStack(NonTensorStack):
         return self._with_rows(
             result,
             lambda: self._rows._map_leaves(op, solid_args, size, names, tail, lock, k),
-            # Dims that are joined are still those of a stack.
-            op not in ("view", "reshape", "flatten"),
         )
 
     def _split_leaves(
@@ -78,17 +77,18 @@ class HollowStack(NonTensorStack):
         except (IndexError, RuntimeError):
             return results
         return [
-            self._with_rows(part, functools.partial(_itself, row))
+            self._with_rows(part, functools.partial(element_of, row, self._rows))
             for part, row in zip(results, rows, strict=True)
         ]
 
     def _emptied(self, result: Any, index: Any) -> Any:
         at = solid_index(self._batch_size, index)
-        return self._with_rows(result, lambda: self._rows._index(at))
+        rows = self._rows
+        if has_tensors(at):
+            return self._with_rows(result, lambda: rows._index(at))
+        return self._with_rows(result, lambda: element_of(rows._index(at), rows))
 
-    def _with_rows(
-        self, result: Any, rows: Callable[[], Any], is_part: bool = True
-    ) -> Any:
+    def _with_rows(self, result: Any, rows: Callable[[], Any]) -> Any:
         """``result`` with the rows that the same operation makes of those of this.
 
         An operation that rows of one element cannot take part in leaves their values.
@@ -99,7 +99,7 @@ class HollowStack(NonTensorStack):
             made = rows()
         except (IndexError, RuntimeError):
             return result
-        hollow = as_hollow(result, made, len(self._batch_size) if is_part else 0)
+        hollow = as_hollow(result, made)
         if self._is_locked and isinstance(hollow, NonTensorDataBase):
             hollow._lock_tree()
         return self._part(hollow)
@@ -174,19 +174,15 @@ HollowStack.__module__ = "tensordict.tensorclass"
 HollowStack._public_class_text = NonTensorStack._public_class_text  # type: ignore[attr-defined]
 
 
-def as_hollow(stack: Any, rows: Any, ndim: int = 0) -> Any:
+def as_hollow(stack: Any, rows: Any) -> Any:
     """``stack``, which has no elements, with the values of ``rows``.
 
-    One value, if it is a row of a stack of ``ndim`` dims; ``stack`` itself where the
-    rows are of another shape, or have no values.
+    One value, if that is what the rows are; ``stack`` itself where they are of another
+    shape, or have no values.
     """
     size = stack._batch_size
     if rows._batch_size != solid(size) or len(rows._flat()) != rows._batch_size.numel():
         return stack
-    if len(size) < ndim and not any(size) and isinstance(rows, NonTensorStack):
-        # Nothing but the dims without elements is left.
-        at = int(rows._index_tensor())
-        rows = rows._member_class._of(rows._cells, at, rows._batch_size)
     if isinstance(rows, NonTensorDataBase):
         if rows.data is NOTHING:
             return stack
@@ -201,6 +197,15 @@ def as_hollow(stack: Any, rows: Any, ndim: int = 0) -> Any:
     return stack
 
 
+def element_of(part: Any, rows: NonTensorStack) -> Any:
+    """``part``, which has fewer dims than ``rows``, as one value where it is one."""
+    is_one = part._is_one or len(part._flat()) != 1
+    if is_one or len(part._batch_size) >= len(rows._batch_size):
+        return part
+    at = int(part._index_tensor())
+    return part._member_class._of(part._cells, at, part._batch_size)
+
+
 def rows_emptied(stack: NonTensorStack, result: Any, index: Any) -> Any:
     """``result``, rows of ``stack`` without elements, with the values that they had."""
     if 0 in stack._batch_size:
@@ -213,7 +218,7 @@ def rows_emptied(stack: NonTensorStack, result: Any, index: Any) -> Any:
         # There are no rows either.
         return result
     rows = stack._index(solid_index(stack._batch_size, index))
-    return as_hollow(result, rows, len(stack._batch_size))
+    return as_hollow(result, rows)
 
 
 def with_noted_rows(stack: Any, noted: list[list[Any]]) -> Any:
@@ -224,10 +229,6 @@ def with_noted_rows(stack: Any, noted: list[list[Any]]) -> Any:
 def with_value(stack: Any, value: Any) -> Any:
     """``stack``, which has no elements, with one value for all of its rows."""
     return _with_cells(stack, [value] * solid(stack._batch_size).numel())
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def _with_cells(stack: Any, cells: list[Any]) -> Any:

@@ -36,6 +36,7 @@ __all__ = [
     "places_of",
     "places_split",
     "selected",
+    "selects_one",
     "taken",
 ]
 
@@ -174,6 +175,16 @@ def dims_taken(item: Any) -> int:
         return 0
     is_mask = isinstance(item, torch.Tensor) and item.dtype is torch.bool
     return item.dim() if is_mask else 1
+
+
+def selects_one(at: Any, dim: int) -> bool:
+    """Whether an index, as a plan has it, has a number for a dim."""
+    taken = 0
+    for item in at if isinstance(at, tuple) else (at,):
+        if taken == dim and dims_taken(item):
+            return isinstance(item, int)
+        taken += dims_taken(item)
+    return False
 
 
 def dim_of_parts(old: torch.Size, new: torch.Size) -> int | None:

@@ -12,6 +12,7 @@ from tensordict.containers.nontensor.positions import (
     dim_of_parts,
     dims_taken,
     joined_dim,
+    selects_one,
 )
 from tensordict.containers.nontensor.row import RowCells
 
@@ -25,6 +26,9 @@ RESTACKING = frozenset(
 )
 """The operations whose results are stacked along their first dim, or that without rows."""
 
+
+RESHAPING = frozenset({"flatten", "reshape", "unflatten", "view"})
+"""The operations that change how many dims there are."""
 
 KEEPS_ROWS = frozenset({"_pad_leaf", "movedim", "permute", "unsqueeze"})
 """The operations that keep the names of a stack of which each row is one value."""
@@ -81,7 +85,15 @@ class StackDims(NonTensorOps):
             self._has_one_a_row = True
 
     def _as_row(self, result: Any, dims: tuple[int, ...]) -> Any:
-        if not self._has_one_a_row or self.stack_dim in dims or -1 in dims:
+        is_row = self.stack_dim not in dims and -1 not in dims
+        return self._row(result) if is_row else result
+
+    def _part_of_row(self, result: Any, at: Any) -> Any:
+        return self._row(result) if selects_one(at, self.stack_dim) else result
+
+    def _row(self, result: Any) -> Any:
+        """``result``, elements of one row, as one value if a row has one."""
+        if not self._has_one_a_row:
             return result
         flat = result._flat() if isinstance(result, StackDims) else ()
         if not flat or any(value is not flat[0] for value in flat):
@@ -97,16 +109,21 @@ class StackDims(NonTensorOps):
         if not isinstance(source, StackDims) or not self._batch_size:
             return
         at = front = 0
+        stack_dim = source.stack_dim
+        if selects_one(index, stack_dim):
+            # One row of the source, which is stacked along the next of its dims.
+            dims = range(len(source.batch_size))
+            stack_dim = next(dim for dim in dims if not selects_one(index, dim))
         for item in index if isinstance(index, tuple) else (index,):
             is_tensor = isinstance(item, torch.Tensor)
-            if is_tensor and at <= source.stack_dim < at + dims_taken(item):
+            if is_tensor and at <= stack_dim < at + dims_taken(item):
                 # The first of the dims that the tensor makes.
                 self.stack_dim = min(front, len(self._batch_size) - 1)
                 return
             at += dims_taken(item)
             front += item is None or isinstance(item, slice)
 
-    def _with_new_dims(self, result: Any, dims: tuple[int, ...]) -> Any:
+    def _with_new_dims(self, result: Any, dims: tuple[int, ...], at: Any) -> Any:
         kept = [dim for dim in dims if dim >= 0]
         if not kept and isinstance(result, StackDims) and result._flat():
             # One element with new dims is one value for all that they count.
@@ -120,15 +137,20 @@ class StackDims(NonTensorOps):
             return one
         if len(kept) == 1 and len(dims) > 1:
             result._has_one_a_row = True
-        return self._as_row(result, tuple(kept))
+        return self._part_of_row(result, at)
 
     def _settle(self, name: str, source: Any, keeps_dims: bool) -> None:
         own, size = self._batch_size, source.batch_size
-        if name == "broadcast_to" and isinstance(source, StackDims):
+        if 0 in own and name in RESHAPING:
+            # Without elements there is nothing to stack anew.
+            self.stack_dim = 0
+        elif name == "broadcast_to" and isinstance(source, StackDims):
             self.stack_dim = source.stack_dim + len(own) - len(size)
         elif name in RESTACKING and len(own) == len(size):
-            self.stack_dim = own.index(0) if 0 in own else 0
+            self.stack_dim = own.index(0) if 0 in own and name != "_pad_leaf" else 0
             self._has_one_a_row = False
+        elif name == "tile" and 0 in own and len(own) == len(size):
+            self.stack_dim = own.index(0)
         elif name == "reshape" and not keeps_dims:
             find = dim_of_parts if len(own) > len(size) else joined_dim
             self.stack_dim = find(size, own) or 0
