@@ -402,18 +402,19 @@ def _unpad(
         entries[key] = leaf.index_select(dim, valid.nonzero().squeeze(-1))
         if dim < ndim:
             kept = entries[key].shape[dim]
-    size = list(td.batch_size[1:])
+    size = td.batch_size[1:]
     if kept is not None:
-        size[pad_dim] = kept
         along = pad_dim % len(size)
-        whole = valid.ndim == 1 and len(valid) == td.batch_size[1 + along]
+        whole = valid.ndim == 1 and len(valid) == size[along]
         # The mask says which side the padding is on.
         kept_at: Any = valid.nonzero().squeeze(-1) if whole else slice(kept)
         at = (slice(None),) * along + (kept_at,)
+        size = torch.Size([*size[:along], kept, *size[along + 1 :]])
         for key, value in entries.items():
-            if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+            # Collections without leaves, and values, have their padding still.
+            if isinstance(value, CollectionProtocol) and value.batch_size != size:
                 entries[key] = value[at]
-    made = _rust.new(td._dense_type(), entries, torch.Size(size), td.device, None)
+    made = _rust.new(td._dense_type(), entries, size, td.device, None)
     return type(td)._from_tensordict(made) if is_tensorclass(td) else made
 
 

@@ -378,8 +378,11 @@ def _where_entry(
     present = item if value is NO_DEFAULT else value
     if isinstance(present, CollectionProtocol):
         if present._is_non_tensor:
-            whole = value is NO_DEFAULT or item is NO_DEFAULT
-            return present if whole else present.where(condition, item)
+            is_alone = value is NO_DEFAULT or item is NO_DEFAULT
+            if is_alone or not isinstance(item, CollectionProtocol):
+                # What takes its place has no value: the result is unlocked.
+                return present.clone(False)
+            return present.where(condition, item)
         if value is NO_DEFAULT:
             value = present.empty()
         elif item is NO_DEFAULT:

@@ -308,11 +308,22 @@ def moved(td: Any, device: torch.device, non_blocking: bool | None) -> Any:
     description = without_modules(state["metadata"])
     result = rebuild(copy.deepcopy(description), storage)
     for container in _rust.containers(result):
-        if container._is_dense:
+        if container._is_dense or container._is_non_tensor:
             container._device = device
+    _order_as(result, td)
     if td.is_locked:
         result.lock_()
     return result
+
+
+def _order_as(made: Any, source: Any) -> None:
+    """Put the entries of dense containers in the order that they have in ``source``."""
+    for key, value in source._entries().items():
+        if isinstance(value, CollectionProtocol):
+            _order_as(made._get_entry(key, None), value)
+    if made._is_dense:
+        entries = made._tensordict
+        made._tensordict = {key: entries[key] for key in source._entries()}
 
 
 # What is consolidated -----------------------------------------------------------------

@@ -219,12 +219,15 @@ class DataWriting(NonTensorOps):
     def update_at_(
         self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
     ) -> Self:
-        """Refused: all elements have one value.
+        """Take the value of another one, if the index is ``:`` or ``()``.
 
         Raises:
-            RuntimeError: it is called.
+            RuntimeError: it is another index: all elements have one value. Or the other
+                one has a value for each element, or is none.
         """
-        raise RuntimeError(MSG_PART)
+        if isinstance(idx, torch.Tensor) or idx not in ((), slice(None)):
+            raise RuntimeError(MSG_PART)
+        return self.update_(input_dict_or_td)
 
     def replace(self, *args: Any, **kwargs: Any) -> Any:
         """One like this with another value, given as ``data=``.
