@@ -176,7 +176,10 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         if check and missing:
             name = f"{cls.__name__}.from_tensordict"
             raise TypeError(MSG_MISSING.format(name, ", ".join(sorted(missing))))
-        if not td._is_dense:
+        if td._is_non_tensor:
+            # It has no entries.
+            td = td._plain_type({}, td._batch_size, device=td._device)
+        elif not td._is_dense:
             td = td._as_dense()
         made = cls.__new__(cls)
         # All of the state, so that a batch size or a lock of one is that of the other.

@@ -715,7 +715,8 @@ class NonTensorData(NonTensorDataBase):
             return result
         stack = result.maybe_to_stack()
         stack._named(result._td_dim_names)
-        if len(stack.batch_size) > 1:
+        if self._batch_size and len(stack.batch_size) == len(self._batch_size) + 1:
+            # Of several new dims the rows are stacks.
             stack._has_one_a_row = True
         if op == "unsqueeze":
             stack.stack_dim = args[0] % len(stack.batch_size)

@@ -41,8 +41,9 @@ def copied(held: Sequence[Any], is_lenient: bool = False) -> list[Any]:
     made = []
     for value in held:
         try:
-            is_tensor = isinstance(value, torch.Tensor)
-            made.append(value.clone() if is_tensor else copy.deepcopy(value, memo))
+            if isinstance(value, torch.Tensor) and id(value) not in memo:
+                memo[id(value)] = value.clone()
+            made.append(copy.deepcopy(value, memo))
         except Exception:
             if not is_lenient:
                 raise

@@ -456,7 +456,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 except IndexError:
                     raise out_of_bounds(places, len(self._cells)) from None
                 # The dim of a stack that is indexed has no name then.
-                return self._sized(plan[1], found)
+                made = self._sized(plan[1], found)
+                if 0 in plan[1]:
+                    made.stack_dim = plan[1].index(0)
+                return made
         try:
             result = super()._index(index)
         except IndexError as error:

@@ -117,8 +117,9 @@ class StackDims(NonTensorOps):
         for item in index if isinstance(index, tuple) else (index,):
             is_tensor = isinstance(item, torch.Tensor)
             if is_tensor and at <= stack_dim < at + dims_taken(item):
-                # The first of the dims that the tensor makes.
-                self.stack_dim = min(front, len(self._batch_size) - 1)
+                # The first of the dims that the tensor makes, or that without elements.
+                lead = item.shape.index(0) if 0 in item.shape else 0
+                self.stack_dim = min(front + lead, len(self._batch_size) - 1)
                 return
             at += dims_taken(item)
             front += item is None or isinstance(item, slice)
