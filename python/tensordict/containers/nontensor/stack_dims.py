@@ -148,8 +148,14 @@ class StackDims(NonTensorOps):
         elif name == "broadcast_to" and isinstance(source, StackDims):
             self.stack_dim = source.stack_dim + len(own) - len(size)
         elif name in RESTACKING and len(own) == len(size):
-            self.stack_dim = own.index(0) if 0 in own and name != "_pad_leaf" else 0
-            self._has_one_a_row = False
+            is_padded = name == "_pad_leaf"
+            self.stack_dim = own.index(0) if 0 in own and not is_padded else 0
+            # Rows of what was added are one value, and those of nothing else.
+            was_of_rows = getattr(source, "_has_one_a_row", source._is_one)
+            was_first = getattr(source, "stack_dim", 0) == 0
+            self._has_one_a_row = (
+                is_padded and was_of_rows and was_first and len(own) > 1
+            )
         elif name == "tile" and 0 in own and len(own) == len(size):
             self.stack_dim = own.index(0)
         elif name == "reshape" and not keeps_dims:

@@ -405,11 +405,10 @@ class StackWriting(NonTensorOps):
 
     def _selects_rows(self, index: Any) -> bool:
         """Whether an index selects rows as a whole."""
-        size = _rust.index_shape(self._batch_size, index)
         own, dim = self._batch_size, self.stack_dim
+        size = rest = _rust.index_shape(own, index)
         row = torch.Size([*own[:dim], *own[dim + 1 :]])
         part = self._index(index)
-        rest = size
         if isinstance(part, StackWriting) and size:
             rest = torch.Size([*size[: part.stack_dim], *size[part.stack_dim + 1 :]])
         return rest == row
