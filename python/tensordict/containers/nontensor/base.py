@@ -350,6 +350,7 @@ class NonTensorOps(CollectionProtocol):
             update_batch_size: has no effect.
         """
         result = self._chosen(condition, other)
+        result._device = self._device
         return result if out is None else out.update(result)
 
     @on_real_tensors

@@ -77,7 +77,7 @@ class HollowStack(NonTensorStack):
         except (IndexError, RuntimeError):
             return results
         return [
-            self._with_rows(part, functools.partial(element_of, row, self._rows))
+            self._with_rows(part, functools.partial(element_of, row, part._batch_size))
             for part, row in zip(results, rows, strict=True)
         ]
 
@@ -86,7 +86,8 @@ class HollowStack(NonTensorStack):
         rows = self._rows
         if has_tensors(at):
             return self._with_rows(result, lambda: rows._index(at))
-        return self._with_rows(result, lambda: element_of(rows._index(at), rows))
+        size = result._batch_size
+        return self._with_rows(result, lambda: element_of(rows._index(at), size))
 
     def _with_rows(self, result: Any, rows: Callable[[], Any]) -> Any:
         """``result`` with the rows that the same operation makes of those of this.
@@ -197,10 +198,9 @@ def as_hollow(stack: Any, rows: Any) -> Any:
     return stack
 
 
-def element_of(part: Any, rows: NonTensorStack) -> Any:
-    """``part``, which has fewer dims than ``rows``, as one value where it is one."""
-    is_one = part._is_one or len(part._flat()) != 1
-    if is_one or len(part._batch_size) >= len(rows._batch_size):
+def element_of(part: Any, size: torch.Size) -> Any:
+    """``part``, rows of a stack of ``size``, as one value where nothing else is left."""
+    if any(size) or part._is_one:
         return part
     at = int(part._index_tensor())
     return part._member_class._of(part._cells, at, part._batch_size)

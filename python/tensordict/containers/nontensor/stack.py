@@ -307,6 +307,9 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """
         if as_linked_list:
             return self._value()
+        if self._batch_size and not self._batch_size[self.stack_dim]:
+            # Without members there are no lists either.
+            return []
         return _nested(self._flat(), self._batch_size)
 
     def to_dict(self, **kwargs: Any) -> Any:

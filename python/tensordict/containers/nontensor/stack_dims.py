@@ -120,6 +120,8 @@ class StackDims(NonTensorOps):
                 # The first of the dims that the tensor makes, or that without elements.
                 lead = item.shape.index(0) if 0 in item.shape else 0
                 self.stack_dim = min(front + lead, len(self._batch_size) - 1)
+                if source._has_one_a_row and len(self._batch_size) > 1:
+                    self._has_one_a_row = True
                 return
             at += dims_taken(item)
             front += item is None or isinstance(item, slice)
