@@ -459,10 +459,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 except IndexError:
                     raise out_of_bounds(places, len(self._cells)) from None
                 # The dim of a stack that is indexed has no name then.
-                made = self._sized(plan[1], found)
+                chosen = self._sized(plan[1], found)
                 if 0 in plan[1]:
-                    made.stack_dim = plan[1].index(0)
-                return made
+                    chosen.stack_dim = plan[1].index(0)
+                return chosen
         try:
             result = super()._index(index)
         except IndexError as error:

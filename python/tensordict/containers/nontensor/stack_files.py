@@ -6,6 +6,7 @@ import copyreg
 from typing import TYPE_CHECKING, Any
 
 from tensordict.containers.nontensor.base import NonTensorOps
+from tensordict.protocol import CollectionProtocol
 from tensordict.storage import describing, safetensors, values
 from tensordict.storage import source as sources
 
@@ -93,7 +94,11 @@ class StackFiles(NonTensorOps):
             and self._member_class is self._non_tensor_type
         )
         if is_plain and len(self._batch_size) == 1:
-            return self._non_tensor_stack_type, tuple(self._flat())
+            flat = self._flat()
+            kinds = set(map(type, flat))
+            # A collection would be a member, and not the value of one.
+            if not any(issubclass(kind, CollectionProtocol) for kind in kinds):
+                return self._non_tensor_stack_type, tuple(flat)
         return copyreg.__newobj__, (self._non_tensor_stack_type,), self.__getstate__()  # type: ignore[attr-defined]
 
     def __getstate__(self) -> dict[str, Any]:
