@@ -386,8 +386,8 @@ def test_a_future_goes_by_the_working_directory_of_the_call(
     begins = threading.Event()
     work = future.in_background
 
-    def wait_to_begin(do, progress):
-        return work(lambda: begins.wait(60) and do(), progress)
+    def wait_to_begin(td, do, progress):
+        return work(td, lambda: begins.wait(60) and do(), progress)
 
     monkeypatch.setattr(storage_tree, "in_background", wait_to_begin)
     monkeypatch.setattr(storage_consolidated, "in_background", wait_to_begin)

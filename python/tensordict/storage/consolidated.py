@@ -116,7 +116,7 @@ def consolidate(td: Any, options: Options) -> Any:
         return _consolidate(td, source, options, progress)
 
     if options.return_early and options.num_threads > 1:
-        return in_background(work, progress)
+        return in_background(td, work, progress)
     return with_bar(work, progress) if options.pbar else work()
 
 

@@ -7,6 +7,8 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from tensordict.storage.devices import settle
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -80,8 +82,11 @@ class TensorDictFuture:
 TensorDictFuture.__module__ = "tensordict.utils"
 
 
-def in_background(work: Callable[[], Any], progress: SaveProgress) -> TensorDictFuture:
-    """Do ``work`` in a thread that ends with it."""
+def in_background(
+    td: Any, work: Callable[[], Any], progress: SaveProgress
+) -> TensorDictFuture:
+    """Do ``work``, which saves ``td``, in a thread that ends with it."""
+    settle(td)
     executor = ThreadPoolExecutor(1, "tensordict-save")
     future = executor.submit(work)
     executor.shutdown(wait=False)

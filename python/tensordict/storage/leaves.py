@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
+from tensordict.storage.devices import DeviceReader, is_elsewhere
 
 __all__ = [
     "describe",
@@ -15,6 +16,7 @@ __all__ = [
     "nested_from_flat",
     "nested_table",
     "prepare",
+    "prepare_to_write",
     "refuse_unbatched",
     "with_batch_dims",
 ]
@@ -64,12 +66,23 @@ def prepare(
 ) -> tuple[torch.Tensor, str, list[int], str, bytes | None]:
     """The values of any tensor as a tensor on the CPU without gaps.
 
+    As :func:`prepare_to_write`, but tensors of other devices are copied.
+    """
+    plain, device, shape, dtype, table = _described(tensor)
+    return _on_cpu(plain), device, shape, dtype, table
+
+
+def prepare_to_write(
+    tensor: torch.Tensor,
+) -> tuple[torch.Tensor | DeviceReader, str, list[int], str, bytes | None]:
+    """The values of any tensor without gaps: on the CPU, or read as they are written.
+
     Transposed and expanded tensors are laid out row by row, conjugated and negated views
-    resolved, tensors of other devices copied, tensors that are spread over processes
-    (``DTensor``) gathered.
+    resolved, tensors that are spread over processes (``DTensor``) gathered. Those of
+    other devices stay where they are: a reader has their bytes.
 
     Returns:
-        The tensor, the name of the original's device, its shape, its dtype, and for a
+        The tensor or reader, the name of the original's device, its shape, its dtype, and for a
         nested tensor its table of sizes (int64, row by row), else None. A nested tensor
         is given flat, component after component, with the shape of its table.
 
@@ -77,16 +90,28 @@ def prepare(
         NotImplementedError: a meta tensor, which has no values, or a jagged one.
         RuntimeError: a sparse tensor.
     """
+    plain, device, shape, dtype, table = _described(tensor)
+    values = DeviceReader([plain]) if is_elsewhere(plain) else _on_cpu(plain)
+    return values, device, shape, dtype, table
+
+
+def _described(
+    tensor: torch.Tensor,
+) -> tuple[torch.Tensor, str, list[int], str, bytes | None]:
+    """What is to be copied of a tensor, and what the metadata has of it."""
     tensor = tensor.detach()
     gather = getattr(tensor, "full_tensor", None)
     if gather is not None:
         # A part of a tensor that is spread over processes, all of which save it.
         tensor = gather()
     device, dtype = str(tensor.device), str(tensor.dtype)
+    if gather is not None:
+        # Now: every process gathers in the same order, and a device may not hold all.
+        tensor = tensor.cpu()
     if tensor.is_nested:
         table = nested_table(tensor)
-        flat = flat_components(tensor).cpu()
-        return flat, device, list(table.shape), dtype, table.numpy().tobytes()
+        shape, table_bytes = list(table.shape), table.numpy().tobytes()
+        return flat_components(tensor), device, shape, dtype, table_bytes
     if tensor.layout != torch.strided:
         raise RuntimeError(
             f"tensors of the layout {tensor.layout} cannot be saved as files: copy_() "
@@ -98,14 +123,18 @@ def prepare(
             f"tensors of {dtype} cannot be saved as files, which have no room for scale "
             "and zero point: save dequantize() or int_repr()."
         )
-    shape = list(tensor.shape)
+    return tensor, device, list(tensor.shape), dtype, None
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """The values on the CPU without gaps, of a dtype that DLPack knows as we do."""
     plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
     if type(plain) is not torch.Tensor:
         plain = plain.as_subclass(torch.Tensor)
-    # Of the dtypes that DLPack does not know as the engine does, the bytes are given.
+    # Of other dtypes the bytes are given.
     if not _has_known_dtype(plain):
         plain = plain.view(torch.uint8) if plain.ndim else plain[None].view(torch.uint8)
-    return plain, device, shape, dtype, None
+    return plain
 
 
 def describe(

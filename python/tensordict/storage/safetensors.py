@@ -33,10 +33,11 @@ from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, remarks
+from tensordict.storage.devices import DeviceReader, is_elsewhere
 from tensordict.storage.future import with_bar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 __all__ = [
@@ -102,7 +103,7 @@ def to_safetensors(
 
     The tensors are named by their keys, joined by dots, so that other libraries read
     them. The files appear in one step each, the index last. Peak memory: nothing beyond
-    the collection, but for tensors with gaps and those of other devices.
+    the collection, but for a few MiB of tensors with gaps and of other devices.
 
     Args:
         data: the collection.
@@ -215,17 +216,22 @@ def _write(
 
 def _planned(
     tensors: dict[str, Leaf],
-) -> list[tuple[str, tuple[list[torch.Tensor], int], str, list[int], int]]:
+) -> list[tuple[str, tuple[Sequence[Any], int], str, list[int], int]]:
     return [
         (name, _parts(leaf), str(leaf.dtype), list(leaf.shape), leaf.element_size())
         for name, leaf in tensors.items()
     ]
 
 
-def _parts(leaf: Leaf) -> tuple[list[torch.Tensor], int]:
+def _parts(leaf: Leaf) -> tuple[Sequence[torch.Tensor | DeviceReader], int]:
     """The tensors that are written as one, and in how many chunks each."""
     if isinstance(leaf, Stacked):
-        return leaf.parts, leaf.shape[: leaf.dim].numel()
+        devices = {part.device for part in leaf.parts}
+        if len(devices) > 1:
+            return [part.cpu() for part in leaf.parts], leaf.num_chunks
+        if is_elsewhere(leaf.parts[0]):
+            return [DeviceReader(leaf.parts, leaf.dim)], 1
+        return leaf.parts, leaf.num_chunks
     return [leaf], 1
 
 
@@ -337,6 +343,11 @@ class Stacked:
         self.shape: torch.Size = like.shape
         self.dtype: torch.dtype = like.dtype
         self._item_bytes: int = like.element_size()
+
+    @property
+    def num_chunks(self) -> int:
+        """How many chunks of each tensor lie in the stack one by one."""
+        return self.shape[: self.dim].numel()
 
     def numel(self) -> int:
         """How many items the stack has."""

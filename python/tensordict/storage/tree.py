@@ -174,7 +174,7 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
         )
         return source._saved(leaves, _Directory(path, escapes_keys), inplace)
 
-    return _now_or_later(work, options, progress)
+    return _now_or_later(td, work, options, progress)
 
 
 def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
@@ -208,7 +208,7 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
         directory = _Directory(path, options.escapes_keys)
         return _with_device(source._saved(leaves, directory, False), device)
 
-    return _now_or_later(work, options, _rust.SaveProgress())
+    return _now_or_later(td, work, options, _rust.SaveProgress())
 
 
 def _save_archive(
@@ -238,7 +238,7 @@ def _save_archive(
         saved = source._saved(leaves, None, False)._unlock_saved()
         return _with_device(saved, CPU)
 
-    return _now_or_later(work, options, progress)
+    return _now_or_later(td, work, options, progress)
 
 
 def _of_now(td: Any, options: SaveOptions) -> Any:
@@ -260,13 +260,15 @@ def _save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
     return td._saved(_rust.SavedTensors(plan.leaves), None, inplace)
 
 
-def _now_or_later(work: Callable[[], Any], options: SaveOptions, progress: Any) -> Any:
+def _now_or_later(
+    td: Any, work: Callable[[], Any], options: SaveOptions, progress: Any
+) -> Any:
     if options.share_non_tensor:
         unshared, work = work, lambda: _with_shared_values(unshared())
     if options.pbar:
         watched, work = work, lambda: with_bar(watched, progress)
     if options.is_later:
-        return in_background(work, progress)
+        return in_background(td, work, progress)
     return work()
 
 

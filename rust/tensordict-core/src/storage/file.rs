@@ -151,13 +151,16 @@ impl<'w> FileWriter<'w> {
         let mut written = Vec::with_capacity(segments.len());
         let mut bounce = Vec::new();
         let mut slab = Slab::default();
-        for segment in segments {
+        for (number, segment) in segments.iter().enumerate() {
+            if let Some(next) = segments.get(number + 1) {
+                next.source.begin();
+            }
             let length = segment.source.len();
             if length < SLAB_LIMIT {
                 if !slab.has_room(segment.offset, length) {
                     slab.flush(self)?;
                 }
-                written.push(slab.add(self, segment, &mut bounce));
+                written.push(slab.add(self, segment, &mut bounce)?);
                 self.job.progress.advance(length)?;
                 continue;
             }
@@ -225,7 +228,7 @@ pub(crate) fn pour(
     mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
     failed: &dyn Fn(io::Error) -> StorageError,
 ) -> StorageResult<()> {
-    source.units(bounce, |at, unit| {
+    let write_unit = |at, unit: &[u8]| {
         job.progress.check()?;
         let mut place = offset + at;
         for block in unit.chunks(PIECE_BYTES) {
@@ -237,7 +240,8 @@ pub(crate) fn pour(
                 .begin_writeback(file, offset + at, unit.len() as u64);
         }
         job.progress.advance(unit.len() as u64)
-    })
+    };
+    source.units(bounce, write_unit, failed)
 }
 
 /// Takes the CRC-32 of zip files as bytes come.
@@ -287,18 +291,25 @@ impl Slab {
                 && offset + length - self.offset <= UNIT_BYTES as u64)
     }
 
-    fn add(&mut self, writer: &FileWriter<'_>, segment: &Segment, bounce: &mut Vec<u8>) -> Written {
+    fn add(
+        &mut self,
+        writer: &FileWriter<'_>,
+        segment: &Segment,
+        bounce: &mut Vec<u8>,
+    ) -> StorageResult<Written> {
         if self.bytes.is_empty() {
             self.offset = segment.offset;
         }
         let start = usize::try_from(segment.offset - self.offset).unwrap_or(usize::MAX);
         self.bytes.resize(start, 0);
         let slab = &mut self.bytes;
-        let taken = segment.source.units(bounce, |_, unit| {
+        let extend = |_, unit: &[u8]| {
             slab.extend_from_slice(unit);
-            Ok::<_, std::convert::Infallible>(())
-        });
-        let Ok(()) = taken;
+            Ok(())
+        };
+        segment.source.units(bounce, extend, |source| {
+            StorageError::io_of(segment.key.clone(), writer.path, source)
+        })?;
         let bytes = &self.bytes[start..];
         let mut summer = Summer::default();
         if writer.job.has_sums {
@@ -306,7 +317,7 @@ impl Slab {
         }
         let crc32 = if writer.takes_crc32 { crc32(bytes) } else { 0 };
         let sum = writer.finish(summer, bytes.len() as u64);
-        Written { sum, crc32 }
+        Ok(Written { sum, crc32 })
     }
 
     fn flush(&mut self, writer: &FileWriter<'_>) -> StorageResult<()> {

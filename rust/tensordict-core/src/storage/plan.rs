@@ -10,6 +10,7 @@ mod level;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::hash::Hash;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -308,18 +309,22 @@ impl Plan {
     /// Copies the leaves whose bytes lie in files of `target` that the plan writes over: a file that
     /// is overwritten while it is read would be a mixture. `mapped` says of leaves, by their
     /// numbers, which file they lie in.
+    ///
+    /// # Errors
+    /// As [`Source::to_vec`].
     pub fn copy_overwritten(
         &mut self,
         target: &Path,
         mapped: impl Iterator<Item = (usize, FileIdentity)>,
-    ) {
+    ) -> io::Result<()> {
         let written = (0..self.leaves.len())
             .filter_map(|number| FileIdentity::of_path(&target.join(self.leaf_path(number))));
         for number in leaves_in(mapped, written) {
             if let Content::Data(source) = &mut self.leaves[number].content {
-                *source = Source::Bytes(source.to_vec());
+                *source = Source::Bytes(source.to_vec()?);
             }
         }
+        Ok(())
     }
 
     /// Whether a leaf's file is that of the target already.

@@ -1,7 +1,13 @@
 //! Where the bytes of a leaf come from, given out in units.
 //!
 //! Bytes that lie as they are to be written are lent; those of tensors with gaps, and of conjugated
-//! and negated views, are put in order in a buffer that belongs to the thread.
+//! and negated views, are put in order in a buffer that belongs to the thread. Those that are elsewhere
+//! come piece by piece from whoever fetches them.
+
+use std::fmt;
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use super::region::Region;
 
@@ -288,6 +294,25 @@ impl Joined {
     }
 }
 
+/// Bytes that are elsewhere until they are written: those of a tensor of another device.
+///
+/// Whoever implements it has few pieces in memory at a time, and fetches the next one while one is
+/// written.
+pub trait Remote: fmt::Debug + Send + Sync {
+    /// How many bytes there are.
+    fn length(&self) -> u64;
+
+    /// Begins to fetch the first piece, since these bytes are written next. What fails is said by
+    /// [`Remote::read`].
+    fn begin(&self);
+
+    /// Shows all bytes to `take`, in order, piece by piece, until it breaks.
+    ///
+    /// # Errors
+    /// They cannot be fetched.
+    fn read(&self, take: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<()>;
+}
+
 /// Where bytes come from.
 #[derive(Debug, Clone)]
 pub enum Source {
@@ -299,6 +324,8 @@ pub enum Source {
     Strided(Box<Strided>),
     /// Tensors that are stacked.
     Joined(Box<Joined>),
+    /// Bytes that are elsewhere.
+    Remote(Arc<dyn Remote>),
 }
 
 impl Source {
@@ -313,6 +340,7 @@ impl Source {
             Self::Memory(memory) => memory.len() as u64,
             Self::Strided(strided) => strided.len(),
             Self::Joined(joined) => joined.len(),
+            Self::Remote(remote) => remote.length(),
         }
     }
 
@@ -323,26 +351,37 @@ impl Source {
     }
 
     /// All of the bytes.
-    #[must_use]
-    pub fn to_vec(&self) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// They are elsewhere, and cannot be fetched.
+    pub fn to_vec(&self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(usize::try_from(self.len()).unwrap_or(0));
-        let taken = self.units(&mut Vec::new(), |_, unit| {
+        let extend = |_, unit: &[u8]| {
             bytes.extend_from_slice(unit);
-            Ok::<_, std::convert::Infallible>(())
-        });
-        let Ok(()) = taken;
-        bytes
+            Ok(())
+        };
+        self.units(&mut Vec::new(), extend, |error| error)?;
+        Ok(bytes)
+    }
+
+    /// Says that the bytes are written next, so that those that are elsewhere are fetched meanwhile.
+    pub fn begin(&self) {
+        if let Self::Remote(remote) = self {
+            remote.begin();
+        }
     }
 
     /// Calls `take` with the bytes, in order, in units of at most [`UNIT_BYTES`]; with the
     /// offset of each. `bounce` is used where they have to be put in order, and grows as needed.
+    /// `failed` makes an error of one of fetching them.
     ///
     /// # Errors
-    /// The first that `take` returns.
+    /// The first that `take` returns; that of fetching them.
     pub fn units<E>(
         &self,
         bounce: &mut Vec<u8>,
         mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
+        failed: impl Fn(io::Error) -> E,
     ) -> Result<(), E> {
         let bytes = match self {
             Self::Bytes(bytes) => bytes.as_slice(),
@@ -355,6 +394,7 @@ impl Source {
                 let fill = |offset, buffer: &mut [u8]| joined.fill(offset, buffer);
                 return bounced(self.len(), 1, bounce, fill, take);
             }
+            Self::Remote(remote) => return fetched(&**remote, take, failed),
         };
         let mut offset = 0;
         for unit in bytes.chunks(UNIT_BYTES) {
@@ -363,6 +403,41 @@ impl Source {
         }
         Ok(())
     }
+}
+
+/// Calls `take` with bytes as they are fetched.
+fn fetched<E>(
+    remote: &dyn Remote,
+    mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    failed: impl Fn(io::Error) -> E,
+) -> Result<(), E> {
+    let length = remote.length();
+    let mut offset = 0;
+    let mut refused = None;
+    let read = remote.read(&mut |piece| {
+        for unit in piece.chunks(UNIT_BYTES) {
+            let end = offset + unit.len() as u64;
+            let start = std::mem::replace(&mut offset, end);
+            // More bytes than were planned would be those of the next leaf.
+            if end > length {
+                return ControlFlow::Break(());
+            }
+            if let Err(error) = take(start, unit) {
+                refused = Some(error);
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    if let Some(error) = refused {
+        return Err(error);
+    }
+    read.map_err(&failed)?;
+    if offset == length {
+        return Ok(());
+    }
+    let text = format!("{offset} bytes were fetched, and there should be {length}");
+    Err(failed(io::Error::new(io::ErrorKind::InvalidData, text)))
 }
 
 /// Calls `take` with bytes that `fill` puts in order, in units of whole items.
@@ -402,13 +477,12 @@ mod tests {
 
     fn read(source: &Source) -> Vec<u8> {
         let mut all = Vec::new();
-        source
-            .units(&mut Vec::new(), |offset, unit| {
-                assert_eq!(offset, all.len() as u64);
-                all.extend_from_slice(unit);
-                Ok::<_, ()>(())
-            })
-            .unwrap();
+        let take = |offset, unit: &[u8]| {
+            assert_eq!(offset, all.len() as u64);
+            all.extend_from_slice(unit);
+            Ok(())
+        };
+        source.units(&mut Vec::new(), take, |error| error).unwrap();
         all
     }
 
@@ -462,6 +536,72 @@ mod tests {
         assert!(joined(parts(), 4).is_none());
         assert!(joined(vec![part(0), Region::EMPTY], 1).is_none());
         assert!(joined(Vec::new(), 1).is_none());
+    }
+
+    /// Pieces of a size that say that they are so many bytes.
+    #[derive(Debug)]
+    struct Pieces {
+        sizes: Vec<usize>,
+        length: u64,
+        fails: bool,
+    }
+
+    impl Remote for Pieces {
+        fn length(&self) -> u64 {
+            self.length
+        }
+
+        fn begin(&self) {}
+
+        fn read(&self, take: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<()> {
+            for (number, &size) in self.sizes.iter().enumerate() {
+                if take(&vec![number as u8; size]).is_break() {
+                    return Ok(());
+                }
+            }
+            if self.fails {
+                return Err(io::Error::other("gone"));
+            }
+            Ok(())
+        }
+    }
+
+    fn remote(sizes: &[usize], length: usize, fails: bool) -> Source {
+        Source::Remote(Arc::new(Pieces {
+            sizes: sizes.to_vec(),
+            length: length as u64,
+            fails,
+        }))
+    }
+
+    #[test]
+    fn test_bytes_from_elsewhere_are_given_as_they_come() {
+        let found = read(&remote(&[3, 0, UNIT_BYTES + 5], UNIT_BYTES + 8, false));
+        assert_eq!(found[..3], [0; 3]);
+        assert_eq!(found[3..], vec![2; UNIT_BYTES + 5]);
+    }
+
+    #[test]
+    fn test_bytes_from_elsewhere_that_are_others_than_planned_are_an_error() {
+        let failed = |source: Source| source.to_vec().unwrap_err().to_string();
+        assert_eq!(failed(remote(&[3], 3, true)), "gone");
+        assert_eq!(
+            failed(remote(&[3], 4, false)),
+            "3 bytes were fetched, and there should be 4"
+        );
+        assert_eq!(
+            failed(remote(&[3, 2], 4, false)),
+            "5 bytes were fetched, and there should be 4"
+        );
+        let mut taken = 0;
+        let refuse = |_, unit: &[u8]| {
+            taken += unit.len();
+            Err(io::Error::other("full"))
+        };
+        let source = remote(&[3, 3], 6, true);
+        let refused = source.units(&mut Vec::new(), refuse, |error| error);
+        assert_eq!(refused.unwrap_err().to_string(), "full");
+        assert_eq!(taken, 3);
     }
 
     #[test]

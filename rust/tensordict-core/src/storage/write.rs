@@ -87,6 +87,9 @@ pub(crate) fn write(
         thread_count(job.threads)
     };
     threads::for_each(tasks.len(), threads, |task| {
+        if let Some(next) = tasks.get(task + 1) {
+            writer.begin(next.start);
+        }
         writer.batch(tasks[task].clone())
     })?;
     if place == Place::Existing {
@@ -172,6 +175,15 @@ struct Writer<'w> {
 }
 
 impl Writer<'_> {
+    /// Has the first bytes of a file fetched, which is written next.
+    fn begin(&self, number: usize) {
+        if let PlannedFile::Leaf(leaf) = &self.plan.files[number]
+            && let Content::Data(source) = &self.plan.leaves[*leaf].content
+        {
+            source.begin();
+        }
+    }
+
     /// Writes files of one level.
     fn batch(&self, range: Range<usize>) -> StorageResult<()> {
         let files = &self.plan.files[range.clone()];
@@ -187,7 +199,10 @@ impl Writer<'_> {
             .open_directory(&path)
             .map_err(|source| StorageError::io(&path, source))?;
         let mut bounce = Vec::new();
-        for (number, file) in range.zip(files) {
+        for (number, file) in range.clone().zip(files) {
+            if number + 1 < range.end {
+                self.begin(number + 1);
+            }
             self.file(number, file, directory.as_fd(), &path, &mut bounce)?;
         }
         Ok(())

@@ -14,7 +14,7 @@ use tensordict_core::storage::file::Segment;
 use tensordict_core::storage::map::Mode;
 
 use super::exception;
-use super::leaves::{source_of, values_of};
+use super::leaves::values_of;
 use super::load::parse_mode;
 use super::mapped::bytes_over;
 use super::save::SaveProgress;
@@ -30,11 +30,11 @@ pub(crate) fn segments_of<'py>(
     let held = PyList::empty(py);
     let mut segments = Vec::with_capacity(parts.len());
     for (offset, tensor, key) in parts {
-        let (holder, memory) = values_of(&tensor)?;
-        held.append(holder)?;
+        let values = values_of(&tensor)?;
+        held.append(&values.holder)?;
         // SAFETY: the list that is returned holds the tensor, and with it its memory; the
         // callers hold it until the segments are written.
-        let source = unsafe { source_of(&memory) }?;
+        let source = unsafe { values.source() }?;
         segments.push(Segment {
             offset,
             source,

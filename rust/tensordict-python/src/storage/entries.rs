@@ -17,7 +17,7 @@ use tensordict_core::storage::{StorageResult, thread_count};
 
 use super::dlpack;
 use super::exception;
-use super::leaves::{NewLeaf, PlainLeaf, file_of, new_leaf, plain_leaf, source_of, tensor_class};
+use super::leaves::{NewLeaf, PlainLeaf, file_of, new_leaf, plain_leaf, tensor_class};
 use crate::ffi::Pairs;
 use crate::tensors;
 
@@ -267,7 +267,7 @@ impl<'r> Reader<'r, '_> {
         }
         let NewLeaf {
             meta,
-            source: held,
+            values,
             num_bytes,
             table,
             num_flat,
@@ -278,12 +278,16 @@ impl<'r> Reader<'r, '_> {
             num_flat,
         };
         let mut content = Content::Absent;
-        if let Some((holder, memory)) = held {
+        if let Some(values) = values {
             // SAFETY: the plan's state holds the tensor of this memory as long as the plan.
-            let source = unsafe { source_of(&memory) }?;
-            saved.address = memory.pointer.addr();
-            saved.copied = (!holder.is(value)).then(|| holder.unbind());
-            if let Some(filename) = file_of(value)? {
+            let source = unsafe { values.source() }?;
+            saved.copied = (!values.holder.is(value)).then(|| values.holder.clone().unbind());
+            if let Some(memory) = values.memory() {
+                saved.address = memory.pointer.addr();
+            }
+            if let Some(memory) = values.memory()
+                && let Some(filename) = file_of(value)?
+            {
                 self.mapped.push(MappedLeaf {
                     number: place,
                     filename,

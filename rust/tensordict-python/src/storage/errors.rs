@@ -10,7 +10,10 @@ use tensordict_core::storage::StorageError;
 /// The exception for `error`.
 pub(crate) fn exception(py: Python<'_>, error: &StorageError) -> PyErr {
     match error {
-        StorageError::Io { path, key, source } => os_error(py, path, key, source),
+        StorageError::Io { path, key, source } => match raised(source) {
+            Some(raised) => noted(py, raised, path, key),
+            None => os_error(py, path, key, source),
+        },
         StorageError::MissingFile { path, key } => {
             let source = io::Error::from_raw_os_error(2);
             os_error(py, path, &format!("{key} is missing"), &source)
@@ -34,6 +37,25 @@ pub(crate) fn exception(py: Python<'_>, error: &StorageError) -> PyErr {
         }
         _ => PyRuntimeError::new_err(error.to_string()),
     }
+}
+
+/// What Python raised while the core called it.
+fn raised(error: &io::Error) -> Option<&PyErr> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// An exception of Python, with a note of where it was raised.
+fn noted(py: Python<'_>, raised: &PyErr, path: &Path, key: &str) -> PyErr {
+    let raised = raised.clone_ref(py);
+    let of = if key.is_empty() {
+        String::new()
+    } else {
+        format!("the entry {key} of ")
+    };
+    let note = format!("while {of}'{}' was written", path.display());
+    // Without a note it is raised as well.
+    let _ = raised.value(py).call_method1("add_note", (note,));
+    raised
 }
 
 /// `OSError(errno, text, filename)`: Python picks the subclass by the number.

@@ -10,8 +10,9 @@ use pyo3::types::{PyString, PyType};
 use tensordict_core::storage::dtype;
 use tensordict_core::storage::metadata::{LeafMeta, Shape};
 use tensordict_core::storage::region::Region;
-use tensordict_core::storage::source::{Signs, Source};
+use tensordict_core::storage::source::{Remote, Signs, Source};
 
+use super::devices::DeviceBytes;
 use super::dlpack::{self, Memory};
 use super::load::num_bytes;
 use super::mapped::mapped_class;
@@ -21,6 +22,8 @@ struct Imports {
     tensor: Py<PyType>,
     parameter: Py<PyType>,
     prepare: Py<PyAny>,
+    /// The class of what has the values of a tensor of another device.
+    reader: Py<PyType>,
     describe: Py<PyAny>,
     filename: Py<PyString>,
     /// `Tensor.is_neg` and `Tensor.is_conj`: looked up once, not for each tensor.
@@ -46,7 +49,8 @@ fn imports(py: Python<'_>) -> PyResult<&Imports> {
             is_conj: tensor.getattr(py, "is_conj")?,
             tensor,
             parameter: class("torch.nn", "Parameter")?,
-            prepare: leaves.getattr("prepare")?.unbind(),
+            prepare: leaves.getattr("prepare_to_write")?.unbind(),
+            reader: class("tensordict.storage.devices", "DeviceReader")?,
             describe: leaves.getattr("describe")?.unbind(),
             filename: PyString::intern(py, "_filename").unbind(),
         })
@@ -56,12 +60,70 @@ fn imports(py: Python<'_>) -> PyResult<&Imports> {
 /// A leaf about to be planned.
 pub(super) struct NewLeaf<'py> {
     pub(super) meta: Arc<LeafMeta>,
-    /// What holds the bytes, where there are any to write.
-    pub(super) source: Option<(Bound<'py, PyAny>, Memory)>,
+    /// The bytes, where there are any to write.
+    pub(super) values: Option<Values<'py>>,
     pub(super) num_bytes: u64,
     pub(super) table: Option<Vec<u8>>,
     /// Of a nested tensor, how many values there are.
     pub(super) num_flat: Option<i64>,
+}
+
+/// The values of a leaf.
+pub(crate) struct Values<'py> {
+    /// What holds them.
+    pub(crate) holder: Bound<'py, PyAny>,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    Memory(Memory),
+    Remote(Arc<DeviceBytes>),
+}
+
+impl<'py> Values<'py> {
+    fn in_memory(holder: Bound<'py, PyAny>, memory: Memory) -> Self {
+        let bytes = Bytes::Memory(memory);
+        Self { holder, bytes }
+    }
+
+    /// Of what `leaves.prepare_to_write` has made of a tensor.
+    fn prepared(holder: Bound<'py, PyAny>) -> PyResult<Self> {
+        let bytes = if holder.is_instance(imports(holder.py())?.reader.bind(holder.py()))? {
+            Bytes::Remote(Arc::new(DeviceBytes::new(&holder)?))
+        } else {
+            Bytes::Memory(required_memory(&holder)?)
+        };
+        Ok(Self { holder, bytes })
+    }
+
+    fn num_bytes(&self) -> u64 {
+        match &self.bytes {
+            Bytes::Memory(memory) => memory.num_bytes as u64,
+            Bytes::Remote(remote) => remote.length(),
+        }
+    }
+
+    /// Their memory, unless they are elsewhere.
+    pub(super) fn memory(&self) -> Option<&Memory> {
+        match &self.bytes {
+            Bytes::Memory(memory) => Some(memory),
+            Bytes::Remote(_) => None,
+        }
+    }
+
+    /// Where a save reads them.
+    ///
+    /// # Safety
+    /// The holder, and with it its memory, is held for as long as the source is in use.
+    pub(crate) unsafe fn source(&self) -> PyResult<Source> {
+        match &self.bytes {
+            // SAFETY: the contract of this function.
+            Bytes::Memory(memory) => {
+                unsafe { memory.source() }.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
+            }
+            Bytes::Remote(remote) => Ok(Source::Remote(remote.clone())),
+        }
+    }
 }
 
 /// Reads a leaf; its description alone where `is_sparse`.
@@ -70,10 +132,10 @@ pub(super) fn new_leaf<'py>(value: &Bound<'py, PyAny>, is_sparse: bool) -> PyRes
     if let Some(memory) = plain_memory(value)? {
         let meta = meta_on_cpu(&memory.shape, memory.dtype);
         let num_bytes = memory.num_bytes as u64;
-        let source = (!is_sparse).then(|| (value.clone(), memory));
+        let values = (!is_sparse).then(|| Values::in_memory(value.clone(), memory));
         return Ok(NewLeaf {
             meta,
-            source,
+            values,
             num_bytes,
             table: None,
             num_flat: None,
@@ -95,7 +157,7 @@ pub(super) fn new_leaf<'py>(value: &Bound<'py, PyAny>, is_sparse: bool) -> PyRes
                 dtype: dtype.into(),
                 is_nested: num_flat.is_some(),
             }),
-            source: None,
+            values: None,
             table,
             num_flat,
         });
@@ -103,11 +165,11 @@ pub(super) fn new_leaf<'py>(value: &Bound<'py, PyAny>, is_sparse: bool) -> PyRes
     // Everything that is not plain memory: torch makes it so.
     let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
     let (bytes, device, shape, dtype, table): Prepared<'py> = prepared.extract()?;
-    let memory = required_memory(&bytes)?;
+    let values = Values::prepared(bytes)?;
     let num_flat = match &table {
         Some(_) => {
             let item_size = num_bytes(&dtype, &[])?;
-            Some(i64::try_from(memory.num_bytes as u64 / item_size)?)
+            Some(i64::try_from(values.num_bytes() / item_size)?)
         }
         None => None,
     };
@@ -118,8 +180,8 @@ pub(super) fn new_leaf<'py>(value: &Bound<'py, PyAny>, is_sparse: bool) -> PyRes
             dtype: dtype.into(),
             is_nested: num_flat.is_some(),
         }),
-        num_bytes: memory.num_bytes as u64,
-        source: Some((bytes, memory)),
+        num_bytes: values.num_bytes(),
+        values: Some(values),
         table,
         num_flat,
     })
@@ -190,7 +252,8 @@ const MSG_NO_MEMORY: &str = "the tensor has no memory that could be saved";
 /// `(device, shape, dtype, number of items, table of sizes)` of `leaves.describe`.
 type Described = (String, Vec<i64>, String, i64, Option<Vec<u8>>);
 
-/// `(tensor without gaps, device, shape, dtype, table of sizes)` of `leaves.prepare`.
+/// `(tensor without gaps or reader, device, shape, dtype, table of sizes)` of
+/// `leaves.prepare_to_write`.
 type Prepared<'py> = (Bound<'py, PyAny>, String, Vec<i64>, String, Option<Vec<u8>>);
 
 /// The memory of a tensor that is its values as they are; None where torch has to help.
@@ -222,26 +285,18 @@ fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
     Ok(can_be_negated.then_some(memory))
 }
 
-/// Where a save reads the bytes of a tensor.
-///
-/// # Safety
-/// As for [`Memory::source`].
-pub(crate) unsafe fn source_of(memory: &Memory) -> PyResult<Source> {
-    // SAFETY: the contract of this function.
-    unsafe { memory.source() }.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
-}
-
-/// The values of any tensor as memory, and the tensor that holds it: a copy where torch has to
-/// help.
-pub(crate) fn values_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Memory)> {
+/// The values of any tensor, which are a copy where torch has to help; those of a reader.
+pub(crate) fn values_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<Values<'py>> {
     let py = value.py();
     if let Some(memory) = plain_memory(value)? {
-        return Ok((value.clone(), memory));
+        return Ok(Values::in_memory(value.clone(), memory));
     }
-    let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
-    let plain = prepared.get_item(0)?;
-    let memory = required_memory(&plain)?;
-    Ok((plain, memory))
+    let imports = imports(py)?;
+    if value.is_instance(imports.reader.bind(py))? {
+        return Values::prepared(value.clone());
+    }
+    let prepared = imports.prepare.bind(py).call1((value,))?;
+    Values::prepared(prepared.get_item(0)?)
 }
 
 /// The memory of a tensor that was made plain.

@@ -9,6 +9,7 @@ mod archive;
 mod arena;
 mod checks;
 mod consolidated;
+mod devices;
 pub(crate) mod dlpack;
 mod entries;
 mod errors;

@@ -15,7 +15,7 @@ use tensordict_core::storage::safetensors::{self, Header, NewFile, NewIndex, New
 use tensordict_core::storage::source::{Joined, Source};
 
 use super::exception;
-use super::leaves::{source_of, values_of};
+use super::leaves::values_of;
 use super::load::parse_mode;
 use super::mapped::Shared;
 use super::save::SaveProgress;
@@ -70,10 +70,10 @@ fn write_safetensors<'py>(
                     ))
                 })?;
                     let mut sources = parts.iter().map(|part| {
-                        let (holder, memory) = values_of(part)?;
-                        held.append(holder)?;
+                        let values = values_of(part)?;
+                        held.append(&values.holder)?;
                         // SAFETY: `held` holds the tensor, and with it its memory, during the call.
-                        unsafe { source_of(&memory) }
+                        unsafe { values.source() }
                     });
                     let source = if parts.len() == 1 {
                         sources.next().transpose()?.unwrap_or(Source::EMPTY)

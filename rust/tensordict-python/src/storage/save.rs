@@ -23,7 +23,9 @@ use tensordict_core::storage::metadata::{LeafMeta, LevelFields, Shape};
 use tensordict_core::storage::plan::{Content, Link, Plan};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::Source;
-use tensordict_core::storage::{StorageError, archive, commit, names, replace, sparse};
+use tensordict_core::storage::{
+    StorageError, StorageResult, archive, commit, names, replace, sparse,
+};
 
 use super::archive::OpenArchive;
 use super::entries::{self, MappedLeaf, SavedLeaf};
@@ -188,7 +190,7 @@ impl SavePlan {
             let job = progress.job(how);
             let options = SaveOptions { exist_ok, in_place };
             if in_place {
-                self.copy_what_is_overwritten();
+                self.copy_what_is_overwritten()?;
             }
             let state = self.state.lock();
             commit::save(&job, &state.plan, &self.target, options)
@@ -383,13 +385,14 @@ impl SavePlan {
     }
 
     /// Copies the leaves that are in memory only as views of files that the plan writes over.
-    fn copy_what_is_overwritten(&self) {
+    fn copy_what_is_overwritten(&self) -> StorageResult<()> {
         let State { plan, leaves, .. } = &mut *self.state.lock();
         let mapped: Vec<_> = (0..leaves.len())
             .filter(|&number| !plan.is_link(number))
             .filter_map(|number| Some((number, file_at(leaves[number].address)?)))
             .collect();
-        plan.copy_overwritten(&self.target, mapped.into_iter());
+        plan.copy_overwritten(&self.target, mapped.into_iter())
+            .map_err(|source| StorageError::io(&self.target, source))
     }
 
     /// Whether a leaf that is a file already is linked, copied, or refused.

@@ -71,6 +71,15 @@ impl Placed<'_> {
         }
     }
 
+    /// Has the first bytes fetched: they are written soon.
+    fn begin(&self) {
+        match &self.entry.content {
+            NewContent::Data(Source::Memory(memory)) => memory.prefetch(FETCHED_BYTES),
+            NewContent::Data(source) => source.begin(),
+            _ => {}
+        }
+    }
+
     /// Whether it is written by itself. Zeros are a hole, and the next entry is beyond it.
     fn is_alone(&self) -> bool {
         let content = &self.entry.content;
@@ -180,6 +189,9 @@ impl<'o, 'w> RunWriter<'o, 'w> {
         let runs = runs(placed);
         let done: Vec<OnceLock<(String, Vec<u8>)>> = runs.iter().map(|_| OnceLock::new()).collect();
         threads::for_each(runs.len(), thread_count(self.job.threads), |number| {
+            if let Some(next) = runs.get(number + 1) {
+                placed[next.start].begin();
+            }
             let parts = self.run(&placed[runs[number].clone()])?;
             // Each number is given out once.
             let _ = done[number].set(parts);
@@ -214,10 +226,8 @@ impl<'o, 'w> RunWriter<'o, 'w> {
             slab.reserve(usize::try_from(last.end() - first.header).unwrap_or(0));
         }
         for (number, one) in run.iter().enumerate() {
-            if let Some(later) = run.get(number + FETCHED_AHEAD)
-                && let NewContent::Data(Source::Memory(memory)) = &later.entry.content
-            {
-                memory.prefetch(FETCHED_BYTES);
+            if let Some(later) = run.get(number + FETCHED_AHEAD) {
+                later.begin();
             }
             let (record, sum) = self.add(one, &mut slab, &mut bounce)?;
             note(&record, &sum);
@@ -277,10 +287,16 @@ impl<'o, 'w> RunWriter<'o, 'w> {
                 slab.extend_from_slice(&packed.bytes);
                 return Ok((record, packed.sum.clone()));
             }
-            NewContent::Data(source) => source.units(bounce, |_, unit| {
-                slab.extend_from_slice(unit);
-                Ok::<_, StorageError>(())
-            })?,
+            NewContent::Data(source) => {
+                let extend = |_, unit: &[u8]| {
+                    slab.extend_from_slice(unit);
+                    Ok(())
+                };
+                let entry = one.entry;
+                source.units(bounce, extend, |source| {
+                    StorageError::io_of(entry.key.clone(), &*entry.name, source)
+                })?;
+            }
             NewContent::File(path, length) => {
                 for_each_piece(self.job.disk, path, *length, bounce, |piece| {
                     slab.extend_from_slice(piece);

@@ -281,13 +281,13 @@ fn compress(job: &Job<'_>, entry: &NewEntry<'_>, method: Method) -> StorageResul
             out.write_all(piece).map_err(refused)
         };
         match &entry.content {
-            NewContent::Data(source) => source.units(&mut buffer, |_, unit| take(unit)),
+            NewContent::Data(source) => source.units(&mut buffer, |_, unit| take(unit), refused),
             NewContent::File(path, length) => {
                 for_each_piece(job.disk, path, *length, &mut buffer, take)
             }
             NewContent::Zeros(length) => {
                 let zeros = Source::Bytes(vec![0; usize::try_from(*length).unwrap_or(0)]);
-                zeros.units(&mut buffer, |_, unit| take(unit))
+                zeros.units(&mut buffer, |_, unit| take(unit), refused)
             }
             NewContent::Packed(packed) => take(&packed.bytes),
         }
