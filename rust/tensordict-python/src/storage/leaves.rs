@@ -117,9 +117,10 @@ impl<'py> Values<'py> {
     /// The holder, and with it its memory, is held for as long as the source is in use.
     pub(crate) unsafe fn source(&self) -> PyResult<Source> {
         match &self.bytes {
-            // SAFETY: the contract of this function.
             Bytes::Memory(memory) => {
-                unsafe { memory.source() }.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
+                // SAFETY: the contract of this function.
+                let source = unsafe { memory.source() };
+                source.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
             }
             Bytes::Remote(remote) => Ok(Source::Remote(remote.clone())),
         }
