@@ -124,6 +124,14 @@ class UnbatchedTensor(torch.Tensor):
         copied: Any = self.clone()
         return copied
 
+    def detach_(self) -> Self:
+        """Take it out of the graph, in place: see :meth:`torch.Tensor.detach_`."""
+        # It is a view of the data, and torch detaches none: a leaf is detached as it is.
+        detached: Any = (
+            self.requires_grad_(False) if self.is_leaf else super().detach_()
+        )
+        return detached
+
     def item(self) -> Any:
         """The value of the only element, as a Python number."""
         return self._data.item()

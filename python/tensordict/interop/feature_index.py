@@ -70,6 +70,8 @@ def take_features(
         own = ndim if by_own_dims else None
         return _part(td, at, td._batch_size, plan[1], error, own)
     except IndexError:
+        if by_own_dims:
+            raise
         raise error from None
 
 

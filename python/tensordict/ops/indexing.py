@@ -109,7 +109,7 @@ class IndexingOps(CollectionProtocol):
         ``N`` is the number of true elements. Leaves are copies.
 
         Args:
-            mask: bool, the first batch dims or all of them.
+            mask: bool, the first batch dims or all of them; dims of size 1 may follow.
             inplace: store the new leaves in this collection, and return it.
 
         Raises:
@@ -120,8 +120,9 @@ class IndexingOps(CollectionProtocol):
             >>> td.masked_select(torch.tensor([True, False, True]))["a"].tolist()
             [0, 2]
         """
-        ndim = mask.ndimension()
-        if ndim > self.batch_dims and self._is_dense:
+        while mask.ndim > self.batch_dims and mask.shape[-1] == 1:
+            mask = mask.squeeze(-1)
+        if mask.ndim > self.batch_dims and self._is_dense:
             result = self._masked_features(mask)
         else:
             if not self.batch_size:
@@ -136,6 +137,8 @@ class IndexingOps(CollectionProtocol):
         """What a mask of more than the batch dims takes: of each leaf, without names."""
         from tensordict.interop.feature_index import take_features
 
+        if self.is_empty():
+            return self.empty(batch_size=[int(mask.sum())], names=None)
         whole = _rust.clone_structure(self)
         whole.names = None
         error = IndexError(MSG_TOO_MANY.format(self.batch_dims))
