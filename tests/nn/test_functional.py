@@ -174,3 +174,80 @@ def test_function_without_a_name_is_pickled_by_value():
     module = TensorDictModule(lambda x: x + 1, ["x"], ["y"])
     for copied in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
         assert copied(x=torch.ones(1)).item() == 2
+
+
+def lazy_net():
+    return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(2))
+
+
+@pytest.mark.parametrize("as_module", [False, True])
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_lazy_modules_get_their_parameters_together(randomness, as_module):
+    torch.manual_seed(0)
+    params = TensorDict.from_modules(
+        *[nn.Sequential(nn.LazyLinear(4), nn.LazyLinear(2)) for _ in range(3)],
+        as_module=as_module,
+    )
+    assert params["0", "weight"].batch_size == (3,)
+    module = nn.Sequential(nn.LazyLinear(4), nn.LazyLinear(2))
+    x = torch.randn(5, 6)
+
+    def call(params, x):
+        with params.to_module(module):
+            return module(x)
+
+    first = torch.vmap(call, (0, None), randomness=randomness)(params, x)
+    assert params["0", "weight"].shape == (3, 4, 6)
+    assert type(params["1", "weight"]) is nn.Parameter
+    rows_are_equal = torch.equal(params["0", "weight"][0], params["0", "weight"][1])
+    assert rows_are_equal == (randomness == "same")
+    # From now on they are parameters as all others are.
+    again = torch.vmap(call, (0, None))(params, x)
+    torch.testing.assert_close(again, first)
+    again.sum().backward()
+    assert params["0", "weight"].grad.shape == (3, 4, 6)
+    row = params[1]
+    with row.to_module(module):
+        torch.testing.assert_close(module(x), first[1])
+
+
+def test_lazy_buffers_are_stacked():
+    params = TensorDict.from_modules(*[lazy_net() for _ in range(2)])
+    params["1", "running_mean"].materialize((4,))
+    assert params["1", "running_mean"].shape == (2, 4)
+    assert params["1", "num_batches_tracked"].shape == (2,)
+
+
+def test_some_lazy_modules_are_refused():
+    with pytest.raises(RuntimeError, match="Only some of the modules have set"):
+        TensorDict.from_modules(nn.LazyLinear(2), nn.Linear(3, 2))
+    with pytest.raises(RuntimeError, match="not compatible with lazy modules"):
+        TensorDict.from_modules(nn.LazyLinear(2), nn.LazyLinear(2), lazy_stack=True)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_module_at_two_places_of_plain_tensors(is_replaced):
+    module = nn.ModuleDict({"a": nn.Linear(2, 2)})
+    module["b"] = module["a"]
+    params = TensorDict.from_module(module).data.clone()
+    other = nn.Parameter(torch.ones(2, 2))
+    before = dict(params.items(True, True))
+    with params.to_module(module):
+        # The first place decides.
+        torch.testing.assert_close(module["b"].weight.data, params["a", "weight"])
+        if is_replaced:
+            module["b"].weight = other
+    for place in ("a", "b"):
+        expected = other if is_replaced else before[place, "weight"]
+        assert params[place, "weight"] is expected
+        assert params[place, "bias"] is before[place, "bias"]
+
+
+def test_loaded_state_reaches_buffers_that_are_not_part_of_it():
+    module = nn.Sequential(nn.Linear(2, 2))
+    module[0].register_buffer("extra", torch.zeros(2), persistent=False)
+    params = TensorDict.from_module(module).data + 1
+    with params.to_module(module, use_state_dict=True):
+        assert torch.equal(module[0].extra, torch.ones(2))
+    assert torch.equal(module[0].extra, torch.zeros(2))
+    assert torch.equal(params["0", "extra"], torch.ones(2))

@@ -90,7 +90,7 @@ def _plan_module(
     module: nn.Module,
     as_kind: Any,
     like: Any,
-    seen: dict[int, Any],
+    seen: dict[int, tuple[Any, Any]],
     writes: list[_Write],
     replaced: list[tuple[Any, str, Any]] | None,
 ) -> Any:
@@ -102,9 +102,10 @@ def _plan_module(
     # A module that is at two places is visited once: the first place decides.
     known = seen.get(id(module))
     if known is not None:
+        current, given = known
         if replaced is not None:
-            _note_replaced(like, known, replaced)
-        return known
+            _note_replaced(like, current, given, replaced)
+        return current
     entries: dict[str, Any] = {}
     # In line what `new` does, which the compiler would enter for each module.
     result = object.__new__(td.__class__ if td._is_dense else td._dense_type())
@@ -114,7 +115,7 @@ def _plan_module(
         "_device": None,
         "_td_dim_names": None,
     }
-    seen[id(module)] = result
+    seen[id(module)] = (result, like)
     parameters, buffers = module._parameters, module._buffers
     of_parameters: dict[str, Any] = {}
     held = (td._tensordict if td._is_dense else td._entries()).copy()
@@ -176,7 +177,7 @@ def _plan_params(
     params: Any,
     as_kind: Any,
     like: Any,
-    seen: dict[int, Any],
+    seen: dict[int, tuple[Any, Any]],
     writes: list[_Write],
     replaced: list[tuple[Any, str, Any]] | None,
 ) -> Any:
@@ -268,13 +269,17 @@ TRACED = (
 """What :mod:`tensordict.interop.compile` registers, each with its form for Dynamo."""
 
 
-def _note_replaced(td: Any, current: Any, replaced: list[tuple[Any, str, Any]]) -> None:
-    """Note what a block put into a module, at another of its places, as ``current``."""
+def _note_replaced(
+    td: Any, current: Any, given: Any, replaced: list[tuple[Any, str, Any]]
+) -> None:
+    """Note what a block put into a module in place of ``given``, at its other place."""
     held = (current._tensordict if current._is_dense else current._entries()).copy()
     known = td._tensordict if td._is_dense else td._entries()
+    put = given._tensordict if given._is_dense else given._entries()
     for key, value in held.items():
-        own = known.get(key)
+        if key not in known or key not in put:
+            continue
         if isinstance(value, CollectionProtocol):
-            _note_replaced(own, value, replaced)
-        elif value is not own and not _is_same_memory(value, own):
+            _note_replaced(known[key], value, put[key], replaced)
+        elif value is not put[key] and not _is_same_memory(value, put[key]):
             replaced.append((td, key, value))

@@ -25,6 +25,7 @@ from torch.overrides import has_torch_function_variadic as any_special
 from torch.utils import _pytree
 
 from tensordict import _rust
+from tensordict.interop import uninitialized
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -156,9 +157,10 @@ def _add_batch_dim(value: Any, dim: int, level: int) -> Any:
         return functorch._add_batch_dim(value, dim, level)  # type: ignore[attr-defined]
     size = value.batch_size
     kept = tuple(other for other in range(len(size)) if other != dim)
+    has_lazy = uninitialized.has_uninitialized(_rust.leaves(value))
     return _rust.map_leaves(
         value,
-        functorch._add_batch_dim,  # type: ignore[attr-defined]
+        uninitialized._add_batch_dim if has_lazy else functorch._add_batch_dim,  # type: ignore[attr-defined]
         (dim, level),
         torch.Size([size[other] for other in kept]),
         kept,

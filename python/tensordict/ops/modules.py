@@ -8,11 +8,16 @@ import torch
 from torch import nn
 
 from tensordict import _rust
+from tensordict.interop.uninitialized import has_uninitialized, stack_uninitialized
 from tensordict.protocol import CollectionProtocol
 
 __all__ = ["ModulesOps", "from_module", "from_modules"]
 
 MSG_MEMO = "memo cannot be passed to the public to_module anymore."
+MSG_LAZY_MODULES = (
+    "lazy_stack=True is not compatible with lazy modules, whose parameters have no shape "
+    "yet: call the modules first, or stack without it."
+)
 MSG_INPLACE_STATE_DICT = "inplace argument cannot be passed when use_state_dict=True."
 
 
@@ -76,8 +81,12 @@ class ModulesOps(CollectionProtocol):
             lazy_stack: do not copy: keep each module's own parameters in a lazy stack.
             expand_identical: a parameter that all modules share is expanded, not copied.
 
+        Parameters of lazy modules get their shapes, and their values, when a module is
+        called with them under :func:`torch.vmap`, which must allow random numbers.
+
         Raises:
-            RuntimeError: no modules are given, or their parameters differ in shape.
+            RuntimeError: no modules are given, their parameters differ in shape, or some
+                of them alone have none yet.
 
         Examples:
             >>> params = TensorDict.from_modules(nn.Linear(3, 2), nn.Linear(3, 2))
@@ -89,6 +98,8 @@ class ModulesOps(CollectionProtocol):
         ]
         td: Any
         if lazy_stack:
+            if _have_uninitialized(parts):
+                raise RuntimeError(MSG_LAZY_MODULES)
             td = cls.lazy_stack(parts)  # type: ignore[attr-defined]
         else:
             td = _stacked(parts, expand_identical)
@@ -149,8 +160,13 @@ class ModulesOps(CollectionProtocol):
         )
         if use_state_dict:
             state = dict(self.flatten_keys(".").items())
-            module.load_state_dict(state, strict=False, assign=True)
+            found = module.load_state_dict(state, strict=False, assign=True)
             _keep_graphs(module, state)
+            kind: Any = swapped.__class__
+            others = [key for key in found.unexpected_keys if key in state]
+            if others:
+                # Buffers that are no part of the module's state.
+                _put_others(kind, module, state, others, preserve_module_state)
         elif inplace:
             _check_sizes(swapped, self, module)
             swapped = _write_inplace(swapped, self, non_blocking)
@@ -255,11 +271,19 @@ def _from_state_dict(cls: type, module: nn.Module) -> Any:
     return td
 
 
+def _have_uninitialized(parts: list[Any]) -> bool:
+    return any(has_uninitialized(_rust.leaves(part)) for part in parts)
+
+
 def _stacked(parts: list[Any], expand_identical: bool) -> Any:
     if not parts:
         raise RuntimeError("stack expects a non-empty TensorList")
 
+    has_lazy = _have_uninitialized(parts)
+
     def stack(first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        if has_lazy and has_uninitialized((first, *others)):
+            return stack_uninitialized((first, *others))
         if expand_identical and all(other is first for other in others):
             return first.expand(len(parts), *first.shape)
         data = torch.stack([first.data, *(other.data for other in others)])
@@ -268,11 +292,15 @@ def _stacked(parts: list[Any], expand_identical: bool) -> Any:
         return data
 
     # The stack of the data alone has torch's checks, and the errors that name the key.
-    if not expand_identical:
+    if not (expand_identical or has_lazy):
         torch.stack([part.data for part in parts])
-    return parts[0]._fast_apply(
+    result = parts[0]._fast_apply(
         stack, *parts[1:], batch_size=torch.Size([len(parts)]), filter_empty=False
     )
+    for key, value in parts[0].items(True):
+        if isinstance(value, CollectionProtocol) and value.batch_size:
+            result[key].batch_size = [len(parts), *value.batch_size]
+    return result
 
 
 def _finished(td: Any, as_module: bool, lock: bool) -> Any:
@@ -321,6 +349,19 @@ def _keep_graphs(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
         # A hook may have loaded something else.
         if made is not None and torch._C._is_alias_of(made, value):  # type: ignore[attr-defined]
             held[name] = value
+
+
+def _put_others(
+    cls: type,
+    module: nn.Module,
+    state: dict[str, Any],
+    keys: list[str],
+    preserve: bool,
+) -> None:
+    """Put what a module has, but not in its state, in its place: other buffers."""
+    others = {key: state[key] for key in keys}
+    td: Any = _rust.new(cls, others, _NO_DIMS, None, None)
+    _rust.swap_module(td.unflatten_keys("."), module, preserve)
 
 
 def _write_inplace(target: Any, source: Any, non_blocking: bool) -> Any:

@@ -96,8 +96,18 @@ struct Held<'py> {
     source: Bound<'py, PyAny>,
     key: Bound<'py, PyAny>,
     current: Bound<'py, PyAny>,
-    /// What the source has under the key, if it is known already.
+    /// Whose entry was put there: the source, or what the module has got at its first place.
+    given: Bound<'py, PyAny>,
+    /// That entry, if it is known already.
     own: Option<Bound<'py, PyAny>>,
+}
+
+/// A module that was visited.
+#[derive(Clone)]
+struct Seen<'py> {
+    result: Bound<'py, PyAny>,
+    /// What its entries were compared with.
+    like: Option<Bound<'py, PyAny>>,
 }
 
 #[expect(
@@ -116,7 +126,7 @@ struct Walk<'py> {
     // Whether tensors may be those of a function that torch.func transforms.
     is_transformed: bool,
     // A module that is at two places is visited once: the first place decides.
-    seen: HashMap<usize, Bound<'py, PyAny>, FixedState>,
+    seen: HashMap<usize, Seen<'py>, FixedState>,
     writes: Vec<Write<'py>>,
     held: Vec<Held<'py>>,
 }
@@ -186,7 +196,7 @@ impl<'py> Walk<'py> {
         let address = module.as_ptr() as usize;
         let known = self.seen.get(&address).cloned();
         if let (Some(known), None) = (&known, like) {
-            return Ok(Some(known.clone()));
+            return Ok(Some(known.result.clone()));
         }
         if kind(self.imports, module)? != Kind::Leaf {
             return Ok(None);
@@ -194,13 +204,14 @@ impl<'py> Walk<'py> {
         // With `like` the module is looked at again: its other place has its own entries.
         let is_again = known.is_some();
         let found = (self.collects && !is_again).then(|| PyDict::new(py));
-        let result = match (known, &found) {
-            (Some(known), _) => known,
-            (None, Some(found)) => self.container_of(td, found)?,
-            (None, None) => py.None().into_bound(py),
+        let (result, given) = match (known, &found) {
+            (Some(known), _) => (known.result, known.like),
+            (None, Some(found)) => (self.container_of(td, found)?, like.cloned()),
+            (None, None) => (py.None().into_bound(py), like.cloned()),
         };
         if !is_again {
-            self.seen.insert(address, result.clone());
+            let (result, like) = (result.clone(), given.clone());
+            self.seen.insert(address, Seen { result, like });
         }
         let (Some(entries), Some(parameters), Some(buffers)) = (
             entries_of(self.imports, td)?,
@@ -216,8 +227,12 @@ impl<'py> Walk<'py> {
         if like.is_some() && own.is_none() {
             return Ok(None);
         }
-        let has_entries = match like {
-            Some(like) => container::is_dense(self.imports, like)?,
+        let put = match &given {
+            Some(given) if is_again => entries_of(self.imports, given)?,
+            _ => own.clone(),
+        };
+        let has_entries = match &given {
+            Some(given) => container::is_dense(self.imports, given)?,
             None => false,
         };
         for (key, value) in ffi::dict_pairs(&entries) {
@@ -229,10 +244,7 @@ impl<'py> Walk<'py> {
                 None => None,
             };
             if kind(self.imports, &value)? != Kind::Leaf {
-                let Some(children) = slots_of(module, &self.modules.children)? else {
-                    return Ok(None);
-                };
-                let Some(child) = children.get_item(&key)? else {
+                let Some(child) = self.child_of(module, &key)? else {
                     return Ok(None);
                 };
                 let Some(nested) = self.plan(&value, &child, below.as_ref())? else {
@@ -252,14 +264,16 @@ impl<'py> Walk<'py> {
             if let Some(found) = &found {
                 found.set_item(&key, &old)?;
             }
-            if let (Some(like), Some(below)) = (like, &below)
-                && !below.is(&old)
+            if let (Some(like), Some(given), Some(put)) = (like, &given, &put)
+                && let Some(put) = put.get_item(&key)?
+                && !put.is(&old)
             {
                 self.held.push(Held {
                     source: like.clone(),
                     key: key.clone(),
                     current: old.clone(),
-                    own: has_entries.then(|| below.clone()),
+                    given: given.clone(),
+                    own: has_entries.then_some(put),
                 });
             }
             if is_again {
@@ -278,6 +292,18 @@ impl<'py> Walk<'py> {
             });
         }
         Ok(Some(result))
+    }
+
+    /// The submodule under `key`; None where the twin must look.
+    fn child_of(
+        &self,
+        module: &Bound<'py, PyAny>,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match slots_of(module, &self.modules.children)? {
+            Some(children) => children.get_item(key),
+            None => Ok(None),
+        }
     }
 
     /// A container of `entries`, of the class that results of `td` have.
@@ -439,28 +465,28 @@ fn restore_module<'py>(
     }
     walk.carry_out()?;
     let names = &walk.imports.names;
-    for held in walk.held {
-        let (key, current) = (held.key, held.current);
-        let own = match held.own {
-            Some(own) => own,
-            None => held.source.call_method1(
+    let mut replaced = Vec::new();
+    for held in &walk.held {
+        let (key, current) = (&held.key, &held.current);
+        let own = match &held.own {
+            Some(own) => own.clone(),
+            None => held.given.call_method1(
                 names.method_get_entry.bind(py),
-                (&key, walk.imports.no_default.bind(py)),
+                (key, walk.imports.no_default.bind(py)),
             )?,
         };
-        let is_same = ffi::is_subtype(&current, &walk.imports.tensor)
-            && (is_one_place(&current, &own)
-                || walk
-                    .modules
-                    .is_alias_of
-                    .bind(py)
-                    .call1((&current, own))?
-                    .is_truthy()?);
+        let is_alias_of = walk.modules.is_alias_of.bind(py);
+        let is_same = ffi::is_subtype(current, &walk.imports.tensor)
+            && (is_one_place(current, &own) || is_alias_of.call1((current, own))?.is_truthy()?);
         if !is_same {
-            // The lock guards the structure, which stays.
-            let method = names.method_set_entry.bind(py);
-            held.source.call_method1(method, (key, current))?;
+            replaced.push(held);
         }
+    }
+    for held in replaced {
+        // The lock guards the structure, which stays.
+        let method = names.method_set_entry.bind(py);
+        held.source
+            .call_method1(method, (&held.key, &held.current))?;
     }
     Ok(current)
 }
