@@ -268,3 +268,20 @@ def test_the_strided_layout_is_taken_apart_too():
 def test_rows_of_rows_are_no_nested_tensor():
     with pytest.raises(ValueError, match="nested tensors themselves"):
         nested().get("a", as_nested_tensor=True)
+
+
+def test_rows_of_one_shape_are_copied_though_they_were_made_apart():
+    def jagged(*rows):
+        return torch.nested.as_nested_tensor(
+            [torch.tensor(row) for row in rows], layout=torch.jagged
+        )
+
+    td = TensorDict(a=jagged([1.0], [2.0, 3.0]), batch_size=[2])
+    held = td["a"]
+    td.update_(TensorDict(a=jagged([4.0], [5.0, 6.0]), batch_size=[2]))
+    assert [row.tolist() for row in held.unbind()] == [[4.0], [5.0, 6.0]]
+    td.set_("a", jagged([7.0], [8.0, 9.0]))
+    assert [row.tolist() for row in held.unbind()] == [[7.0], [8.0, 9.0]]
+    with pytest.raises(RuntimeError):
+        td.set_("a", jagged([7.0, 8.0], [9.0]))
+    assert [row.tolist() for row in held.unbind()] == [[7.0], [8.0, 9.0]]

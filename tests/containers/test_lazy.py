@@ -573,3 +573,18 @@ def test_apply_to_strided_nested_tensors():
     uneven = torch.nested.nested_tensor([torch.ones(2), torch.ones(2), torch.ones(1)])
     with pytest.raises(RuntimeError, match="batch dimension mismatch"):
         td["b"] = uneven
+
+
+def test_a_number_is_written_to_members_that_are_ragged_stacks():
+    plain = TensorDict(a=torch.zeros(2, 2), z=torch.zeros(2), batch_size=[2])
+    lazy_stack([ragged(1, 2), plain])[:, 0] = 5
+    assert plain["a"].tolist() == [[5.0, 5.0], [0.0, 0.0]]
+    assert plain["z"].tolist() == [0.0, 0.0]
+
+
+def test_values_of_ragged_rows_at_an_index_of_nothing():
+    stack = lazy_stack([TensorDict(s="x", batch_size=[n]) for n in (1, 2)])
+    nothing = stack[False]
+    assert nothing.batch_size == (0, 2, -1)
+    stack.update_at_(nothing, False)
+    assert stack[1]["s"] == "x"

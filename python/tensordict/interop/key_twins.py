@@ -646,8 +646,13 @@ def fit_inplace(td: Any, key: Any, value: Any, present: torch.Tensor) -> torch.T
     if not isinstance(present, torch.Tensor):
         raise _InplaceWriteError(MSG_INPLACE.format(key, td))
     if isinstance(value, torch.Tensor):
-        if present.is_nested and value.is_nested and value.layout is torch.strided:
-            return value  # It has no shape: the copy compares the rows.
+        if present.is_nested and value.is_nested:
+            # Rows of equal shapes: as a whole they are equal only if made together.
+            try:
+                ragged_leaves.check_rows(present, slice(None), value)
+            except RuntimeError as error:
+                raise _InplaceWriteError(MSG_INPLACE.format(key, td)) from error
+            return value
         if value.shape == present.shape:
             return value
         if not isinstance(value, UnbatchedTensor):
@@ -813,7 +818,10 @@ def _pair(
                 except (RuntimeError, TypeError, ValueError):
                     name = type(value).__name__
                     raise TypeError(MSG_NOT_A_VALUE.format(full, name)) from None
-            check_copy(full, value, target.shape)
+            if target.is_nested:
+                ragged_leaves.check_rows(target, slice(None), value)
+            else:
+                check_copy(full, value, target.shape)
             targets.append(target)
             values.append(value)
 

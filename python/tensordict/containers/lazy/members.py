@@ -704,10 +704,10 @@ class MembersOps(CollectionProtocol):
             if keys is not None:
                 chosen = target.select(*keys)
                 chosen[... if at is None else at] = part
-                for key, entry in list(chosen._entries().items()):
+                for key, entry in list(chosen._sample_entries().items()):
                     # Tensors are written where they are, values are exchanged.
                     if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
-                        target._set_entry(key, entry)
+                        target._set_entry(key, chosen._get_entry(key, NO_DEFAULT))
             elif at is not None:
                 target[at] = part
             elif isinstance(part, CollectionProtocol):

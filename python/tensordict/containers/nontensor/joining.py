@@ -89,7 +89,7 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
     for member in members:
         starts.append(starts[-1] + len(member._flat()))
     order: Sequence[int] = range(starts[-1])
-    if dim:
+    if dim and starts[-1]:
         numbers = [
             torch.arange(start, stop).view(member.batch_size)
             for member, start, stop in zip(members, starts, starts[1:], strict=False)
