@@ -183,4 +183,32 @@ CASES = [
         """,
         on="none",
     ),
+    *cases(
+        "update_",
+        """
+        TensorDict({'s': 'x'}, [3]).update_(TensorDict({'s': 'y', 'a': T([3])}, [3]))
+        TensorDict({'s': 'x', 'b': T([3])}, [3]).update_({'s': 'y', 'a': T([3])})
+        TensorDict({'s': 'x', 'b': T([3])}, [3]).update_({'s': 'y', 'b': T([3]), 'a': T([3])})
+        d = Point(a=T([3]), s='x', batch_size=[3]); d.del_('a'); d.update_(Point(a=T([3]), s='y', batch_size=[3]))
+        """,
+        on="none",
+    ),
+    *cases(
+        "copy_at_",
+        """
+        TensorDict(n=Point(a=T([3]), s='x', batch_size=[3]), a=T([3]), batch_size=[3]).copy_at_(TensorDict(a=T([])), torch.tensor(2))
+        TensorDict(n=Point(a=T([3]), s='x', batch_size=[3]), a=T([3]), batch_size=[3]).copy_at_(TensorDict(a=T([3]), batch_size=[3]), ...)
+        """,
+        on="none",
+    ),
+    *cases(
+        "unflatten_keys",
+        """
+        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).lock_().unflatten_keys('.', inplace=True)
+        lazy_stack([TensorDict({'a.b': T([3])}), TensorDict({'a.b': T([3])})]).lock_().unflatten_keys('.', inplace=True)
+        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).lock_().flatten_keys('.', inplace=True)
+        """,
+        on="none",
+        message=False,
+    ),
 ]

@@ -680,7 +680,7 @@ def copy_into(
     (None: all), a container's path for all in it.
 
     Raises:
-        KeyError: ``td`` has none of them.
+        KeyError: ``td`` lacks some of them, and has no tensor of them.
         RuntimeError: a leaf does not fit its entry; then nothing is copied.
     """
     if not td._is_dense and td._writes_through():
@@ -701,7 +701,7 @@ def copy_into(
         targets, values = [], []
         absent: list[Any] = []
         _pair(td, source, keys, (), targets, values, held, absent)
-        if absent and not targets and not held:
+        if absent and not targets and all(_is_one_value(each) for each, _ in held):
             path = absent[0]
             raise KeyError(
                 MSG_NOT_IN_DESTINATION.format(path[0] if len(path) == 1 else path)

@@ -160,7 +160,7 @@ class MergingOps(CollectionProtocol):
         """Copy the values of another container or mapping into the entries of this one.
 
         Values broadcast to the shape of the entry. Those that have no entry here are
-        left out, unless that is all of them. Nothing is copied where one does not fit.
+        left out, unless no tensor is left. Nothing is copied where one does not fit.
 
         Args:
             input_dict_or_td: the values, in which keys may be nested.
@@ -170,7 +170,7 @@ class MergingOps(CollectionProtocol):
             **kwargs: more values.
 
         Raises:
-            KeyError: there is an entry for none of the values.
+            KeyError: a value has no entry here, and no tensor has one.
             RuntimeError: a value does not fit its entry.
 
         Examples:
@@ -565,7 +565,7 @@ def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
             is_plain = holder._is_dense or not _rust.leaves(holder)
         if not is_plain:
             raise RuntimeError(MSG_FAST_COPY)
-    if not td._is_non_tensor and not _are_plain(td):
+    if not td._is_non_tensor and not _are_plain(td, source):
         raise RuntimeError(MSG_FAST_COPY)
     leaves = list(source.items(True, leaves_only=True))
     if not leaves:
@@ -586,13 +586,19 @@ def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
     return at, pairs
 
 
-def _are_plain(td: Any) -> bool:
-    """Whether what is nested in a plain container, and has leaves, is plain as well."""
-    nested = [value for value in list(td._entries().values()) if is_branch(value)]
-    return all(
-        _are_plain(each) if type(each) is type(td) else not _rust.leaves(each)
-        for each in nested
-    )
+def _are_plain(td: Any, source: Any) -> bool:
+    """Whether what ``source`` has of nested collections is plain in ``td``, or empty."""
+    for key, value in list(source._entries().items()):
+        held = td._get_entry(key, None) if is_branch(value) else None
+        if not is_branch(held):
+            continue
+        if not (
+            _are_plain(held, value)
+            if type(held) is type(td)
+            else not _rust.leaves(held)
+        ):
+            return False
+    return True
 
 
 def _is_plain_index(index: Any) -> bool:

@@ -266,23 +266,25 @@ class StackKeysOps(CollectionProtocol):
         """All leaves of every member under joined keys. See ``TensorDict.flatten_keys``.
 
         Raises:
-            RuntimeError: members have keys of their own.
+            RuntimeError: members have keys of their own; or ``inplace`` is set and the
+                stack is locked.
         """
         self._refuse_exclusive("flatten_keys")
+        if inplace and self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
         return self._regrouped("flatten_keys", separator, inplace, is_leaf)
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Nest the entries of every member. See ``TensorDict.unflatten_keys``.
 
         Raises:
-            RuntimeError: members have keys of their own.
+            RuntimeError: members have keys of their own; or ``inplace`` is set, the stack
+                is locked, and there is something to nest.
         """
         self._refuse_exclusive("unflatten_keys")
         return self._regrouped("unflatten_keys", separator, inplace)
 
     def _regrouped(self, method: str, separator: str, inplace: bool, *more: Any) -> Any:
-        if inplace and self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
         members = [
             getattr(each, method)(separator, False, *more) for each in self.tensordicts
         ]
