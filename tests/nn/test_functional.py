@@ -251,3 +251,15 @@ def test_loaded_state_reaches_buffers_that_are_not_part_of_it():
         assert torch.equal(module[0].extra, torch.ones(2))
     assert torch.equal(module[0].extra, torch.zeros(2))
     assert torch.equal(params["0", "extra"], torch.ones(2))
+
+
+def test_ensemble_names_the_rows_that_it_needs():
+    module = TensorDictModule(nn.Linear(3, 2), ["x"], ["y"])
+    ensemble = EnsembleModule(module, 4, expand_input=False)
+    with pytest.raises(ValueError, match="same size") as caught:
+        ensemble(TensorDict(x=torch.randn(5, 3), batch_size=[5]))
+    (note,) = caught.value.__notes__
+    assert note == (
+        "EnsembleModule has 4 copies and, with expand_input=False, needs an input of that "
+        "many rows: its batch size is [5]."
+    )

@@ -77,7 +77,17 @@ class EnsembleModule(TensorDictModuleBase):
         if not self.expand_input and not tensordict.batch_dims:
             # Tensors that were dispatched: their first dim is that of the copies.
             tensordict.auto_batch_size_(1)
-        return self.vmapped_forward(tensordict, self.params_td)
+        try:
+            return self.vmapped_forward(tensordict, self.params_td)
+        except ValueError as error:
+            num_copies = self.params_td.batch_size[0]
+            if not self.expand_input and tensordict.batch_size[:1] != (num_copies,):
+                error.add_note(
+                    f"{type(self).__name__} has {num_copies} copies and, with "
+                    "expand_input=False, needs an input of that many rows: its batch size "
+                    f"is {list(tensordict.batch_size)}."
+                )
+            raise
 
     def reset_parameters_recursive(self, parameters: Any = None) -> Any:
         """Draw the parameters of all copies anew, in place.
