@@ -286,6 +286,76 @@ def test_a_mount_point_is_a_target(tiny_disk):
     ]
 
 
+@pytest.fixture
+def bind_mount():
+    """Mounts directories and files at others until the test is done."""
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("only root may mount")
+    places = []
+
+    def mount(source, place):
+        command = ["mount", "--bind", str(source), str(place)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("mounting is not allowed here")
+        places.append(place)
+
+    yield mount
+    for place in reversed(places):
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("below", ["", "n"])
+def test_a_directory_mounted_on_the_same_disk_is_a_target(below, bind_mount, tmp_path):
+    make().memmap(tmp_path / "source")
+    make().memmap(tmp_path / "x")
+    bind_mount(tmp_path / "source" / below, tmp_path / "x" / below)
+    before = digest(tmp_path)
+    if below:
+        # Its files would have to get there from another mount.
+        with pytest.raises(OSError, match="cross-device") as raised:
+            make().zero_().memmap(tmp_path / "x")
+        assert raised.value.filename == str(tmp_path / "x" / "n")
+        assert digest(tmp_path) == before
+        return
+    make().zero_().memmap(tmp_path / "x")
+    assert sorted(digest(tmp_path / "x")) == sorted(digest(tmp_path / "source"))
+    assert TensorDict.load(tmp_path / "source", verify=True)["n", "b"].eq(0).all()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "x"]
+
+
+@pytest.mark.parametrize("name", ["x.tdz", "x.safetensors", "x.consolidated"])
+def test_a_file_in_a_mounted_directory_is_a_target(name, bind_mount, tmp_path):
+    for folder in ["source", "place"]:
+        (tmp_path / folder).mkdir()
+    bind_mount(tmp_path / "source", tmp_path / "place")
+    for td in [make(), make().zero_()]:
+        if name == "x.consolidated":
+            td.consolidate(tmp_path / "place" / name)
+        else:
+            td.save(tmp_path / "place" / name)
+    assert TensorDict.load(tmp_path / "source" / name, verify=True)["a"].eq(0).all()
+    assert os.listdir(tmp_path / "source") == [name]
+
+
+@pytest.mark.parametrize("name", ["x.tdz", "x.safetensors", "x.consolidated"])
+def test_a_file_that_is_mounted_is_refused(name, bind_mount, tmp_path):
+    def save(td):
+        if name == "x.consolidated":
+            td.consolidate(tmp_path / name)
+        else:
+            td.save(tmp_path / name)
+
+    save(make())
+    (tmp_path / name).rename(tmp_path / "source")
+    (tmp_path / name).touch()
+    bind_mount(tmp_path / "source", tmp_path / name)
+    before = digest(tmp_path)
+    with pytest.raises(OSError, match="busy") as raised:
+        save(make().zero_())
+    assert raised.value.filename == str(tmp_path / name)
+    assert digest(tmp_path) == before
+
+
 # Kills ---------------------------------------------------------------------------------
 
 ROUNDS = int(os.environ.get("TENSORDICT_KILLS", "20"))

@@ -87,6 +87,34 @@ def test_little_address_space(name, tmp_path):
     assert done.stdout == "refused\n", done.stderr
 
 
+NO_MEMORY_TO_LOAD = """
+import resource, sys, tensordict, torch
+from tensordict import TensorDict
+td = TensorDict(a=torch.zeros(16 << 20))
+with open("/proc/self/statm") as file:
+    size = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (16 << 20), resource.RLIM_INFINITY))
+try:
+    td.save(sys.argv[1], compression="deflate", num_threads=1)
+except OSError as error:
+    assert error.errno == 12, error
+    assert "'a.memmap'" in str(error), error
+    assert error.filename == sys.argv[1], error
+    assert error.__notes__ == [f"the archive {sys.argv[1]!r} is written"]
+    print("refused")
+"""
+
+
+def test_little_memory_for_what_a_compressed_archive_holds(tmp_path):
+    path = tmp_path / "x.tdz"
+    command = [sys.executable, "-c", NO_MEMORY_TO_LOAD, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "refused\n", done.stderr
+    loaded = tensordict.load(path, verify=True)
+    assert loaded["a"].shape == (16 << 20,)
+    assert not loaded["a"].any()
+
+
 INTERRUPTED = """
 import os, signal, sys, threading
 from tensordict import cli

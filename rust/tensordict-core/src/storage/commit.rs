@@ -22,7 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, OFlags, RenameFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 
 use super::io::{Disk, open_to_read};
@@ -70,7 +70,7 @@ pub fn save(
     }
     let state = survey(job.disk, &target)?;
     if let State::Mixed { .. } = state {
-        check_places(plan, &target)?;
+        check_moves(plan, &target)?;
     }
     let disk = job.disk;
     let (work, state) = match state {
@@ -322,6 +322,18 @@ fn check_places(plan: &Plan, target: &Path) -> StorageResult<()> {
     Ok(())
 }
 
+/// Checks, before anything is written, that every file of the plan can be moved to its place: not
+/// to where another directory is mounted.
+fn check_moves(plan: &Plan, target: &Path) -> StorageResult<()> {
+    for level in &plan.levels[1..] {
+        let path = target.join(&level.path);
+        if is_mount_point(&path) {
+            return Err(StorageError::io(path, Errno::XDEV));
+        }
+    }
+    check_places(plan, target)
+}
+
 fn survey(disk: Disk<'_>, target: &Path) -> StorageResult<State> {
     for _ in 0..MAX_ATTEMPTS {
         match try_survey(disk, target) {
@@ -358,6 +370,18 @@ fn try_survey(disk: Disk<'_>, target: &Path) -> io::Result<State> {
     }
 }
 
+/// Whether something is mounted at a directory, be it another directory of the same file system: it
+/// cannot be renamed then. Kernels before 5.8 do not tell.
+fn is_mount_point(directory: &Path) -> bool {
+    statx(
+        CWD,
+        directory,
+        AtFlags::SYMLINK_NOFOLLOW,
+        StatxFlags::empty(),
+    )
+    .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
 /// Adds the files that the metadata of a level names to `named`; whether there are no others. What
 /// processes left that were killed while they replaced a file is deleted.
 fn survey_level(
@@ -375,7 +399,7 @@ fn survey_level(
         .and_then(|bytes| metadata::parse_json(&file, bytes))
         .map(|value| names_in(&value, &found, level.as_os_str().is_empty()))
         .unwrap_or_default();
-    let mut is_whole = true;
+    let mut is_whole = !is_mount_point(&directory);
     for (name, kind) in found {
         let Some(is_directory) = name.to_str().and_then(|name| known.get(name)) else {
             let area = directory.join(&name);
@@ -457,7 +481,7 @@ fn replace(job: &Job<'_>, plan: &Plan, work: &WorkArea<'_>, target: &Path) -> St
             State::Absent => publish(disk, &new, target),
             State::Whole { .. } => exchange(disk, work, target),
             State::Mixed { named } => {
-                check_places(plan, target)?;
+                check_moves(plan, target)?;
                 return move_files(job, plan, &new, target, named).map(|()| true);
             }
         };

@@ -250,7 +250,11 @@ impl SavePlan {
         let wanted = files
             .iter()
             .map(|(path, (dtype, shape))| (path.clone(), &**dtype, shape.as_slice()));
-        let tensors = opened.tensors(py, wanted, threads)?;
+        let tensors = opened.tensors(py, wanted, threads).inspect_err(|error| {
+            let note = format!("the archive '{}' is written", self.target.display());
+            // Without a note it is raised as well.
+            let _ = error.value(py).call_method1("add_note", (note,));
+        })?;
         Ok(saved(originals, &leaves, tensors))
     }
 

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use super::super::ahead::{Ahead, Batches, take_all, work_ahead};
 use super::super::read::Leaf;
 use super::super::{StorageError, StorageResult, dtype, thread_count};
@@ -109,13 +111,13 @@ impl Archive {
 
     /// The first `length` bytes of an entry, in memory.
     fn copy(&self, name: &str, entry: &Entry, length: u64) -> StorageResult<Vec<u128>> {
-        let too_large = || self.damaged(name, "it is larger than the memory");
-        let length = usize::try_from(length).map_err(|_| too_large())?;
+        let no_memory = || StorageError::io_of(format!("'{name}'"), self.path(), Errno::NOMEM);
+        let length = usize::try_from(length).map_err(|_| no_memory())?;
         let mut memory: Vec<u128> = Vec::new();
         let items = length.div_ceil(size_of::<u128>());
         // Memory is taken as the bytes come: what the directory says of their number may be a lie.
         let sure = items.min(usize::try_from(entry.packed).unwrap_or(items));
-        memory.try_reserve_exact(sure).map_err(|_| too_large())?;
+        memory.try_reserve_exact(sure).map_err(|_| no_memory())?;
         let (mut at, mut has_room) = (0, true);
         let crc32 = self.stream(name, entry, |piece| {
             let most = piece.len().min(length - at);
@@ -129,7 +131,7 @@ impl Archive {
             }
         })?;
         if !has_room {
-            return Err(too_large());
+            return Err(no_memory());
         }
         if entry.method != 0 && crc32 != entry.crc32 {
             return Err(self.damaged(name, "its bytes are not those of its checksum"));
