@@ -10,7 +10,7 @@ from torch._dynamo.variables.builder import VariableBuilder
 from torch.fx.node import map_arg
 
 from tensordict import TensorDict, UnbatchedTensor
-from tensordict.interop import leaf_loops
+from tensordict.common import SHAPE_TAIL
 from tensordict.interop.leaf_loops import (
     all_begin_with,
     install_rules,
@@ -151,7 +151,7 @@ def test_others_are_left_out():
     td = tree("nested")
     nested = torch.nested.nested_tensor([torch.rand(2), torch.rand(3)])
     held = {"n": td, "a": torch.rand(3, 2), "j": nested, "p": (nested, nested)}
-    found, others = on_plain(held, "view", ((3,),), leaf_loops.SHAPE_TAIL, 1)
+    found, others = on_plain(held, "view", ((3,),), SHAPE_TAIL, 1)
     assert list(found) == list(held)
     assert others == ["n", "j", "p"]
     assert all(found[key] is None for key in others)

@@ -293,7 +293,11 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             return value
         if isinstance(value, CollectionProtocol):
             if isinstance(value, _SubTensorDict):
-                value = value._shown()
+                # Of a part of a part what the other one shows, where unbatched tensors of
+                # nested collections are whole.
+                source = self._source
+                is_part = isinstance(source, _SubTensorDict)
+                value = source._read(key, default) if is_part else value._shown()
             return value_of(value._get_index(self.idx))
         return value[self.idx]
 
