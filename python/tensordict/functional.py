@@ -42,6 +42,10 @@ MSG_MASKED_CLASS = (
 MSG_PAD_DIM = "pad_dim={} is out of range for the entry {!r} of shape {}."
 MSG_DIM = "Dimension out of range (expected to be in range of [{}, {}], but got {})"
 MSG_FAILED = "pad_sequence failed for key {}"
+MSG_NO_SAMPLES = (
+    "unpad_sequence needs the samples along the first batch dimension of padded, which "
+    "has none."
+)
 MSG_NO_MASK = (
     "unpad_sequence needs a mask: pass mask=..., or pad with pad_sequence(..., "
     "return_mask=True)."
@@ -350,7 +354,8 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
         A lazy stack of ``N`` collections along the first dim.
 
     Raises:
-        ValueError: there is no mask, or a tensor mask has another shape.
+        ValueError: there is no mask, a tensor mask has another shape, or ``padded`` has
+            no batch dim.
         KeyError: the masks lack a leaf.
     """
     if mask is None:
@@ -358,6 +363,8 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
         if not isinstance(mask, CollectionProtocol):
             raise ValueError(MSG_NO_MASK)
         padded = padded.exclude("masks")
+    if not padded.batch_dims:
+        raise ValueError(MSG_NO_SAMPLES)
     count = padded.batch_size[0]
     if isinstance(mask, torch.Tensor) and (mask.ndim != 2 or mask.shape[0] != count):
         msg = (

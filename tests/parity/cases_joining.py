@@ -54,7 +54,6 @@ CASES = [
         tensordict.dense_stack_tds([td, td])
         tensordict.maybe_dense_stack([td, td], 1)
         TensorDict.maybe_dense_stack([])
-        TensorDict.stack([])
         TensorDict.stack([T([2]), T([2])])
         TensorDict.cat([T([2]), T([2])])
         """,

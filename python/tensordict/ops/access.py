@@ -175,7 +175,7 @@ class AccessOps(CollectionProtocol):
             **kwargs: ``index`` and ``default``, by name.
 
         Raises:
-            TypeError: there is no index.
+            TypeError: there is no index, or there is more than one default.
 
         Examples:
             >>> td = TensorDict({"a": torch.arange(3)}, [3])
@@ -188,6 +188,8 @@ class AccessOps(CollectionProtocol):
             index, rest = kwargs.pop("index"), ()
         else:
             raise TypeError(MSG_NO_INDEX)
+        if len(rest) > 1:
+            raise TypeError(MSG_ONE_DEFAULT)
         default = rest[0] if rest else kwargs.get("default", NO_DEFAULT)
         value = self.get(key) if default is NO_DEFAULT else self.get(key, default)
         if value is None or value is default:
@@ -323,7 +325,7 @@ class AccessOps(CollectionProtocol):
             tensor([0., 0., 0.])
         """
         if not _rust.unravel_key_to_tuple(key):
-            raise KeyError(MSG_BAD_KEY.format(key))
+            raise TypeError(MSG_BAD_KEY.format(key))
         if not _rust.contains(self, key):
             set_entry(self, key, default, inplace)
         return self.get(key)

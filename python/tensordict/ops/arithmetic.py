@@ -30,6 +30,7 @@ __all__ = ["ArithmeticOps"]
 MSG_MIXED_BOUNDS = (
     "Mixed tensordict and non-tensordict min/max values are not authorized."
 )
+MSG_NO_BOUND = "clamp() with min/max=None isn't implemented with specified output."
 MSG_OUT_KEYS = (
     "out must have the keys of the result: it lacks {} and has the extra keys {}."
 )
@@ -328,7 +329,8 @@ class ArithmeticOps(CollectionProtocol):
             out: a collection with the same keys, into whose leaves the result goes.
 
         Raises:
-            ValueError: one bound is a collection and the other is not.
+            ValueError: one bound is a collection and the other is not, or ``out`` is
+                given and no bound.
             KeyError: a bound, or ``out``, lacks a key.
 
         Examples:
@@ -337,6 +339,8 @@ class ArithmeticOps(CollectionProtocol):
             tensor([0.0000, 0.5000, 1.0000])
         """
         if min is None:
+            if max is None and out is not None:
+                raise ValueError(MSG_NO_BOUND)
             result = self.clamp_max(max)
         elif max is None:
             result = self.clamp_min(min)

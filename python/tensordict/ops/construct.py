@@ -37,6 +37,10 @@ _NUMBERS = (bool, int, float, np.number, np.bool_)
 """What is no tensor of a batch, though it can become one without dims."""
 
 MSG_TWO_SIZES = "Cannot pass both batch_size and batch_dims to `from_dict`."
+MSG_CONFLICT = (
+    "Conflicting batch sizes in {}: batch_size and auto_batch_size cannot be both "
+    "specified. Pass one of them."
+)
 MSG_LIST_SIZE = (
     "The provided batch size ({}) does not match the length of the list ({})."
 )
@@ -79,7 +83,8 @@ class ConstructOps(CopyingOps):
                 share. A ``batch_size`` goes before it.
             batch_size: the batch size. Default: ``[]``.
             device: where all entries are moved.
-            batch_dims: as ``auto_batch_size``, with at most this many dims.
+            batch_dims: as ``auto_batch_size``, with at most this many dims. Ignored where
+                that is false.
             names: a name or None per batch dim.
 
         Raises:
@@ -155,7 +160,8 @@ class ConstructOps(CopyingOps):
         fitting = names is not None and len(names) == len(size)
         td = cls.__new__(cls)
         _rust.init(td, entries, size, device, names if fitting else None, False)
-        if not given and (auto_batch_size or batch_dims is not None):
+        asked = batch_dims is not None if auto_batch_size is None else auto_batch_size
+        if not given and asked:
             td.auto_batch_size_(batch_dims)
             if names is not None and len(names) == len(td.batch_size):
                 td.names = names
@@ -283,7 +289,7 @@ class ConstructOps(CopyingOps):
         _warn_batch_dims_ignored("from_tuple", batch_dims, auto_batch_size, batch_size)
         made = _dense()._from_entries(
             {str(number): item for number, item in enumerate(obj)},
-            **_sizes(auto_batch_size, batch_dims, batch_size),
+            **_sizes("from_tuple", auto_batch_size, batch_dims, batch_size),
             device=device,
         )
         return cls._from_plain(made)
@@ -318,7 +324,7 @@ class ConstructOps(CopyingOps):
             named_tuple = named_tuple._asdict()
         made = _dense()._from_entries(
             dict(named_tuple.items()),
-            **_sizes(auto_batch_size, batch_dims, batch_size),
+            **_sizes("from_namedtuple", auto_batch_size, batch_dims, batch_size),
             device=device,
         )
         return cls._from_plain(made)
@@ -372,7 +378,7 @@ class ConstructOps(CopyingOps):
                 dataclass,
                 dest_cls=dest_cls,
                 device=device,
-                **_sizes(auto_batch_size, batch_dims, batch_size),
+                **_sizes("from_dataclass", auto_batch_size, batch_dims, batch_size),
             )
         if not dataclasses.is_dataclass(dataclass):
             raise TypeError(MSG_DATACLASS.format(type(dataclass)))
@@ -383,7 +389,7 @@ class ConstructOps(CopyingOps):
                 field.name: getattr(dataclass, field.name)
                 for field in dataclasses.fields(dataclass)
             },
-            **_sizes(auto_batch_size, batch_dims, batch_size),
+            **_sizes("from_dataclass", auto_batch_size, batch_dims, batch_size),
             device=device,
         )
         return cls._from_plain(made)
@@ -419,12 +425,11 @@ class ConstructOps(CopyingOps):
         _warn_batch_dims_ignored(
             "from_struct_array", batch_dims, auto_batch_size, batch_size
         )
-        sizes = _sizes(auto_batch_size, batch_dims, batch_size)
+        sizes = _sizes("from_struct_array", auto_batch_size, batch_dims, batch_size)
         if not sizes.get("auto_batch_size") and batch_size is None:
             sizes["batch_size"] = struct_array.shape
         fields = {name: _field(struct_array[name]) for name in struct_array.dtype.names}
-        made = _dense()._from_entries(fields, **sizes, device=device)
-        return cls._from_plain(made)
+        return cls._from_entries(fields, **sizes, device=device)
 
     @classmethod
     def from_list(
@@ -467,9 +472,13 @@ class ConstructOps(CopyingOps):
         ]
         inner_size = None
         if batch_size is not None:
-            first, *inner_size = list(batch_size) or [_no_first_dim()]
+            size = as_size(batch_size)
+            first, *inner_size = list(size) or [_no_first_dim()]
             if first != len(items):
-                raise ValueError(MSG_LIST_SIZE.format(list(batch_size), len(items)))
+                raise ValueError(MSG_LIST_SIZE.format(list(size), len(items)))
+        if device is not None:
+            # Collections stay where they are: what is no device is refused all the same.
+            device = torch.device(device)
         inner_dims = None if batch_dims is None else max(batch_dims - 1, 0)
         made = [
             cls.from_dict(
@@ -546,8 +555,9 @@ class ConstructOps(CopyingOps):
         made = _from_pytree(pytree)
         if isinstance(made, CollectionProtocol):
             td: Any = made
-            if batch_size is not None:
-                td.batch_size = torch.Size(batch_size)
+            size = as_size(batch_size)
+            if batch_size is not None and not (auto_batch_size and not size):
+                td.batch_size = size
             elif auto_batch_size:
                 td.auto_batch_size_(batch_dims)
             return cls._from_plain(td)
@@ -622,32 +632,40 @@ def convert(
     """What a value becomes as an entry: a collection, a tensor, or itself."""
     if type(obj) in _PLAIN or isinstance(obj, (torch.Tensor, CollectionProtocol)):
         return obj
-    sizes = _sizes(auto_batch_size, batch_dims, batch_size)
+    owner: Any = _dense() if cls is None else cls
     if isinstance(obj, Mapping):
-        owner: Any = _dense() if cls is None else cls
-        return owner.from_dict(obj, **sizes, device=device)
+        auto = auto_batch_size and batch_size is None
+        return owner.from_dict(
+            obj,
+            auto_batch_size=auto or None,
+            batch_dims=batch_dims if auto else None,
+            batch_size=batch_size,
+            device=device,
+        )
     if isinstance(obj, np.ndarray):
         if obj.dtype.names is None:
             return obj
-        return _dense().from_struct_array(
+        return owner.from_struct_array(
             obj,
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims if auto_batch_size else None,
             device=device,
         )
+    asked = (auto_batch_size, batch_dims, batch_size)
     if is_namedtuple(obj):
+        sizes = _sizes("from_namedtuple", *asked)
         return _dense()._from_entries(obj._asdict(), **sizes, device=device)
     if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
         fields = dataclasses.fields(obj)
         return _dense()._from_entries(
             {field.name: getattr(obj, field.name) for field in fields},
-            **sizes,
+            **_sizes("from_dataclass", *asked),
             device=device,
         )
     if isinstance(obj, tuple):
         return _dense()._from_entries(
             {str(number): item for number, item in enumerate(obj)},
-            **sizes,
+            **_sizes("from_tuple", *asked),
             device=device,
         )
     if isinstance(obj, list):
@@ -697,10 +715,18 @@ def _is_uniform(values: list[Any]) -> tuple[Any, ...] | None:
     return (len(values), kind)
 
 
-def _sizes(auto: bool | None, dims: int | None, size: Any) -> dict[str, Any]:
-    """The arguments of ``from_dict`` for a method that ignores ``batch_dims`` alone."""
+def _sizes(
+    method: str, auto: bool | None, dims: int | None, size: Any
+) -> dict[str, Any]:
+    """The arguments of ``from_dict`` for a method that ignores ``batch_dims`` alone.
+
+    Raises:
+        TypeError: ``auto`` and ``size`` are both given.
+    """
     if size is not None:
-        return {"batch_size": size}
+        if auto:
+            raise TypeError(MSG_CONFLICT.format(method))
+        return {"batch_size": as_size(size)}
     if not auto:
         return {}
     return {"auto_batch_size": True, "batch_dims": dims}

@@ -37,6 +37,7 @@ MSG_OUT_SIZE = (
     "out.batch_size and {} batch size must match, got out.batch_size={} and "
     "batch_size={}"
 )
+MSG_NOTHING = "list_of_tensordicts cannot be empty"
 MSG_NO_STACK_DIM = "If a list of tensordicts is provided, stack_dim must not be None"
 MSG_SORTED = "The provided set of keys differs from the tensordict list of keys."
 
@@ -48,22 +49,32 @@ class JoiningOps(CollectionProtocol):
     def stack(cls, input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         """Stack collections, or tensors, along a new dim: see :func:`tensordict.stack`.
 
+        Raises:
+            IndexError: ``input`` is empty.
+
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
             >>> TensorDict.stack([td, td], 1)["a"].shape
             torch.Size([3, 2])
         """
+        if not len(input):
+            raise IndexError(MSG_NOTHING)
         return stack(input, dim, out=out)
 
     @classmethod
     def cat(cls, input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         """Join collections, or tensors, along a dim: see :func:`tensordict.cat`.
 
+        Raises:
+            IndexError: ``input`` is empty.
+
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
             >>> TensorDict.cat([td, td])["a"].shape
             torch.Size([6])
         """
+        if not len(input):
+            raise IndexError(MSG_NOTHING)
         return cat(input, dim, out=out)
 
     @overload
@@ -258,16 +269,17 @@ def stack(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         out: the collection to write, entry by entry, and to return.
 
     Raises:
-        IndexError: ``input`` is empty, or ``dim`` is out of range.
-        RuntimeError: batch sizes, keys or shapes differ, or ``out`` has another size.
+        IndexError: ``dim`` is out of range.
+        RuntimeError: ``input`` is empty, batch sizes, keys or shapes differ, or ``out``
+            has another size.
 
     Examples:
         >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
         >>> stack([td, td]).batch_size
         torch.Size([2, 3])
     """
-    if not isinstance(input[0], CollectionProtocol):
-        _check_no_collection(input)
+    if not len(input) or not isinstance(input[0], CollectionProtocol):
+        _check_no_collection(input, out)
         return cast("Any", torch.stack)(input, dim, out=out)
     return stack_collections(input, dim, out)
 
@@ -285,7 +297,7 @@ def cat(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         out: the collection to write, entry by entry, and to return.
 
     Raises:
-        IndexError: ``input`` is empty.
+        ValueError: ``input`` is empty.
         KeyError: they do not have the same entries.
         RuntimeError: ``dim`` is no batch dim, shapes differ, or ``out`` has another
             size.
@@ -295,8 +307,8 @@ def cat(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         >>> cat([td, td[:1]]).batch_size
         torch.Size([4])
     """
-    if not isinstance(input[0], CollectionProtocol):
-        _check_no_collection(input)
+    if not len(input) or not isinstance(input[0], CollectionProtocol):
+        _check_no_collection(input, out)
         return cast("Any", torch.cat)(input, dim, out=out)
     return cat_collections(input, dim, out)
 
@@ -314,8 +326,9 @@ def maybe_dense_stack(
     See :func:`stack` and :func:`tensordict.lazy_stack`, which takes ``kwargs``.
     """
     if not len(input):
-        msg = "list_of_tensordicts cannot be empty"
-        raise RuntimeError(msg)
+        raise RuntimeError(MSG_NOTHING)
+    if isinstance(input, CollectionProtocol):
+        input = cast("Any", input.unbind(0))
     if out is None and not kwargs:
         return dense_stack_tds(input, dim)
     try:
@@ -400,7 +413,9 @@ def _stack_by_level(tds: Sequence[Any], dim: int) -> Any:
 
 
 def stack_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
-    """See :func:`stack`; ``tensors`` holds collections and is not empty."""
+    """See :func:`stack`; ``tensors`` holds collections, or nothing."""
+    if not len(tensors):
+        raise RuntimeError(MSG_NOTHING)
     try:
         first = tensors[0]
         if first._is_dense:
@@ -425,7 +440,9 @@ def stack_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> 
 
 
 def cat_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
-    """See :func:`cat`; ``tensors`` holds collections and is not empty."""
+    """See :func:`cat`; ``tensors`` holds collections, or nothing."""
+    if not len(tensors):
+        raise RuntimeError(MSG_NOTHING)
     try:
         first = tensors[0]
         if first._is_dense:
@@ -445,7 +462,10 @@ def cat_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> An
     return _write_join(tensors, at, out, _rust.cat, torch.cat, "cat")
 
 
-def _check_no_collection(tensors: Sequence[Any]) -> None:
+def _check_no_collection(tensors: Sequence[Any], out: Any) -> None:
+    """Refuse collections behind a tensor, and to join nothing into a collection."""
+    if not len(tensors) and isinstance(out, CollectionProtocol):
+        raise RuntimeError(MSG_NOTHING)
     if any(isinstance(item, CollectionProtocol) for item in tensors):
         _check_members(tensors)
 

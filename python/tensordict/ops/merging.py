@@ -40,6 +40,10 @@ MSG_BATCH_SIZE_KEYS = (
     "mismatching batch-size. batch_size of source={}, batch_size of dest={}, keys in "
     "dest but not in source: {{{}}}."
 )
+MSG_FILL = (
+    "fill_ only supports 0-dimension value tensor but got tensor with {} dimensions. Write "
+    "a tensor with set_ or update_."
+)
 MSG_FAST_COPY = (
     "copy_at_(..., fast=True) requires the optimized tensor-only copy path, but the "
     "source, destination, or index is not compatible. Use fast=False or update_at_ for "
@@ -365,9 +369,12 @@ class MergingOps(CollectionProtocol):
         Raises:
             IndexError: ``key`` is no nested key.
             KeyError: there is no such entry.
+            RuntimeError: ``value`` is a tensor with dims.
         """
         path = _entry_path(key)
         target = _rust.get(self, path)
+        if isinstance(value, torch.Tensor) and value.dim():
+            raise RuntimeError(MSG_FILL.format(value.dim()))
         if isinstance(target, CollectionProtocol):
             _rust.fill(target, value)
             return self

@@ -31,6 +31,10 @@ MSG_REPEATS = (
     "and input.size(0) = {}"
 )
 MSG_OUTPUT_SIZE = "repeat_interleave: Invalid output_size, expected {} but got {}"
+MSG_INTERLEAVE_FLAT = (
+    "repeat_interleave(inplace=True) requires an explicit dim: without one the batch dims "
+    "are flattened first."
+)
 MSG_INTERLEAVE_SCALAR = (
     "repeat_interleave(inplace=True) is not supported on a scalar tensordict because the "
     "operation changes ndim."
@@ -151,7 +155,7 @@ class RearrangingOps(CollectionProtocol):
         Raises:
             IndexError: ``dim`` is no batch dim.
             RuntimeError: ``repeats`` does not fit the dim, or ``inplace`` is true and
-                the collection is locked.
+                there is no ``dim`` or the collection is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
@@ -168,6 +172,8 @@ class RearrangingOps(CollectionProtocol):
             source = self.unsqueeze(0)
             at = 0 if dim is None else _dim_in_range(dim + 1 if dim < 0 else dim, 1)
         elif dim is None:
+            if inplace:
+                raise RuntimeError(MSG_INTERLEAVE_FLAT)
             if ndim != 1:
                 source = self.reshape(-1)
             at = 0

@@ -15,6 +15,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
+from tensordict.checks import is_tensorclass
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -250,12 +251,23 @@ def _prepend_dims(td: Any, first: torch.Size) -> None:
 
 
 def rekeyed(td: Any, key_transform: Callable[[Any], Any]) -> Any:
-    """``td`` with new keys; of two entries with the same new key the last one stays."""
+    """``td`` with new keys; of two entries with the same new key the last one stays.
+
+    Raises:
+        ValueError: a new key is no field of a typed collection.
+    """
+    if is_tensorclass(td):
+        return type(td).from_tensordict(rekeyed(td._tensordict, key_transform))
+    if not td._is_dense:
+        members = [rekeyed(member, key_transform) for member in td.tensordicts]
+        name = td.names[td.stack_dim] if td._has_names() else None
+        return td._stack_lazily(members, td.stack_dim, name)
     result = _rust.new(type(td), {}, td._batch_size, td._device, td._td_dim_names)
     for key, value in list(td._entries().items()):
-        if isinstance(value, CollectionProtocol):
+        new_key = key_transform(key)
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
             value = rekeyed(value, key_transform)
-        _rust.set_entry(result, key_transform(key), value)
+        _rust.set_entry(result, new_key, value)
     return result
 
 
@@ -350,11 +362,11 @@ def extremum(
 ) -> Any:
     """Take ``max`` or ``min``."""
     if dim is NO_DEFAULT or dim is None:
+        if reduce:
+            return getattr(_joined(td, None, name), name)()
         if keepdim:
             msg = f"{name}() takes keepdim only together with a dim."
             raise TypeError(msg)
-        if reduce:
-            return getattr(_joined(td, None, name), name)()
         size = torch.Size([])
         return _rust.map_leaves(td, name, (), size, None, 0, False, ALL_DIMS)
     if reduce:

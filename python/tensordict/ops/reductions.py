@@ -620,7 +620,7 @@ class ReductionsOps(CollectionProtocol):
     ) -> Self:
         """Take the Euclidean norm of each leaf.
 
-        The result is locked if this collection is.
+        The result is locked if this collection is, and its keys are not changed.
 
         Args:
             out: a collection that is updated with the norms and returned.
@@ -655,8 +655,6 @@ class ReductionsOps(CollectionProtocol):
         result = _rust.rebuild_as(self, values, None, NO_DIMS, lock)
         if key_transform is not None:
             result = rekeyed(result, key_transform)
-            if self._is_locked:
-                _rust.lock_tree(result)
         if out is not None and out.batch_size:
             raise RuntimeError(MSG_LOCKED if out.is_locked else MSG_OUT_BATCH_SIZE)
         return result if out is None else out.update(result)
