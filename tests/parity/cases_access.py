@@ -407,6 +407,17 @@ CASES = [
         on="flat nested named locked subclass",
     ),
     *cases(
+        "update_",
+        """
+        td.update_({'z': T([2, 3])}, keys_to_update=['z'])
+        td.update_({'a': T([2, 3]), 'n': {'z': T([2, 3])}}, keys_to_update=['n'])
+        td.update_({'a': T([2, 3]), 'm': {'z': 1}}, keys_to_update=['a', ('m', 'z')])
+        td.update_({'a': T([2, 3]), 'm': {'z': 1}}, keys_to_update=['a', ('m', 'y')])
+        td.update_({'a': T([2, 3]), 'm': {}}, keys_to_update=['a', 'm'])
+        """,
+        on="flat nested named locked subclass lazy",
+    ),
+    *cases(
         "copy_",
         """
         td.copy_(td.clone())

@@ -255,6 +255,19 @@ CASES = [
         on="flat nested deep named locked subclass",
     ),
     *cases(
+        "rename_key_",
+        """
+        td['n'].batch_size = [2]; td.rename_key_('n', 'z')
+        td['n'].batch_size = [2]; td.rename_key_('n', ('z', 'y'))
+        td['n'].batch_size = [2]; td.rename_key_('n', ('n', 'z'))
+        td['n'].batch_size = [2]; td.rename_keys({'n': 'z'})
+        td['n'].batch_size = [2]; td.rename_keys({'n': ('y', 'z')})
+        td['n'].names = ['x', 'y']; td.rename_key_('n', 'z')
+        x = td['n']; td.rename_key_('n', ('z', 'y')); td['z', 'y'] is x
+        """,
+        on="nested named subclass",
+    ),
+    *cases(
         "rename_keys",
         """
         td.rename_keys({'a': 'z'})

@@ -149,9 +149,17 @@ CASES = [
         td.memmap_().make_memmap('z', td.shape)
         {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); m.make_memmap('z', td.shape).fill_(1); o.make_memmap('z', td.shape).add_(1); m['z']
         {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); m.make_memmap('z', td.shape); o.make_memmap('y', td.shape); sorted(load(d).keys())
+        {D}m = td.memmap_(d); m.batch_size = [2]; m.make_memmap('z', [2, 5]); load(d)
+        {D}m = td.memmap_(d); m.batch_size = [2]; m.make_memmap(('y', 'z'), [2, 5]); load(d)
         {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); m.make_memmap('z', td.shape); o.make_memmap_from_tensor('z', T(td.shape)); m['z']
     """,
         on="flat nested named",
+        ordered=False,
+    ),
+    *cases(
+        "make_memmap",
+        f"{D}m = td.memmap_(d); m.names = ['p', 'q']; m.make_memmap('z', td.shape); load(d)",
+        on="flat",
         ordered=False,
     ),
     *cases(

@@ -150,6 +150,8 @@ CASES = [
         td.expand(2, *td.shape)
         td.expand((4, *td.shape))
         td.expand([-1] * td.ndim)
+        td.expand([7] * td.ndim)
+        td.expand(torch.Size([7] * td.ndim))
         td.broadcast_to((2, *td.shape))
         td.expand_as(torch.zeros(2, *td.shape))
         td.expand_as(td)

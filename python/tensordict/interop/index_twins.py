@@ -527,15 +527,15 @@ def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any)
         entries = value._entries().values()
         if any(getattr(entry, "_is_non_tensor", False) for entry in entries):
             raise misfit
+    if isinstance(index, tuple) and len(index) == 2 and index[1] is ...:
+        index = index[0]
+    if batch_size and (index is None or index is True):
+        # All of it is meant.
+        return value.expand(size)
     value = value.copy()
     try:
         value.batch_size = size
     except RuntimeError:
-        if isinstance(index, tuple) and len(index) == 2 and index[1] is ...:
-            index = index[0]
-        if batch_size and (index is None or index is True):
-            # All of it is meant.
-            return value.expand(size)
         raise misfit from None
     return value
 

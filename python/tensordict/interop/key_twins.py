@@ -680,7 +680,8 @@ def copy_into(
     (None: all), a container's path for all in it.
 
     Raises:
-        KeyError: ``td`` lacks some of them, and has no tensor of them.
+        KeyError: ``td`` lacks some of them, and ``keys`` names them or it has no tensor
+            of them.
         RuntimeError: a leaf does not fit its entry; then nothing is copied.
     """
     if not td._is_dense and td._writes_through():
@@ -701,6 +702,8 @@ def copy_into(
         targets, values = [], []
         absent: list[Any] = []
         _pair(td, source, keys, (), targets, values, held, absent)
+        if absent and keys is not None:
+            raise KeyError(MSG_NOT_IN_DESTINATION.format(absent[0]))
         if absent and not targets and all(_is_one_value(each) for each, _ in held):
             path = absent[0]
             raise KeyError(
@@ -790,7 +793,10 @@ def _pair(
                 break
         full = (*prefix, *path)
         if target is NO_DEFAULT:
-            absent += leaf_paths(value, full)
+            for leaf in leaf_paths(value, full):
+                below = leaf[len(full) :]
+                if rests is None or any(below[: len(rest)] == rest for rest in rests):
+                    absent.append(leaf)
         elif _is_one_value(target):
             if not isinstance(value, (CollectionProtocol, dict)) or _is_one_value(
                 value

@@ -628,7 +628,7 @@ class KeysOps(CollectionProtocol):
         if parent.is_locked:
             raise RuntimeError(MSG_LOCKED)
         if new[: len(old)] != old:
-            _rust.set_entry(self, new, value)
+            _move_entry(parent, self, new, value)
             if old[: len(new)] != new:
                 parent._del_entry(old[-1])
             return self
@@ -636,7 +636,7 @@ class KeysOps(CollectionProtocol):
         before = dict(parent._entries())
         parent._del_entry(old[-1])
         try:
-            _rust.set_entry(self, new, value)
+            _move_entry(parent, self, new, value)
         except BaseException:
             _restore(parent, before)
             raise
@@ -684,8 +684,22 @@ class KeysOps(CollectionProtocol):
         values = {old: result.pop(old) for old in present}
         _drop_emptied(result, {old[:-1] for old in present})
         for old, new in present.items():
-            result.set(new, values[old])
+            source = _rust.get(self, old[:-1]) if len(old) > 1 else self
+            _move_entry(source, result, new, values[old])
         return result
+
+
+def _move_entry(source: Any, td: Any, path: tuple[str, ...], value: Any) -> None:
+    """Store an entry of ``source`` in ``td``: unchanged where the same is asked of it."""
+    holder = td
+    for key in path[:-1]:
+        below = holder._get_entry(key, None)
+        if not isinstance(below, CollectionProtocol):
+            break
+        holder = below
+    size = holder.batch_size
+    fits = source.batch_size[: len(size)] == size and source.device == holder.device
+    _rust.set_entry(td, path, value, validated=holder._is_dense and fits)
 
 
 def _drop_values(td: Any) -> None:

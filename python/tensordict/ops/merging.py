@@ -164,7 +164,8 @@ class MergingOps(CollectionProtocol):
         """Copy the values of another container or mapping into the entries of this one.
 
         Values broadcast to the shape of the entry. Those that have no entry here are
-        left out, unless no tensor is left. Nothing is copied where one does not fit.
+        left out, unless no tensor is left or ``keys_to_update`` names them. Nothing is
+        copied where one does not fit.
 
         Args:
             input_dict_or_td: the values, in which keys may be nested.
@@ -174,7 +175,8 @@ class MergingOps(CollectionProtocol):
             **kwargs: more values.
 
         Raises:
-            KeyError: a value has no entry here, and no tensor has one.
+            KeyError: a value has no entry here, and no tensor has one or
+                ``keys_to_update`` names it.
             RuntimeError: a value does not fit its entry.
 
         Examples:

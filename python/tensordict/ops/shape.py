@@ -364,7 +364,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             elif length == -1:
                 sizes[at] = batch_size[at - extra]
             elif length != batch_size[at - extra] and batch_size[at - extra] != 1:
-                raise RuntimeError(MSG_EXPAND_SHAPE.format(tuple(shape), batch_size))
+                raise RuntimeError(MSG_EXPAND_SHAPE.format(shape, batch_size))
         size = torch.Size(sizes)
         names = (*[-1] * extra, *range(ndim)) if keep_names else None
         # Values that are no tensors tell one from the other.

@@ -180,10 +180,12 @@ def add_leaf_file(
         file = os.path.join(directory, f"{name}.memmap")
         with _rust.LockedLevel(directory) as level:
             known = level.entry(first)
+            if known not in (None, (str(dtype), list(shape), False)):
+                raise RuntimeError(MSG_ADDED.format(first, _said(known)))
+            # The leaf need not fit the batch size that was saved.
+            level.set_fields(list(td._shape_fields().items()))
             if known is None:
                 leaf = _new_leaf(level, first, file, make, how.keeps_file)
-            elif known != (str(dtype), list(shape), False):
-                raise RuntimeError(MSG_ADDED.format(first, _said(known)))
             elif how.keeps_file or not _is_regular(file):
                 leaf = make(file)
             else:
@@ -245,14 +247,15 @@ def _add_child(td: Any, key: str, robust_key: bool | None) -> Any:
         place = Path(prefix) / name
         with _rust.LockedLevel(os.path.abspath(prefix)) as level:
             known = level.entry(key)
+            if known is not None and not isinstance(known, str):
+                raise RuntimeError(MSG_ADDED.format(key, _said(known)))
+            level.set_fields(list(td._shape_fields().items()))
             if known is None:
                 save(child, place, SaveOptions(), inplace=True)
                 level.add_child(key, root.__name__)
-            elif isinstance(known, str):
+            else:
                 child = load(None, place, robust_key=robust_key)
                 _check_batch(td, key, child.batch_size)
                 mark_mapped(child)
-            else:
-                raise RuntimeError(MSG_ADDED.format(key, _said(known)))
     td._tensordict[key] = child
     return child

@@ -127,7 +127,8 @@ impl<'i> LockedLevel<'i> {
     }
 
     /// Gives fields of the metadata their values, or removes those without one, in one step. A field
-    /// in whose place an entry of the same name stands stays as it is.
+    /// in whose place an entry of the same name stands stays as it is. Nothing is written where
+    /// all have them.
     ///
     /// # Errors
     /// The metadata is damaged or cannot be written.
@@ -149,7 +150,11 @@ impl<'i> LockedLevel<'i> {
         let Value::Object(fields) = &mut value else {
             return Err(metadata::damaged(&path, "", "it holds no JSON object"));
         };
+        let before = fields.clone();
         work(fields);
+        if *fields == before {
+            return Ok(());
+        }
         if !self.is_in_place() {
             let text = "another save took the place of this one";
             return Err(StorageError::io(&path, io::Error::other(text)));
@@ -212,6 +217,12 @@ mod tests {
         level.set_fields(fields).unwrap();
         let expected = r#"{"a": {"type": "TensorDict"}, "shape": [3, 2]}"#;
         assert_eq!(text(&folder), expected);
+
+        let before = FileIdentity::of_path(&folder.path().join(METADATA_FILE));
+        let same = vec![("shape".to_owned(), Some(Value::from_ints(&[3, 2])))];
+        level.set_fields(same).unwrap();
+        let after = FileIdentity::of_path(&folder.path().join(METADATA_FILE));
+        assert_eq!(before, after);
     }
 
     #[test]
