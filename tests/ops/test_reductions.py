@@ -57,6 +57,14 @@ def test_a_tuple_reduces_all_its_dims(container, name) -> None:
     assert result.batch_size == torch.Size([])
 
 
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "amax", "amin", "nansum"])
+@pytest.mark.parametrize("dim", [(), None])
+def test_a_result_has_memory_of_its_own(container, name, dim) -> None:
+    td = container(a=torch.tensor(2.0), batch_size=[])
+    getattr(td, name)(dim, keepdim=True).zero_()
+    assert td["a"] == 2
+
+
 def test_reduce_joins_the_leaves(container) -> None:
     td = container(a=torch.ones(2, 3), b=torch.full((2, 2), 3.0), batch_size=[2])
     assert td.sum(reduce=True).item() == 18

@@ -974,4 +974,48 @@ CASES = [
         on="nested locked",
         message=False,
     ),
+    *cases(
+        "stack_tensors",
+        """
+        td.stack_tensors('a', out_key='b', dim=-1)
+        td.stack_tensors('a', out_key='a', dim=-1)
+        td.cat_tensors('a', out_key='b', dim=-1)
+        """,
+        on="flat sub",
+    ),
+    *cases(
+        "stack_tensors",
+        "td.cat_tensors('a', out_key=('b', 'z'), dim=-1)",
+        on="flat sub",
+        message=False,
+    ),
+    *cases(
+        "stack_tensors",
+        """
+        td.stack_tensors('a', ('n', 'b'), out_key='n')
+        td.stack_tensors(('n', 'b'), out_key='n', dim=-1)
+        td.stack_tensors(('n', 'b'), out_key=('n', 'z'), dim=-1)
+        td.stack_tensors(('n', 'b'), out_key=('n', 'b', 'z'), dim=-1)
+        """,
+        on="nested",
+    ),
+    *cases(
+        "addcdiv",
+        """
+        td.addcdiv(T([2, 3]), td + 1).is_locked
+        td.addcmul(T([2, 3]), td).is_locked
+        td.addcmul(T([2, 3]), T([2, 3])).is_locked
+        td.lerp(T([2, 3]), td).is_locked
+        td.lerp(T([2, 3]), T([2, 3])).is_locked
+        """,
+        on="locked",
+        message=False,
+    ),
+    *cases(
+        "prod",
+        "TensorDict(a=T([2]), c=T([])).prod(keepdim=True)",
+        on="none",
+        reason="the release keeps as many dims as there are batch dims; see differences.md",
+        ours="result['a'].shape == (1,)",
+    ),
 ]

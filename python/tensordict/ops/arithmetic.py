@@ -391,7 +391,7 @@ class ArithmeticOps(CollectionProtocol):
             value: a factor of the product.
         """
         op: Any = torch._foreach_addcmul
-        if value != 1:
+        if not isinstance(value, NUMBERS) or value != 1:
             op = functools.partial(op, value=value)
         result = _rust.foreach(self, op, (other1, other2))
         return combine(op, self, other1, other2) if result is None else result
@@ -416,7 +416,7 @@ class ArithmeticOps(CollectionProtocol):
             RuntimeError: all three are integers.
         """
         op: Any = torch._foreach_addcdiv
-        if value != 1:
+        if not isinstance(value, NUMBERS) or value != 1:
             op = functools.partial(op, value=value)
         result = _rust.foreach(self, op, (other1, other2))
         return combine(op, self, other1, other2) if result is None else result

@@ -589,15 +589,19 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
 
 
 def combine(op: ForEach, td: Any, *operands: Any) -> Any:
-    """``op(leaves, *operands)``. Locked as ``td``, except where a tensor comes first."""
+    """``op(leaves, *operands)``.
+
+    Locked as ``td``, except where a tensor comes first and no collection after it.
+    """
     result = foreach(td, op, operands)
     if result is not None:
         return result
     td, values, lists = operand_lists(td, operands)
-    first = operands[0]
+    first, *others = operands
     values = op(values, *lists) if values else values
-    lock = bool(values) and not (isinstance(first, torch.Tensor) and first.dim())
-    return _rust.rebuild(td, values, True, lock)
+    is_spread = isinstance(first, torch.Tensor) and first.dim() > 0
+    lock = not is_spread or any(isinstance(x, CollectionProtocol) for x in others)
+    return _rust.rebuild(td, values, True, bool(values) and lock)
 
 
 def combine_inplace(op: ForEach, td: Any, *operands: Any) -> Any:

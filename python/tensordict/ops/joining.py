@@ -205,10 +205,16 @@ class JoiningOps(CollectionProtocol):
         joined = _rust.validate(self, out_key, joined)
         if self.is_locked:
             raise RuntimeError(MSG_LOCKED)
-        if not keep_entries:
-            for key in keys:
-                self.del_(key)
-        return self.set(out_key, joined)
+        if keep_entries:
+            return self.set(out_key, joined)
+        new = _rust.unravel_key_to_tuple(out_key)
+        takes_a_key = any(all(map(str.__eq__, path, new)) for path in paths)
+        if not takes_a_key:
+            # A part of another collection refuses some keys: before anything is gone.
+            self.set(out_key, joined)
+        for key in keys:
+            self.del_(key)
+        return self.set(out_key, joined) if takes_a_key else self
 
     def stack_from_tensordict(
         self,

@@ -286,6 +286,9 @@ def prod(
     if len(set(dims)) != len(dims):
         msg = f"a dim appears multiple times in the list of dims {dims}"
         raise RuntimeError(msg)
+    if not dims:
+        # A new tensor of the same dtype as over dims.
+        return torch.prod(leaf.unsqueeze(-1), -1, dtype=dtype)
     for dim in sorted(dims, reverse=True):
         leaf = torch.prod(leaf, dim, keepdim=keepdim, dtype=dtype)
     return leaf
