@@ -453,6 +453,9 @@ CASES = [
         td.update_at_(TensorDict({'a': T([3], start=5)}, [3]), 0)
         td.update_at_({'nope': T([3])}, 0)
         td.update_at_({'a': T([3])}, 9)
+        td.update_at_({'a': T([2, 3])}, [0, 9])
+        td.update_at_({'a': T([4, 3])}, [0, 9])
+        td.update_at_({'a': T([4])}, (..., [0, -9]))
         td.update_at_({'a': T([3], start=5)}, 0, keys_to_update=['nope'])
         td.update_at_(td[0].clone() * 2, 1)
         """,

@@ -655,7 +655,12 @@ def _checked_write(
     if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
         value = _tensor_of(value, target, key)
     if isinstance(value, torch.Tensor):
-        shape = target[index].shape
+        try:
+            shape = target[index].shape
+        except IndexError:
+            # torch may complain of the shape of what is written before the index.
+            torch.empty(target.shape, dtype=target.dtype)[index] = value.cpu()
+            raise
         if value.shape != shape and shape.numel():
             spare = value.dim() - len(shape)
             if spare > 0 and set(value.shape[:spare]) == {1}:
