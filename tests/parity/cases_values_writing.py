@@ -55,6 +55,19 @@ lazy_stack([td, td])[[1.5]]
 lazy_stack([td, td])[[0.0, 1]]
 """
 
+ONE = ("td = TensorDict({'s': 'yo', 'd': T([3])}, [3])",)
+
+EQUAL = """
+td[:2] = TensorDict({'s': NonTensorStack('yo', 'yo'), 'd': T([2])}, [2]); td
+td[:2] = TensorDict({'s': NonTensorStack('yo', 'ya'), 'd': T([2])}, [2]); td
+td[:0] = TensorDict({'s': 'ya', 'd': T([0])}, [0]); td
+td[[0, 2]] = torch.stack([TensorDict({'s': 'yo', 'd': T([])}, [])] * 2); td
+td[None] = TensorDict({'s': 'yo', 'd': T([1])}, [1]); td
+td.update_at_(TensorDict({'s': NonTensorStack('yo', 'yo')}, [2]), slice(0, 2)); td
+td.memmap_(); td[:2] = TensorDict({'s': NonTensorStack('yo', 'yo')}, [2]); td['s']
+td.memmap_(); td[:2] = TensorDict({'s': NonTensorStack('yo', 'ya')}, [2])
+"""
+
 NAMED = (
     "td = TensorDict({'s': (1, 'a'), 'p': NonTensorStack('p', 'q')}, [2], names=['x'])",
 )
@@ -90,5 +103,6 @@ CASES = [
         "writes of no values", _programs(MAKERS, PROGRAMS), on="none", message=False
     ),
     *cases("writes of texts", _programs(TABLES, WRITES), on="none", message=False),
+    *cases("writes of equal values", _programs(ONE, EQUAL), on="none", message=False),
     *cases("names of new dims", _programs(NAMED, NAMES), on="none"),
 ]
