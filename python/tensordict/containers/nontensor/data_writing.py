@@ -105,17 +105,11 @@ class DataWriting(NonTensorOps):
         super()._check_item(size, value, at)
         if not self._is_memmap and not self._is_shared:
             return
-        if not is_nothing(value) and not self._stays_for(value):
+        if not is_nothing(value) and not self._stays_for(bare(value)):
             raise RuntimeError(MSG_ONE_SHARED)
 
-    def _stays_for(self, value: Any) -> bool:
-        """Whether this is left as it is where ``value`` is written to some elements."""
-        if isinstance(value, NonTensorOps) and not value._is_one:
-            return all(self._is_alike(each) for each in value._flat())
-        return self._is_alike(bare(value))
-
-    def _is_alike(self, made: Any) -> bool:
-        """Whether ``made`` in the place of this value is not told from it."""
+    def _stays_for(self, made: Any) -> bool:
+        """Whether this is left as it is where ``made`` is written to some elements."""
         if made is self.data:
             return True
         return is_interchangeable(made, self.data) and not has_elements(made)
@@ -125,10 +119,13 @@ class DataWriting(NonTensorOps):
             return self._written_whole(at, value)
         stack = self._to_stack()
         stack._write(at, value)
-        if self._stays_for(value):
+        if self._stays_for(bare(value)):
             return self
         size = _rust.index_shape(self._batch_size, at)
         self._check_item(size, value, at)
+        is_stack = isinstance(value, NonTensorOps) and not value._is_one
+        if is_stack and all(self._stays_for(each) for each in value._flat()):
+            return self
         # What selects nothing writes nothing.
         return stack if size.numel() else self
 
