@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tensordict._unbatched import is_unbatched
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -135,6 +136,24 @@ def check_number(leaves: list[torch.Tensor], value: Any, is_index: bool) -> None
                 raise
             name = str(dtype).removeprefix("torch.")
             raise RuntimeError(MSG_OVERFLOW.format(name)) from error
+
+
+def refused_first(writes: list[Any], position: int) -> list[Any]:
+    """``writes`` with those first that torch can refuse for what their target is.
+
+    The target of a write is its item at ``position``. Nothing is written if the first
+    one is refused.
+    """
+    if torch.compiler.is_compiling():
+        return writes
+
+    def is_safe(write: Any) -> bool:
+        target = write[position]
+        return not isinstance(target, torch.Tensor) or not (
+            is_unbatched(target) or (target.requires_grad and target.is_leaf)
+        )
+
+    return sorted(writes, key=is_safe)
 
 
 def check_results(op: Any, leaves: list[torch.Tensor], operands: list[Any]) -> None:

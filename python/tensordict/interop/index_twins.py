@@ -23,6 +23,7 @@ from tensordict.common import (
     _spliced_names,
     check_number,
     not_a_value,
+    refused_first,
 )
 from tensordict.indices import (
     _MASK_DTYPES,
@@ -421,7 +422,7 @@ def set_index(td: Any, index: Any, value: Any) -> None:
     # The compiler cannot trace a warning.
     if is_filled and has_values and not torch.compiler.is_compiling():
         warn_of_cast(number)
-    for parent, key, entry, item in writes:
+    for parent, key, entry, item in refused_first(writes, 2):
         if isinstance(entry, CollectionProtocol):
             written = entry._written_at(at, item)
             if written is not entry:
@@ -454,7 +455,7 @@ def write_fitting(td: Any, index: Any, source: Any) -> bool:
     writes: list[tuple[Any, Any]] = []
     if not _pair_fitting(td, source, size, len(batch_size), casts, writes):
         return False
-    for entry, item in writes:
+    for entry, item in refused_first(writes, 0):
         entry[at] = item
     return True
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.common import refused_first
 from tensordict.indices import MSG_TOO_MANY, fills
 from tensordict.ops.families import is_dense_throughout, spread
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -167,7 +168,8 @@ class IndexingOps(CollectionProtocol):
             nothing = torch.empty(0, dtype=torch.bool)
             for dtype in dtypes:
                 torch.empty(0, dtype=dtype).masked_fill_(nothing, value)
-        for leaf, view in zip(leaves, spread(self, leaves, mask), strict=True):
+        pairs = list(zip(leaves, spread(self, leaves, mask), strict=True))
+        for leaf, view in refused_first(pairs, 0):
             fill_leaf(leaf, view, value)
         if not is_dense_throughout(self):
             self._store_leaves(leaves)

@@ -499,6 +499,7 @@ def _write_join(
         raise RuntimeError(MSG_OUT_SIZE.format(word, out.batch_size, size))
     if not out._is_dense:
         return out.update(build(tds, dim), inplace=True)
+    _check_entries(tds, out, dim, build, join)
     for key, value in list(tds[0]._entries().items()):
         group = [value, *(td._get_entry(key, NO_DEFAULT) for td in tds[1:])]
         target = out._get_entry(key, NO_DEFAULT)
@@ -510,6 +511,46 @@ def _write_join(
         else:
             _write_group(target, group, dim, build, join)
     return out
+
+
+def _check_entries(
+    tds: Sequence[Any], out: Any, dim: int, build: Any, join: Any
+) -> None:
+    """Raise what joining raises where entries do not fit: before ``out`` is written."""
+    if any(not td._is_dense for td in (out, *tds)):
+        return
+    keys = tds[0]._entries().keys()
+    if any(td._entries().keys() != keys for td in tds):
+        build(tds, dim)
+    for key in keys:
+        group = [td._get_entry(key, NO_DEFAULT) for td in tds]
+        target = out._get_entry(key, NO_DEFAULT)
+        if any(_is_whole(value) for value in (target, *group)):
+            continue
+        nested = [_is_nested(value) for value in group]
+        if all(nested) and _is_nested(target):
+            _check_entries(group, target, dim, build, join)
+        elif any(nested):
+            build(group, dim)
+        elif isinstance(target, torch.Tensor):
+            _check_leaves(group, target, dim, join)
+
+
+def _check_leaves(
+    group: list[torch.Tensor], target: torch.Tensor, dim: int, join: Any
+) -> None:
+    """Raise what ``join`` raises for the leaves of one entry."""
+    first = group[0]
+    at = dim if join is torch.cat else first.dim()
+    around = first.shape[:at], first.shape[at + 1 :], first.dim()
+    fits = all(
+        (leaf.shape[:at], leaf.shape[at + 1 :], leaf.dim()) == around
+        and leaf.dtype == target.dtype
+        and not leaf.requires_grad
+        for leaf in group
+    )
+    if not fits:
+        join(group, dim, out=target.new_empty(0))
 
 
 def _skeleton(td: Any) -> Any:

@@ -19,6 +19,7 @@ from tensordict.common import (
     MSG_NO_KEYS,
     check_number,
     not_a_value,
+    refused_first,
 )
 from tensordict.indices import fills, refuse_cast
 from tensordict.interop.convert import tensor_of
@@ -316,7 +317,7 @@ class MergingOps(CollectionProtocol):
         writes: list[tuple[Any, str, torch.Tensor, Any, Any]] = []
         fresh: list[tuple[Any, str, Any]] = []
         _collect_writes(self, source, idx, idx, writes, fresh)
-        for parent, name, target, at, value in writes:
+        for parent, name, target, at, value in refused_first(writes, 2):
             if isinstance(target, CollectionProtocol):
                 if target._is_of_members:
                     _write_to_members(parent, name, at, value)
@@ -358,7 +359,7 @@ class MergingOps(CollectionProtocol):
             if is_plain and _rust.write_fitting(self, idx, tensordict):
                 return self
             idx, pairs = _plain_copy(self, tensordict, idx)
-            for target, value in pairs:
+            for target, value in refused_first(pairs, 0):
                 target[idx] = value
             return self
         return self.update_at_(tensordict, idx, non_blocking=non_blocking)

@@ -66,6 +66,7 @@ names! {
     method_drop_empty = "_drop_empty",
     method_store_leaves = "_store_leaves",
     method_clone_structure = "_clone_structure",
+    is_leaf = "is_leaf",
     requires_grad = "requires_grad",
     method_lock_tree = "_lock_tree",
     method_after_unlock = "_after_unlock",

@@ -14,7 +14,7 @@ use tensordict_core::index::{self as core_index, Item, Range, Step};
 use crate::container::{self, Kind, Names, Order, Splice, State, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, from_twin, imports};
-use crate::tensors::shape_of;
+use crate::tensors::{Tensor, shape_of};
 
 const TWINS: &str = "tensordict.interop.index_twins";
 /// Where an index of more dims than the batch size is read.
@@ -554,12 +554,42 @@ fn set_index<'py>(
             let leaves = PyList::new(py, writes.iter().map(|(entry, _)| entry))?;
             from_twin(py, container::COMMON, "check_number", (leaves, value, true))?;
         }
-        for (entry, item) in writes {
-            entry.set_item(&place[0], item)?;
-        }
-        return Ok(());
+        return write_all(imports, writes, &place[0]);
     }
     from_twin(py, TWINS, "set_index", (td, index, value)).map(drop)
+}
+
+/// Do all `writes` at an index. Those that torch refuses come first: nothing is written then.
+fn write_all(imports: &Imports, mut writes: Writes<'_>, at: &Bound<'_, PyAny>) -> PyResult<()> {
+    if writes.iter().any(|(entry, _)| may_be_of_a_graph(entry)) {
+        let names = &imports.names;
+        let is_trained = |entry: &Bound<'_, PyAny>| -> PyResult<bool> {
+            let py = entry.py();
+            Ok(may_be_of_a_graph(entry)
+                && entry.getattr(names.requires_grad.bind(py))?.is_truthy()?
+                && entry.getattr(names.is_leaf.bind(py))?.is_truthy()?)
+        };
+        let mut others = Vec::new();
+        let mut trained = Vec::new();
+        for (entry, item) in writes {
+            if is_trained(&entry)? {
+                trained.push((entry, item));
+            } else {
+                others.push((entry, item));
+            }
+        }
+        trained.append(&mut others);
+        writes = trained;
+    }
+    for (entry, item) in writes {
+        entry.set_item(at, item)?;
+    }
+    Ok(())
+}
+
+/// Whether an ordinary tensor takes part in a graph, as far as that is known without torch.
+fn may_be_of_a_graph(entry: &Bound<'_, PyAny>) -> bool {
+    Tensor::of(entry).is_some_and(|tensor| !tensor.is_outside_of_graphs())
 }
 
 /// Whether an index has an ellipsis, which each tensor reads in its own way.
@@ -593,9 +623,7 @@ fn write_fitting<'py>(
     let Some(writes) = plan_writes(imports, td, &place, source, class)? else {
         return Ok(false);
     };
-    for (entry, item) in writes {
-        entry.set_item(&place[0], item)?;
-    }
+    write_all(imports, writes, &place[0])?;
     Ok(true)
 }
 
