@@ -44,6 +44,7 @@ from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.ops.display import get_printoptions, set_printoptions
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage.future import TensorDictFuture
+from tensordict.storage.listing import print_directory_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -336,39 +337,6 @@ def parse_tensor_dict_string(s: str) -> Any:
     from tensordict._parsing import parse
 
     return parse(s)
-
-
-def print_directory_tree(
-    path: str | Path, indent: str = "", display_metadata: bool = True
-) -> str:
-    """Log the tree of a directory, and return it as text.
-
-    Args:
-        path: the directory.
-        indent: what each line begins with.
-        display_metadata: whether the size of the directory is logged first.
-    """
-    root = Path(path)
-    if display_metadata:
-        total: float = sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
-        for unit in ("B", "KB", "MB", "GB"):  # noqa: B007
-            if total < 1024:
-                break
-            total /= 1024
-        logger.info("Directory size: %.2f %s", total, unit)
-    lines = list(_tree(root, indent))
-    for line in lines:
-        logger.info("%s", line)
-    return "\n".join(lines)
-
-
-def _tree(path: Path, indent: str) -> Iterator[str]:
-    if not path.is_dir():
-        yield f"{indent}{path.name}"
-        return
-    yield f"{indent}{path.name}/"
-    for child in sorted(path.iterdir()):
-        yield from _tree(child, indent + "    ")
 
 
 # Time --------------------------------------------------------------------------------

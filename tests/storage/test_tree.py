@@ -354,6 +354,15 @@ def test_existsok(tmp_path):
     assert {name: (tmp_path / "x" / name).stat() for name in before} == before
 
 
+def test_existsok_of_its_own_files(tmp_path):
+    saved = make().memmap_(tmp_path / "x")
+    assert saved.memmap_(tmp_path / "x", existsok=False) is saved
+    assert_same(TensorDict.load_memmap(tmp_path / "x"), make())
+    other = make().memmap_(tmp_path / "y")
+    with pytest.raises(RuntimeError, match=r"a\.memmap already exists"):
+        other.memmap(tmp_path / "x", copy_existing=True, existsok=False)
+
+
 def test_permissions_of_the_target_stay(tmp_path):
     make().memmap(tmp_path / "x")
     (tmp_path / "x").chmod(0o750)

@@ -693,7 +693,10 @@ class SavingOps(CollectionProtocol):
 def _path(key: NestedKeyLike) -> tuple[str, ...]:
     from tensordict._rust import unravel_key_to_tuple
 
-    return unravel_key_to_tuple(key)
+    path: tuple[str, ...] = unravel_key_to_tuple(key)
+    if not path:
+        raise RuntimeError(f"key should be a Sequence<NestedKey>, got {key!r}.")
+    return path
 
 
 def _size_of(shape: Any) -> torch.Size:

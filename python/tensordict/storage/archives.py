@@ -114,6 +114,8 @@ def pack_memmap(
             f"The archive path {archive_path} must be outside the source directory "
             f"{prefix} and must not alias a source file."
         )
+    if compresslevel is not None and compresslevel > 9:
+        raise ValueError(f"compresslevel must be at most 9, got {compresslevel}.")
     progress = _rust.SaveProgress()
     level = None if compresslevel is None else max(0, compresslevel)
     _rust.pack_tree(source, target, number, level, 0, progress)

@@ -115,7 +115,8 @@ def consolidate(td: Any, options: Options) -> Any:
     def work() -> Any:
         return _consolidate(td, source, options, progress)
 
-    if options.return_early and options.num_threads > 1:
+    is_threaded = operator.index(options.num_threads) > 1
+    if options.return_early and is_threaded:
         return in_background(td, work, progress)
     return with_bar(work, progress) if options.pbar else work()
 

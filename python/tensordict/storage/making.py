@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "absolute",
     "check_target",
+    "checked_dtype",
     "file_of",
     "fill",
     "make_zeros",
@@ -162,6 +163,19 @@ def fill(
     return _rust.write_file(path, block, str(dtype), list(shape))
 
 
+def checked_dtype(dtype: Any) -> torch.dtype:
+    """A dtype; for None torch's default.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if dtype is None:
+        return torch.get_default_dtype()
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype, not {type(dtype).__name__}.")
+    return dtype
+
+
 def parse_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The shape, dtype, file name, ``existsok`` and device of a call like torch.empty."""
     kwargs = dict(kwargs)
@@ -178,7 +192,9 @@ def parse_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any,
     device = kwargs.pop("device", None)
     if device is not None and torch.device(device).type != "cpu":
         raise RuntimeError("Only CPU tensors are supported.")
-    dtype = kwargs.pop("dtype", None) or torch.get_default_dtype()
+    if not isinstance(shape, torch.Tensor) and any(size < 0 for size in shape):
+        raise RuntimeError(f"{list(shape)} is no shape of a tensor.")
+    dtype = checked_dtype(kwargs.pop("dtype", None))
     filename = kwargs.pop("filename", None)
     existsok = bool(kwargs.pop("existsok", False))
     return shape, dtype, filename, existsok, device

@@ -14,6 +14,7 @@ from tensordict.storage.chains import one_index
 from tensordict.storage.leaves import nested_from_flat
 from tensordict.storage.making import (
     absolute,
+    checked_dtype,
     file_of,
     fill,
     make_zeros,
@@ -272,7 +273,7 @@ class MemoryMappedTensor(torch.Tensor):
 
         Args:
             filename: the file, which holds the items row by row.
-            dtype: the dtype of the items.
+            dtype: the dtype of the items. None is torch's default dtype.
             shape: the shape of the tensor. The file may be longer.
             index: what to take of the result.
             mode: None to share stores with the file where it is writable, ``"r"`` to
@@ -283,8 +284,9 @@ class MemoryMappedTensor(torch.Tensor):
             RuntimeError: the file is shorter than the tensor.
             PermissionError: ``mode`` is ``"r+"`` and the file is not writable.
             ValueError: ``mode`` is something else.
+            TypeError: ``dtype`` is no dtype.
         """
-        path = absolute(filename)
+        path, dtype = absolute(filename), checked_dtype(dtype)
         if isinstance(shape, torch.Tensor):
             flat = _rust.map_file(path, str(dtype), [int(shape.prod(1).sum())], mode)
             made = wrap(cls, nested_from_flat(flat, shape), path, None)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from tensordict import _rust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["SavedPath", "from_one_save"]
+__all__ = ["SavedPath", "from_one_save", "subpath_parts"]
 
 MSG_NO_FILE = (
     "nor is it a safetensors or a consolidated file, unless one that was cut off."
@@ -92,6 +92,22 @@ class SavedPath:
         if "b" in mode:
             return io.BytesIO(self.read_bytes())
         return io.StringIO(self.read_text(encoding))
+
+
+def subpath_parts(subpath: Any) -> Sequence[str]:
+    """The keys of a subpath, given as a tuple or with slashes.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(subpath, str):
+        return subpath.split("/")
+    parts = _rust.unravel_key_to_tuple(subpath)
+    if not parts:
+        raise ValueError(
+            "subpath must be a string path or a (nested) tuple of strings."
+        )
+    return parts
 
 
 def from_one_save(

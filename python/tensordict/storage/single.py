@@ -13,6 +13,7 @@ from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import consolidated, safetensors
 from tensordict.storage.checks import check_loaded
+from tensordict.storage.paths import subpath_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,9 +85,8 @@ def load(
 
 def _below(loaded: Any, subpath: Any, path: str | Path) -> Any:
     """The nested collection at a key, given as a tuple or with slashes."""
-    parts = subpath.split("/") if isinstance(subpath, str) else list(subpath)
     below = loaded
-    for part in parts:
+    for part in subpath_parts(subpath):
         if part:
             below = below._get_entry(part, None)
             if not isinstance(below, CollectionProtocol):

@@ -104,7 +104,7 @@ def load_state_dict(
         _update_with_sizes(td, values, sizes, assign)
     for path, about in list(_described(source, ())):
         if VALUES in about:
-            _take_value(td, path, about[VALUES], assign)
+            _take_value(td, path, about, assign)
     return td
 
 
@@ -247,7 +247,10 @@ def checked_values(td: Any, values: Mapping[str, Any], strict: bool) -> dict[str
     return dict(values)
 
 
-def _take_value(td: Any, path: tuple[str, ...], fields: Any, assign: bool) -> None:
+def _take_value(
+    td: Any, path: tuple[str, ...], about: Mapping[str, Any], assign: bool
+) -> None:
+    fields = about[VALUES]
     if "_is_non_tensor" not in fields:
         # The fields of a tensorclass, which are values whatever their type.
         owner = _at(td, path)
@@ -266,10 +269,16 @@ def _take_value(td: Any, path: tuple[str, ...], fields: Any, assign: bool) -> No
         if not isinstance(parent, CollectionProtocol):
             return
     present = parent._get_entry(path[-1], None)
-    if assign or not isinstance(present, CollectionProtocol):
-        _rust.set_entry(parent, path[-1], fields[DATA], False, False)
-    elif present._is_non_tensor:
-        present._take_state(fields)
+    if getattr(present, "_is_non_tensor", False):
+        taken = present.clone() if assign else present
+        taken._take_state(fields)
+        if assign:
+            _rust.set_entry(parent, path[-1], taken, False, False)
+    elif assign or not isinstance(present, CollectionProtocol):
+        if about.get("_type") == "NonTensorStack":
+            _rust.set_entry(parent, path[-1], fields[DATA], False, False)
+        else:
+            parent.set_non_tensor(path[-1], fields[DATA])
 
 
 def take_field(td: Any, name: str, value: Any, assign: bool) -> None:

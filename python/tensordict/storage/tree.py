@@ -34,7 +34,7 @@ from tensordict.storage.leaves import (
     with_batch_dims,
 )
 from tensordict.storage.mapped import MemoryMappedTensor
-from tensordict.storage.paths import SavedPath, from_one_save
+from tensordict.storage.paths import SavedPath, from_one_save, subpath_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -412,6 +412,8 @@ def load(
     verify: bool = False,
 ) -> Any:
     """Make a container from a directory; with ``out``, in the place of its entries."""
+    if not isinstance(mode, str | None):
+        raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}.")
     options = LoadOptions(
         requested,
         robust_key is not False,
@@ -512,11 +514,15 @@ def _is_fake() -> bool:
 
 def _descend(path: SavedPath, subpath: Any, escapes_keys: bool) -> SavedPath:
     """The directory of a nested key, given as a tuple or with slashes."""
-    parts = subpath.split("/") if isinstance(subpath, str) else list(subpath)
     below = path
-    for part in parts:
+    for part in subpath_parts(subpath):
         if part:
-            below = below / (_rust.escape_key(part) if escapes_keys else part)
+            name = _rust.escape_key(part) if escapes_keys else part
+            fields = below / "_tensordict" / name / "meta.json"
+            if not (below / name / "meta.json").exists() and fields.exists():
+                # The entries of a tensorclass are one level deeper.
+                below = below / "_tensordict"
+            below = below / name
     if not (below / "meta.json").exists():
         raise ValueError(
             f"No tensordict found under subpath {subpath!r} "

@@ -32,7 +32,7 @@ use super::lock::putting;
 use super::map::{FileIdentity, Mapping, Mode, Root, mapping_limit};
 use super::metadata::{self, LeafMeta};
 use super::names;
-use super::plan::{Plan, PlannedFile, PlannedLeaf, PlannedLevel};
+use super::plan::{Content, Plan, PlannedFile, PlannedLeaf, PlannedLevel};
 use super::read::{Home, Leaf, map_leaves};
 use super::replace::replace_file;
 use super::sums::{SUMS_FILE, Sums, modified_ns};
@@ -264,14 +264,21 @@ fn resolve(disk: Disk<'_>, target: &Path) -> StorageResult<PathBuf> {
     }
 }
 
-/// Fails where a leaf's file is there already.
+/// Fails where a leaf's file is there already, and is not the one that the leaf is mapped from.
 ///
 /// # Errors
 /// [`StorageError::FileExists`].
 pub fn refuse_existing(plan: &Plan, target: &Path) -> StorageResult<()> {
     for (number, leaf) in plan.leaves.iter().enumerate() {
         let path = target.join(plan.leaf_path(number));
-        if leaf.length > 0 && path.exists() {
+        let own = match &leaf.content {
+            Content::Link(link) => Some(link.file),
+            _ => None,
+        };
+        let there = (leaf.length > 0)
+            .then(|| FileIdentity::of_path(&path))
+            .flatten();
+        if there.is_some() && there != own {
             return Err(StorageError::FileExists { path });
         }
     }

@@ -44,6 +44,9 @@ use super::{StorageError, StorageResult};
 /// Segments of fewer bytes are put together in memory and written with one call.
 const SLAB_LIMIT: u64 = 1 << 20;
 
+/// Space for as many bytes is set aside before they are written.
+const ASIDE_BYTES: u64 = 1 << 20;
+
 /// Bytes that are summed, then written: half of what the nearer caches of a core hold.
 pub(crate) const PIECE_BYTES: usize = 512 << 10;
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(PIECE_BYTES));
@@ -228,6 +231,9 @@ pub(crate) fn pour(
     mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
     failed: &dyn Fn(io::Error) -> StorageError,
 ) -> StorageResult<()> {
+    if source.len() >= ASIDE_BYTES {
+        job.disk.set_aside(file, offset, source.len());
+    }
     let write_unit = |at, unit: &[u8]| {
         job.progress.check()?;
         let mut place = offset + at;
