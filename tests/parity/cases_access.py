@@ -311,6 +311,9 @@ CASES = [
         x = T([2, 3]); td.update({'z': x}, clone=True); td['z'] is x
         x = TensorDict({'q': T([2, 3])}, [2, 3]); td.update({'z': x}); td['z'] is x
         x = TensorDict({'q': T([2, 3])}, [2, 3]); td.update({'z': x}, clone=True); td['z'] is x
+        td.update(TensorDict({'a': T([5, 2])}, [5]), keys_to_update=['nope'])
+        td.update(TensorDict({'a': T([5, 2])}, [5]), keys_to_update=['a'])
+        td.update(TensorDict({'a': T([5, 2])}, [5]), keys_to_update=[])
         """,
         on="flat nested deep named locked cpu sub subclass",
         message=False,

@@ -465,6 +465,14 @@ def copy_failed(td: Any, leaf: torch.Tensor, error: RuntimeError) -> None:
     raise error
 
 
+def check_update_size(td: Any, source: Any) -> None:
+    """Raise where the batch size of a source is another one than that of ``td``."""
+    size, source_size = td.batch_size, source.batch_size
+    common = min(len(size), len(source_size))
+    if size[:common] != source_size[:common]:
+        raise RuntimeError(MSG_UPDATE_SIZE.format(source_size, size))
+
+
 def _stage_all(
     branch: _Branch, source: Any, options: Any, copies: list[tuple[Any, Any]]
 ) -> None:
@@ -482,10 +490,7 @@ def _stage_all(
             branch.members.append(inner)
         return
     if isinstance(source, CollectionProtocol):
-        size, source_size = td.batch_size, source.batch_size
-        common = min(len(size), len(source_size))
-        if size[:common] != source_size[:common]:
-            raise RuntimeError(MSG_UPDATE_SIZE.format(source_size, size))
+        check_update_size(td, source)
         pairs = source._entries().items()
     else:
         pairs = source.items()
