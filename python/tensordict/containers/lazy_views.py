@@ -13,6 +13,7 @@ import torch
 
 from tensordict import _options, _rust
 from tensordict.collection import TensorDictBase
+from tensordict.common import MSG_LOCKED
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -260,6 +261,15 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return _rust.new(
             TensorDict, entries, self._batch_size, self._device, self._td_dim_names
         )
+
+    def _replace_content(self, result: Any) -> Self:
+        # The sizes of a view are those of its source, which others hold.
+        self._resize_batch(result.batch_size)
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        for key, value in list(result._entries().items()):
+            self._set_entry(key, value)
+        return self
 
     # Writing -------------------------------------------------------------------------------
 

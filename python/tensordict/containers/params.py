@@ -571,8 +571,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     @classmethod
     def from_dict(cls, input_dict: Any, **kwargs: Any) -> TensorDictParams:
         """See :meth:`TensorDict.from_dict`. The tensors become parameters."""
-        made = TensorDict.from_dict(input_dict, **kwargs)
-        return made if made is input_dict else TensorDictParams(made)
+        return TensorDictParams(TensorDict.from_dict(input_dict, **kwargs))
 
     def from_dict_instance(self, input_dict: Any, **kwargs: Any) -> TensorDictParams:
         """See :meth:`TensorDict.from_dict_instance`. The tensors stay what they are."""

@@ -363,7 +363,7 @@ class CopyingOps(CollectionProtocol):
     def _resized(self, op: Any, size: torch.Size) -> Self:
         """The leaves that ``op`` gives, all collections of one batch size, no names."""
         entries = {}
-        for key, value in list(self.items()):
+        for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol):
                 entries[key] = value._resized(op, size)
             elif is_unbatched(value):
@@ -374,7 +374,7 @@ class CopyingOps(CollectionProtocol):
 
     def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Self:
         entries = {}
-        for key, value in list(self.items()):
+        for key, value in list(self._entries().items()):
             source = _rust.get(data, key)
             if isinstance(value, CollectionProtocol):
                 entries[key] = value._new_tensors_from(source, options)

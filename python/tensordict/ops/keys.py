@@ -18,7 +18,7 @@ from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 if TYPE_CHECKING:
     from tensordict.protocol import NestedKeyLike
 
-__all__ = ["KeysOps"]
+__all__ = ["KeysOps", "set_default"]
 
 MSG_KEY_TYPE = "Expected {} to be a string or a tuple of strings but found {}"
 MSG_TAKEN = "key {} already present in TensorDict."
@@ -364,7 +364,7 @@ class KeysOps(CollectionProtocol):
             *keys: nested keys of leaves or containers.
             inplace: drop the other entries from this container and return it.
             strict: whether a missing key is an error. If false it is ignored.
-            as_tensordict: give a plain container where this is a typed one.
+            as_tensordict: of a tensorclass, give the container of its fields.
 
         Raises:
             KeyError: a key is missing and ``strict`` is true.
@@ -569,7 +569,7 @@ class KeysOps(CollectionProtocol):
         for path in paths:
             value = rest.pop(path, ... if default is not NO_DEFAULT else NO_DEFAULT)
             if value is ...:
-                _set_default(result, path, default)
+                set_default(result, path, default)
                 continue
             if isinstance(value, CollectionProtocol) and not any(
                 other[: len(path)] == path for other in taken
@@ -840,7 +840,7 @@ def _replace_all(td: Any, other: Any) -> None:
     replace_all(td, other)
 
 
-def _set_default(td: Any, path: tuple[str, ...], default: Any) -> None:
+def set_default(td: Any, path: tuple[str, ...], default: Any) -> None:
     """Store what stands for a missing entry: as a value where it is none of a batch."""
     size = td.batch_size
     is_entry = isinstance(default, (torch.Tensor, CollectionProtocol))

@@ -260,6 +260,12 @@ class OverContainer(Making):
     def _resize_batch(self, size: torch.Size) -> None:
         self._tensordict._resize_batch(size)
 
+    def _resized(self, op: Any, size: torch.Size) -> Self:
+        return self._wrap(self._tensordict._resized(op, size))
+
+    def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Self:
+        return self._wrap(self._tensordict._new_tensors_from(inside(data), options))
+
     def _replace_content(self, result: Any) -> Self:
         self._tensordict._replace_content(inside(result))
         return self

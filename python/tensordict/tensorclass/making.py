@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from tensordict import _rust
 from tensordict.checks import is_tensorclass
+from tensordict.common import value_of
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.access import FieldAccess
 from tensordict.tensorclass.fields import post_init_arguments
@@ -93,7 +94,9 @@ class Making(FieldAccess):
             raise ValueError(MSG_TWO_SIZES)
         values: dict[str, Any] = {}
         below: dict[str, Any] = {}
-        for key, value in dict(input_dict).items():
+        for key, value in list(input_dict.items()):
+            if isinstance(input_dict, CollectionProtocol):
+                value = value_of(value)
             name, *rest = _rust.unravel_key_to_tuple(key)
             if rest:
                 below.setdefault(name, {})[tuple(rest)] = value

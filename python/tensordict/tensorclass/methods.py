@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.protocol import CollectionProtocol
+from tensordict.protocol import CollectionProtocol, NestedKeyLike
 from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.fields import scalars_of
 from tensordict.tensorclass.inner import OverContainer
@@ -62,6 +62,22 @@ class MethodsOfClass(OverContainer):
         held = set(self._tensordict.keys())
         unset = [(name, None) for name in self._field_names() if name not in held]
         return (*unset, *self._tensordict.non_tensor_items(include_nested))
+
+    def select(
+        self,
+        *keys: NestedKeyLike,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
+    ) -> Any:
+        """Keep only the fields at ``keys``. See :meth:`TensorDict.select`.
+
+        With ``as_tensordict`` the container of them, without the class.
+        """
+        chosen = self._tensordict.select(*keys, inplace=inplace, strict=strict)
+        if as_tensordict:
+            return chosen
+        return self if inplace else self._wrap(chosen)
 
     def empty(self, *args: Any, **kwargs: Any) -> Self:
         """An instance of the same batch size, device and names without any field set."""

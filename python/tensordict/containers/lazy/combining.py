@@ -27,6 +27,7 @@ MSG_OUT = (
     "out must be a LazyStackedTensorDict instance in lazy_stack.apply(..., out=out)."
 )
 MSG_INCOMPARABLE = "Incompatible value {} for op {}."
+MSG_NEGATIVE = "Trying to create tensor with negative dimension {}: {}"
 MSG_TO_SIZE = "Cannot pass batch-size to a LazyStackedTensorDict."
 MSG_PARTS = (
     "The collection has {} elements along dim {}, along which the stack has {} members."
@@ -598,6 +599,8 @@ class CombiningOps(CollectionProtocol):
         if not empty_lazy or len(size) <= dim or not self.tensordicts:
             return super()._new_leaves(method, size, args, options, device)  # type: ignore[misc]
         rest = (*size[:dim], *size[dim + 1 :])
+        if size[dim] < 0:
+            raise RuntimeError(MSG_NEGATIVE.format(size[dim], size))
         first = self.tensordicts[0]
         if not isinstance(first, CombiningOps):
             first = first.empty(recurse=True)
@@ -736,6 +739,9 @@ def _stacked_first(name: str) -> Callable[..., Any]:
             if name in MOVING_ROWS and -1 not in self.batch_size:
                 return getattr(super(CombiningOps, self), name)(*args, **kwargs)
             raise
+        if kwargs.get("inplace"):
+            result = getattr(dense, name)(*args, **{**kwargs, "inplace": False})
+            return self._replace_content(result)
         if self.is_locked:
             _rust.lock_tree(dense)
         return getattr(dense, name)(*args, **kwargs)

@@ -10,7 +10,7 @@ from tensordict import _rust
 from tensordict.checks import is_leaf_nontensor
 from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
 from tensordict.metatensor import MetaTensor
-from tensordict.ops.keys import _sorting_key, _TensorDictKeysView
+from tensordict.ops.keys import _sorting_key, _TensorDictKeysView, set_default
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class StackKeysOps(CollectionProtocol):
             KeyError: not all members have one of them; then nothing is taken out.
             RuntimeError: a member is locked.
         """
-        if default is not NO_DEFAULT or not self.tensordicts:
+        if not self.tensordicts:
             return super().separates(  # type: ignore[misc]
                 *keys, default=default, strict=strict, filter_empty=filter_empty
             )
@@ -245,15 +245,18 @@ class StackKeysOps(CollectionProtocol):
                 holder = _rust.get(member, path, None) if path else member
                 if isinstance(holder, CollectionProtocol) and holder.is_locked:
                     raise RuntimeError(MSG_LOCKED)
-        for key in keys if strict else ():
-            if not _rust.contains(self, key):
-                _rust.getitem(self, key)
-        return self._like(
+        missing = [key for key in held if not _rust.contains(self, key)]
+        for key in missing if strict and default is NO_DEFAULT else ():
+            _rust.getitem(self, key)
+        result = self._like(
             [
                 each.separates(*held, strict=False, filter_empty=filter_empty)
                 for each in self.tensordicts
             ]
         )
+        for key in missing if default is not NO_DEFAULT else ():
+            set_default(result, key, default)
+        return result
 
     # Regrouping ------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ __all__ = [
     "printed_entries",
     "rearranged",
     "regrouped",
+    "take_over",
 ]
 
 MSG_VIEW = "Cannot call `view` on a lazy stacked tensordict. Call `reshape` instead."
@@ -29,6 +30,10 @@ MSG_DENSIFY_SCALARS = (
     "shape {}."
 )
 MAPPED_OR_TRAINED = (MemoryMappedTensor, torch.nn.Parameter)
+MSG_IN_PLACE = (
+    "An operation in place that {} is not supported on a lazy stack; call "
+    ".to_tensordict() first or use inplace=False."
+)
 MSG_DENSIFY = "stack_dim is {} but not 0. Densify cannot be done."
 
 
@@ -167,6 +172,25 @@ def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
     if not copies and 0 not in old:
         raise RuntimeError(MSG_VIEW)
     return td._as_dense().reshape(shape)
+
+
+def take_over(td: Any, result: Any) -> None:
+    """Give the members of a stack what ``result`` holds at their places.
+
+    They stay the same objects; new ones come after them, and those too many go.
+    """
+    dim = td.stack_dim
+    if result.batch_dims != td.batch_dims:
+        raise NotImplementedError(MSG_IN_PLACE.format("changes the number of dims"))
+    is_stack = isinstance(result, type(td)) and result.stack_dim == dim
+    parts = list(result.tensordicts if is_stack else result.unbind(dim))
+    pairs = list(zip(td.tensordicts, parts, strict=False))
+    if any(set(member.keys()) - set(part.keys()) for member, part in pairs):
+        raise NotImplementedError(MSG_IN_PLACE.format("drops entries of some members"))
+    for member, part in pairs:
+        member._replace_content(part)
+    td.tensordicts = [*td.tensordicts[: len(parts)], *parts[len(pairs) :]]
+    td._batch_size = result.batch_size
 
 
 def rearranged(td: Any, op: Any, args: Any) -> Any:

@@ -636,6 +636,12 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             TensorDict, entries, self._batch_size, self._device, self._td_dim_names
         )
 
+    def _replace_content(self, result: Any) -> Self:
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        shapes.take_over(self, result)
+        return self
+
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Any:
         """Stack every entry that all members have: an ordinary container, unlocked."""
         if inplace:

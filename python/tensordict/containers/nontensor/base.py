@@ -9,7 +9,13 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorCollection
-from tensordict.common import MSG_LOCKED, _spliced_names, _spliced_size, more_refs
+from tensordict.common import (
+    MSG_LOCKED,
+    _spliced_names,
+    _spliced_size,
+    as_size,
+    more_refs,
+)
 from tensordict.containers.nontensor.operations import (
     MSG_REDUCED,
     REFUSED,
@@ -568,9 +574,11 @@ class NonTensorOps(CollectionProtocol):
 
         Its batch size is the one asked for where these values can have that.
         """
-        if batch_size is not None and torch.Size(batch_size) == self._batch_size:
-            # With its names.
-            batch_size = None
+        if batch_size is not None:
+            batch_size = as_size(batch_size)
+            if batch_size == self._batch_size:
+                # With its names.
+                batch_size = None
         made = self._apply_nest(None, batch_size=batch_size, device=device, names=names)
         if made is None:
             made = self._apply_nest(None, device=device)

@@ -654,7 +654,8 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         # Checked, and measured, as a collection without entries.
         size = self._nothing().pad(pad_size, value, inplace, safe).batch_size
         names = self._td_dim_names
-        return self._sized(size)._named(None if names is None else list(names))
+        made = self._sized(size)._named(None if names is None else list(names))
+        return self._replace_content(made) if inplace else made
 
 
 class NonTensorData(NonTensorDataBase):

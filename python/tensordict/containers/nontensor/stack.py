@@ -172,6 +172,17 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             if name in state:
                 object.__setattr__(self, name, state[name])
 
+    def _replace_content(self, result: Any) -> Self:
+        """Hold the values of ``result``, at their places: there are no entries to change."""
+        self._check_unlocked()
+        made = result._to_stack() if result._is_one else result
+        # What the class says where an object says nothing.
+        for name in (*_STATE, "stack_dim"):
+            if name in self.__dict__ and name not in made.__dict__:
+                object.__delattr__(self, name)
+        self._become(made)
+        return self
+
     @classmethod
     def _of_cells(
         cls,
