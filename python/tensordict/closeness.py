@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tensordict.ops.families import mismatch_message
-from tensordict.protocol import CollectionProtocol
+from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 __all__ = ["assert_allclose_td", "assert_close"]
 
@@ -67,13 +67,15 @@ def assert_close(
         for member, (part,) in groups:
             assert_close(member, part, rtol, atol, equal_nan, intersection, msg, prefix)
         return True
-    mine, theirs = dict(actual._entries()), dict(expected._entries())
+    # Entries are read in turn: one that cannot be stacked hides no difference before it.
+    theirs = set(expected._sample_entries())
     if not isinstance(prefix, tuple):
         prefix = (prefix,)
-    for key, value in mine.items():
+    for key in list(actual._sample_entries()):
         if key not in theirs:
             continue
-        other, path = theirs[key], (*prefix, key)
+        value = actual._get_entry(key, NO_DEFAULT)
+        other, path = expected._get_entry(key, NO_DEFAULT), (*prefix, key)
         if isinstance(value, CollectionProtocol) or isinstance(
             other, CollectionProtocol
         ):

@@ -258,6 +258,10 @@ class CollectionProtocol:
         """One of :meth:`_sample_entries`, or ``NO_DEFAULT``."""
         return self._get_entry(key, NO_DEFAULT)
 
+    def _seen_entry(self, key: str) -> Any:
+        """As :meth:`_sample_entry`: with the shape that reading the entry would give."""
+        return self._sample_entry(key)
+
     def _stack_members(self) -> Any:
         """What :func:`tensordict.dense_stack_tds` gives for this one."""
         return self.contiguous()

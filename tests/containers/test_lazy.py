@@ -10,6 +10,7 @@ from tensordict import (
     MetaData,
     TensorDict,
     UnbatchedTensor,
+    assert_close,
     lazy_stack,
     set_lazy_legacy,
     tensorclass,
@@ -588,3 +589,56 @@ def test_values_of_ragged_rows_at_an_index_of_nothing():
     assert nothing.batch_size == (0, 2, -1)
     stack.update_at_(nothing, False)
     assert stack[1]["s"] == "x"
+
+
+def test_a_tensor_is_written_at_an_ellipsis_of_batch_dims():
+    """An ellipsis stands for batch dims, whether entries differ in shape or not."""
+    td = lazy_stack(
+        [
+            TensorDict(b=torch.zeros(3, 2), r=torch.zeros(3, 1 + i), batch_size=[3])
+            for i in (0, 1)
+        ]
+    )
+    td[..., 0] = torch.tensor([5.0])
+    for member in td.tensordicts:
+        assert (member["b"][0] == 5).all()
+        assert (member["r"][0] == 5).all()
+        assert not member["b"][1:].any()
+        assert not member["r"][1:].any()
+
+
+def test_each_ragged_member_gets_its_row_of_a_tensor():
+    td = lazy_stack(
+        [TensorDict(r=torch.zeros(3, 1 + i), batch_size=[3]) for i in (0, 1)]
+    )
+    td[:, 0] = torch.tensor([[5.0], [6.0]])
+    first, second = (member["r"].tolist() for member in td.tensordicts)
+    assert first == [[5.0], [0.0], [0.0]]
+    assert second == [[6.0, 6.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def test_a_stack_of_values_of_several_sizes_prints():
+    td = lazy_stack([TensorDict(s=["p", None]), TensorDict(s=MetaData("m"))])
+    assert "s: [NonTensorStack, MetaData]" in repr(td)
+
+
+def test_an_unbatched_tensor_beside_a_value_cannot_be_read():
+    td = lazy_stack([TensorDict(s=UnbatchedTensor(torch.zeros(5))), TensorDict(s="x")])
+    for read in (
+        lambda: td.get("s"),
+        lambda: td.get("s", as_nested_tensor=True),
+        lambda: td.get("s", as_padded_tensor=True),
+        td.contiguous,
+        lambda: td.densify(layout=torch.jagged),
+    ):
+        with pytest.raises(RuntimeError, match="a tensor in some members"):
+            read()
+
+
+def test_assert_close_tells_a_difference_before_an_entry_that_is_none():
+    ragged = lazy_stack(
+        [TensorDict(a=torch.zeros(1), r=torch.zeros(1 + i)) for i in (0, 1)]
+    )
+    dense = TensorDict(a=torch.ones(2, 1), r=torch.zeros(2, 1), batch_size=[2])
+    with pytest.raises(AssertionError, match="'a'"):
+        assert_close(ragged, dense)

@@ -179,4 +179,30 @@ CASES = [
         on="lazy lazy_last",
         message=False,
     ),
+    *cases(
+        "writing_ragged",
+        """
+        td[:, 0] = torch.ones(1)
+        td[[0, 1]] = torch.ones(1)
+        td[:, :2] = torch.ones(2, 1)
+        td[..., 0] = torch.ones(1)
+        td[np.array([1]), -3, None] = torch.ones(1, 1)
+        td[torch.tensor([True, False])] = torch.ones(1)
+        td[:, torch.tensor([True, False, True])] = torch.ones(1)
+        td.create_nested('r')
+        td.create_nested(('r', 'x'))
+        """,
+        on="lazy_features lazy lazy_inner",
+        message=False,
+    ),
+    *cases(
+        "looks_of_parts",
+        """
+        LazyStackedTensorDict.lazy_stack([td._get_sub_tensordict(0), td._get_sub_tensordict(1)], 0).get_item_shape('a')
+        LazyStackedTensorDict.lazy_stack([td._get_sub_tensordict(0), td._get_sub_tensordict(1)], 0).get_item_shape(('n', 'b'))
+        LazyStackedTensorDict.lazy_stack([td._get_sub_tensordict(0)], 0).get_item_shape('n')
+        """,
+        on="nested lazy lazy_last",
+        message=False,
+    ),
 ]

@@ -211,6 +211,10 @@ FIXTURES = {
         "td = lazy_stack([lazy_stack([TensorDict({'a': T([2], start=i + j), 'n': {'b': "
         "T([2, 1])}}, [2]) for i in range(3)], 1) for j in range(2)], 0)"
     ),
+    "lazy_features": (
+        "td = lazy_stack([TensorDict({'a': T([3], start=i), 'n': {'r': T([3, 1 + i])}, "
+        "'r': T([3, 1 + i])}, [3]) for i in range(2)])"
+    ),
     "lazy_sizes": (
         "td = lazy_stack([TensorDict({'a': T([i + 1, 2], start=i), 'n': {'b': T([i + 1])}}"
         ", [i + 1]) for i in range(2)], 1)"

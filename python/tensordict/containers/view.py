@@ -277,6 +277,12 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         value = self._source._sample_entry(key)
         return value if value is NO_DEFAULT else self._sample_of(value)
 
+    def _seen_entry(self, key: str) -> Any:
+        value = self._sample_entry(key)
+        if value is NO_DEFAULT or isinstance(value, CollectionProtocol):
+            return value
+        return self._get_entry(key, NO_DEFAULT)
+
     def _sample_of(self, value: Any) -> Any:
         if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
             return _SubTensorDict._of_child(value, self)

@@ -464,10 +464,10 @@ class CopyingOps(CollectionProtocol):
         parent: Any = self
         depth = 0
         for part in path[:-1]:
-            child = parent._get_entry(part, None)
-            if not isinstance(child, CollectionProtocol):
+            # What is replaced is not read: the leaves of a ragged stack are none as one.
+            if not isinstance(parent._sample_entry(part), CollectionProtocol):
                 break
-            parent = child
+            parent = parent._get_entry(part, None)
             depth += 1
         if parent.is_locked:
             raise RuntimeError(MSG_LOCKED)

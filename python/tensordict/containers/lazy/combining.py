@@ -370,11 +370,7 @@ class CombiningOps(CollectionProtocol):
         for part in path[:-1]:
             parent = parent._get_entry(part, None)
         if isinstance(parent, CombiningOps) and parent._is_ragged(path[-1]):
-            if parent._holds_stacks():
-                for target, at, part in parent._parts_at(index, value):
-                    target.set_at_(path[-1], part, at)
-            else:
-                parent._write_ragged(path[-1], index, value)
+            parent._write_ragged(path[-1], index, value)
             return self
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
 
@@ -400,6 +396,8 @@ class CombiningOps(CollectionProtocol):
         is_split = isinstance(value, (torch.Tensor, CollectionProtocol))
         if dim is not None and is_split and dim < value.dim():
             parts = list(value.unbind(dim))
+            if len(parts) != len(picks):
+                raise RuntimeError(MSG_PARTS.format(len(parts), dim, len(picks)))
             if plan is not None and plan.to_front is not None:
                 start, block = plan.to_front
                 moved = tuple(range(start, start + block))

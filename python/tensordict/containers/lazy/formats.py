@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.interop.joining_twins import joined_leaves
+from tensordict.protocol import CollectionProtocol
 
-__all__ = ["as_nested", "as_padded", "stack_leaves"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["as_nested", "as_padded", "check_tensors", "stack_leaves"]
 
 MSG_STACK = (
     "Failed to stack tensors within a tensordict under the key {!r}: their shapes are "
@@ -24,7 +28,17 @@ MSG_NESTED_ROWS = (
 MAX_PADDING = 2**24
 """Up to here an integer is the same in all common dtypes."""
 
+MSG_MIXED = (
+    "The entry {!r} is a tensor in some members of the lazy stack and a collection in "
+    "others: they cannot be read as one. Read those of the members."
+)
 MSG_PADDING_SIDE = "Expected padding_side to be one of left or right, but got {}."
+
+
+def check_tensors(key: Any, values: Sequence[Any]) -> None:
+    """Raise where the entries of some members are collections."""
+    if any(isinstance(value, CollectionProtocol) for value in values):
+        raise RuntimeError(MSG_MIXED.format(key))
 
 
 def stack_leaves(key: Any, values: list[torch.Tensor], dim: int) -> torch.Tensor:
@@ -36,8 +50,11 @@ def stack_leaves(key: Any, values: list[torch.Tensor], dim: int) -> torch.Tensor
     first = values[0]
     if first.is_nested:
         return _stack_nested(key, values, dim)
+    has_unbatched = any(is_unbatched(value) for value in values)
+    if has_unbatched:
+        check_tensors(key, values)
     try:
-        if any(is_unbatched(value) for value in values):
+        if has_unbatched:
             size = list(first._batch_size) if isinstance(first, UnbatchedTensor) else []
             size.insert(dim, len(values))
             joined: torch.Tensor = joined_leaves(

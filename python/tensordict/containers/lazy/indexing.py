@@ -82,6 +82,15 @@ def normalized(index: Any, size: Sequence[int]) -> list[Any] | None:
     return items or None
 
 
+def without_ellipsis(index: Any, ndim: int) -> Any:
+    """An index of ``ndim`` dims for entries, of which an ellipsis would mean more dims."""
+    items, used, ellipsis_at = sorted_out(index)
+    if ellipsis_at < 0:
+        return index
+    items[ellipsis_at : ellipsis_at + 1] = [_WHOLE] * (ndim - used)
+    return tuple(items)
+
+
 def _is_position(item: Any) -> bool:
     if isinstance(item, torch.Tensor):
         return not item.dim()

@@ -12,7 +12,7 @@ from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.common import MSG_LOCKED, MSG_PRESENT, _InplaceWriteError, more_refs
 from tensordict.containers.lazy import shapes
-from tensordict.containers.lazy.indexing import plan_index
+from tensordict.containers.lazy.indexing import plan_index, without_ellipsis
 from tensordict.containers.lazy.making import have_own_keys
 from tensordict.metatensor import merged_shape
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -77,6 +77,8 @@ class MembersOps(CollectionProtocol):
         def _parts(self, results: list[Any]) -> tuple[Any, ...]: ...
         def _index(self, index: Any) -> Any: ...
         def _parts_at(self, *args: Any) -> list[tuple[Any, Any, Any]]: ...
+        def _is_ragged(self, key: str) -> bool: ...
+        def _holds_stacks(self) -> bool: ...
 
     # Walking -----------------------------------------------------------------------
 
@@ -544,6 +546,10 @@ class MembersOps(CollectionProtocol):
             IndexError: the index does not fit.
             RuntimeError: the value does not fit one of the members.
         """
+        if self._holds_stacks():
+            for target, at, part in self._parts_at(index, value):
+                target.set_at_(key, part, at)
+            return
         values: Any = self._group(key)
         if is_unbatched(values[0]):
             self._write_unbatched(key, self._plan(index), value)
@@ -719,7 +725,15 @@ class MembersOps(CollectionProtocol):
 
     def _write_tensor(self, index: Any, value: torch.Tensor) -> None:
         """Write one tensor into every entry at an index: it broadcasts from the right."""
-        copies = [(key, self._get_entry(key, None)) for key in self._sample_entries()]
+        index = without_ellipsis(index, len(self._batch_size))
+        ragged = [key for key in self._common_keys() if self._is_ragged(key)]
+        copies = [
+            (key, self._get_entry(key, None))
+            for key in self._sample_entries()
+            if key not in ragged
+        ]
+        for key in ragged:
+            self._write_ragged(key, index, value)
         for _, entry in copies:
             _assign_at(entry, index, value)
         for key, entry in copies:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.containers.lazy.formats import as_nested, as_padded, stack_leaves
+from tensordict.containers.lazy.formats import (
+    as_nested,
+    as_padded,
+    check_tensors,
+    stack_leaves,
+)
 from tensordict.containers.lazy.making import check_members
 from tensordict.metatensor import MetaTensor
 from tensordict.ops import access
@@ -113,11 +118,7 @@ class ReadingOps(CollectionProtocol):
             return self._group(key)
         values = []
         for member in self.tensordicts:
-            value = (
-                member._seen_entry(key)
-                if isinstance(member, ReadingOps)
-                else member._sample_entry(key)
-            )
+            value = member._seen_entry(key)
             if value is NO_DEFAULT:
                 return None
             values.append(value)
@@ -226,6 +227,8 @@ class ReadingOps(CollectionProtocol):
         values = parent._formatted_group(path[-1], kwargs)
         if kwargs.get("as_list"):
             return values
+        if kwargs.get("as_nested_tensor") or kwargs.get("as_padded_tensor"):
+            check_tensors(path[-1], values)
         if kwargs.get("as_nested_tensor"):
             return as_nested(values, kwargs.get("layout"))
         if kwargs.get("as_padded_tensor"):

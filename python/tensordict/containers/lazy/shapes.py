@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tensordict import _rust
-from tensordict.containers.lazy.formats import stack_leaves
+from tensordict.containers.lazy.formats import check_tensors, stack_leaves
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.display import PrintedEntry, get_printoptions
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -293,6 +293,7 @@ def densified(td: Any, layout: torch.layout) -> Any:
             continue
         if td.stack_dim != 0:
             raise NotImplementedError(MSG_DENSIFY.format(td.stack_dim))
+        check_tensors(key, known)
         entries[key] = _nested_rows(td, values, known, layout)
     return _rust.new(TensorDict, entries, td._batch_size, td._device, td._own_names())
 
@@ -330,7 +331,9 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
     for key in td._common_keys():
         values = td._seen(key)
         nested = [isinstance(value, CollectionProtocol) for value in values]
-        if all(nested):
+        if all(nested) and len({len(value.batch_size) for value in values}) > 1:
+            out.append((key, _Mixed(values)))
+        elif all(nested):
             out.append((key, _printed(td._sampled(values), values)))
         elif any(nested):
             out.append((key, _Mixed(values)))
