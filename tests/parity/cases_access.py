@@ -314,6 +314,7 @@ CASES = [
         td.update(TensorDict({'a': T([5, 2])}, [5]), keys_to_update=['nope'])
         td.update(TensorDict({'a': T([5, 2])}, [5]), keys_to_update=['a'])
         td.update(TensorDict({'a': T([5, 2])}, [5]), keys_to_update=[])
+        td.update(TensorDict({'a': T([5, 2])}, [5]), keys_to_update='a')
         """,
         on="flat nested deep named locked cpu sub subclass",
         message=False,

@@ -530,7 +530,10 @@ def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any)
             raise misfit
     if isinstance(index, tuple) and len(index) == 2 and index[1] is ...:
         index = index[0]
-    if batch_size and (index is None or index is True):
+    is_flag = isinstance(index, torch.Tensor) and not index.dim() and size[:1] == (1,)
+    if batch_size and (
+        index is None or index is True or (is_flag and index.dtype is torch.bool)
+    ):
         # All of it is meant.
         return value.expand(size)
     value = value.copy()

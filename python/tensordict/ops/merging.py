@@ -145,13 +145,14 @@ class MergingOps(CollectionProtocol):
             if kwargs:
                 source = {**dict(source.items()), **kwargs}
         if keys_to_update is not None:
+            chosen = _chosen(source, keys_to_update)
             is_sized = self._is_dense and isinstance(source, CollectionProtocol)
             if keys_to_update and is_sized and not update_batch_size:
                 # As a whole, of which less is taken.
                 from tensordict.interop.key_twins import check_update_size
 
                 check_update_size(self, source)
-            source = _chosen(source, keys_to_update)
+            source = chosen
         if update_batch_size and isinstance(source, CollectionProtocol):
             options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
             _update_with_batch_size(self, source, options)
