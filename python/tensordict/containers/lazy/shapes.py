@@ -326,7 +326,7 @@ def _common_dtype(values: list[torch.Tensor]) -> torch.dtype:
 
 def printed_entries(td: Any) -> list[tuple[str, Any]]:
     """The entries that all members have, as the text of the stack names them."""
-    out = []
+    out: list[tuple[str, Any]] = []
     is_short = get_printoptions()["compact"]
     for key in td._common_keys():
         values = td._seen(key)
