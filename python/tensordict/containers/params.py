@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorDictParams"]
 
+MSG_LOAD = (
+    "{name} takes its state under the names and in the shapes of its entries, {keys}: give "
+    "these, or load what both have with strict=False."
+)
 MSG_LAZY = "Using a LazyStackedTensorDict within a TensorDictParams isn't permitted."
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -282,7 +286,15 @@ class TensorDictParams(TensorDictBase, nn.Module):
             assign: take the tensors themselves in place of copying their values.
             from_flatten: accepted for other collections' sake: it is always flat.
         """
-        nn.Module.load_state_dict(self, state_dict, strict=strict, assign=assign)
+        try:
+            nn.Module.load_state_dict(self, state_dict, strict=strict, assign=assign)
+        except RuntimeError as error:
+            error.add_note(
+                MSG_LOAD.format(
+                    name=type(self).__name__, keys=sorted(self.state_dict())
+                )
+            )
+            raise
         return self
 
     def __getattr__(self, name: str) -> Any:

@@ -381,7 +381,7 @@ class TensorDictModule(TensorDictModuleBase):
         in_keys: the entries to read: a key, a list of keys, or a dictionary from the
             module's parameters to the keys that they get, which are given by name.
         out_keys: where the outputs go: a key or a list of keys. What is for the key
-            ``"_"`` is dropped.
+            ``"_"`` is dropped. A key that is there twice has the last of its outputs.
         out_to_in_map: for a dictionary. True is as above; false reads it from the keys
             to the parameters.
         inplace: true writes to the input and gives it back; false writes to a new
@@ -708,20 +708,32 @@ def _explain(module: Any, tensors: list[Any], error: BaseException) -> None:
     called = module.module
     name = _name_of(called)
     note = f"{type(module).__name__} called {name} with {read or 'no entries'}"
-    if not isinstance(called, nn.Module):
-        error.add_note(f"{note}.")
-        return
-    own = [f"{name} {_shape_of(value)}" for name, value in called.named_parameters()]
-    listed = ", ".join(own[:8]) + (", ..." if len(own) > 8 else "")
-    error.add_note(f"{note}; its parameters: {listed or 'none'}.")
+    if isinstance(called, nn.Module):
+        own = [f"{name} {_shape_of(own)}" for name, own in called.named_parameters()]
+        listed = ", ".join(own[:8]) + (", ..." if len(own) > 8 else "")
+        note += f"; its parameters: {listed or 'none'}"
+    note += "."
+    missing = _missing_among(module.in_keys, tensors)
+    if missing:
+        note += (
+            f" There is no {', '.join(missing)}: set it before the call, or give the "
+            "module other in_keys."
+        )
+    error.add_note(note)
 
 
 def _explain_output(module: Any, error: BaseException) -> None:
     """Add to the error of a write which module wrote."""
-    error.add_note(
+    note = (
         f"{type(module).__name__} writes what {_name_of(module.module)} gives to "
         f"out_keys={module.out_keys_source}."
     )
+    if isinstance(error, KeyError):
+        note += (
+            " Nothing can be written below a leaf: give the module other out_keys, or "
+            "rename the leaf before the call."
+        )
+    error.add_note(note)
 
 
 def _name_of(called: Any) -> str:

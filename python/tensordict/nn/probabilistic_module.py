@@ -301,7 +301,8 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
                 msg = (
                     f"{error} ProbabilisticTensorDictModule reads {self.in_keys}, and "
                     f"{missing} are not in the tensordict: it has "
-                    f"{list(tensordict.keys())}."
+                    f"{list(tensordict.keys())}. Set the entries before the call, or "
+                    "give in_keys as a dictionary from the parameters to other entries."
                 )
                 raise type(error)(msg) from error
             raise

@@ -142,7 +142,7 @@ class LockingOps(CollectionProtocol):
         return self
 
     def __exit__(
-        self, exc_type: object, exc_val: object, exc_tb: object
+        self, exc_type: object, exc_val: BaseException | None, exc_tb: object
     ) -> Literal[False]:
         """Write the changes of the block back. See :meth:`__enter__`."""
         queue: Any = self._last_op_queue
@@ -156,6 +156,12 @@ class LockingOps(CollectionProtocol):
             return False
         source = reference()
         if source is not None:
+            # Dynamo knows no notes.
+            is_explained = name == "to_module" and not torch.compiler.is_compiling()
+            if is_explained and exc_val is not None:
+                note = self._explain_to_module(source, *args, **kwargs)  # type: ignore[attr-defined]
+                if note is not None:
+                    exc_val.add_note(note)
             getattr(self, "_undo_" + name)(source, *args, **kwargs)
         return False
 

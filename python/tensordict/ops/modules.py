@@ -18,6 +18,19 @@ MSG_LAZY_MODULES = (
     "lazy_stack=True is not compatible with lazy modules, whose parameters have no shape "
     "yet: call the modules first, or stack without it."
 )
+MSG_NAMES = "All key sets must match."
+MSG_DIFFERENCE = (
+    "from_modules stacks the parameters of modules of one structure, and of {who} {what}: "
+    "make them alike, or keep each module's own with lazy_stack=True."
+)
+MSG_SHAPES = (
+    "In the block of to_module, {module} has parameters of another shape than its own: "
+    "{shapes}. Give values of its shapes."
+)
+MSG_LOAD_SHAPES = (
+    "to_module(use_state_dict=True) loads the entries into {module} with its own checks: "
+    "give values of its shapes, or put them in without use_state_dict."
+)
 MSG_INPLACE_STATE_DICT = "inplace argument cannot be passed when use_state_dict=True."
 
 
@@ -85,8 +98,9 @@ class ModulesOps(CollectionProtocol):
         called with them under :func:`torch.vmap`, which must allow random numbers.
 
         Raises:
-            RuntimeError: no modules are given, their parameters differ in shape, or some
-                of them alone have none yet.
+            RuntimeError: no modules are given, their parameters differ in name or shape,
+                or some of them alone have none yet.
+            ValueError: with ``expand_identical``, their parameters differ in name.
 
         Examples:
             >>> params = TensorDict.from_modules(nn.Linear(3, 2), nn.Linear(3, 2))
@@ -102,7 +116,11 @@ class ModulesOps(CollectionProtocol):
                 raise RuntimeError(MSG_LAZY_MODULES)
             td = cls.lazy_stack(parts)  # type: ignore[attr-defined]
         else:
-            td = _stacked(parts, expand_identical)
+            try:
+                td = _stacked(parts, expand_identical)
+            except (RuntimeError, ValueError) as error:
+                _explain_difference(modules, parts, error)
+                raise
         return _finished(td, as_module, lock)
 
     def to_module(
@@ -160,7 +178,11 @@ class ModulesOps(CollectionProtocol):
         )
         if use_state_dict:
             state = dict(self.flatten_keys(".").items())
-            found = module.load_state_dict(state, strict=False, assign=True)
+            try:
+                found = module.load_state_dict(state, strict=False, assign=True)
+            except RuntimeError as error:
+                error.add_note(MSG_LOAD_SHAPES.format(module=type(module).__name__))
+                raise
             _keep_graphs(module, state)
             kind: Any = swapped.__class__
             others = [key for key in found.unexpected_keys if key in state]
@@ -188,6 +210,27 @@ class ModulesOps(CollectionProtocol):
         current = _rust.restore_module(self, module, source, inplace)
         if inplace:
             _write_inplace(current, self, False)
+
+    def _explain_to_module(
+        self, source: Any, module: nn.Module, inplace: bool = False
+    ) -> str | None:
+        """What an error of the block may come from: parameters of another shape."""
+        if inplace:
+            return None
+        found = []
+        for key, own in self.items(True, True):
+            given = source.get(key, None)
+            if not (isinstance(own, torch.Tensor) and isinstance(given, torch.Tensor)):
+                continue
+            if _differ(given, own):
+                name = key if isinstance(key, str) else ".".join(key)
+                found.append(
+                    f"{name} {list(given.shape)} in place of {list(own.shape)}"
+                )
+        if not found:
+            return None
+        shapes = ", ".join(found[:8]) + (", ..." if len(found) > 8 else "")
+        return MSG_SHAPES.format(module=type(module).__name__, shapes=shapes)
 
 
 def from_module(
@@ -291,8 +334,12 @@ def _stacked(parts: list[Any], expand_identical: bool) -> Any:
             return nn.Parameter(data, first.requires_grad)
         return data
 
-    # The stack of the data alone has torch's checks, and the errors that name the key.
-    if not (expand_identical or has_lazy):
+    if expand_identical or has_lazy:
+        names = set(parts[0].keys(True, True))
+        if any(set(part.keys(True, True)) != names for part in parts):
+            raise ValueError(MSG_NAMES)
+    else:
+        # The stack of the data alone has torch's checks, and the errors that name the key.
         torch.stack([part.data for part in parts])
     result = parts[0]._fast_apply(
         stack, *parts[1:], batch_size=torch.Size([len(parts)]), filter_empty=False
@@ -301,6 +348,34 @@ def _stacked(parts: list[Any], expand_identical: bool) -> Any:
         if isinstance(value, CollectionProtocol) and value.batch_size:
             result[key].batch_size = [len(parts), *value.batch_size]
     return result
+
+
+def _differ(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether the shapes of two tensors, which both have one, differ."""
+    return not has_uninitialized((first, second)) and first.shape != second.shape
+
+
+def _explain_difference(
+    modules: tuple[nn.Module, ...], parts: list[Any], error: BaseException
+) -> None:
+    """Add to the error of a stack which parameter of which module differs."""
+    leaves = [dict(part.flatten_keys(".").items()) for part in parts]
+    for number, other in enumerate(leaves[1:], 1):
+        who = (
+            f"module 0 ({type(modules[0]).__name__}) and module {number} "
+            f"({type(modules[number]).__name__})"
+        )
+        for name in dict.fromkeys([*leaves[0], *other]):
+            if name not in other or name not in leaves[0]:
+                owner = 0 if name in leaves[0] else number
+                what = f"module {owner} alone has {name!r}"
+            elif _differ(leaves[0][name], other[name]):
+                shapes = [list(leaf[name].shape) for leaf in (leaves[0], other)]
+                what = f"{name!r} is of shape {shapes[0]} and {shapes[1]}"
+            else:
+                continue
+            error.add_note(MSG_DIFFERENCE.format(who=who, what=what))
+            return
 
 
 def _finished(td: Any, as_module: bool, lock: bool) -> Any:

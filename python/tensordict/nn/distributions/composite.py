@@ -13,12 +13,28 @@ from tensordict._deprecation import warn_deprecated
 from tensordict.containers.dense import TensorDict
 from tensordict.nn.distributions.deterministic import deterministic_sample
 from tensordict.nn.settings import composite_lp_aggregate
+from tensordict.protocol import CollectionProtocol
 
 __all__ = ["CompositeDistribution"]
 
 NestedKey = Any
 DEFAULT_LOG_PROB = "sample_log_prob"
 DEFAULT_ENTROPY = "entropy"
+
+MSG_NO_PARAM = (
+    "no param {key} found in params with keys {keys}. {name} makes the {make} of {key!r} "
+    "of what is nested there: set its parameters under {key!r}, or give a "
+    "distribution_map with the keys of the parameters."
+)
+MSG_NO_SAMPLE = (
+    "Expected a tensordict sample, but got a {found} instead. {name} reads {keys} from a "
+    "collection: give TensorDict(sample)."
+)
+
+
+def _name_of(make: Any) -> str:
+    name: str = getattr(make, "__name__", type(make).__name__)
+    return name
 
 
 def _add_suffix(key: NestedKey, suffix: str) -> NestedKey:
@@ -87,12 +103,24 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
             key = _rust.unravel_key(key)
             kwargs = params.get(key)
             if kwargs is None:
-                msg = f"no param {key} found in params with keys {params.keys(True, True)}"
-                raise KeyError(msg)
+                raise KeyError(
+                    MSG_NO_PARAM.format(
+                        key=key,
+                        name=type(self).__name__,
+                        keys=params.keys(True, True),
+                        make=_name_of(make),
+                    )
+                )
             own = {name: kwargs[name] for name in kwargs.keys()}  # noqa: SIM118
-            dists[_rust.unravel_key(names.get(key, key))] = make(
-                **own, **extra.get(key, {})
-            )
+            try:
+                dist = make(**own, **extra.get(key, {}))
+            except (TypeError, ValueError) as error:
+                error.add_note(
+                    f"{type(self).__name__} makes the {_name_of(make)} of {key!r} of the "
+                    f"entries {list(own)}: give each parameter under its name."
+                )
+                raise
+            dists[_rust.unravel_key(names.get(key, key))] = dist
         self._set_up(params.shape, dists, log_prob_key, entropy_key)
 
     def _set_up(
@@ -144,7 +172,14 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
 
     def __getitem__(self, key: NestedKey) -> Distribution:
         """The distribution of a name."""
-        return self.dists[_rust.unravel_key(key)]
+        try:
+            return self.dists[_rust.unravel_key(key)]
+        except KeyError:
+            msg = (
+                f"{type(self).__name__} has no distribution {key!r}: its distributions "
+                f"are {list(self.dists)}."
+            )
+            raise KeyError(msg) from None
 
     def __iter__(self) -> Iterator[NestedKey]:
         """The names."""
@@ -228,10 +263,25 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         if value is None:
             msg = (
                 "The value argument to log_prob must be a Tensor: the sample has no "
-                f"entry {key!r}, only {list(sample.keys(True, True))}."
+                f"entry {key!r}, only {list(sample.keys(True, True))}. "
+                f"{type(self).__name__} needs a value for each of {list(self.dists)}: "
+                "set it, or give a name_map."
             )
             raise ValueError(msg)
         return value
+
+    def _check_sample(self, sample: Any) -> None:
+        """Raise where a sample is no collection."""
+        if isinstance(sample, CollectionProtocol):
+            return
+        kind = RuntimeError if isinstance(sample, torch.Tensor) else AttributeError
+        raise kind(
+            MSG_NO_SAMPLE.format(
+                found=type(sample).__name__,
+                name=type(self).__name__,
+                keys=list(self.dists),
+            )
+        )
 
     def _log_probs(self, sample: Any) -> dict[NestedKey, torch.Tensor]:
         return {
@@ -244,7 +294,9 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
 
         Raises:
             ValueError: the sample lacks an entry.
+            AttributeError: the sample is no collection; a RuntimeError if it is a tensor.
         """
+        self._check_sample(sample)
         if not composite_lp_aggregate():
             return self.log_prob_composite(sample, include_sum=False)
         return _summed(self._log_probs(sample).values(), sample.ndim)
@@ -261,6 +313,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
             sample: the sample.
             include_sum: whether their sum is added. Default: where they are aggregated.
         """
+        self._check_sample(sample)
         aggregated = composite_lp_aggregate()
         if include_sum is None:
             include_sum = aggregated
