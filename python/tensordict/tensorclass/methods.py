@@ -6,7 +6,7 @@ All others are that container's: see :mod:`tensordict.tensorclass.delegation`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from tensordict import _rust
 from tensordict.protocol import CollectionProtocol, NestedKeyLike
@@ -63,6 +63,22 @@ class MethodsOfClass(OverContainer):
         unset = [(name, None) for name in self._field_names() if name not in held]
         return (*unset, *self._tensordict.non_tensor_items(include_nested))
 
+    @overload  # type: ignore[override]
+    def select(
+        self,
+        *keys: NestedKeyLike,
+        inplace: bool = ...,
+        strict: bool = ...,
+        as_tensordict: Literal[False] = ...,
+    ) -> Self: ...
+    @overload
+    def select(
+        self,
+        *keys: NestedKeyLike,
+        inplace: bool = ...,
+        strict: bool = ...,
+        as_tensordict: bool,
+    ) -> Any: ...
     def select(
         self,
         *keys: NestedKeyLike,
