@@ -254,3 +254,78 @@ def test_a_sequence_that_comes_last_calls_its_modules(td):
         Sequence(TensorDictModule(lambda y: y + 1, ["y"], ["loc"]), normal()),
     )
     assert module.get_dist(td).mean.eq(1).all()
+
+
+def step(key, out, calls):
+    """A normal distribution around the entry at ``key``, and a list of who was called."""
+
+    def shifted(x):
+        calls.append(out)
+        return x + 1, torch.ones_like(x)
+
+    return Sequence(
+        TensorDictModule(shifted, [key], [f"loc {out}", f"scale {out}"]),
+        Probabilistic(
+            {"loc": f"loc {out}", "scale": f"scale {out}"},
+            [out],
+            distribution_class=distributions.Normal,
+            default_interaction_type="random",
+        ),
+    )
+
+
+NESTED = {
+    "first and last": lambda calls: Sequence(
+        step("a", "b", calls), step("b", "c", calls), return_composite=True
+    ),
+    "deep": lambda calls: Sequence(
+        TensorDictModule(lambda a: a, ["a"], ["d"]),
+        Sequence(step("d", "b", calls), step("b", "c", calls), return_composite=True),
+    ),
+    "goes on": lambda calls: Sequence(
+        Sequence(step("a", "b", calls), return_composite=True),
+        step("b", "c", calls),
+        return_composite=True,
+    ),
+    "selected": lambda calls: Sequence(
+        Sequence(step("a", "b", calls), selected_out_keys=["b"]),
+        step("b", "c", calls),
+        return_composite=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_distributions_of_nested_sequences_belong_to_one_draw(name):
+    calls: list[str] = []
+    module = NESTED[name](calls)
+    td = TensorDict(a=torch.zeros(4), batch_size=[4])
+    torch.manual_seed(0)
+    dists = module.get_dist(td).dists
+    assert calls == ["b", "c"]
+    assert list(dists) == ["b", "c"]
+    torch.manual_seed(0)
+    drawn = distributions.Normal(td["a"] + 1, 1.0).sample()
+    torch.testing.assert_close(dists["c"].mean, drawn + 1)
+
+
+def test_outputs_of_nested_sequences_go_where_they_are_asked_for():
+    td, out = TensorDict(a=torch.zeros(4), batch_size=[4]), TensorDict(batch_size=[4])
+    dists = NESTED["selected"]([]).get_dist(td, tensordict_out=out).dists
+    assert list(td.keys()) == ["a"]
+    assert list(out.keys()) == ["b"]
+    torch.testing.assert_close(dists["c"].mean, out["b"] + 1)
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_log_prob_of_nested_sequences_is_of_the_values_that_are_there(name):
+    calls: list[str] = []
+    module = NESTED[name](calls)
+    td = module(TensorDict(a=torch.zeros(4), batch_size=[4]))
+    calls.clear()
+    log_prob = module.log_prob(td.copy())
+    assert calls == ["b", "c"]
+    around_a = distributions.Normal(td["a"] + 1, 1.0)
+    around_b = distributions.Normal(td["b"] + 1, 1.0)
+    torch.testing.assert_close(log_prob["b_log_prob"], around_a.log_prob(td["b"]))
+    torch.testing.assert_close(log_prob["c_log_prob"], around_b.log_prob(td["c"]))

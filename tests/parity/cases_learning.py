@@ -602,6 +602,12 @@ s.out_keys
 s=PS(PM(["loc","scale"],["x"],distribution_class=d.Normal,return_log_prob=True),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal,return_log_prob=True)); td=TensorDict(loc=torch.zeros(3),scale=torch.ones(3))
 s.log_prob_keys,s.dist_params_keys,s.dist_sample_keys,s.return_composite,s(td),s.log_prob(td)
 
+s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PS(PM(["loc","scale"],["x"],distribution_class=d.Normal),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal),return_composite=True),return_composite=True); td=TensorDict(a=torch.ones(3))
+x=s.get_dist(td); s(td); {k:v.mean for k,v in x.dists.items()},s.log_prob(td)
+
+s=PS(PS(PM(["loc","scale"],["x"],distribution_class=d.Normal)),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal),return_composite=True); td=TensorDict(loc=torch.ones(3),scale=torch.ones(3))
+x=s.get_dist(td); s(td); {k:v.mean for k,v in x.dists.items()},s.log_prob(td)
+
 with set_composite_lp_aggregate(True):
     s=PS(PM(["loc","scale"],["x"],distribution_class=d.Normal,return_log_prob=True),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal,return_log_prob=True)); td=TensorDict(loc=torch.zeros(3),scale=torch.ones(3)); r=s(td),s.log_prob(td),s.log_prob_keys, s.out_keys
 r

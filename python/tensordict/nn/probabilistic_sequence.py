@@ -243,7 +243,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         if not self.return_composite:
             tensordict = self.get_dist_params(tensordict, tensordict_out, **kwargs)
             return last.get_dist(tensordict)
-        dists = self._dists(tensordict.copy(), tensordict_out, resamples=True)
+        _, dists = self._dists(tensordict.copy(), tensordict_out, resamples=True)
         return self._composed(tensordict, dists)
 
     def _composed(self, td: Any, dists: dict[NestedKey, Any]) -> CompositeDistribution:
@@ -253,29 +253,62 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             log_prob_key=self.log_prob_keys[0] if composite_lp_aggregate() else None,
         )
 
-    def _dists(self, td: Any, out: Any, *, resamples: bool) -> dict[NestedKey, Any]:
-        """The distributions of all modules by the keys of their values."""
+    def _dists(
+        self, td: Any, out: Any, *, resamples: bool, goes_on: bool = False
+    ) -> tuple[Any, dict[NestedKey, Any]]:
+        """Call the modules: the collection then, and the distributions by their keys.
+
+        Values that are there are drawn again if ``resamples``. The last module draws one
+        if ``goes_on``: modules after this sequence ask for it.
+        """
         found: dict[NestedKey, Any] = {}
-        probabilistic = self._probabilistic()
         last = self._last_module
         for module in self._module_iter():
-            if any(module is one for one in probabilistic):
-                dist = module.get_dist(td)
-                if isinstance(dist, CompositeDistribution):
-                    found.update(dist.dists)
-                else:
-                    found[module.dist_sample_keys[0]] = dist
-                if module is last:
-                    break
-                if not resamples and all(
-                    [_rust.contains(td, key) for key in module.dist_sample_keys]
-                ):
-                    continue
-            td = self._run_module(module, td)
-            if out is not None:
+            ends = module is last and not goes_on
+            td, dists = self._through(module, td, resamples=resamples, ends=ends)
+            found.update(dists)
+            if out is not None and not (ends and dists):
                 written = [key for key in module.out_keys if key != SINK]
                 out.update(td.select(*written, strict=False))
-        return found
+        return td, found
+
+    def _through(
+        self, module: Any, td: Any, *, resamples: bool, ends: bool
+    ) -> tuple[Any, dict[NestedKey, Any]]:
+        """Call a module once: the collection then, and its distributions by their keys."""
+        if isinstance(module, ProbabilisticTensorDictSequential):
+            return module._nested(td, resamples=resamples, ends=ends)
+        if not isinstance(module, ProbabilisticTensorDictModule):
+            return self._run_module(module, td), {}
+        dist = module.get_dist(td)
+        is_there = [_rust.contains(td, key) for key in module.dist_sample_keys]
+        if not ends and (resamples or not all(is_there)):
+            td = self._run_module(module, td)
+        if isinstance(dist, CompositeDistribution):
+            return td, dist.dists
+        return td, {module.dist_sample_keys[0]: dist}
+
+    def _nested(
+        self, td: Any, *, resamples: bool, ends: bool
+    ) -> tuple[Any, dict[NestedKey, Any]]:
+        """What :meth:`_through` gives for this sequence in another one."""
+        is_plain = self.inplace is None and not self._select_before_return
+        result = td if is_plain else td.copy()
+        if self.return_composite:
+            result, found = self._dists(
+                result, None, resamples=resamples, goes_on=not ends
+            )
+        else:
+            result = self.get_dist_params(result)
+            with set_interaction_type(
+                interaction_type() or self.default_interaction_type
+            ):
+                result, found = self._through(
+                    self._last_module, result, resamples=resamples, ends=ends
+                )
+        if not (is_plain or ends):
+            result = self._given(td, result, None)
+        return result, found
 
     def log_prob(
         self,
@@ -299,12 +332,20 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         """
         if self.return_composite:
             if dist is None:
-                found = self._dists(tensordict.copy(), None, resamples=False)
+                _, found = self._dists(tensordict.copy(), None, resamples=False)
                 dist = self._composed(tensordict, found)
             return dist.log_prob(tensordict)
-        if dist is None:
+        last = self._last_module
+        if dist is not None:
+            return last.log_prob(tensordict, dist=dist)
+        if not isinstance(last, ProbabilisticTensorDictSequential):
             dist = self.get_dist(tensordict, tensordict_out, **kwargs)
-        return self._last_module.log_prob(tensordict, dist=dist)
+            return last.log_prob(tensordict, dist=dist)
+        # It does not draw again what is there.
+        given = self.get_dist_params(tensordict, tensordict_out, **kwargs)
+        if tensordict_out is not None:
+            given = tensordict.copy().update(given)
+        return last.log_prob(given, tensordict_out)
 
     @dispatch(auto_batch_size=False)
     def forward(
