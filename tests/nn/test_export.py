@@ -5,6 +5,7 @@ import io
 import pytest
 import torch
 from torch import nn
+from torch.distributions import Normal
 from torch.export import Dim, export
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -12,6 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tensordict import TensorClass, TensorDict, TensorDictParams, lazy_stack
 from tensordict.nn import (
     EnsembleModule,
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
     TensorDictModule,
     TensorDictSequential,
 )
@@ -71,6 +74,21 @@ def test_sequence_is_exported_with_a_collection(strict):
     found = program.module()(TensorDict(x=x, batch_size=[2]))
     assert found.batch_size == (2,)
     assert (found == module(TensorDict(x=x, batch_size=[2]))).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"return_log_prob": True}])
+def test_probabilistic_sequence_is_exported(options):
+    # Not strictly: that refuses torch's own Normal, in a module without a collection, too.
+    module = ProbabilisticTensorDictSequential(
+        TensorDictModule(lambda x: (x, x.exp()), ["x"], ["loc", "scale"]),
+        ProbabilisticTensorDictModule(
+            ["loc", "scale"], ["y"], distribution_class=Normal, **options
+        ),
+    )
+    x = torch.randn(2, 3)
+    exported = export(module, (), {"x": x}, strict=False).module()
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(exported(x=x), module(x=x))
 
 
 @STRICT

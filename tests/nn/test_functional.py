@@ -117,6 +117,26 @@ def test_cuda_graph_without_gpu_calls_the_module():
     assert module.in_keys == ["x"]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would record a graph")
+def test_cuda_graph_without_gpu_calls_a_sequence_as_it_is():
+    sequence = TensorDictSequential(
+        TensorDictModule(nn.Linear(3, 4), ["x"], ["h"]),
+        TensorDictModule(nn.Linear(4, 2), ["h"], ["y"]),
+    )
+    with pytest.warns(UserWarning, match="without CUDA device"):
+        module = CudaGraphModule(sequence)
+    # More calls, of other sizes and structures, than a graph is recorded after.
+    for size in range(1, 6):
+        td = TensorDict({"x": torch.randn(size, 3), str(size): torch.ones(1)})
+        expected = sequence(td.copy())
+        assert module(td) is td
+        assert list(td.keys()) == list(expected.keys())
+        torch.testing.assert_close(td["y"], expected["y"])
+        torch.testing.assert_close(module(x=td["x"]), (td["h"], td["y"]))
+    td["y"].sum().backward()
+    assert sequence[0].module.weight.grad is not None
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_cuda_graph_replays():
     calls = []
@@ -153,6 +173,32 @@ def test_traced_sequence_gives_what_it_gave():
     assert "torch.mul" in traced.code
     with pytest.raises(TypeError, match="Unsupported type"):
         symbolic_trace(nn.Linear(3, 2))
+
+
+class Predicts(nn.Module):
+    """A module of tensors that calls a sequence, by name or with a collection."""
+
+    def __init__(self, by_name):
+        super().__init__()
+        self.by_name = by_name
+        self.sequence = TensorDictSequential(
+            TensorDictModule(nn.Linear(3, 4), ["x"], [("n", "h")]),
+            TensorDictModule(nn.Linear(4, 2), [("n", "h")], ["y"]),
+        )
+
+    def forward(self, x):
+        if self.by_name:
+            return self.sequence(x=x)
+        return self.sequence(TensorDict(x=x))["y"]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_torch_traces_a_module_that_calls_a_sequence(by_name):
+    module, x = Predicts(by_name), torch.randn(5, 3)
+    traced = torch.fx.symbolic_trace(module)
+    torch.testing.assert_close(traced(x), module(x))
+    called = {node.op for node in traced.graph.nodes}
+    assert called == {"placeholder", "call_module", "output"}
 
 
 def test_traced_parameters_have_the_names_of_their_places():
