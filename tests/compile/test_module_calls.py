@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.variables import ConstDictVariable
 from torch._dynamo.variables.builder import VariableBuilder
 
 from tensordict import NonTensorData, TensorDict, UnbatchedTensor, lazy_stack
@@ -20,11 +19,6 @@ from tensordict.nn import (
     TensorDictSequential,
     set_interaction_type,
     set_skip_existing,
-)
-
-locks_are_traced = pytest.mark.skipif(
-    not hasattr(ConstDictVariable, "NOT_CONTAINS_GUARD"),
-    reason="an older Dynamo does not see all that is done to a lock",
 )
 
 RULES = (
@@ -351,7 +345,6 @@ def test_settings_are_followed(rules):
     assert_same(called(full.clone()), module(full.clone()))
 
 
-@locks_are_traced
 def test_locked_collections_are_refused(rules):
     module = linear("out")
     td = dense().lock_()
@@ -362,7 +355,6 @@ def test_locked_collections_are_refused(rules):
     assert "out" not in td
 
 
-@locks_are_traced
 def test_a_lock_in_the_program_is_seen(rules):
     module = linear("out")
 
