@@ -110,6 +110,13 @@ CASES = [
         on="nested deep sub",
     ),
     *cases(
+        "get_item_shape",
+        """
+        TensorDict({'n': {'s': 'hi'}, 's': NonTensorStack('a', 'b')}, [2])._get_sub_tensordict(slice(1)).get_item_shape('s')
+        TensorDict({'n': {'s': 'hi'}, 's': NonTensorStack('a', 'b')}, [2])._get_sub_tensordict(slice(1)).get_item_shape(('n', 's'))
+        """,
+    ),
+    *cases(
         "_getitem_batch_size",
         """
         tensordict.utils._getitem_batch_size(torch.Size([2, 3]), 0)

@@ -331,8 +331,12 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._get_entry(key, default) if is_branch(found) else found
 
     def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
-        """The shape of the part of the entry at ``key``."""
-        return self._read(key, NO_DEFAULT).shape
+        """The shape of the part of the entry at ``key``, a value's being the dims here."""
+        entry = _rust.get(self._source, key)
+        is_value = isinstance(entry, CollectionProtocol) and entry._is_non_tensor
+        return (
+            entry._get_index(self.idx) if is_value else self._read(key, NO_DEFAULT)
+        ).shape
 
     def _index(self, index: Any) -> Any:
         if _rust.index_plan(self._batch_size, index) is None:
