@@ -163,6 +163,9 @@ def listed_items(
 
     A list of the direct items sorted or of all leaves in order, otherwise an iterator.
     """
+    if td._is_dense and not include_nested and not leaves_only:
+        direct = td._entries().items()
+        return sorted(direct, key=itemgetter(0)) if sort else iter(direct)
     try:
         pairs = _rust.walk(td, 2, bool(include_nested), bool(leaves_only), is_leaf)
     except RuntimeError:
