@@ -211,4 +211,17 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "set",
+        """
+        td.set('a', {'q': T([2, 3])}, inplace=True)
+        td.set('a', {}, inplace=True)
+        td.set('s', {}, inplace=True)
+        td.set('s', 7, inplace=True).s
+        td.set('i', '12', inplace=True).i
+        td.set('a', {'q': T([2, 3])}).a
+        """,
+        on="c_autocast",
+        message=False,
+    ),
 ]

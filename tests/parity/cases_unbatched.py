@@ -221,4 +221,14 @@ CASES = [
         """,
         on="none",
     ),
+    *cases(
+        "set_at_",
+        """
+        TensorDict(u=U(T([5])), batch_size=[4]).set_at_('u', 1, 7)
+        TensorDict(u=U(T([5])), batch_size=[4]).set_at_('u', 1, -6)
+        TensorDict(u=U(T([5])), batch_size=[4]).set_at_('u', 1, (slice(None), 0))
+        """,
+        on="none",
+        message=False,
+    ),
 ]

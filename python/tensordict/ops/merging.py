@@ -265,8 +265,11 @@ class MergingOps(CollectionProtocol):
             _rust.index_plan(target.shape, index)
             value = _tensor_of(value, target, key)
         parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
-        at = ... if is_unbatched(target) else index
-        parent._write_at(path[-1], target, at, value)
+        if is_unbatched(target):
+            # Written whole, wherever the index points, but not where there is nothing.
+            _rust.index_plan(parent.batch_size, index)
+            index = ...
+        parent._write_at(path[-1], target, index, value)
         return self
 
     def _set_at_str(

@@ -385,7 +385,7 @@ class FieldAccess(TensorCollection):
         value, is_tensor = self._as_entry(name, item)
         if is_tensor and not isinstance(value, list):
             _rust.set_entry(inner, name, value, True, non_blocking)
-        elif cls._autocast:
+        elif cls._autocast and not isinstance(value, dict):
             inner.set_non_tensor(name, value)
         else:
             held = type(inner._entries()[name])
