@@ -37,7 +37,7 @@ def set_field(tc: Any, name: str, value: Any) -> None:
     inner = tc.__dict__.get("_tensordict")
     if (
         isinstance(value, torch.Tensor)
-        and name in tc._plain_fields
+        and name in tc.__plain_fields__
         and inner is not None
         and not inner.is_locked
     ):
@@ -84,7 +84,7 @@ def fill_fields(
     object.__setattr__(tc, "_tensordict", inner)
     object.__setattr__(tc, "_non_tensordict", {})
     object.__setattr__(tc, "_is_initialized", True)
-    plain_fields, ndim = tc._plain_fields, len(size)
+    plain_fields, ndim = tc.__plain_fields__, len(size)
     for name, value in values.items():
         if isinstance(value, torch.Tensor) and name in plain_fields:
             if (

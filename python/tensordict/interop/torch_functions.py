@@ -73,7 +73,11 @@ def _by_method(name: str) -> Handler:
                 f"got {type(td).__name__}."
             )
             raise TypeError(msg)
-        return getattr(td, name)(*args, **kwargs)
+        method = getattr(td, name)
+        if not callable(method):
+            # A tensorclass may have a field of that name.
+            method = td._shadowed(name)
+        return method(*args, **kwargs)
 
     handler.__name__ = name
     NATIVE_FORMS[handler] = sys.intern(name)

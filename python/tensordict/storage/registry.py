@@ -87,6 +87,9 @@ def find_class(
 ) -> Any:
     """The class that a directory was saved from.
 
+    A program saves classes of its own as ``__main__.Data``, and of functions, too. Where
+    they live in a module that others import, a load by the class itself reads them.
+
     Raises:
         RuntimeError: there is no class of that name here.
     """
@@ -101,12 +104,20 @@ def find_class(
                 return cls
     shown = (type_name or class_name or "?").removeprefix("<class '")
     shown = shown.removesuffix("'>")
+    if requested is not None and _has_moved(requested, shown):
+        return requested
     name = shown.rpartition(".")[2]
     raise RuntimeError(
         f"Could not find the class {shown} saved in {directory}. Import the module "
         f"that defines it, or call {name}.load_memmap() instead of "
         "TensorDict.load_memmap()."
     )
+
+
+def _has_moved(cls: type, shown: str) -> bool:
+    """Whether ``cls`` has the qualified name in ``shown``, in another module."""
+    module = shown.replace(":", ".").removesuffix(f".{cls.__qualname__}")
+    return module != shown.replace(":", ".") and "<locals>" not in module
 
 
 def _family(root: type) -> list[type]:

@@ -100,7 +100,7 @@ class FieldAccess(TensorCollection):
     _type_hints: ClassVar[dict[str, Any]] = {}
     _scalar_fields: ClassVar[dict[str, tuple[type, ...]]] = {}
     _tensorclass_fields: ClassVar[dict[str, Any]] = {}
-    _plain_fields: ClassVar[frozenset[str]] = frozenset()
+    __plain_fields__: ClassVar[frozenset[str]] = frozenset()
 
     if TYPE_CHECKING:
         # Neither is a field, so neither can be annotated as an attribute.

@@ -104,6 +104,10 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
             raise TypeError(MSG_OPTIONS.format(OPTIONS, flags))
         return _with_flags(cls, flags)
 
+    def _shadowed(self, name: str) -> Any:
+        """The method that a field of its name hides."""
+        return functools.partial(getattr(TensorClass, name), self)
+
     if not TYPE_CHECKING:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:

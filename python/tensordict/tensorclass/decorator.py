@@ -106,7 +106,7 @@ def _rebased(
 
     A class without bases cannot be given one: the layout of its instances is fixed.
     """
-    namespace = dict(vars(cls))
+    namespace = {**vars(cls), "__qualname__": cls.__qualname__}
     slots = namespace.get("__slots__", ())
     # What stands for a slot is made anew with the class.
     for name in (

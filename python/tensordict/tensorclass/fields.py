@@ -116,7 +116,9 @@ def prepare(
     ):
         raise TypeError(MSG_TENSOR_TYPES)
     takes_tensors_as_they_are = not (cls._autocast or cls._frozen)
-    cls._plain_fields = frozenset(fields) if takes_tensors_as_they_are else frozenset()
+    cls.__plain_fields__ = (
+        frozenset(fields) if takes_tensors_as_they_are else frozenset()
+    )
     for name in fields:
         setattr(cls, name, property(_getter(name), _setter(name)))
     register_tensorclass(cls)
@@ -219,12 +221,31 @@ def resolved_annotation(annotation: Any, cls: Any, *, qualified: bool = False) -
     holder: Any = type("_Holder", (), {"__annotations__": {"hint": annotation}})
     # Of the body only classes: a field may have the name of a type.
     own = {name: each for name, each in vars(cls).items() if isinstance(each, type)}
+    known = {**_names_around(cls), **own, cls.__name__: cls}
     try:
-        known = {**own, cls.__name__: cls}
         hints = typing.get_type_hints(holder, scope, known, include_extras=qualified)
         return hints["hint"]
     except Exception:  # noqa: BLE001 - whatever it names, it says nothing here
         return Any
+
+
+def _names_around(cls: Any) -> dict[str, Any]:
+    """The local names of the functions that make ``cls``, where its annotations may look.
+
+    Python keeps no scope with an annotation that is a text, but while the class is made
+    the functions around its body run.
+    """
+    around = cls.__qualname__.split(".<locals>.")[:-1]
+    functions = {".<locals>.".join(around[:end]) for end in range(1, len(around) + 1)}
+    known: dict[str, Any] = {}
+    frame = sys._getframe() if functions else None
+    while frame is not None:
+        is_around = frame.f_code.co_qualname in functions
+        if is_around and frame.f_globals.get("__name__") == cls.__module__:
+            known = {**frame.f_locals, **known}
+            functions.discard(frame.f_code.co_qualname)
+        frame = frame.f_back
+    return known
 
 
 def scalars_of(hint: Any) -> tuple[type, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -284,4 +285,7 @@ class OverContainer(Making):
         entries = self._tensordict._repr_entries()
         held = {name for name, _ in entries}
         missing = [name for name in self._field_names() if name not in held]
-        return [*entries, *((name, None) for name in missing)]
+        declared: Any = type(self)
+        hidden = {each.name for each in dataclasses.fields(declared) if not each.repr}
+        printed = [*entries, *((name, None) for name in missing)]
+        return [(name, value) for name, value in printed if name not in hidden]

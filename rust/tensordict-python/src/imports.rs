@@ -44,7 +44,7 @@ names! {
     method_value_of_entry = "_value_of_entry",
     method_set_attribute = "_set_attribute",
     method_set_field_entry = "_set_field_entry",
-    plain_fields = "_plain_fields",
+    plain_fields = "__plain_fields__",
     expected_keys = "__expected_keys__",
     method_check_keys = "_check_keys",
     non_tensors = "_non_tensordict",
