@@ -255,6 +255,10 @@ class CollectionProtocol:
         """The direct entries for a look at their types: leaves may be those of a part."""
         return self._entries()
 
+    def _held_keys(self) -> dict[str, Any]:
+        """The direct keys, as those of a dictionary whose values say nothing."""
+        return self._sample_entries()
+
     def _sample_entry(self, key: str) -> Any:
         """One of :meth:`_sample_entries`, or ``NO_DEFAULT``."""
         return self._get_entry(key, NO_DEFAULT)

@@ -642,3 +642,13 @@ def test_assert_close_tells_a_difference_before_an_entry_that_is_none():
     dense = TensorDict(a=torch.ones(2, 1), r=torch.zeros(2, 1), batch_size=[2])
     with pytest.raises(AssertionError, match="'a'"):
         assert_close(ragged, dense)
+
+
+def test_keys_of_stacks_of_which_an_entry_cannot_be_stacked() -> None:
+    x = torch.zeros(2, 3)
+    members = [
+        TensorDict({"n": TensorDict(x=x, batch_size=size), "b": x[:, 0]}, [2])
+        for size in ([2], [2, 3])
+    ]
+    td = lazy_stack([lazy_stack(members)])
+    assert list(td.keys()) == ["n", "b"]

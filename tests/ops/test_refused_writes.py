@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict import TensorDict, UnbatchedTensor
+from tensordict import TensorDict, UnbatchedTensor, lazy_stack
 
 
 def mixed(other: torch.Tensor) -> TensorDict:
@@ -79,3 +79,65 @@ def test_joining_into_a_collection(join, spoil) -> None:
     with pytest.raises((RuntimeError, KeyError, TypeError)):
         join([td, spoil(td.clone())], out=out)
     assert all(not leaf.any() for leaf in out.values(True, True))
+
+
+def ragged() -> TensorDict:
+    """A stack of three members whose entries differ in shape, and in what they are."""
+    return lazy_stack(
+        [
+            TensorDict(
+                {"a": torch.zeros(2), "r": torch.zeros(2, length), "s": "text"},
+                batch_size=[2],
+            )
+            for length in (1, 2, 3)
+        ],
+        1,
+    )
+
+
+def changed(td: TensorDict) -> TensorDict:
+    """Values of which only those of the last member do not fit."""
+    other = td + 1
+    other.tensordicts[0]["z"] = torch.ones(2)
+    other.tensordicts[-1]["r"] = torch.ones(2, 7)
+    return other
+
+
+STACK_WRITES = {
+    "a number": lambda td, other: td.__setitem__((slice(None), [0, 1, 9]), 1),
+    "rows": lambda td, other: td.__setitem__(0, other[0]),
+    "members": lambda td, other: td.__setitem__((slice(None), slice(1, None)), other),
+    "positions": lambda td, other: td.__setitem__([0, 1], other[[0, 1]]),
+    "everything": lambda td, other: td.__setitem__(slice(None), other),
+    "a mask": lambda td, other: td.__setitem__(
+        torch.ones(2, 3, dtype=torch.bool), other[torch.ones(2, 3, dtype=torch.bool)]
+    ),
+    "a tensor": lambda td, other: td.__setitem__([0, 1], torch.ones(2, 3, 2)),
+    "update_at_": lambda td, other: td.update_at_(other[0], 0),
+    "copy_at_": lambda td, other: td.copy_at_(other[0], 0, fast=False),
+}
+
+
+@pytest.mark.parametrize("write", STACK_WRITES.values(), ids=STACK_WRITES)
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_members_of_which_one_refuses(write, is_trained) -> None:
+    td = ragged()
+    if is_trained:
+        td.tensordicts[-1]["a"] = torch.nn.Parameter(torch.zeros(2))
+    leaves = [member["r"] for member in td.tensordicts]
+    with pytest.raises((RuntimeError, IndexError, KeyError, ValueError)):
+        write(td, changed(td.detach()))
+    for member, leaf in zip(td.tensordicts, leaves, strict=True):
+        assert list(member.keys()) == ["a", "r", "s"]
+        assert member["r"] is leaf
+        assert not leaf.any()
+        assert not member["a"].any()
+        assert member["s"] == "text"
+
+
+def test_a_number_of_a_tensor_is_cast_at_a_mask() -> None:
+    td = lazy_stack(
+        [TensorDict({"a": torch.zeros(2, dtype=torch.int64)}, [2]) for _ in range(2)], 1
+    )
+    td[[True, False]] = torch.tensor(2.0)
+    assert td["a"].tolist() == [[2, 2], [0, 0]]

@@ -760,6 +760,32 @@ def test_write_fitting(data, index, change):
 
 @given(
     data=st.data(),
+    index=st.sampled_from([0, slice(1, None), (), [0, 2], torch.tensor([1, 0])]),
+    change=st.sampled_from([None, "keys", "dtype", 1, 0.5, True, 1000]),
+)
+@settings(max_examples=100, deadline=None)
+def test_write_members(data, index, change):
+    td = data.draw(trees.containers((3,), names=False))
+    if isinstance(change, str | None):
+        source = td
+        if change == "keys":
+            source = data.draw(trees.containers((3,), foreign=False))
+        op = torch.Tensor.double if change == "dtype" else torch.ones_like
+        part = twins.map_leaves(index_twins.index(source, index), op)
+    else:
+        part = change
+    results = []
+    for function in (TWINS["write_members"], _rust.write_members):
+        copies = [
+            twins.map_leaves(td, torch.clone, (), None, True, 0, True) for _ in range(2)
+        ]
+        result = trees.outcome(function, copies, [index] * 2, [part] * 2, known={})
+        results.append((result, [trees.describe(copy, {}) for copy in copies]))
+    assert results[1] == results[0]
+
+
+@given(
+    data=st.data(),
     inplace=st.booleans(),
     checked=st.booleans(),
     nested=st.booleans(),

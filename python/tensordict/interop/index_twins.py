@@ -53,6 +53,7 @@ __all__ = [
     "set_index",
     "view_shape",
     "write_fitting",
+    "write_members",
 ]
 
 MSG_MASK = (
@@ -460,6 +461,64 @@ def write_fitting(td: Any, index: Any, source: Any) -> bool:
     return True
 
 
+def write_members(members: list[Any], places: list[Any], parts: list[Any]) -> bool:
+    """Write a number or a container into each of ``members`` at its place, if all fit.
+
+    Says whether it did: nothing is written where one is no plain write.
+    """
+    if torch.compiler.is_compiling():
+        # What fails while it is traced has not been run.
+        for member, place, part in zip(members, places, parts, strict=True):
+            set_index(member, place, part)
+        return True
+    planned: list[tuple[Any, Any, Any]] = []
+    for member, place, part in zip(members, places, parts, strict=True):
+        items = place if isinstance(place, tuple) else (place,)
+        if not member._is_dense or not all([_is_place(item) for item in items]):
+            return False
+        size = member._batch_size
+        try:
+            plan = index_plan(size, place)
+        except (IndexError, RuntimeError, TypeError, ValueError):
+            return False
+        at: Any = (_WHOLE,) * len(size)
+        at, left = (at, size) if plan is None else plan[:2]
+        casts = all([item is None or type(item) in (int, slice) for item in items])
+        writes: list[tuple[Any, Any]] = []
+        if type(part) in (int, float, bool):
+            fits = _is_common(part) and _fill_fitting(member, part, writes)
+        else:
+            fits = isinstance(part, CollectionProtocol) and part._is_dense
+            fits = fits and _pair_fitting(
+                member, part, left, len(size), casts, writes, False
+            )
+        if not fits or any([entry.requires_grad for entry, _ in writes]):
+            return False
+        planned += [(entry, at, item) for entry, item in writes]
+    for entry, at, item in planned:
+        entry[at] = item
+    return True
+
+
+def _is_common(number: Any) -> bool:
+    """Whether every dtype has a number."""
+    return isinstance(number, bool) or abs(number) < 128
+
+
+def _fill_fitting(td: Any, number: Any, writes: list[tuple[Any, Any]]) -> bool:
+    """Add each leaf of ``td`` with a number; whether all are plain."""
+    for entry in list(td._tensordict.values()):
+        if _is_plain(entry):
+            writes.append((entry, number))
+        elif (
+            not isinstance(entry, CollectionProtocol)
+            or not entry._is_dense
+            or not _fill_fitting(entry, number, writes)
+        ):
+            return False
+    return True
+
+
 def _is_place(part: Any) -> bool:
     """Whether an item of an index is plain: a number, a slice, None or positions."""
     kind = type(part)
@@ -471,11 +530,20 @@ def _is_place(part: Any) -> bool:
 
 
 def _pair_fitting(
-    td: Any, source: Any, size: Any, k: int, casts: bool, writes: list[tuple[Any, Any]]
+    td: Any,
+    source: Any,
+    size: Any,
+    k: int,
+    casts: bool,
+    writes: list[tuple[Any, Any]],
+    of_class: bool = True,
 ) -> bool:
-    """Add each leaf of ``td`` that ``source`` has, and that one; whether all fit."""
+    """Add each leaf of ``td`` that ``source`` has, and that one; whether all fit.
+
+    With ``of_class`` all containers must have one class.
+    """
     own = td._batch_size
-    if type(source) is not type(td) or len(own) < k:
+    if (of_class and type(source) is not type(td)) or len(own) < k:
         return False
     if source._batch_size != size + own[k:]:
         return False
@@ -489,9 +557,14 @@ def _pair_fitting(
             if not casts and item.dtype != entry.dtype:
                 return False
             writes.append((entry, item))
-        elif type(entry) is not type(td) or not _pair_fitting(
-            entry, item, size, k, casts, writes
-        ):
+            continue
+        held, given = entry, item
+        for each in (held, given):
+            if not isinstance(each, CollectionProtocol) or not each._is_dense:
+                return False
+        if of_class and type(held) is not type(td):
+            return False
+        if not _pair_fitting(held, given, size, k, casts, writes, of_class):
             return False
     return True
 

@@ -67,9 +67,9 @@ def common_keys(members: list[Any]) -> list[str]:
     """The direct keys that all members have, in the order of the first."""
     if not members:
         return []
-    keys = list(members[0]._sample_entries())
+    keys = list(members[0]._held_keys())
     for member in members[1:]:
-        entries = member._sample_entries()
+        entries = member._held_keys()
         keys = [key for key in keys if key in entries]
     return keys
 
@@ -79,7 +79,7 @@ def members_with_more(members: list[Any], num_common: int) -> list[int]:
     return [
         position
         for position, member in enumerate(members)
-        if len(member._sample_entries()) > num_common
+        if len(member._held_keys()) > num_common
     ]
 
 

@@ -54,6 +54,7 @@ names! {
     method_value = "_value",
     method_entries = "_entries",
     method_get_entry = "_get_entry",
+    method_held_keys = "_held_keys",
     method_sample_entries = "_sample_entries",
     method_sample_entry = "_sample_entry",
     method_rebuild_as = "_rebuild_as",

@@ -627,6 +627,45 @@ fn write_fitting<'py>(
     Ok(true)
 }
 
+/// Write into each of `members`, at the place of its number in `places`, the part of that
+/// number, a number or a container, if all are plain writes that fit. Says whether it did:
+/// else nothing is written.
+#[pyfunction]
+fn write_members<'py>(
+    members: &Bound<'py, PyList>,
+    places: &Bound<'py, PyList>,
+    parts: &Bound<'py, PyList>,
+) -> PyResult<bool> {
+    let imports = imports(members.py())?;
+    let mut planned = Vec::with_capacity(members.len());
+    for (position, member) in members.iter().enumerate() {
+        let (index, part) = (places.get_item(position)?, parts.get_item(position)?);
+        if !container::is_dense(imports, &member)?
+            || has_ellipsis(&index)
+            || container::is_rare_number(&part)
+        {
+            return Ok(false);
+        }
+        let Some(place) = plan_place(imports, &member, &index)? else {
+            return Ok(false);
+        };
+        let Some(writes) = plan_writes(imports, &member, &place, &part, None)? else {
+            return Ok(false);
+        };
+        if writes.iter().any(|(entry, _)| may_be_of_a_graph(entry)) {
+            return Ok(false);
+        }
+        let [at, _] = place;
+        planned.push((at, writes));
+    }
+    for (at, writes) in planned {
+        for (entry, item) in writes {
+            entry.set_item(&at, item)?;
+        }
+    }
+    Ok(true)
+}
+
 // Shapes ------------------------------------------------------------------------------
 
 /// `shape` with its -1 replaced, checked against the elements of `batch_size`.
@@ -656,6 +695,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index, module)?)?;
     module.add_function(wrap_pyfunction!(set_index, module)?)?;
     module.add_function(wrap_pyfunction!(write_fitting, module)?)?;
+    module.add_function(wrap_pyfunction!(write_members, module)?)?;
     module.add_function(wrap_pyfunction!(view_shape, module)?)?;
     Ok(())
 }

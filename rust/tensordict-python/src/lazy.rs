@@ -137,12 +137,12 @@ fn under<'py>(
     }
 }
 
-/// The entries of a member, for a look at their keys.
+/// A dictionary with the direct keys of a member, whose values say nothing.
 fn sampled<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     if container::is_dense(imports, td)? {
         return container::entries(imports, td);
     }
-    let entries = td.call_method0(imports.names.method_sample_entries.bind(td.py()))?;
+    let entries = td.call_method0(imports.names.method_held_keys.bind(td.py()))?;
     Ok(entries.cast_into::<PyDict>()?)
 }
 

@@ -12,6 +12,7 @@ from tensordict.common import MSG_BAD_KEY
 from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.indexing import plan_index
 from tensordict.containers.lazy.making import have_own_keys
+from tensordict.containers.lazy.undoing import Undoing
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.autograd import AutogradOps
 from tensordict.ops.families import NUMBERS
@@ -363,8 +364,9 @@ class CombiningOps(CollectionProtocol):
         if not _rust.contains(self, path):
             self._check_have(self._parts_at(index, None), [path])
             parts = self._parts_at(index, value)
-            for target, at, part in parts:
-                target.set_at_(path, part, at)
+            with Undoing([target for target, _, _ in parts]):
+                for target, at, part in parts:
+                    target.set_at_(path, part, at)
             return self
         parent: Any = self
         for part in path[:-1]:
@@ -430,8 +432,9 @@ class CombiningOps(CollectionProtocol):
                 parts = self._parts_at(idx, source)
                 for each in parts:
                     self._check_have([each], each[-1].keys(True, True))
-                for target, at, part in parts:
-                    target.update_at_(part, at)
+                with Undoing([target for target, _, _ in parts]):
+                    for target, at, part in parts:
+                        target.update_at_(part, at)
                 return self
         chosen = kw.get("keys_to_update")
         if chosen is not None and isinstance(source, CombiningOps):
@@ -443,8 +446,9 @@ class CombiningOps(CollectionProtocol):
             return self
         if not is_plain or not any(map(self._is_ragged, self._sample_entries())):
             return super().update_at_(source, idx, *args, **kw)  # type: ignore[misc]
-        for key, value in list(source.items()):
-            self.set_at_(key, value, idx)
+        with Undoing(self.tensordicts):
+            for key, value in list(source.items()):
+                self.set_at_(key, value, idx)
         return self
 
     def _is_ragged(self, key: str) -> bool:

@@ -14,6 +14,8 @@ from tensordict.common import MSG_LOCKED, MSG_PRESENT, _InplaceWriteError, more_
 from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.indexing import plan_index, without_ellipsis
 from tensordict.containers.lazy.making import have_own_keys
+from tensordict.containers.lazy.undoing import Undoing
+from tensordict.indices import fills
 from tensordict.metatensor import merged_shape
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -547,8 +549,10 @@ class MembersOps(CollectionProtocol):
             RuntimeError: the value does not fit one of the members.
         """
         if self._holds_stacks():
-            for target, at, part in self._parts_at(index, value):
-                target.set_at_(key, part, at)
+            writes = self._parts_at(index, value)
+            with Undoing([target for target, _, _ in writes]):
+                for target, at, part in writes:
+                    target.set_at_(key, part, at)
             return
         values: Any = self._group(key)
         if is_unbatched(values[0]):
@@ -565,9 +569,10 @@ class MembersOps(CollectionProtocol):
         parts = [value] * len(picks)
         if dim is not None and isinstance(value, torch.Tensor):
             parts = _parts_of(value, dim, targets)
-        for (member, at), part in zip(picks, parts, strict=True):
-            values[member][... if at is None else at] = part
-            self._give(member, key, values[member], values[member])
+        with Undoing([self.tensordicts[member] for member, _ in picks]):
+            for (member, at), part in zip(picks, parts, strict=True):
+                values[member][... if at is None else at] = part
+                self._give(member, key, values[member], values[member])
 
     def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
         """Write into part of the entry at ``key``: ``target`` is a copy of it."""
@@ -610,8 +615,10 @@ class MembersOps(CollectionProtocol):
             # has one number for several elements takes no other copy of all of them.
             if isinstance(value, torch.Tensor):
                 value = value.expand(target[index].shape)
-            for member, at, part in self._parts_at(index, value, target.shape):
-                member.set_at_(key, part, at)
+            parts = self._parts_at(index, value, target.shape)
+            with Undoing([member for member, _, _ in parts]):
+                for member, at, part in parts:
+                    member.set_at_(key, part, at)
             return
         shape = merged_shape([each.shape for each in values], self.stack_dim)
         plan = plan_index(shape, self.stack_dim, len(values), index)
@@ -664,6 +671,13 @@ class MembersOps(CollectionProtocol):
             if isinstance(value, torch.Tensor) and value.dim():
                 self._write_tensor(index, value)
                 return
+            if (
+                isinstance(value, torch.Tensor)
+                and not value.requires_grad
+                and fills(index, value)
+            ):
+                # The plan has positions in the place of the mask, at which it would cast.
+                value = value.item()
             self._write_picks(plan.picks, None, value)
             return
         size = self._index(index).batch_size
@@ -704,9 +718,20 @@ class MembersOps(CollectionProtocol):
             # A number goes to all of a nested entry, a tensor to the leaves of all.
             is_tensor = isinstance(value, torch.Tensor)
             keys = _rust.walk(self, 0, True, True) if is_tensor else self._common_keys()
-        for position, (member, at) in enumerate(picks):
-            part = value if parts is None else parts[position]
-            target = members[member]
+        targets = [members[member] for member, _ in picks]
+        if parts is None:
+            parts = [value] * len(picks)
+        if len(picks) > 1 and keys is None:
+            places = [() if at is None else at for _, at in picks]
+            if _rust.write_members(targets, places, parts):
+                return
+        with Undoing(targets if len(targets) > 1 else []):
+            self._write_each(picks, parts, keys)
+
+    def _write_each(self, picks: Any, parts: list[Any], keys: list[Any] | None) -> None:
+        """Write a part into each member picked, or into those entries of it."""
+        for (member, at), part in zip(picks, parts, strict=True):
+            target = self.tensordicts[member]
             if keys is not None:
                 chosen = target.select(*keys)
                 chosen[... if at is None else at] = part
@@ -732,13 +757,14 @@ class MembersOps(CollectionProtocol):
             for key in self._sample_entries()
             if key not in ragged
         ]
-        for key in ragged:
-            self._write_ragged(key, index, value)
-        for _, entry in copies:
-            _assign_at(entry, index, value)
-        for key, entry in copies:
-            if isinstance(entry, torch.Tensor):
-                self._take_back(key, entry, index, value)
+        with Undoing(self.tensordicts):
+            for key in ragged:
+                self._write_ragged(key, index, value)
+            for _, entry in copies:
+                _assign_at(entry, index, value)
+            for key, entry in copies:
+                if isinstance(entry, torch.Tensor):
+                    self._take_back(key, entry, index, value)
 
 
 def _sized_as(part: Any, size: torch.Size) -> Any:

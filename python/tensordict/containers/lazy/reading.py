@@ -103,6 +103,9 @@ class ReadingOps(CollectionProtocol):
             entries[key] = value
         return entries
 
+    def _held_keys(self) -> dict[str, Any]:
+        return dict.fromkeys(self._common_keys())
+
     def _sample_entry(self, key: str) -> Any:
         values = self._seen(key)
         return NO_DEFAULT if values is None else self._sampled(values)
