@@ -146,6 +146,11 @@ def refused_first(writes: list[Any], position: int) -> list[Any]:
     """
     if torch.compiler.is_compiling():
         return writes
+    targets = [write[position] for write in writes]
+    if not any(
+        [type(each) is not torch.Tensor or each.requires_grad for each in targets]
+    ):
+        return writes
 
     def is_safe(write: Any) -> bool:
         target = write[position]

@@ -9,7 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict.common import refused_first
 from tensordict.indices import MSG_TOO_MANY, fills
-from tensordict.ops.families import is_dense_throughout, spread
+from tensordict.ops.families import expand_right, is_dense_throughout, spread
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.ragged_leaves import at_index, fill_leaf, where_leaf
 
@@ -168,10 +168,11 @@ class IndexingOps(CollectionProtocol):
             nothing = torch.empty(0, dtype=torch.bool)
             for dtype in dtypes:
                 torch.empty(0, dtype=dtype).masked_fill_(nothing, value)
-        pairs = list(zip(leaves, spread(self, leaves, mask), strict=True))
-        for leaf, view in refused_first(pairs, 0):
+        is_dense = is_dense_throughout(self)
+        views = expand_right(leaves, mask) if is_dense else self._spread(mask)
+        for leaf, view in refused_first(list(zip(leaves, views, strict=True)), 0):
             fill_leaf(leaf, view, value)
-        if not is_dense_throughout(self):
+        if not is_dense:
             self._store_leaves(leaves)
         return self
 
