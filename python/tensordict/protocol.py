@@ -300,6 +300,10 @@ class CollectionProtocol:
         """An empty container of this kind, size, device and names, to be hung in here."""
         raise NotImplementedError
 
+    def _child_type(self) -> type[Any]:
+        """The class of what :meth:`_make_child` makes."""
+        raise NotImplementedError
+
     def _with_entries(self, entries: dict[str, Any]) -> Any:
         """A container around ``entries``, which are values of this one."""
         raise NotImplementedError

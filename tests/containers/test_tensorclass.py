@@ -435,3 +435,17 @@ def test_a_class_over_a_stack_is_compared_as_a_member_of_a_stack():
     assert same[0].batch_size == torch.Size([2, 3])
     assert bool(same.all())
     assert not bool((mixed == mixed.apply(lambda x: x + 1)).any())
+
+
+def test_a_typed_dictionary_of_an_instance_is_what_that_holds():
+    class Frozen(TensorClass, frozen=True):
+        a: torch.Tensor
+
+    class State(TypedTensorDict):
+        a: torch.Tensor
+
+    data = Inner(torch.zeros(3), batch_size=[3])
+    assert State.from_tensordict(data, check=False)["z"] is data.z
+    assert State.from_tensordict(Frozen(torch.zeros(3), batch_size=[3])).is_locked
+    State.from_tensordict(data, check=False)["z"] = torch.ones(3)
+    assert data.z.tolist() == [1.0, 1.0, 1.0]

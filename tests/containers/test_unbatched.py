@@ -114,6 +114,18 @@ def test_what_changes_values_changes_the_data() -> None:
     assert td.to(torch.float64)["u"].dtype == torch.float64
 
 
+@pytest.mark.parametrize("index", [7, (0, 0, 0), [5], torch.ones(4).bool(), object()])
+def test_a_write_at_an_index_of_no_row_is_refused(index: Any) -> None:
+    """It is written whole, but where the batch has nothing there is nothing to write."""
+    td = make()
+    with pytest.raises(IndexError):
+        td.set_at_("u", torch.zeros(4), index)
+    with pytest.raises(IndexError):
+        td.update_at_({"u": torch.zeros(4)}, index)
+    assert td["u"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert not td.set_at_("u", torch.zeros(4), (2, 1))["u"].any()
+
+
 def test_apply_with_a_batch_size_skips_it_unless_asked() -> None:
     """What a function for batched leaves would make of it is not tried."""
     td = make()

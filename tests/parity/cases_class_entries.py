@@ -224,4 +224,26 @@ CASES = [
         on="c_autocast",
         message=False,
     ),
+    *cases(
+        "keys of nested values",
+        """
+        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')), b=T([2])).clamp_max_(TensorDict(n=TensorDict(b=T([2])), b=T([2])))
+        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')), b=T([2])).add(TensorDict(n=TensorDict(b=T([2])), b=T([2])))
+        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')), b=T([2])) * TensorDict(n=TensorDict(b=T([2]), q=TensorDict(s='x')), b=T([2]))
+        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')), b=T([2])).add(TensorDict(b=T([2])))
+        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')), b=T([2])) == TensorDict(n=TensorDict(b=T([2])), b=T([2]))
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "classes on the way",
+        """
+        td = lazy_stack([Sub(a=T([2])), Sub(a=T([2]))]); td['n', 'z'] = T([2]); type(td.tensordicts[0]['n']).__name__
+        td = lazy_stack([Sub(a=T([2])), Sub(a=T([2]))]); td.set(('n', 'm', 'z'), T([2])); type(td.tensordicts[0]['n', 'm']).__name__
+        td = lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]); td.set(('n', 'm', 'z'), T([2])); type(td.tensordicts[0]['n', 'm']).__name__
+        td = TensorDictParams(Sub(a=T([2]))); td['n', 'z'] = T([2]); type(td['n']).__name__
+        """,
+        on="none",
+    ),
 ]

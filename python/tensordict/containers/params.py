@@ -459,6 +459,9 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _make_child(self) -> Any:
         return self._param_td._make_child()
 
+    def _child_type(self) -> type[Any]:
+        return self._param_td._child_type()
+
     def _set_path(
         self,
         path: tuple[str, ...],

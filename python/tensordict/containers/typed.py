@@ -15,6 +15,7 @@ from typing import (
 )
 
 from tensordict import _rust
+from tensordict.checks import is_tensorclass
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.pytree import register_collection
 from tensordict.tensorclass.fields import own_annotations, resolved_annotation
@@ -179,6 +180,9 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         if td._is_non_tensor:
             # It has no entries.
             td = td._plain_type({}, td._batch_size, device=td._device)
+        elif is_tensorclass(td):
+            # What it holds, which is locked where it is frozen.
+            return cls.from_tensordict(td._tensordict, check=False)
         elif not td._is_dense:
             td = td._as_dense()
         made = cls.__new__(cls)
@@ -199,9 +203,9 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         size, device, names = plain._batch_size, plain._device, plain._td_dim_names
         return _rust.new(type(self), plain._tensordict, size, device, names)
 
-    def _make_child(self) -> Any:
+    def _child_type(self) -> type[Any]:
         # What is nested has keys of its own, which nobody declared.
-        return self._undeclared({}, self._has_names())
+        return TensorDict
 
     @classmethod
     def _from_plain(cls, made: Any, source: Any = None) -> Any:

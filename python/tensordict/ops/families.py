@@ -492,8 +492,9 @@ def _collect_matched(td: Any, other: Any, out: Leaves) -> None:
     for key, value in list(td._entries().items()):
         match = other._get_entry(key, None)
         if match is None:
+            # A value, or a collection of values alone, has nothing to be matched.
             if isinstance(value, CollectionProtocol) and (
-                value._is_non_tensor or value.is_empty()
+                value._is_non_tensor or not _rust.leaves(value)
             ):
                 continue
             raise KeyError(mismatch_message({key}, ()))

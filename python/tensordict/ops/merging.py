@@ -265,11 +265,8 @@ class MergingOps(CollectionProtocol):
             _rust.index_plan(target.shape, index)
             value = _tensor_of(value, target, key)
         parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
-        if is_unbatched(target):
-            # Written whole, wherever the index points, but not where there is nothing.
-            _rust.index_plan(parent.batch_size, index)
-            index = ...
-        parent._write_at(path[-1], target, index, value)
+        at = _all_of(parent, target, index) if is_unbatched(target) else index
+        parent._write_at(path[-1], target, at, value)
         return self
 
     def _set_at_str(
@@ -522,8 +519,7 @@ def _collect_writes(
         if not isinstance(target, CollectionProtocol) or target._is_non_tensor:
             path = _rust.unravel_key_to_tuple(key)
             parent = td if len(path) == 1 else _rust.get(td, path[:-1])
-            # What all elements share is written whole.
-            at = ... if is_unbatched(target) else index
+            at = _all_of(parent, target, index) if is_unbatched(target) else index
             if isinstance(target, CollectionProtocol):
                 target._check_item(_rust.index_shape(target.batch_size, index), value)
                 checked = value
@@ -547,6 +543,16 @@ def _collect_writes(
             keys = target.keys(True, True, is_leaf=is_leaf_nontensor)
             spread = dict.fromkeys(keys, value)
             _collect_writes(target, spread, index, asked, writes, fresh)
+
+
+def _all_of(td: Any, shared: torch.Tensor, index: Any) -> Any:
+    """The index of what all elements of ``td`` share, which is written whole.
+
+    Raises:
+        IndexError: ``index`` is none of the batch dims.
+    """
+    _ = torch.zeros((), device=shared.device).expand(td.batch_size)[index]
+    return ...
 
 
 def _made_at(td: Any, source: Any, key: str, index: Any) -> Any:

@@ -121,10 +121,13 @@ class StoringOps(CollectionProtocol):
             raise _InplaceWriteError(MSG_INPLACE.format(key, self)) from error
 
     def _make_child(self) -> Any:
-        kind = type(self) if self._is_dense else self._plain_type
         given = self._td_dim_names
         names = None if given is None else list(given)
+        kind = self._child_type()
         return _rust.new(kind, {}, self.batch_size, self.device, names)
+
+    def _child_type(self) -> type[Any]:
+        return type(self) if self._is_dense else self._plain_type
 
     def _convert_value(self, key: Any, value: Any, non_blocking: bool) -> Any:
         """A tensor or a container made of a value that is neither."""

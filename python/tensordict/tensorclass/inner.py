@@ -67,6 +67,9 @@ class OverContainer(Making):
     def _make_child(self) -> Any:
         return self._tensordict._make_child()
 
+    def _child_type(self) -> type[Any]:
+        return self._tensordict._child_type()
+
     def _with_entries(self, entries: dict[str, Any]) -> Any:
         inner = self._tensordict
         if inner._is_dense:
