@@ -78,13 +78,9 @@ def apply_nest(
     # The usual case: nothing but the function is asked of the leaves.
     size, names, is_bound = td._batch_size, td._td_dim_names, td._device is not None
     entries: dict[str, Any] = {}
-    result = object.__new__(td.__class__)
-    result.__dict__ = {
-        "_tensordict": entries,
-        "_batch_size": size,
-        "_device": td._device,
-        "_td_dim_names": None if names is None else list(names),
-    }
+    result = new(
+        td.__class__, entries, size, td._device, None if names is None else list(names)
+    )
     held = td._tensordict.copy()
     special = special_keys(held, True)
     # The calls are in the order of the keys: all plain leaves come first, or none.

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.interop import leaf_loops, module_calls, older_dynamo, vmap
+from tensordict.interop import (
+    construction,
+    leaf_loops,
+    module_calls,
+    older_dynamo,
+    vmap,
+)
 from tensordict.interop.after_import import after_import
 
 if TYPE_CHECKING:
@@ -119,6 +125,7 @@ def pairs() -> list[tuple[Any, Any]]:
 def register_twins() -> None:
     """Tell Dynamo about the twins; calling it again changes nothing."""
     vmap.register_foreach_rules()
+    construction.install_rules()
     leaf_loops.install_rules()
     module_calls.install_rules()
     older_dynamo.make_up_for_it(twin_modules())

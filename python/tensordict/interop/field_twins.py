@@ -13,6 +13,7 @@ from torch.overrides import has_torch_function_unary as is_special
 
 from tensordict.common import as_size
 from tensordict.interop.access_twins import set_entry
+from tensordict.interop.twins import new
 from tensordict.protocol import CollectionProtocol
 
 
@@ -68,17 +69,17 @@ def fill_fields(
 
     A value of None leaves its field out.
     """
-    # In line what `init` and `new` do of no entries, and below what `set_entry` does of
+    # In line what `init` does of no entries, and below what `set_entry` does of
     # tensors and of text: the compiler would enter functions for each field.
     size = as_size(batch_size)
     entries: dict[str, Any] = {}
-    inner = object.__new__(CollectionProtocol._plain_type)
-    inner.__dict__ = {
-        "_tensordict": entries,
-        "_batch_size": size,
-        "_device": None if device is None else torch.device(device),
-        "_td_dim_names": None,
-    }
+    inner = new(
+        CollectionProtocol._plain_type,
+        entries,
+        size,
+        None if device is None else torch.device(device),
+        None,
+    )
     if names is not None:
         inner.names = names
     object.__setattr__(tc, "_tensordict", inner)

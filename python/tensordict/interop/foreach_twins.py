@@ -13,7 +13,7 @@ from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict._unbatched import results_as_sources
 from tensordict.common import check_results
-from tensordict.interop.twins import align, leaves, lock_tree, rebuild, rebuild_as
+from tensordict.interop.twins import align, leaves, lock_tree, new, rebuild, rebuild_as
 from tensordict.ops.families import is_dense_throughout, is_shared_tensor
 from tensordict.protocol import CollectionProtocol
 
@@ -55,13 +55,13 @@ def foreach(
             # In line what the functions below do, which the compiler would enter.
             held.update(zip(held, op(sources, *lists), strict=False))
             names = td._td_dim_names
-            result = object.__new__(td.__class__)
-            result.__dict__ = {
-                "_tensordict": held,
-                "_batch_size": td._batch_size,
-                "_device": td._device,
-                "_td_dim_names": None if names is None else list(names),
-            }
+            result = new(
+                td.__class__,
+                held,
+                td._batch_size,
+                td._device,
+                None if names is None else list(names),
+            )
             if td._is_locked:
                 lock_tree(result)
             return result

@@ -339,14 +339,7 @@ def at_plan(
             entries[key] = ragged_leaves.at_index(value, index)
     if own_names is not None:
         own_names = _spliced_names(own_names, names, len(batch_size), own)
-    result = object.__new__(td.__class__)
-    result.__dict__ = {
-        "_tensordict": entries,
-        "_batch_size": own,
-        "_device": td._device,
-        "_td_dim_names": own_names,
-    }
-    return result
+    return new(td.__class__, entries, own, td._device, own_names)
 
 
 def keep_storage(td: Any, result: Any) -> None:

@@ -11,6 +11,7 @@ from tensordict import ragged_leaves
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import NO_TAIL
 from tensordict.interop.leaf_loops import on_plain
+from tensordict.interop.twins import new
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -102,14 +103,7 @@ def stack(tds: Any, dim: int) -> Any:
             names = [*names[:dim], None, *names[dim:]]
         else:
             names = None
-    result = object.__new__(first.__class__)
-    result.__dict__ = {
-        "_tensordict": joined,
-        "_batch_size": size,
-        "_device": first._device,
-        "_td_dim_names": names,
-    }
-    return result
+    return new(first.__class__, joined, size, first._device, names)
 
 
 def _groups(order: list[str], all_entries: list[dict[str, Any]], missing: Any) -> Any:
@@ -231,14 +225,7 @@ def cat(tds: Any, dim: int) -> Any:
         else:
             joined[key] = _cat_entry(key, group, dim, size)
     names = None if first._td_dim_names is None else first.names
-    result = object.__new__(first.__class__)
-    result.__dict__ = {
-        "_tensordict": joined,
-        "_batch_size": size,
-        "_device": device,
-        "_td_dim_names": names,
-    }
-    return result
+    return new(first.__class__, joined, size, device, names)
 
 
 def _cat_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> Any:

@@ -32,6 +32,7 @@ from tensordict.interop.twins import (
     clone_structure,
     containers,
     leaves,
+    new,
     unravel_key_to_tuple,
 )
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -102,14 +103,13 @@ def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
         if entries is not None:
             # In line what `_like` does, which the compiler would enter.
             names = td._td_dim_names
-            result = object.__new__(td.__class__)
-            result.__dict__ = {
-                "_tensordict": entries,
-                "_batch_size": td._batch_size,
-                "_device": td._device,
-                "_td_dim_names": None if names is None else list(names),
-            }
-            return result
+            return new(
+                td.__class__,
+                entries,
+                td._batch_size,
+                td._device,
+                None if names is None else list(names),
+            )
     changes: list[Any] = []
     result = _select(td, keys, inplace, strict, changes)
     for container, entries in changes:
@@ -150,14 +150,13 @@ def _like(td: Any, entries: dict[str, Any]) -> Any:
     if not td._is_dense:
         return td._with_entries(entries)
     names = td._td_dim_names
-    result = object.__new__(td.__class__)
-    result.__dict__ = {
-        "_tensordict": entries,
-        "_batch_size": td._batch_size,
-        "_device": td._device,
-        "_td_dim_names": None if names is None else list(names),
-    }
-    return result
+    return new(
+        td.__class__,
+        entries,
+        td._batch_size,
+        td._device,
+        None if names is None else list(names),
+    )
 
 
 def exclude(td: Any, keys: tuple[Any, ...], inplace: bool) -> Any:
@@ -218,14 +217,13 @@ def flatten_keys(td: Any, separator: str, inplace: bool, is_leaf: Any = None) ->
         if not special_keys(held):
             # In line what `_like` does, which the compiler would enter.
             names = td._td_dim_names
-            result = object.__new__(td.__class__)
-            result.__dict__ = {
-                "_tensordict": held,
-                "_batch_size": td._batch_size,
-                "_device": td._device,
-                "_td_dim_names": None if names is None else list(names),
-            }
-            return result
+            return new(
+                td.__class__,
+                held,
+                td._batch_size,
+                td._device,
+                None if names is None else list(names),
+            )
     entries: dict[str, Any] = direct if not inplace else {}
     _flatten(td, separator, is_leaf, (), direct, entries, inplace)
     if not inplace:

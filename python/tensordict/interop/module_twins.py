@@ -12,6 +12,7 @@ from torch import nn
 
 from tensordict import _rust
 from tensordict.interop.leaf_loops import special_keys
+from tensordict.interop.twins import new
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 __all__ = ["restore_module", "swap_module"]
@@ -107,14 +108,13 @@ def _plan_module(
             _note_replaced(like, current, given, replaced)
         return current
     entries: dict[str, Any] = {}
-    # In line what `new` does, which the compiler would enter for each module.
-    result = object.__new__(td.__class__ if td._is_dense else td._dense_type())
-    result.__dict__ = {
-        "_tensordict": entries,
-        "_batch_size": _NO_DIMS,
-        "_device": None,
-        "_td_dim_names": None,
-    }
+    result = new(
+        td.__class__ if td._is_dense else td._dense_type(),
+        entries,
+        _NO_DIMS,
+        None,
+        None,
+    )
     seen[id(module)] = (result, like)
     parameters, buffers = module._parameters, module._buffers
     of_parameters: dict[str, Any] = {}

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import ModuleType
 
-__all__ = ["make_up_for_it", "spell_out"]
+__all__ = ["make_up_for_it", "spell_out", "stores_are_traced"]
 
 
 def make_up_for_it(modules: Iterable[ModuleType]) -> None:
     """Change the twins of ``modules`` and Dynamo, which is imported, where it is older."""
-    if not _stores_are_traced():
+    if not stores_are_traced():
         spell_out(modules)
         twins._forget_lock.__code__ = _undo_lock.__code__
         _trace_setters()
@@ -38,7 +38,7 @@ def make_up_for_it(modules: Iterable[ModuleType]) -> None:
     _unpack_objects()
 
 
-def _stores_are_traced() -> bool:
+def stores_are_traced() -> bool:
     """Whether Dynamo knows what a store to ``__dict__`` does."""
     from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 

@@ -104,7 +104,8 @@ def new(
 ) -> Any:
     """A dense container of type ``cls`` around ``entries``, unchecked, not copied."""
     td = object.__new__(cls)
-    # Compiled code sets each attribute by a call of a function, but this by none.
+    # Compiled code sets each attribute by a call of a function, but this by none. See
+    # `construction` for the rule that stands for it there.
     td.__dict__ = {
         "_tensordict": entries,
         "_batch_size": batch_size,
@@ -166,13 +167,7 @@ def map_leaves(
         names is not True and names is not None and names == [*names]
     ):
         old_names = _spliced_names(old_names, names, k, size)
-    result = object.__new__(td.__class__)
-    result.__dict__ = {
-        "_tensordict": entries,
-        "_batch_size": size,
-        "_device": td._device,
-        "_td_dim_names": old_names,
-    }
+    result = new(td.__class__, entries, size, td._device, old_names)
     if locked:
         lock_tree(result)
     return result
@@ -240,16 +235,8 @@ def split_leaves(
         entries: dict[str, Any] = {}
         # The cheapest way to fill a dictionary, to compile.
         entries.update(zip(columns, row, strict=False))
-        result = object.__new__(td.__class__)
-        result.__dict__ = {
-            "_tensordict": entries,
-            "_batch_size": size,
-            "_device": device,
-            "_td_dim_names": (
-                _spliced_names(old_names, names, k, size) if is_named else None
-            ),
-        }
-        results.append(result)
+        new_names = _spliced_names(old_names, names, k, size) if is_named else None
+        results.append(new(td.__class__, entries, size, device, new_names))
     if locked:
         for result in results:
             lock_tree(result)
@@ -373,14 +360,7 @@ def _rebuild(td: Any, iterator: Any, names: Any) -> Any:
     old_names = td._td_dim_names
     if old_names is not None:
         old_names = list(old_names) if names is True else None
-    result = object.__new__(td.__class__)
-    result.__dict__ = {
-        "_tensordict": entries,
-        "_batch_size": td._batch_size,
-        "_device": td._device,
-        "_td_dim_names": old_names,
-    }
-    return result
+    return new(td.__class__, entries, td._batch_size, td._device, old_names)
 
 
 def rebuild_as(
@@ -508,14 +488,13 @@ def clone_structure(td: Any) -> Any:
         if isinstance(value, CollectionProtocol):
             entries[key] = clone_structure(value)
     names = td._td_dim_names
-    result = object.__new__(td.__class__)
-    result.__dict__ = {
-        "_tensordict": entries,
-        "_batch_size": td._batch_size,
-        "_device": td._device,
-        "_td_dim_names": None if names is None else list(names),
-    }
-    return result
+    return new(
+        td.__class__,
+        entries,
+        td._batch_size,
+        td._device,
+        None if names is None else list(names),
+    )
 
 
 def walk(
