@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
 from tensordict.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from tensordict.collection import TensorCollection
 
 __all__ = [
     "default_is_leaf",
@@ -21,6 +26,10 @@ __all__ = [
 ]
 
 
+@overload
+def is_tensor_collection(datatype: type) -> bool: ...
+@overload
+def is_tensor_collection(datatype: object) -> TypeIs[TensorCollection]: ...
 def is_tensor_collection(datatype: type | Any) -> bool:
     """Whether a value or a class is a collection of tensors.
 

@@ -122,11 +122,12 @@ gather(TensorCollection, Vocabulary)
 
 
 class TensorDictBase(  # type: ignore[misc]
-    TensorCollection, MutableMapping[str, Any]
+    TensorCollection, MutableMapping[Any, Any]
 ):
     """A collection that is also a mutable mapping from nested keys to values."""
 
-    # Not one to annotations: `update` and its like give the container, as published.
+    # Not one to annotations: `update` and its like give the container, as published. Nor
+    # do its keys say what it iterates over, which is rows.
 
     __slots__ = ()
     __hash__: ClassVar[Any] = None

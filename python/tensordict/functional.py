@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
@@ -18,6 +18,8 @@ from tensordict.tensorclass.delegation import inside
 
 if TYPE_CHECKING:
     from tensordict._nestedkey import NestedKey
+
+C = TypeVar("C", bound=CollectionProtocol)
 
 __all__ = [
     "collate",
@@ -55,6 +57,22 @@ MSG_NO_MASK = (
 # Padding -----------------------------------------------------------------------------
 
 
+@overload
+def pad(
+    tensordict: TensorDict,
+    pad_size: Sequence[int],
+    value: float = ...,
+    inplace: bool = ...,
+    safe: bool = ...,
+) -> TensorDict: ...
+@overload
+def pad(
+    tensordict: C,
+    pad_size: Sequence[int],
+    value: float = ...,
+    inplace: bool = ...,
+    safe: bool = ...,
+) -> C: ...
 def pad(
     tensordict: Any,
     pad_size: Sequence[int],
@@ -429,9 +447,9 @@ def _unpad(
 
 
 def merge_tensordicts(
-    *tensordicts: Any,
+    *tensordicts: C,
     callback_exist: Callable[..., Any] | Mapping[Any, Callable[..., Any]] | None = None,
-) -> Any:
+) -> C:
     """A collection with the entries of all: of the first that has each.
 
     Args:

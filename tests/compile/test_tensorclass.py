@@ -5,10 +5,21 @@ Each program is compiled whole and once: called with other values it is not comp
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 import pytest
 import torch
 
-from tensordict import TensorDict, UnbatchedTensor, lazy_stack, tensorclass
+from tensordict import (
+    TensorClass,
+    TensorDict,
+    TypedTensorDict,
+    UnbatchedTensor,
+    lazy_stack,
+    tensorclass,
+)
+
+T = TypeVar("T")
 
 
 @tensorclass
@@ -29,6 +40,57 @@ class Sample:
 class Pair:
     inner: Sample
     weight: torch.Tensor
+
+
+@tensorclass
+class Child(Sample):
+    other: torch.Tensor | None = None
+
+    def doubled(self) -> torch.Tensor:
+        return super().doubled() + 1
+
+
+class Box(TensorClass, Generic[T]):
+    x: torch.Tensor
+    item: T
+
+
+class Derived(TensorClass):
+    x: torch.Tensor
+    y: torch.Tensor | None = None
+
+    def __post_init__(self):
+        if self.y is None:
+            self.y = self.x + 1
+
+
+class Given(TensorClass):
+    x: torch.Tensor
+
+    def __init__(self, x: torch.Tensor):
+        self.x = x * 2
+
+
+class Frozen(TensorClass, frozen=True):
+    x: torch.Tensor
+
+
+class NoCast(TensorClass["nocast"]):
+    x: torch.Tensor
+    count: int = 2
+
+
+class AutoCast(TensorClass, autocast=True):
+    x: torch.Tensor
+    count: int = 2
+
+
+class Shadowing(TensorClass["shadow"]):
+    keys: torch.Tensor
+
+
+class Declared(TypedTensorDict):
+    x: torch.Tensor
 
 
 def make_sample():
@@ -54,6 +116,24 @@ def fields_set(sample):
     sample.label = "other"
     sample.y = None
     return sample
+
+
+def make_options(x):
+    frozen = Frozen(x, batch_size=[4])
+    return (
+        Derived(x, batch_size=[4]).y,
+        Given(x).x,
+        (frozen, frozen.is_locked),
+        NoCast(x, 5, batch_size=[4]),
+        AutoCast(x, "5", batch_size=[4]).count,
+        Shadowing(x, batch_size=[4])[0].keys,
+    )
+
+
+def matched(sample):
+    match sample:
+        case Sample(x=x):
+            return x
 
 
 TORCH_FUNCTIONS = {
@@ -120,6 +200,15 @@ PROGRAMS = {
         "construct": lambda t: Sample(x=t.x + 1, label="new", batch_size=[4]),
         "set": fields_set,
         "get": lambda t: t.get("x"),
+        "fields": lambda t: [field.name for field in t.fields()],
+        "setattr": lambda t: setattr(t.clone(), "x", t.x * 2),
+        "names_of_fields": lambda t: [name for name, _ in t.items()],
+        "options": lambda t: make_options(t.x),
+        "inherited": lambda t: Child(t.x, other=t.x, batch_size=[4]).doubled(),
+        "generic": lambda t: Box(t.x, item="text", batch_size=[4])[0],
+        "declared": lambda t: Declared(x=t.x, batch_size=[4])[1:],
+        "rows": lambda t: [row.x.sum() for row in t],
+        "matched": matched,
         "replace": lambda t: t.replace(x=t.x * 3),
         "update": lambda t: t.clone().update({"x": t.x * 2}),
         "index": lambda t: t[1],

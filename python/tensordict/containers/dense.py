@@ -17,7 +17,7 @@ from tensordict.ops.torch_dispatch import TorchDispatchOps
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, KeysView, Mapping, Sequence
+    from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence
 
     from tensordict.ops.comparison import Equality, Order
 
@@ -161,6 +161,17 @@ class TensorDict(TensorDictBase):
             return listed_values(self, include_nested, leaves_only, is_leaf, sort)
         return self._tensordict.values()
 
+    @overload
+    def items(self) -> ItemsView[str, Any]: ...
+    @overload
+    def items(
+        self,
+        include_nested: bool = ...,
+        leaves_only: bool = ...,
+        is_leaf: Callable[[type], bool] | None = ...,
+        *,
+        sort: bool = ...,
+    ) -> Any: ...
     def items(
         self,
         include_nested: bool = False,

@@ -38,6 +38,27 @@ __all__ = ["TypedTensorDict"]
 
 if TYPE_CHECKING:
     from abc import ABCMeta
+    from typing import Literal, Protocol, overload
+
+    class _Reduction(Protocol):
+        """What checkers know of a reduction: the parameters are those of ``TensorDict``."""
+
+        @overload
+        def __call__(
+            self, *args: Any, reduce: Literal[False] | None = ..., **kwargs: Any
+        ) -> TensorDict: ...
+        @overload
+        def __call__(
+            self, *args: Any, reduce: Literal[True], **kwargs: Any
+        ) -> torch.Tensor: ...
+
+    class _Truth(Protocol):
+        """What checkers know of ``all`` and ``any``."""
+
+        @overload
+        def __call__(self, dim: None = None) -> bool: ...
+        @overload
+        def __call__(self, dim: int) -> TensorDict: ...
 
     @dataclass_transform(
         kw_only_default=True, eq_default=False, field_specifiers=(dataclasses.field,)
@@ -109,6 +130,20 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         )
         non_blocking: dataclasses.InitVar[bool | None] = None
         lock: dataclasses.InitVar[bool] = False
+
+        # A reduced entry is not what was declared.
+        sum: ClassVar[_Reduction]  # type: ignore[assignment]
+        mean: ClassVar[_Reduction]  # type: ignore[assignment]
+        nansum: ClassVar[_Reduction]  # type: ignore[assignment]
+        nanmean: ClassVar[_Reduction]  # type: ignore[assignment]
+        prod: ClassVar[_Reduction]  # type: ignore[assignment]
+        std: ClassVar[_Reduction]  # type: ignore[assignment]
+        var: ClassVar[_Reduction]  # type: ignore[assignment]
+        quantile: ClassVar[_Reduction]  # type: ignore[assignment]
+        amax: ClassVar[_Reduction]  # type: ignore[assignment]
+        amin: ClassVar[_Reduction]  # type: ignore[assignment]
+        all: ClassVar[_Truth]  # type: ignore[assignment]
+        any: ClassVar[_Truth]  # type: ignore[assignment]
 
     def __init_subclass__(cls, **options: Any) -> None:
         for name in OPTIONS:

@@ -172,26 +172,32 @@ class TensorDictModuleBase(nn.Module):
             raise _no_keys(self, name)
         return super().__getattr__(name)
 
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """The entries that are read."""
-        return self._in_keys
+    if TYPE_CHECKING:
+        # A class body may give them, as an attribute.
+        in_keys: list[NestedKey]
+        out_keys: list[NestedKey]
+    else:
 
-    @in_keys.setter
-    def in_keys(self, value: Sequence[NestedKey]) -> None:
-        self._in_keys = _rust.unravel_key_list(value)
+        @property
+        def in_keys(self) -> list[NestedKey]:
+            """The entries that are read."""
+            return self._in_keys
 
-    @property
-    def out_keys(self) -> list[NestedKey]:
-        """The entries that are written, and left in the result."""
-        return self._out_keys_apparent
+        @in_keys.setter
+        def in_keys(self, value: Sequence[NestedKey]) -> None:
+            self._in_keys = _rust.unravel_key_list(value)
 
-    @out_keys.setter
-    def out_keys(self, value: Iterable[NestedKey]) -> None:
-        self._out_keys = _rust.unravel_key_list(list(value))
-        self._out_keys_apparent = self._out_keys
-        if self.__dict__.get("_forward_hooks"):
-            self._drop_selection()
+        @property
+        def out_keys(self) -> list[NestedKey]:
+            """The entries that are written, and left in the result."""
+            return self._out_keys_apparent
+
+        @out_keys.setter
+        def out_keys(self, value: Iterable[NestedKey]) -> None:
+            self._out_keys = _rust.unravel_key_list(list(value))
+            self._out_keys_apparent = self._out_keys
+            if self.__dict__.get("_forward_hooks"):
+                self._drop_selection()
 
     @property
     def out_keys_source(self) -> list[NestedKey]:
@@ -439,8 +445,8 @@ class TensorDictModule(TensorDictModuleBase):
                 "out_to_in_map is not None but is only used when in_key is a dictionary.",
                 stacklevel=2,
             )
-        self.out_keys = _as_keys(self, out_keys, self._OUT_KEY_ERR)
-        self.in_keys = _as_keys(self, in_keys, self._IN_KEY_ERR)
+        self.out_keys: list[Any] = _as_keys(self, out_keys, self._OUT_KEY_ERR)
+        self.in_keys: list[Any] = _as_keys(self, in_keys, self._IN_KEY_ERR)
         if SINK in self.in_keys:
             msg = 'key "_" is for ignoring output, it should not be used in input keys'
             warnings.warn(msg, stacklevel=2)
@@ -831,7 +837,7 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
 
     @out_keys.setter
     def out_keys(self, value: Iterable[NestedKey]) -> None:
-        self.td_module.out_keys = value
+        self.td_module.out_keys = list(value)
         self._drop_selection()
         self.__dict__.pop("_out_keys_apparent", None)
 
@@ -867,8 +873,8 @@ class WrapModule(TensorDictModuleBase):
         ['y']
     """
 
-    in_keys: list[NestedKey] = []  # type: ignore[override]  # noqa: RUF012
-    out_keys: list[NestedKey] = []  # type: ignore[override]  # noqa: RUF012
+    in_keys: list[NestedKey] = []  # noqa: RUF012
+    out_keys: list[NestedKey] = []  # noqa: RUF012
 
     def __init__(
         self,

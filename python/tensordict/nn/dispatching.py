@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 from tensordict import _rust
 from tensordict._deprecation import warn_deprecated
@@ -31,7 +31,7 @@ MSG_FUNCTION = (
 )
 
 
-class dispatch:  # noqa: N801 - a public name
+class _Dispatch:
     """Make a method that takes a collection take its input tensors as well.
 
     A function can be made so, too, where ``source`` and ``dest`` are keys. The method can be called with a collection, which it gets as it is; with the inputs
@@ -62,6 +62,8 @@ class dispatch:  # noqa: N801 - a public name
         >>> Sum()(torch.ones(2), n_y=torch.ones(2))
         tensor([2., 2.])
     """
+
+    __qualname__ = "dispatch"
 
     DEFAULT_SEPARATOR = "_"
     DEFAULT_SOURCE = "in_keys"
@@ -147,7 +149,26 @@ class dispatch:  # noqa: N801 - a public name
         return method
 
 
-dispatch.__module__ = "tensordict.nn.common"
+_Dispatch.__name__ = "dispatch"
+_Dispatch.__module__ = "tensordict.nn.common"
+
+
+class _Decorator(Protocol):
+    """What checkers know of :class:`dispatch`: a decorator, or what makes one."""
+
+    @overload
+    def __call__(self, method: Callable[..., Any], /) -> Callable[..., Any]: ...
+    @overload
+    def __call__(
+        self,
+        separator: str = ...,
+        source: str | Sequence[Any] = ...,
+        dest: str | Sequence[Any] = ...,
+        auto_batch_size: bool = ...,
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+
+dispatch: _Decorator = cast("Any", _Dispatch)
 
 
 def _keys_of(module: Any, keys: Any) -> Any:

@@ -45,8 +45,8 @@ class EnsembleModule(TensorDictModuleBase):
         self, module: TensorDictModuleBase, num_copies: int, expand_input: bool = True
     ) -> None:
         super().__init__()
-        self.in_keys = keys_of(module, "in_keys", "EnsembleModule")
-        self.out_keys = keys_of(module, "out_keys", "EnsembleModule")
+        self.in_keys: list[Any] = keys_of(module, "in_keys", "EnsembleModule")
+        self.out_keys: list[Any] = keys_of(module, "out_keys", "EnsembleModule")
         if num_copies < 1:
             msg = f"items cannot be empty: an ensemble needs a copy, got {num_copies}."
             raise RuntimeError(msg)

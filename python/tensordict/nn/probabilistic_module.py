@@ -159,7 +159,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             if isinstance(in_keys, (str, tuple)):
                 in_keys = [in_keys]
             try:
-                self.in_keys = in_keys
+                self.in_keys: list[Any] = in_keys
             except (TypeError, RuntimeError) as error:
                 error.add_note(MSG_IN_KEYS.format(keys=in_keys))
                 raise
@@ -216,8 +216,8 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     # Keys ----------------------------------------------------------------------------
 
-    @property  # type: ignore[misc]
-    def out_keys(self) -> list[NestedKey]:
+    @property
+    def out_keys(self) -> list[NestedKey]:  # type: ignore[override]
         """The entries that are written."""
         if self.return_log_prob:
             return [*self._out_keys, *self._log_prob_keys]

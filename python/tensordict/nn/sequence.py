@@ -366,7 +366,8 @@ class TensorDictSequential(TensorDictModule):
         if not isinstance(self.module, nn.ModuleDict):
             modules = {str(number): one for number, one in enumerate(modules.values())}
         self.module._modules = modules
-        self.in_keys, self.out_keys = in_keys, out_keys
+        self.in_keys: list[Any] = in_keys
+        self.out_keys: list[Any] = out_keys
         self._complete_out_keys = list(out_keys)
         if selected is not None:
             self._out_keys_apparent = selected

@@ -106,8 +106,8 @@ class TensorClassModuleWrapper(TensorDictModuleBase):
 
     def __init__(self, module: TensorClassModuleBase[Any, Any]) -> None:
         super().__init__()
-        self.in_keys = _tensor_class_keys(module.input_type)
-        self.out_keys = _tensor_class_keys(module.output_type)
+        self.in_keys: list[Any] = _tensor_class_keys(module.input_type)
+        self.out_keys: list[Any] = _tensor_class_keys(module.output_type)
         self.tc_module = module
 
     @dispatch(auto_batch_size=False)

@@ -397,7 +397,7 @@ class AccessOps(CollectionProtocol):
         self.del_(path)
         return value
 
-    def popitem(self) -> tuple[NestedKeyLike, Any]:
+    def popitem(self) -> tuple[str, Any]:
         """Remove the last entry and return its key and value.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import torch
 
@@ -93,6 +93,10 @@ class BatchOps(CollectionProtocol):
     def shape(self, value: Sequence[int]) -> None:
         self.batch_size = value
 
+    @overload
+    def size(self, dim: None = None) -> torch.Size: ...
+    @overload
+    def size(self, dim: int) -> int: ...
     def size(self, dim: int | None = None) -> torch.Size | int:
         """The batch size, or one dim of it. As :meth:`torch.Tensor.size`.
 

@@ -277,7 +277,7 @@ class ConstructOps(CopyingOps):
         batch_dims: int | None = None,
         device: torch.device | str | int | None = None,
         batch_size: Sequence[int] | None = None,
-    ) -> Any:
+    ) -> Self:
         """Make a :class:`TensorDict` of a tuple's items under the keys "0", "1" ...
 
         Takes the arguments of :meth:`from_any`.
@@ -292,7 +292,8 @@ class ConstructOps(CopyingOps):
             **_sizes("from_tuple", auto_batch_size, batch_dims, batch_size),
             device=device,
         )
-        return cls._from_plain(made)
+        plain: Self = cls._from_plain(made)
+        return plain
 
     @classmethod
     def from_namedtuple(
@@ -303,7 +304,7 @@ class ConstructOps(CopyingOps):
         batch_dims: int | None = None,
         device: torch.device | str | int | None = None,
         batch_size: Sequence[int] | None = None,
-    ) -> Any:
+    ) -> Self:
         """Make a :class:`TensorDict` of the fields of a named tuple, nested ones too.
 
         Takes the arguments of :meth:`from_any`.
@@ -327,7 +328,8 @@ class ConstructOps(CopyingOps):
             **_sizes("from_namedtuple", auto_batch_size, batch_dims, batch_size),
             device=device,
         )
-        return cls._from_plain(made)
+        plain: Self = cls._from_plain(made)
+        return plain
 
     @classmethod
     def from_dataclass(
@@ -511,7 +513,7 @@ class ConstructOps(CopyingOps):
         return result
 
     @classmethod
-    def fromkeys(cls, keys: Iterable[NestedKeyLike], value: Any = 0) -> Any:
+    def fromkeys(cls, keys: Iterable[NestedKeyLike], value: Any = 0) -> Self:
         """Make a :class:`TensorDict` with the same value under each key.
 
         Examples:

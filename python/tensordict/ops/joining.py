@@ -14,6 +14,8 @@ from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.collection import TensorDictBase
+    from tensordict.containers.lazy.stack import LazyStackedTensorDict
     from tensordict.protocol import NestedKeyLike
 
     T = TypeVar("T", bound=CollectionProtocol | torch.Tensor)
@@ -80,6 +82,16 @@ class JoiningOps(CollectionProtocol):
     @overload
     @classmethod
     def lazy_stack(
+        cls,
+        input: Sequence[TensorDictBase],
+        dim: int = ...,
+        *,
+        out: None = ...,
+        **kwargs: Any,
+    ) -> LazyStackedTensorDict: ...
+    @overload
+    @classmethod
+    def lazy_stack(
         cls, input: Sequence[C], dim: int = ..., *, out: C | None = ..., **kwargs: Any
     ) -> C: ...
     @overload
@@ -133,8 +145,8 @@ class JoiningOps(CollectionProtocol):
 
     @classmethod
     def maybe_dense_stack(
-        cls, input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any
-    ) -> Any:
+        cls, input: Sequence[T], dim: int = 0, *, out: T | None = None, **kwargs: Any
+    ) -> T:
         """Stack densely where shapes allow: see :func:`tensordict.maybe_dense_stack`."""
         return maybe_dense_stack(input, dim, out=out, **kwargs)
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+)
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -273,6 +280,17 @@ class KeysOps(CollectionProtocol):
         except RuntimeError:
             return listed_values(self, False, False, None, False)
 
+    @overload
+    def items(self) -> ItemsView[str, Any]: ...
+    @overload
+    def items(
+        self,
+        include_nested: bool = ...,
+        leaves_only: bool = ...,
+        is_leaf: Callable[[type], bool] | None = ...,
+        *,
+        sort: bool = ...,
+    ) -> Any: ...
     def items(
         self,
         include_nested: bool = False,

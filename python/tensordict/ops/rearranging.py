@@ -77,7 +77,7 @@ class RearrangingOps(CollectionProtocol):
 
     # Repeating -------------------------------------------------------------------
 
-    def repeat(self, *repeats: int, inplace: bool = False) -> Self:
+    def repeat(self, *repeats: int | Sequence[int], inplace: bool = False) -> Self:
         """Repeat the whole along each batch dim. As :meth:`torch.Tensor.repeat`.
 
         Args:

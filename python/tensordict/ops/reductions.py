@@ -110,7 +110,7 @@ class ReductionsOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
-    ) -> Self | torch.Tensor:
+    ) -> Any:
         """Sum.
 
         Args:
@@ -157,7 +157,7 @@ class ReductionsOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
-    ) -> Self | torch.Tensor:
+    ) -> Any:
         """Take the mean. Leaves must be of floats, or ``dtype`` given.
 
         Args:
@@ -197,7 +197,7 @@ class ReductionsOps(CollectionProtocol):
         *,
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
-    ) -> Self | torch.Tensor:
+    ) -> Any:
         """Sum, leaving out NaN.
 
         Args:
@@ -234,7 +234,7 @@ class ReductionsOps(CollectionProtocol):
         *,
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
-    ) -> Self | torch.Tensor:
+    ) -> Any:
         """Take the mean of what is not NaN.
 
         Args:
@@ -271,7 +271,7 @@ class ReductionsOps(CollectionProtocol):
         *,
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
-    ) -> Self | torch.Tensor:
+    ) -> Any:
         """Multiply.
 
         Args:
@@ -311,7 +311,7 @@ class ReductionsOps(CollectionProtocol):
         correction: int = 1,
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
-    ) -> Self | torch.Tensor:
+    ) -> Any:
         """Take the standard deviation.
 
         Args:
@@ -354,7 +354,7 @@ class ReductionsOps(CollectionProtocol):
         correction: int = 1,
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
-    ) -> Self | torch.Tensor:
+    ) -> Any:
         """Take the variance.
 
         Args:
@@ -400,7 +400,7 @@ class ReductionsOps(CollectionProtocol):
         interpolation: str = "linear",
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
-    ) -> Self | torch.Tensor:
+    ) -> Any:
         """Take quantiles.
 
         Args:
@@ -501,7 +501,7 @@ class ReductionsOps(CollectionProtocol):
         keepdim: bool = False,
         *,
         reduce: bool | None = None,
-    ) -> Self | torch.Tensor:
+    ) -> Any:
         """Take the greatest values.
 
         Args:
@@ -535,7 +535,7 @@ class ReductionsOps(CollectionProtocol):
         keepdim: bool = False,
         *,
         reduce: bool | None = None,
-    ) -> Self | torch.Tensor:
+    ) -> Any:
         """Take the smallest values.
 
         Args:
@@ -576,6 +576,10 @@ class ReductionsOps(CollectionProtocol):
 
     # Truth -----------------------------------------------------------------------------
 
+    @overload
+    def all(self, dim: None = None) -> bool: ...
+    @overload
+    def all(self, dim: int) -> Self: ...
     def all(self, dim: int | None = None) -> Any:
         """Say whether all elements are true (not zero).
 
@@ -599,6 +603,10 @@ class ReductionsOps(CollectionProtocol):
             return truth(self, "all", dim)
         return _rust.truth(self, "all")
 
+    @overload
+    def any(self, dim: None = None) -> bool: ...
+    @overload
+    def any(self, dim: int) -> Self: ...
     def any(self, dim: int | None = None) -> Any:
         """Say whether any element is true (not zero). See :meth:`all`.
 

@@ -66,7 +66,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
 
     def view(
         self,
-        *shape: int,
+        *shape: int | Sequence[int] | torch.dtype,
         size: list[int] | tuple[int, ...] | torch.Size | None = None,
         batch_size: torch.Size | None = None,
     ) -> Self:

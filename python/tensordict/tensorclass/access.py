@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, overload
 
 import numpy as np
 import torch
@@ -246,7 +246,10 @@ class FieldAccess(TensorCollection):
     @classmethod
     def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
         """The fields of the class: those of :func:`dataclasses.fields`."""
-        return dataclasses.fields(cast("Any", cls))
+        # The function of dataclasses is compiled for instances alone.
+        declared: Any = cls
+        held = declared.__dataclass_fields__
+        return tuple([held[name] for name in cls._ordered_fields])
 
     def _check_field(self, name: str) -> None:
         if name not in type(self).__expected_keys__:

@@ -487,7 +487,7 @@ class CombiningOps(CollectionProtocol):
         for member, own in zip(self.tensordicts, source.tensordicts, strict=True):
             member._undo_to(own, *args, **kwargs)
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
+    def to(self, *args: Any, **kwargs: Any) -> Self:
         """A stack of the members moved or cast. See ``TensorDict.to``.
 
         Raises:
@@ -498,7 +498,8 @@ class CombiningOps(CollectionProtocol):
         if kwargs.get("inplace") and self.tensordicts:
             for member in self.tensordicts:
                 member.to(*args, **kwargs)
-            return self._remember(self, "to", args, kwargs)
+            moved: Self = self._remember(self, "to", args, kwargs)
+            return moved
         return super().to(*args, **kwargs)  # type: ignore[misc]
 
     def _incomparable(self, name: str, other: Any, otherwise: bool) -> bool:

@@ -375,7 +375,7 @@ class StackKeysOps(CollectionProtocol):
 
     # As other structures ------------------------------------------------------------------
 
-    def to_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def to_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """A dictionary of the stacked entries. See ``TensorDict.to_dict``.
 
         Raises:

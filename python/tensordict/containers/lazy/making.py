@@ -13,6 +13,8 @@ from tensordict.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.collection import TensorDictBase
+    from tensordict.containers.lazy.stack import LazyStackedTensorDict
     from tensordict.tensorclass.base import TensorClass
 
 C = TypeVar("C", bound="TensorClass")
@@ -150,6 +152,10 @@ def nested_stacks(parts: list[Any], dim: int, shape: tuple[int, ...], name: Any)
 def lazy_stack(
     input: Sequence[C], dim: int = ..., *, out: C | None = ..., **kwargs: Any
 ) -> C: ...
+@overload
+def lazy_stack(
+    input: Sequence[TensorDictBase], dim: int = ..., *, out: None = ..., **kwargs: Any
+) -> LazyStackedTensorDict: ...
 @overload
 def lazy_stack(input: Any, dim: int = ..., *, out: Any = ..., **kwargs: Any) -> Any: ...
 def lazy_stack(input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any) -> Any:
