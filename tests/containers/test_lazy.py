@@ -652,3 +652,53 @@ def test_keys_of_stacks_of_which_an_entry_cannot_be_stacked() -> None:
     ]
     td = lazy_stack([lazy_stack(members)])
     assert list(td.keys()) == ["n", "b"]
+
+
+def test_what_is_locked_in_a_member_stays_so_in_another_shape() -> None:
+    td = lazy_stack([TensorDict({"n": {"e": {"x": torch.zeros(3)}}}, [3])] * 2)
+    td.tensordicts[0]["n", "e"].lock_()
+    for other in (td.atleast_3d(), td.unsqueeze(-1)):
+        member = other.tensordicts[0]
+        assert member["n", "e"].is_locked
+        assert not member["n"].is_locked
+    assert td.narrow(1, 0, 2)["n", "e"].is_locked
+    assert not (td + 1).tensordicts[0]["n", "e"].is_locked
+
+
+def test_stacks_of_other_sizes_are_not_stacked() -> None:
+    member = TensorDict({"a": torch.zeros(2, 1)}, [2])
+    with pytest.raises(RuntimeError, match="congruent batch sizes"):
+        torch.stack([lazy_stack([member], 1), lazy_stack([member], 0)])
+
+
+def test_a_tensor_is_written_into_values_of_several_members() -> None:
+    td = lazy_stack(
+        [TensorDict({"s": "x", "a": torch.zeros(2)}, [2]) for _ in range(2)], 1
+    )
+    td[-1, -1:] = torch.ones(1)
+    assert td["a"].tolist() == [[0, 0], [0, 1]]
+    assert td["s"] == [["x", "x"], ["x", torch.ones(1)]]
+
+
+def test_entries_of_other_numbers_of_dims_are_written_at_an_index() -> None:
+    td = lazy_stack(
+        [TensorDict({"r": torch.zeros(2, *more)}, [2]) for more in [(2,), ()]]
+    )
+    td.set_at_("r", 1, (0, 1))
+    td[..., [0]] = torch.ones(1)
+    assert td[0]["r"].tolist() == [[1, 1], [1, 1]]
+    assert td[1]["r"].tolist() == [1, 0]
+
+
+def test_an_index_of_tensors_does_not_cast_what_is_written() -> None:
+    td = lazy_stack([TensorDict({"a": torch.zeros(2, dtype=torch.int64)}, [2])] * 2, 1)
+    mask = torch.tensor([[True, False], [False, True]])
+    with pytest.raises(RuntimeError, match="dtypes match"):
+        td[mask] = td[mask].float()
+
+
+def test_names_of_comparisons_and_of_rows_without_elements() -> None:
+    member = TensorDict({"s": "x", "a": torch.zeros(2)}, [2], names=["b"])
+    td = lazy_stack([member, member.clone()], 1, stack_dim_name="t")
+    assert (td == td.clone()).names == [None, None]
+    assert lazy_stack([td])[1:].names == [None, "b", "t"]

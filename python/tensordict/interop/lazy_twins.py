@@ -187,11 +187,11 @@ def map_members(
     names: Any,
     tail: int,
     k: int,
+    lock: bool = False,
 ) -> list[Any]:
-    """:func:`map_leaves` of each member, unlocked."""
+    """:func:`map_leaves` of each member."""
     return [
-        map_leaves(member, op, args, prefix, names, tail, False, k)
-        for member in members
+        map_leaves(member, op, args, prefix, names, tail, lock, k) for member in members
     ]
 
 

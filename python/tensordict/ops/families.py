@@ -640,6 +640,7 @@ def compare_collections(
         # By the operator: a member may be a class over a stack, which wraps the answer.
         result = by_members(operator, td, other)
         if result is not None:
+            result._td_dim_names = None
             return result
         return _compare_entries(operator, td, other)
     values = list(map(op, _rust.leaves(td), operands))

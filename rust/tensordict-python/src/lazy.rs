@@ -391,6 +391,8 @@ fn rebuilt_members<'py>(
 
 /// `map_leaves` of each member.
 #[pyfunction]
+#[pyo3(signature = (members, op, args, prefix, names, tail, k, lock=false))]
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
 fn map_members<'py>(
     members: &Bound<'py, PyList>,
     op: &Bound<'py, PyAny>,
@@ -399,11 +401,12 @@ fn map_members<'py>(
     names: Names<'py>,
     tail: i64,
     k: i64,
+    lock: bool,
 ) -> PyResult<Bound<'py, PyList>> {
     let out = PyList::empty(members.py());
     for member in members {
         out.append(mapping::map_any(
-            &member, op, args, prefix, &names, tail, k,
+            &member, op, args, prefix, &names, tail, k, lock,
         )?)?;
     }
     Ok(out)

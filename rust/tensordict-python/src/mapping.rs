@@ -121,6 +121,7 @@ fn map_leaves<'py>(
 }
 
 /// [`map_leaves`] of a member of a stack. Unlocked.
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
 pub(crate) fn map_any<'py>(
     td: &Bound<'py, PyAny>,
     op: &Bound<'py, PyAny>,
@@ -129,18 +130,19 @@ pub(crate) fn map_any<'py>(
     names: &Names<'py>,
     tail: i64,
     k: i64,
+    lock: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
     if !container::is_dense(imports, td)? {
         return td.call_method1(
             imports.names.method_map_leaves.bind(py),
-            (op, args, prefix, names.to_object(py)?, tail, false, k),
+            (op, args, prefix, names.to_object(py)?, tail, lock, k),
         );
     }
     let k = root_dims(imports, td, k)?;
     let tail = Tail::from_code(tail);
-    map_from(imports, td, op, args, prefix, names, tail, false, k)
+    map_from(imports, td, op, args, prefix, names, tail, lock, k)
 }
 
 /// [`map_leaves`] of a dense container that is the root of the walk.

@@ -13,6 +13,7 @@ from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.indexing import plan_index
 from tensordict.containers.lazy.making import have_own_keys
 from tensordict.containers.lazy.undoing import Undoing
+from tensordict.interop.joining_twins import MSG_STACK_BATCH
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.autograd import AutogradOps
 from tensordict.ops.families import NUMBERS
@@ -534,6 +535,11 @@ class CombiningOps(CollectionProtocol):
 
     def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
         own = self.stack_dim
+        for at, td in enumerate(tds):
+            if td.batch_size != self.batch_size:
+                raise RuntimeError(
+                    MSG_STACK_BATCH.format(at, td.batch_size, self.batch_size)
+                )
         if not all(_is_alike(td, self) for td in tds):
             if all(isinstance(td, CombiningOps) for td in tds):
                 # Stacks along several dims have no members that belong together.

@@ -15,7 +15,7 @@ from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.indexing import plan_index, without_ellipsis
 from tensordict.containers.lazy.making import have_own_keys
 from tensordict.containers.lazy.undoing import Undoing
-from tensordict.indices import fills
+from tensordict.indices import fills, refuse_cast
 from tensordict.metatensor import merged_shape
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -94,11 +94,14 @@ class MembersOps(CollectionProtocol):
         lock: bool,
         k: int,
     ) -> Any:
-        result = self._mapped(op, args, prefix, names, tail, k)
         # What is expanded has elements of its own, which are free.
         lock = lock and op != "expand"
+        keeps = lock and not self.is_locked
+        result = self._mapped(op, args, prefix, names, tail, k, keeps)
         if lock and self.is_locked and not result.is_locked:
             _rust.lock_tree(result)
+        elif keeps and result._is_dense:
+            _lock_alike(self, result)
         return result
 
     def _mapped(
@@ -109,7 +112,9 @@ class MembersOps(CollectionProtocol):
         names: Any,
         tail: int,
         k: int,
+        lock: bool,
     ) -> Any:
+        """The stack mapped; with ``lock`` what is locked in a member of it is again."""
         if op == "contiguous":
             return self._as_dense()
         size = self.batch_size
@@ -118,7 +123,7 @@ class MembersOps(CollectionProtocol):
         members = self.tensordicts
         if dim >= k or not members:
             # The dims that the operation is about are those of the members, too.
-            results = _rust.map_members(members, op, args, prefix, names, tail, k)
+            results = _rust.map_members(members, op, args, prefix, names, tail, k, lock)
             if prefix is None:
                 return self._like(results)
             if not results:
@@ -134,7 +139,7 @@ class MembersOps(CollectionProtocol):
             return result
         if isinstance(op, str) and isinstance(names, tuple):
             if op in MOVING and dim in names:
-                return shapes.moved(self, op, args, names, tail, k)
+                return shapes.moved(self, op, args, names, tail, k, lock)
             if op == "squeeze":
                 gone = args[0] if isinstance(args[0], tuple) else (args[0],)
                 return shapes.squeezed(self, gone, k)
@@ -219,14 +224,20 @@ class MembersOps(CollectionProtocol):
         lock: bool,
         k: int,
     ) -> list[Any]:
-        results = self._split(op, args, prefixes, names, k)
+        results = self._split(op, args, prefixes, names, k, lock and not self.is_locked)
         if lock and self.is_locked:
             for result in results:
                 _rust.lock_tree(result)
         return results
 
     def _split(
-        self, op: Any, args: Any, prefixes: list[torch.Size], names: Any, k: int
+        self,
+        op: Any,
+        args: Any,
+        prefixes: list[torch.Size],
+        names: Any,
+        k: int,
+        lock: bool,
     ) -> list[Any]:
         k = len(self.batch_size) if k < 0 else k
         dim, members = self.stack_dim, self.tensordicts
@@ -263,7 +274,7 @@ class MembersOps(CollectionProtocol):
                 (*args[:-1], inner),
                 _without_dim(member, op, args, inner, below),
                 _moved_names(names, inner, len(member.batch_size)),
-                False,
+                lock,
                 below,
             )
             for member in members
@@ -564,6 +575,9 @@ class MembersOps(CollectionProtocol):
             self._write_unbatched(key, self._plan(index), value)
             return
         shape = merged_shape([each.shape for each in values], self.stack_dim)
+        if len(shape) < len(self._batch_size):
+            # Entries with other numbers of dims have no more than those in common.
+            shape = self._batch_size
         plan = plan_index(shape, self.stack_dim, len(values), index)
         if plan is None:
             picks: Any = [(at, None) for at in range(len(values))]
@@ -686,6 +700,9 @@ class MembersOps(CollectionProtocol):
             self._write_picks(plan.picks, None, value)
             return
         size = self._index(index).batch_size
+        if plan.copies:
+            for member in dict.fromkeys(pick.member for pick in plan.picks):
+                _refuse_casts(members[member], value)
         value = _expanded_to(value, size)
         count = len(plan.shape)
         if count > 1:
@@ -765,11 +782,64 @@ class MembersOps(CollectionProtocol):
         with Undoing(self.tensordicts):
             for key in ragged:
                 self._write_ragged(key, index, value)
-            for _, entry in copies:
-                _assign_at(entry, index, value)
+            for key, entry in copies:
+                if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+                    self._write_value(key, index, value)
+                else:
+                    _assign_at(entry, index, value)
             for key, entry in copies:
                 if isinstance(entry, torch.Tensor):
                     self._take_back(key, entry, index, value)
+
+    def _write_value(self, key: str, index: Any, value: torch.Tensor) -> None:
+        """Give elements of an entry that is no tensor another value, in the members."""
+        for target, at, _ in self._parts_at(index, None):
+            if isinstance(target, MembersOps):
+                target._write_value(key, at, value)
+                continue
+            entry = target._get_entry(key, NO_DEFAULT)
+            written = entry._written_at(at, value)
+            if written is not entry:
+                target._set_entry(key, written)
+
+
+def _lock_alike(td: Any, result: Any) -> None:
+    """Lock the nested collections of a result that are locked in what it is made of."""
+    for key, entry in result._entries().items():
+        if not isinstance(entry, CollectionProtocol) or entry._is_non_tensor:
+            continue
+        own = td._sample_entry(key)
+        if isinstance(own, CollectionProtocol) and own.is_locked:
+            _rust.lock_tree(entry)
+        elif isinstance(own, CollectionProtocol):
+            _lock_alike(own, entry)
+
+
+def _refuse_casts(target: Any, value: Any) -> None:
+    """Raise where a leaf has another dtype: tensors as an index do not cast.
+
+    Raises:
+        RuntimeError: one has.
+    """
+    if isinstance(value, MembersOps):
+        for part in value.tensordicts:
+            _refuse_casts(target, part)
+    elif isinstance(target, MembersOps):
+        for member in target.tensordicts:
+            _refuse_casts(member, value)
+    else:
+        for key, item in value._entries().items():
+            entry = target._get_entry(key, None)
+            if isinstance(entry, CollectionProtocol):
+                if isinstance(item, CollectionProtocol) and not item._is_non_tensor:
+                    _refuse_casts(entry, item)
+            elif (
+                isinstance(entry, torch.Tensor)
+                and isinstance(item, torch.Tensor)
+                and not is_unbatched(item)
+                and entry.dtype != item.dtype
+            ):
+                refuse_cast([[0]], entry, item)
 
 
 def _sized_as(part: Any, size: torch.Size) -> Any:

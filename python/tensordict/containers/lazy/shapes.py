@@ -47,6 +47,7 @@ def moved(
     order: tuple[int, ...],
     tail: int,
     k: int,
+    lock: bool,
 ) -> Any:
     """A stack whose ``k`` leading dims are those of ``order``, -1 for a new dim of one.
 
@@ -75,7 +76,7 @@ def moved(
         own = member.batch_size
         size = torch.Size([1 if old < 0 else own[old] for old in rest])
         try:
-            part = _rust.map_leaves(member, op, args, size, rest, tail, False, k - 1)
+            part = _rust.map_leaves(member, op, args, size, rest, tail, lock, k - 1)
         except RuntimeError:
             if op != "unsqueeze":
                 raise
@@ -334,7 +335,7 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
         if all(nested) and len({len(value.batch_size) for value in values}) > 1:
             out.append((key, _Mixed(values)))
         elif all(nested):
-            out.append((key, _printed(td._sampled(values), values)))
+            out.append((key, _printed(td._sampled(values), _first_entry(td, key))))
         elif any(nested):
             out.append((key, _Mixed(values)))
         else:
@@ -350,12 +351,16 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
     return out
 
 
-def _printed(stack: Any, values: list[Any]) -> Any:
+def _first_entry(td: Any, key: str) -> Any:
+    """The entry of the first member that is no stack of others."""
+    while td.tensordicts and hasattr(td.tensordicts[0], "tensordicts"):
+        td = td.tensordicts[0]
+    return td.tensordicts[0]._sample_entry(key)
+
+
+def _printed(stack: Any, first: Any) -> Any:
     """A stack of entries as it prints: one of values goes by the type of the first."""
-    first = values[0]
     if not first._is_non_tensor or isinstance(stack, type(first)):
-        return stack
-    if not all(isinstance(value, stack._non_tensor_type) for value in values):
         return stack
     return PrintedEntry(stack, first._repr_short())
 

@@ -535,8 +535,9 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
                 raise
             # Its members, which differ in shape, stay apart.
             return self._turned(first)._index(index)
-        if self._td_dim_name is not None:
-            dense.names = self._own_names()
+        names = self._own_names()
+        if names is not None and any(names):
+            dense.names = names
         size = list(dense.batch_size)
         size[self.stack_dim] = len(self.tensordicts)
         return _rust.index(dense.expand(size), index)
