@@ -372,9 +372,15 @@ class CombiningOps(CollectionProtocol):
         parent: Any = self
         for part in path[:-1]:
             parent = parent._get_entry(part, None)
-        if isinstance(parent, CombiningOps) and parent._is_ragged(path[-1]):
-            parent._write_ragged(path[-1], index, value)
-            return self
+        if isinstance(parent, CombiningOps):
+            if parent._is_ragged(path[-1]):
+                parent._write_ragged(path[-1], index, value)
+                return self
+            entry = parent._sample_entry(path[-1])
+            if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+                size = _rust.index_shape(parent.batch_size, index)
+                if not size.numel():
+                    return self
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
 
     def _parts_at(

@@ -700,9 +700,6 @@ class MembersOps(CollectionProtocol):
             self._write_picks(plan.picks, None, value)
             return
         size = self._index(index).batch_size
-        if plan.copies:
-            for member in dict.fromkeys(pick.member for pick in plan.picks):
-                _refuse_casts(members[member], value)
         value = _expanded_to(value, size)
         count = len(plan.shape)
         if count > 1:
@@ -712,6 +709,9 @@ class MembersOps(CollectionProtocol):
             start, block = plan.to_front
             moved = tuple(range(start, start + block))
             parts = [part.movedim(tuple(range(block)), moved) for part in parts]
+        if plan.copies:
+            for (member, _), part in zip(plan.picks, parts, strict=True):
+                _refuse_casts(members[member], part)
         self._write_picks(plan.picks, parts, value)
 
     def _from_dict_at(self, index: Any, value: Any) -> Any:
@@ -773,6 +773,10 @@ class MembersOps(CollectionProtocol):
     def _write_tensor(self, index: Any, value: torch.Tensor) -> None:
         """Write one tensor into every entry at an index: it broadcasts from the right."""
         index = without_ellipsis(index, len(self._batch_size))
+        if not self._casts_at(index) and not fills(index, value):
+            for leaf in () if self._has_exclusive_keys else _rust.leaves(self):
+                if leaf.dtype != value.dtype and not is_unbatched(leaf):
+                    refuse_cast([[0]], leaf, value)
         ragged = [key for key in self._common_keys() if self._is_ragged(key)]
         copies = [
             (key, self._get_entry(key, None))

@@ -301,7 +301,11 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def _device(self) -> torch.device | None:
         if not self.tensordicts:
             return self.__dict__.get("_device")
-        return self.tensordicts[0].device
+        first: torch.device | None = self.tensordicts[0].device
+        if first is None or _rust.first_misfit(self.tensordicts) is None:
+            return first
+        # One was put on a device by itself.
+        return None
 
     @_device.setter
     def _device(self, value: Any) -> None:
@@ -556,10 +560,13 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         """A stack of stacks, all like ``first``, with the inner dim as the outer one."""
         count, own, inner = len(self.tensordicts), self.stack_dim, first.stack_dim
         members = [
-            LazyStackedTensorDict._of([each] * count, own - (inner < own))
+            LazyStackedTensorDict._of(
+                [each] * count, own - (inner < own), self._td_dim_name
+            )
             for each in first.tensordicts
         ]
-        return LazyStackedTensorDict._of(members, inner + (own <= inner))
+        at = inner + (own <= inner)
+        return LazyStackedTensorDict._of(members, at, first._td_dim_name)
 
     def permute(self, *args: Any, **kwargs: Any) -> Any:
         """Reorder the batch dims: always a new stack. See ``TensorDict.permute``."""
