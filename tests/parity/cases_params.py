@@ -118,4 +118,17 @@ CASES = [
     """,
         on="flat",
     ),
+    *cases(
+        "state_dict",
+        """
+        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2]), m=TensorDict(c=T([1]), s='x')))).state_dict(flatten=False)
+        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).state_dict(flatten=False, prefix='q.')
+        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).state_dict(flatten=False, keep_vars=True)['n']['b'].requires_grad
+        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).state_dict(None, 'q.', False, False)
+        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).load_state_dict({'a': T([3]) * 2, 'n': {'b': T([2]) * 3}})['n', 'b']
+        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).load_state_dict({'a': T([3]), 'n': {'c': T([2])}})
+        """,
+        on="none",
+        message=False,
+    ),
 ]

@@ -17,6 +17,7 @@ from tensordict import _rust
 from tensordict.collection import TensorDictBase
 from tensordict.common import more_refs
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.params_state import flat_state, nested_state
 from tensordict.ops.display import get_printoptions
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -260,16 +261,28 @@ class TensorDictParams(TensorDictBase, nn.Module):
         missing_keys[:] = list(OrderedDict.fromkeys(missing_keys))
 
     def state_dict(
-        self, *args: Any, flatten: bool = True, **kwargs: Any
+        self,
+        destination: Any = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        flatten: bool = True,
     ) -> dict[str, Any]:
         """The leaves by their dotted names, as :meth:`torch.nn.Module.state_dict`.
 
         Args:
-            *args: those of :meth:`torch.nn.Module.state_dict`.
-            flatten: accepted for other collections' sake: it is always flat.
-            **kwargs: those of :meth:`torch.nn.Module.state_dict`.
+            destination: the dictionary to fill. Default: a new one.
+            prefix: what comes before each name.
+            keep_vars: give the parameters themselves, which require grad.
+            flatten: otherwise nested collections are dictionaries in the dictionary.
         """
-        return nn.Module.state_dict(self, *args, **kwargs)
+        if flatten:
+            return nn.Module.state_dict(
+                self, destination=destination, prefix=prefix, keep_vars=keep_vars
+            )
+        flat = nn.Module.state_dict(self, prefix=prefix, keep_vars=keep_vars)
+        found = {} if destination is None else destination
+        found.update(nested_state(self._param_td, flat, prefix))
+        return found
 
     def load_state_dict(
         self,
@@ -281,13 +294,16 @@ class TensorDictParams(TensorDictBase, nn.Module):
         """Copy what :meth:`state_dict` gave into the leaves.
 
         Args:
-            state_dict: tensors by their dotted names.
+            state_dict: tensors by their dotted names, or in nested dictionaries.
             strict: whether a missing or unknown name is an error.
             assign: take the tensors themselves in place of copying their values.
-            from_flatten: accepted for other collections' sake: it is always flat.
+            from_flatten: accepted for other collections' sake: both forms are known.
         """
+        state = OrderedDict(flat_state(state_dict))
+        # The versions of the modules that it came from.
+        state.__dict__.update(getattr(state_dict, "__dict__", {}))
         try:
-            nn.Module.load_state_dict(self, state_dict, strict=strict, assign=assign)
+            nn.Module.load_state_dict(self, state, strict=strict, assign=assign)
         except RuntimeError as error:
             error.add_note(
                 MSG_LOAD.format(
