@@ -280,9 +280,11 @@ class TensorDictParams(TensorDictBase, nn.Module):
                 self, destination=destination, prefix=prefix, keep_vars=keep_vars
             )
         flat = nn.Module.state_dict(self, prefix=prefix, keep_vars=keep_vars)
-        found = {} if destination is None else destination
-        found.update(nested_state(self._param_td, flat, prefix))
-        return found
+        found = nested_state(self._param_td, flat, prefix)
+        if destination is None:
+            return found
+        destination.update(found)
+        return destination  # type: ignore[no-any-return]
 
     def load_state_dict(
         self,

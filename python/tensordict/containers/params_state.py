@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ from tensordict.protocol import CollectionProtocol
 __all__ = ["flat_state", "nested_state"]
 
 
-def nested_state(td: Any, flat: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def nested_state(
+    td: Any, flat: Mapping[str, Any], prefix: str
+) -> OrderedDict[str, Any]:
     """The state of ``td`` with a dictionary for each collection, of values an empty one.
 
     Args:
@@ -18,14 +21,14 @@ def nested_state(td: Any, flat: Mapping[str, Any], prefix: str) -> dict[str, Any
         flat: its state by dotted names, each of which begins with ``prefix``.
         prefix: what the names of the outermost entries begin with in the result, too.
     """
-    return {prefix + key: value for key, value in _level(td, flat, prefix)}
+    return OrderedDict((prefix + key, value) for key, value in _level(td, flat, prefix))
 
 
 def _level(td: Any, flat: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
     for key, value in td._entries().items():
         if isinstance(value, CollectionProtocol):
             held = () if value._is_non_tensor else _level(value, flat, f"{path}{key}.")
-            yield key, dict(held)
+            yield key, OrderedDict(held)
         elif path + key in flat:
             yield key, flat[path + key]
 
