@@ -246,4 +246,28 @@ CASES = [
         """,
         on="none",
     ),
+    *cases(
+        "comparison with a collection in a tensor's place",
+        """
+        TensorDict(c=T([2]), a=T([2, 3]), device='cpu') == TensorDict(c=T([2]), a=TensorDict(z=T([2, 3])))
+        TensorDict(c=T([2]), a=T([2, 3]), device='cpu') != TensorDict(c=T([2]), a=TensorDict(z=T([2, 3])))
+        """,
+        on="none",
+    ),
+    *cases(
+        "masks of features of stacks",
+        """
+        lazy_stack([TensorDict(a=T([3, 2]), batch_size=[3]), TensorDict(a=T([3, 2]), batch_size=[3])]).where(T([2, 3, 2], 'bool'), 0)
+        lazy_stack([TensorDict(a=T([3, 2]), batch_size=[3]), TensorDict(a=T([3, 2]), batch_size=[3])], 1).where(T([3, 2, 2], 'bool'), 0)
+        lazy_stack([TensorDict(a=T([3]), n=Point(T([3]))), TensorDict(a=T([3]), n=Point(T([3])))]).where(T([2, 3], 'bool'), 0)
+        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).where(T([2, 3], 'bool'), TensorDict(a=T([2, 3], start=2), batch_size=[2]))
+        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).masked_fill(T([2, 3], 'bool'), 9)
+        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).masked_fill_(T([2, 3], 'bool'), 9)
+        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).masked_fill(T([2, 4], 'bool'), 9)
+        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).where(T([2, 3, 1], 'bool'), 9)
+        lazy_stack([Point(T([3])), Point(T([3]))]).where(T([2, 3], 'bool'), 0).a
+        """,
+        on="none",
+        message=False,
+    ),
 ]

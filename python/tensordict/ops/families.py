@@ -658,6 +658,12 @@ def _compare_entries(operator: Callable[[Any, Any], Any], td: Any, other: Any) -
         missing, extra = mine.keys() - theirs.keys(), theirs.keys() - mine.keys()
         raise KeyError(mismatch_message(missing, extra))
     entries = {key: operator(value, theirs[key]) for key, value in mine.items()}
+    if td.device is not None:
+        for key, value in mine.items():
+            # A tensor is compared with a collection on the device of that, if any.
+            is_tensor = not isinstance(value, CollectionProtocol)
+            if is_tensor and isinstance(theirs[key], CollectionProtocol):
+                entries[key] = entries[key].to(td.device)
     # A collection that was compared with a tensor keeps its names, and gives them.
     nested = (
         entry._td_dim_names

@@ -161,7 +161,7 @@ class IndexingOps(CollectionProtocol):
             [1.0, 0.0, 1.0]
         """
         leaves = _rust.leaves(self)
-        _check_mask(mask, self.batch_size, leaves)
+        _check_mask(mask, self, leaves)
         dtypes = {leaf.dtype for leaf in leaves}
         if len(dtypes) > 1:
             # A number that a dtype cannot hold is refused before any leaf is written.
@@ -179,7 +179,7 @@ class IndexingOps(CollectionProtocol):
     def masked_fill(self, mask: torch.Tensor, value: float | bool) -> Self:
         """As :meth:`masked_fill_`, on a copy. The result is unlocked."""
         leaves = _rust.leaves(self)
-        _check_mask(mask, self.batch_size, leaves)
+        _check_mask(mask, self, leaves)
         views = spread(self, leaves, mask)
         filled = [
             leaf.masked_fill(view, value)
@@ -219,7 +219,7 @@ class IndexingOps(CollectionProtocol):
             [0, -1, 2]
         """
         leaves = _rust.leaves(self)
-        _check_mask(condition, self.batch_size, leaves)
+        _check_mask(condition, self, leaves)
         groups = None
         if not self._is_dense:
             groups = self._where_operands(condition, other, pad)
@@ -341,19 +341,25 @@ def _stays_in_place(item: Any) -> bool:
     return item is None or item is Ellipsis or type(item) is int
 
 
-def _check_mask(mask: torch.Tensor, batch_size: torch.Size, leaves: list[Any]) -> None:
+def _check_mask(mask: torch.Tensor, td: Any, leaves: list[Any]) -> None:
     """Raise where ``mask`` does not broadcast to the leading dims of a leaf."""
     if not leaves:
         return
     ndim = mask.ndimension()
-    shapes: list[Any] = [batch_size]
-    if ndim > len(batch_size):
-        shapes = [leaf.shape for leaf in leaves]
+    shapes: list[Any] = [td.batch_size]
+    if ndim > len(td.batch_size):
+        if is_dense_throughout(td):
+            shapes = [leaf.shape for leaf in leaves]
+        else:
+            # The leaves of a stack are those of its members.
+            keys = _rust.walk(td, 0, True, True)
+            shapes = [td.get_item_shape(key) for key in keys]
     for shape in shapes:
         if ndim > len(shape):
             raise RuntimeError(MSG_EXPAND_RIGHT.format(ndim, len(shape)))
         for length, expected in zip(mask.shape, shape, strict=False):
-            if length not in (1, expected):
+            # Members of a stack may differ in a length, which is -1 then.
+            if length != 1 and expected not in (length, -1):
                 raise RuntimeError(MSG_MASK_SHAPE.format(mask.shape, leaves[0].shape))
 
 
