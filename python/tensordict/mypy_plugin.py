@@ -39,6 +39,7 @@ from mypy.types import (
     Instance,
     LiteralType,
     TupleType,
+    TypeVarType,
     UnboundType,
     get_proper_type,
 )
@@ -119,6 +120,8 @@ class TensorDictPlugin(Plugin):
             return None
         if name in JOINING:
             return _joining
+        if name == "where":
+            return _choosing
         return _keeping if name in KEEPING else None
 
 
@@ -264,9 +267,9 @@ def _keeping(context: FunctionSigContext) -> FunctionLike:
     if not context.args or len(context.args[0]) != 1:
         return signature
     given = get_proper_type(context.api.get_expression_type(context.args[0][0]))
-    if not isinstance(given, Instance) or not given.type.has_base(COLLECTION):
+    if not _is_collection(given):
         return signature
-    result = given
+    result: Type = given
     several = get_proper_type(signature.ret_type)
     if isinstance(several, TupleType):
         several = tuple_fallback(several)
@@ -276,16 +279,34 @@ def _keeping(context: FunctionSigContext) -> FunctionLike:
     return signature.copy_modified(arg_types=types, ret_type=result)
 
 
-def _item_of(joined: Type) -> Instance | None:
+def _choosing(context: FunctionSigContext) -> FunctionLike:
+    """The signature of ``torch.where`` for what is chosen from, if it is a collection."""
+    signature = context.default_signature
+    chosen = [expressions[0] for expressions in context.args[1:3] if expressions]
+    if len(chosen) != 2 or len(signature.arg_types) < 3:
+        return signature
+    types = [get_proper_type(context.api.get_expression_type(each)) for each in chosen]
+    if not _is_collection(types[0]):
+        return signature
+    every = [signature.arg_types[0], *types, *signature.arg_types[3:]]
+    return signature.copy_modified(arg_types=every, ret_type=types[0])
+
+
+def _is_collection(given: Type) -> bool:
+    """Whether a type is that of a collection, or a variable of such types."""
+    bound = given.upper_bound if isinstance(given, TypeVarType) else given
+    bound = get_proper_type(bound)
+    return isinstance(bound, Instance) and bound.type.has_base(COLLECTION)
+
+
+def _item_of(joined: Type) -> Type | None:
     """The collections in a list or tuple of some; None where they are no collections."""
     if isinstance(joined, TupleType):
         joined = tuple_fallback(joined)
     if not isinstance(joined, Instance) or not joined.args:
         return None
     item = get_proper_type(joined.args[0])
-    if isinstance(item, Instance) and item.type.has_base(COLLECTION):
-        return item
-    return None
+    return item if _is_collection(item) else None
 
 
 def plugin(version: str) -> type[Plugin]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict, assert_type
+from typing import NotRequired, Self, TypedDict, TypeVar, assert_type
 
 import torch
 from torch import Tensor
 
-from tensordict import TensorClass, TensorDict, TypedTensorDict
+from tensordict import TensorClass, TensorDict, TensorDictBase, TypedTensorDict
+
+AnyDict = TypeVar("AnyDict", bound=TensorDictBase)
 
 
 class Data(TensorClass):
     a: Tensor
+
+    def followed_by(self, other: Self) -> Self:
+        return torch.cat([self, other])
+
+    def row(self) -> Self:
+        return torch.unbind(self, 0)[0]
 
 
 class State(TypedTensorDict):
@@ -66,7 +74,21 @@ def functions_that_take_apart() -> None:
     assert_type(torch.unbind(data.a), tuple[Tensor, ...])
 
 
+def variables_of_types() -> None:
+    def twice(td: AnyDict) -> AnyDict:
+        return torch.stack([td, torch.clone(td)])
+
+    td = TensorDict(a=torch.zeros(4), batch_size=[4])
+    data = Data(torch.zeros(4), batch_size=[4])
+    assert_type(twice(td), TensorDict)
+    assert_type(data.followed_by(data).row(), Data)
+    assert_type(torch.where(data.a > 0, data, data + 1), Data)
+    assert_type(torch.where(td["a"] > 0, td, 0), TensorDict)
+    assert_type(torch.where(data.a > 0, data.a, data.a + 1), Tensor)
+
+
 for _program in (
+    variables_of_types,
     keys_that_need_not_be_given,
     functions_of_torch,
     functions_of_shape,
