@@ -697,6 +697,15 @@ def test_an_index_of_tensors_does_not_cast_what_is_written() -> None:
         td[mask] = td[mask].float()
 
 
+def test_rows_with_values_are_written_at_positions_of_several_dims() -> None:
+    members = [TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)]
+    td = lazy_stack([member.set_non_tensor("s", "x") for member in members])
+    index = torch.tensor([[0], [0]])
+    td[index] = td[index] + 1
+    assert td["a"].tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert td["s"] == [["x"] * 3] * 2
+
+
 def test_names_of_comparisons_and_of_rows_without_elements() -> None:
     member = TensorDict({"s": "x", "a": torch.zeros(2)}, [2], names=["b"])
     td = lazy_stack([member, member.clone()], 1, stack_dim_name="t")

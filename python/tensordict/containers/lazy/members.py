@@ -701,10 +701,9 @@ class MembersOps(CollectionProtocol):
             return
         size = self._index(index).batch_size
         value = _expanded_to(value, size)
-        count = len(plan.shape)
-        if count > 1:
-            value = value.flatten(plan.dim, plan.dim + count - 1)
-        parts = list(value.unbind(plan.dim))
+        parts = [value]
+        for _ in plan.shape:
+            parts = [row for part in parts for row in part.unbind(plan.dim)]
         if plan.to_front is not None:
             start, block = plan.to_front
             moved = tuple(range(start, start + block))
