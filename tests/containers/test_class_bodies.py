@@ -191,7 +191,9 @@ def test_torch_functions_of_shadowed_members():
     assert torch.unsqueeze(data, 0).clone.shape == (1, 2)
 
 
-@pytest.mark.parametrize("name", ["_plain_fields", "_entry", "_keys", "_tensor"])
+@pytest.mark.parametrize(
+    "name", ["_plain_fields", "_declares_for_subclasses", "_ordered_fields", "_tensor"]
+)
 def test_private_names_are_accepted(name):
     cls = tensorclass(
         type("Made", (), {"__annotations__": {name: Tensor, "a": Tensor}})

@@ -284,7 +284,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         if destination is None:
             return found
         destination.update(found)
-        return destination  # type: ignore[no-any-return]
+        return destination
 
     def load_state_dict(
         self,

@@ -92,11 +92,11 @@ class FieldAccess(TensorCollection):
     _shadow: ClassVar[bool] = False
     _skip_post_init_on_rebuild: ClassVar[bool] = False
     _cast_filter: ClassVar[Any] = None
-    _declares_for_subclasses: ClassVar[bool] = True
+    __declares_for_subclasses__: ClassVar[bool] = True
     """Whether the annotations of a subclass are fields, or only those of a decorated one."""
 
     __expected_keys__: ClassVar[set[str]] = set()
-    _ordered_fields: ClassVar[tuple[str, ...]] = ()
+    __ordered_fields__: ClassVar[tuple[str, ...]] = ()
     _type_hints: ClassVar[dict[str, Any]] = {}
     _scalar_fields: ClassVar[dict[str, tuple[type, ...]]] = {}
     _tensorclass_fields: ClassVar[dict[str, Any]] = {}
@@ -148,7 +148,7 @@ class FieldAccess(TensorCollection):
 
     @classmethod
     def _field_names(cls) -> list[str]:
-        return list(cls._ordered_fields)
+        return list(cls.__ordered_fields__)
 
     def _no_such_field(self, name: str) -> AttributeError:
         fields = sorted(self._field_names())
@@ -249,7 +249,7 @@ class FieldAccess(TensorCollection):
         # The function of dataclasses is compiled for instances alone.
         declared: Any = cls
         held = declared.__dataclass_fields__
-        return tuple([held[name] for name in cls._ordered_fields])
+        return tuple([held[name] for name in cls.__ordered_fields__])
 
     def _check_field(self, name: str) -> None:
         if name not in type(self).__expected_keys__:

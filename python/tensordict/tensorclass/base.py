@@ -83,7 +83,8 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
 
     def __init_subclass__(cls, **options: Any) -> None:
         if not any(
-            getattr(base, "_declares_for_subclasses", False) for base in cls.__bases__
+            getattr(base, "__declares_for_subclasses__", False)
+            for base in cls.__bases__
         ):
             super().__init_subclass__(**options)
             register_tensorclass(cls)

@@ -123,7 +123,7 @@ def _rebased(
         {**options, "cast_filter": cast_filter, "kw_only": kw_only},
         lambda body: body.update(namespace),
     )
-    made._declares_for_subclasses = False
+    made.__declares_for_subclasses__ = False
     _move_cells(cls, made, namespace)
     return made
 

@@ -98,7 +98,7 @@ def prepare(
     fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = _hints(cls)
     cls.__expected_keys__ = set(fields)
-    cls._ordered_fields = tuple(fields)
+    cls.__ordered_fields__ = tuple(fields)
     cls._type_hints = hints
     cls._scalar_fields = {
         name: scalars

@@ -60,7 +60,7 @@ class FilesOfClass(MethodsOfClass):
     def _asked_for(cls, loaded: Any) -> Any:
         # The fields alone, as `saved_path` names them, do not say of which class they are.
         is_plain = loaded._is_dense and not loaded._is_non_tensor
-        inherits = cls._declares_for_subclasses and cls.__expected_keys__
+        inherits = cls.__declares_for_subclasses__ and cls.__expected_keys__
         if not is_plain or not inherits or cls._is_non_tensor:
             return loaded
         return cls.from_tensordict(loaded)
