@@ -566,7 +566,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             KeyError: there is no entry for a value.
             RuntimeError: a value does not fit its entry.
         """
-        from tensordict.interop.key_twins import check_copy, leaf_paths
+        from tensordict.interop.merge_twins import check_copy, leaf_paths
 
         fitted = {}
         for key, value in list(source.items()):

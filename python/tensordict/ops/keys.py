@@ -856,7 +856,7 @@ def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
 
 def _replace_all(td: Any, other: Any) -> None:
     # A part that is seldom needed: the twins are not imported for it before.
-    from tensordict.interop.key_twins import replace_all
+    from tensordict.interop.merge_twins import replace_all
 
     replace_all(td, other)
 

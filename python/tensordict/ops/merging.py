@@ -149,7 +149,7 @@ class MergingOps(CollectionProtocol):
             is_sized = self._is_dense and isinstance(source, CollectionProtocol)
             if keys_to_update and is_sized and not update_batch_size:
                 # As a whole, of which less is taken.
-                from tensordict.interop.key_twins import check_update_size
+                from tensordict.interop.merge_twins import check_update_size
 
                 check_update_size(self, source)
             source = chosen

@@ -15,7 +15,7 @@ use crate::storing::{self, Target, or_false};
 use crate::tensors::{Tensor, have_one_shape};
 use crate::walks::plain_leaves;
 
-const TWINS: &str = "tensordict.interop.key_twins";
+const TWINS: &str = "tensordict.interop.merge_twins";
 
 /// Entries and the values that are copied into them, side by side.
 struct Copies<'py> {

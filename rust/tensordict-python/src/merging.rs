@@ -15,7 +15,7 @@ use crate::ffi::{self, RecursionGuard};
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
 use crate::storing::{self, Target, has_leading_dims, or_false};
 
-const TWINS: &str = "tensordict.interop.key_twins";
+const TWINS: &str = "tensordict.interop.merge_twins";
 
 // A new container ---------------------------------------------------------------------
 
