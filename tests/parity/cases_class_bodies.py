@@ -32,6 +32,7 @@ def as_typed(programs):
 
 
 CASES = [
+    *cases("names of fields", "from field_names import refused; refused()", on="none"),
     *as_typed(
         """
         td.batch_size = [2, 3]; t.batch_size, t

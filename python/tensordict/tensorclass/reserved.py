@@ -72,13 +72,14 @@ RESERVED = frozenset(
     _inplace_flatten_sizes _inplace_on_copies _inplace_on_nested_copies
     _inplace_rebind_leaves _inplace_set _inplace_shape_ops_unsupported _irecv
     _is_dense_node _is_locked _is_memmap _is_non_tensor_leaf _is_shared
-    _is_tensorclass _isend _items_list _last_op _lazy _leaves_built_on_read
-    _legacy_permute _legacy_squeeze _legacy_transpose _legacy_unsqueeze _legacy_view
-    _load_memmap _lock_parents_weakrefs _lock_sub_tensordicts _locked_schema
-    _make_memmap_subtd _map _map_on_dense_copies _mark_consolidated_stale
-    _masked_fill _masked_fill_ _masked_select_inplace_unsupported
-    _masked_select_on_dense_copy _masking_on_dense_copy _maybe_names
-    _maybe_remove_batch_dim _maybe_set_shared_attributes _members_as_lists _memmap_
+    _is_tensorclass _isend _items_list _last_op _last_op_queue _lazy
+    _leaves_built_on_read _legacy_permute _legacy_squeeze _legacy_transpose
+    _legacy_unsqueeze _legacy_view _load_memmap _lock_parents_weakrefs
+    _lock_sub_tensordicts _locked_schema _make_memmap_subtd _map
+    _map_on_dense_copies _mark_consolidated_stale _masked_fill _masked_fill_
+    _masked_select_inplace_unsupported _masked_select_on_dense_copy
+    _masking_on_dense_copy _maybe_names _maybe_remove_batch_dim
+    _maybe_set_shared_attributes _members_as_lists _memmap_
     _memmap_inplace_unsupported _memmap_prefix _multithread_apply_flat
     _multithread_apply_nest _multithread_rebuild _nested_keys
     _nested_reads_return_copies _new_impl _new_unsafe _nocast _non_tensordict
