@@ -711,3 +711,17 @@ def test_names_of_comparisons_and_of_rows_without_elements() -> None:
     td = lazy_stack([member, member.clone()], 1, stack_dim_name="t")
     assert (td == td.clone()).names == [None, None]
     assert lazy_stack([td])[1:].names == [None, "b", "t"]
+
+
+def test_a_consolidated_stack_of_ragged_entries_can_be_moved() -> None:
+    td = lazy_stack([TensorDict({"r": torch.ones(2, n)}, [2]) for n in (1, 2)])
+    moved = td.consolidate().cpu()
+    assert moved.device == torch.device("cpu")
+    assert [member["r"].shape[1] for member in moved.tensordicts] == [1, 2]
+
+
+def test_metadata_without_dims_is_written_at_an_index() -> None:
+    td = TensorDict({"s": "x"}, [2])
+    td.update_at_({"s": MetaData("y")}, [0])
+    td.set_at_("s", MetaData("z"), slice(1, 2))
+    assert td["s"] == ["y", "z"]

@@ -319,6 +319,11 @@ def moved(td: Any, device: torch.device, non_blocking: bool | None) -> Any:
 
 def _order_as(made: Any, source: Any) -> None:
     """Put the entries of dense containers in the order that they have in ``source``."""
+    if hasattr(source, "stack_dim") and not source._is_non_tensor:
+        # Nothing is stacked: members may differ in shape.
+        for member, own in zip(made._children(), source._children(), strict=True):
+            _order_as(member, own)
+        return
     for key, value in source._entries().items():
         if isinstance(value, CollectionProtocol):
             _order_as(made._get_entry(key, None), value)

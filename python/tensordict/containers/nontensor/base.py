@@ -534,7 +534,9 @@ class NonTensorOps(CollectionProtocol):
     def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
         """Raise where ``value`` cannot be written at an index, of shape ``size``."""
         self._check_source(value)
-        if isinstance(value, NonTensorOps) and value._fits_any_size:
+        if isinstance(value, NonTensorOps) and (
+            value._fits_any_size or (value._is_one and not value.batch_size)
+        ):
             return
         if not isinstance(value, CollectionProtocol):
             is_written = isinstance(value, (torch.Tensor, int, float))
