@@ -383,13 +383,17 @@ class FieldAccess(TensorCollection):
         return self
 
     def _write_field(self, name: str, item: Any, non_blocking: bool) -> None:
-        """Write into the entry of a field; a value that is no tensor takes its place."""
+        """Write into the entry of a field; what is no tensor takes the place of one."""
         cls, inner = type(self), self._tensordict
         value, is_tensor = self._as_entry(name, item)
         if is_tensor and not isinstance(value, list):
             _rust.set_entry(inner, name, value, True, non_blocking)
         elif cls._autocast and not isinstance(value, dict):
-            inner.set_non_tensor(name, value)
+            held = inner._entries()[name]
+            if type(held) is inner._non_tensor_type:
+                held.update_(type(held)(value, batch_size=inner.batch_size))
+            else:
+                inner.set_non_tensor(name, value)
         else:
             held = type(inner._entries()[name])
             raise RuntimeError(MSG_TYPES.format(held, type(item)))
