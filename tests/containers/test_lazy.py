@@ -725,3 +725,33 @@ def test_metadata_without_dims_is_written_at_an_index() -> None:
     td.update_at_({"s": MetaData("y")}, [0])
     td.set_at_("s", MetaData("z"), slice(1, 2))
     assert td["s"] == ["y", "z"]
+
+
+@pytest.mark.filterwarnings("ignore:The legacy lazy mode")
+def test_values_seen_through_a_view_in_lazy_mode_are_values():
+    td = TensorDict(s="x", m=MetaData("m"), n={"s": "y"}, batch_size=[2, 1, 3])
+    td["n"].batch_size = [2, 1, 3]
+    with set_lazy_legacy(True):
+        view = td.transpose(0, 2)
+        assert (view["s"], view["m"], view["n", "s"]) == ("x", "m", "y")
+        assert view.get("s").batch_size == (3, 1, 2)
+        assert view.get_non_tensor("s") == "x"
+
+
+@pytest.mark.filterwarnings("ignore:The legacy lazy mode")
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda td: td.transpose(0, 2).squeeze(1),
+        lambda td: td.permute(2, 0, 1).unsqueeze(0),
+        lambda td: td.squeeze(1).unsqueeze(0).transpose(1, 2),
+    ],
+)
+def test_a_view_of_a_view_is_worked_on_in_place(of):
+    """torch takes a tensor and itself with another stride at size 1 for an overlap."""
+    td = TensorDict(a=torch.arange(6.0).reshape(2, 1, 3), batch_size=[2, 1, 3])
+    with set_lazy_legacy(True):
+        view = of(td)
+        view.apply_(lambda leaf: leaf.add_(1))
+        view.apply_(lambda leaf: leaf * 2)
+    assert td["a"].flatten().tolist() == [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]

@@ -77,4 +77,14 @@ CASES = [
         """,  # noqa: E501
         on="lazy_permuted lazy_transposed",
     ),
+    *cases(
+        "contiguous_leaves",
+        """
+        td.is_contiguous()
+        td.contiguous().is_contiguous()
+        td.clone().is_contiguous()
+        td.exclude('a').is_contiguous()
+        """,
+        on=VIEWS,
+    ),
 ]

@@ -235,7 +235,11 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def _seen(self, key: str, value: Any) -> Any:
         source = self._source
-        if isinstance(value, CollectionProtocol) and _options.lazy_legacy():
+        if (
+            isinstance(value, CollectionProtocol)
+            and not value._is_non_tensor
+            and _options.lazy_legacy()
+        ):
             return lazy_view(value, self.custom_op, self.custom_op_kwargs)
         held = _rust.new(TensorDict, {key: value}, source.batch_size, None, None)
         return self._apply(held)._tensordict[key]
@@ -306,7 +310,10 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     ) -> None:
         value = _rust.validate(self, key, value, non_blocking)
         held = self._source._get_entry(key, NO_DEFAULT)
-        self._source._write_into(key, held, self._undone(key, value), non_blocking)
+        value = self._undone(key, value)
+        if isinstance(held, torch.Tensor):
+            value = _strided_as(value, held)
+        self._source._write_into(key, held, value, non_blocking)
 
     def _set_index(self, index: Any, value: Any) -> None:
         plain = self._shown()
@@ -419,8 +426,8 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._shown().to_padded_tensor(*args, **kwargs)
 
     def is_contiguous(self) -> bool:
-        """False: the leaves are those of another shape."""
-        return False
+        """Whether all leaves, as they are seen here, are contiguous."""
+        return self._shown().is_contiguous()
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """The same view of the container moved. See ``TensorDict.to``.
@@ -546,6 +553,26 @@ def lazy_view(source: Any, op: str, kwargs: dict[str, Any]) -> Any:
     if isinstance(source, _CustomOpTensorDict) and _undoes(source, op, kwargs):
         return source._source
     return _VIEWS[op][0]._seen_through(source, op, kwargs)
+
+
+def _strided_as(value: Any, held: torch.Tensor) -> Any:
+    """``value`` with the strides of ``held`` at dims of size 1, where they say nothing.
+
+    What was worked on in place is written to itself. torch takes the two for tensors that
+    overlap, which it refuses, as soon as such a stride differs.
+    """
+    if (
+        not isinstance(value, torch.Tensor)
+        or value.shape != held.shape
+        or 1 not in held.shape
+        or value.is_nested
+        or held.is_nested
+    ):
+        return value
+    pairs = zip(held.shape, held.stride(), value.stride(), strict=True)
+    return value.as_strided(
+        value.shape, [theirs if size == 1 else own for size, theirs, own in pairs]
+    )
 
 
 def _undoes(view: _CustomOpTensorDict, op: str, kwargs: dict[str, Any]) -> bool:
