@@ -26,8 +26,8 @@ from tensordict.containers.lazy.making import (
     nested_stacks,
     stack_size,
 )
-from tensordict.containers.lazy.members import MembersOps
 from tensordict.containers.lazy.reading import ReadingOps
+from tensordict.containers.lazy.writing import WritingOps
 from tensordict.indices import refuse_fractions, refuse_types
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.ops.locking import LockingOps
@@ -65,7 +65,7 @@ MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
 class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
-    StackKeysOps, CombiningOps, ReadingOps, MembersOps, FilesOps, TensorDictBase
+    StackKeysOps, CombiningOps, ReadingOps, WritingOps, FilesOps, TensorDictBase
 ):
     """A stack of collections that are kept apart, and stacked entry by entry when read.
 
