@@ -105,4 +105,15 @@ CASES = [
     *cases("writes of texts", _programs(TABLES, WRITES), on="none", message=False),
     *cases("writes of equal values", _programs(ONE, EQUAL), on="none", message=False),
     *cases("names of new dims", _programs(NAMED, NAMES), on="none"),
+    *cases(
+        "load_state_dict",
+        """
+        TensorDict({'c': T([2]), 's': 'hi'}, [2]).load_state_dict(TensorDict({'c': T([2])}, [2]).state_dict())
+        TensorDict({'c': T([2]), 's': 'hi'}, [2]).load_state_dict(TensorDict({'c': T([2])}, [2]).state_dict(), strict=False)
+        TensorDict({'c': T([2]), 'n': {'s': 'hi', 'c': T([2])}}, [2]).load_state_dict(TensorDict({'c': T([2]), 'n': {'c': T([2])}}, [2]).state_dict())
+        TensorDict({'c': T([2]), 's': MetaData('a')}, [2]).load_state_dict(TensorDict({'c': T([2])}, [2]).state_dict())
+        """,
+        on="none",
+        message=False,
+    ),
 ]

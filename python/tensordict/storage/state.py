@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
+from tensordict.checks import is_tensorclass
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ VALUES = "_non_tensor"
 """Under this name the metadata of a state has what a non-tensor entry holds."""
 
 DATA = "data"
+
+MSG_KEYS = (
+    "Cannot load state-dict because the key sets don't match: got state_dict extra keys "
+    "\n{}\n and tensordict extra keys\n{}\n"
+)
 
 
 def state_dict(
@@ -176,6 +182,9 @@ def _accepted(
     about = described.get(path, {})
     kept: dict[str, Any] = td._state_values(values, about.get(VALUES, {}), strict)
     entries = td._sample_entries()
+    # That of a tensorclass has its values.
+    if strict and about and VALUES not in about and not is_tensorclass(td):
+        _check_held_values(entries, values, described, path)
     if td._is_dense:
         # Of an empty collection a flat state has the metadata only.
         for below in described:
@@ -199,6 +208,24 @@ def _accepted(
             else:
                 kept[key] = made
     return kept
+
+
+def _check_held_values(
+    entries: Mapping[str, Any],
+    values: Mapping[str, Any],
+    described: Mapping[tuple[str, ...], Any],
+    path: tuple[str, ...],
+) -> None:
+    """Raise where a state, which has metadata, says nothing of a value that is there."""
+    missing = {
+        key
+        for key, entry in entries.items()
+        if getattr(entry, "_is_non_tensor", False)
+        and key not in values
+        and (*path, key) not in described
+    }
+    if missing:
+        raise RuntimeError(MSG_KEYS.format(set(), missing))
 
 
 def _made(
@@ -239,11 +266,7 @@ def checked_values(td: Any, values: Mapping[str, Any], strict: bool) -> dict[str
         )
     }
     if strict and (extra or missing):
-        raise RuntimeError(
-            "Cannot load state-dict because the key sets don't match: got state_dict "
-            f"extra keys \n{extra or set()}\n and tensordict extra keys\n"
-            f"{missing or set()}\n"
-        )
+        raise RuntimeError(MSG_KEYS.format(extra or set(), missing or set()))
     return dict(values)
 
 
