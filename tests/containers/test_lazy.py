@@ -462,6 +462,16 @@ def test_a_write_leaves_what_another_dtype_does_not_hold(write, index):
     assert stack[0]["a"].tolist() == ([1, 1] if index == 1 else [1, 7])
 
 
+@pytest.mark.parametrize("value", [5, torch.tensor(5), torch.tensor([5])])
+def test_a_number_is_written_at_index_tensors_of_a_stack_of_stacks(value):
+    rows = [TensorDict(a=torch.zeros(2, 3), batch_size=[2, 3]) for _ in range(2)]
+    wide = TensorDict(a=torch.zeros(2, 2, 3, 2), batch_size=[2, 2, 3])
+    stack = lazy_stack([lazy_stack(rows), wide])
+    stack.set_at_("a", value, torch.tensor([[1], [1]]))
+    assert (wide["a"] == 5).all()
+    assert all((row["a"] == 0).all() for row in rows)
+
+
 def test_a_write_to_features_reaches_members_of_several_dtypes():
     members = [
         TensorDict(a=torch.zeros(2, 3, dtype=dtype), batch_size=[2])

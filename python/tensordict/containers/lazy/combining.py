@@ -399,11 +399,13 @@ class CombiningOps(CollectionProtocol):
             dim: int | None = self.stack_dim
         else:
             picks, dim = plan.picks, plan.dim
-            if dim is not None and len(plan.shape) > 1 and value is not None:
-                value = value.flatten(dim, dim + len(plan.shape) - 1)
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            value = value.reshape(())
         parts = [value] * len(picks)
         is_split = isinstance(value, (torch.Tensor, CollectionProtocol))
         if dim is not None and is_split and dim < value.dim():
+            if plan is not None and len(plan.shape) > 1:
+                value = value.flatten(dim, dim + len(plan.shape) - 1)
             parts = list(value.unbind(dim))
             if len(parts) != len(picks):
                 raise RuntimeError(MSG_PARTS.format(len(parts), dim, len(picks)))
