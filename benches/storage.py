@@ -7,7 +7,8 @@ Each workload is timed in turns: a bare loop of system calls (the limit), this p
 and the published release in a process of its own, at its best number of threads. Before
 a timing a scratch file of the same size is written and removed, so that none pays for
 what another left dirty; every save goes to a fresh directory, which is removed after
-all timings of its workload (ext4 is slow to make files where many were just removed).
+all timings of its workload (ext4 is slow to make files where many were just removed),
+but in "again", where each side but the limit saves over what it saved before.
 Each side loads what it saved itself, the limit what we saved: how bytes lie in the page
 cache depends on how they were written.
 Everything is warm: in the page cache, not durable. Prints the least and the median
@@ -49,6 +50,7 @@ WORKLOADS: dict[str, tuple[int, int]] = {
     "save 12 x 100 MB, 4 shards": (12, 100_000_000),
     "save 10000 x 1 KiB": (10_000, 1024),
     "save 10000 x 1 KiB, archive": (10_000, 1024),
+    "save 1000 x 1 KiB, again": (1000, 1024),
     "save 12 x 100 MB, archive": (12, 100_000_000),
     "save 12 x 100 MB, durable": (12, 100_000_000),
     "load 240 x 5 MB": (240, 5_000_000),
@@ -154,7 +156,9 @@ def time_workload(
                 sides[side]({**job, "kind": "save", "path": str(saved[side])})
         for round_number in range(arguments.rounds):
             for number, (side, run) in enumerate(sides.items()):
-                path = folder / f"{round_number}-{number}{suffix}"
+                is_again = name.endswith("again") and side != "limit"
+                turn = "again" if is_again else str(round_number)
+                path = folder / f"{turn}-{number}{suffix}"
                 if job["kind"] != "save":
                     path = saved[side]
                 else:

@@ -72,19 +72,22 @@ pub fn save(
     if let State::Mixed { .. } = state {
         check_moves(plan, &target)?;
     }
-    let disk = job.disk;
+    let (disk, num_files) = (job.disk, plan.leaves.len());
     let (work, state) = match state {
-        State::Absent => (WorkArea::beside(disk, &target)?, State::Absent),
-        State::Whole { named } => match WorkArea::beside(disk, &target) {
+        State::Absent => (WorkArea::beside(disk, &target, num_files)?, State::Absent),
+        State::Whole { named } => match WorkArea::beside(disk, &target, num_files) {
             // A target that may be written in a directory that may not.
             Err(StorageError::Io { source, .. })
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
-                (WorkArea::inside(disk, &target)?, State::Mixed { named })
+                (
+                    WorkArea::inside(disk, &target, num_files)?,
+                    State::Mixed { named },
+                )
             }
             work => (work?, State::Whole { named }),
         },
-        mixed @ State::Mixed { .. } => (WorkArea::inside(disk, &target)?, mixed),
+        mixed @ State::Mixed { .. } => (WorkArea::inside(disk, &target, num_files)?, mixed),
     };
     let new = work.new_path();
     let make = |path: &Path| {

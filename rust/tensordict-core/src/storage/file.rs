@@ -398,7 +398,7 @@ impl<'w> FileSet<'w> {
         for target in targets.iter().rev() {
             let folder = target.parent().unwrap_or(target).to_path_buf();
             if !work.contains_key(&folder) {
-                work.insert(folder, WorkArea::beside(job.disk, target)?);
+                work.insert(folder, WorkArea::beside(job.disk, target, targets.len())?);
             }
         }
         let mut made = Vec::with_capacity(targets.len());

@@ -25,6 +25,10 @@ use std::os::unix::fs::MetadataExt;
 /// The name of a work directory inside of its target, and the end of the names of all others.
 const INSIDE: &str = ".tdtmp";
 
+/// From how many files on a work directory is made in a part of the disk of its own. Fewer are made in the
+/// time that the disk takes to read about that part.
+const MANY_FILES: usize = 256;
+
 /// Whether a directory of this name is one that work directories are in.
 pub(crate) fn is_area(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(INSIDE)
@@ -56,20 +60,20 @@ pub(crate) struct WorkArea<'i> {
 }
 
 impl<'i> WorkArea<'i> {
-    /// A directory beside `target`.
-    pub(crate) fn beside(disk: Disk<'i>, target: &Path) -> StorageResult<Self> {
-        Self::create(disk, &area_beside(target))
+    /// A directory beside `target`, for about this many files.
+    pub(crate) fn beside(disk: Disk<'i>, target: &Path, num_files: usize) -> StorageResult<Self> {
+        Self::create(disk, &area_beside(target), num_files)
     }
 
-    /// A directory inside `target`.
-    pub(crate) fn inside(disk: Disk<'i>, target: &Path) -> StorageResult<Self> {
-        Self::create(disk, &target.join(INSIDE))
+    /// A directory inside `target`, for about this many files.
+    pub(crate) fn inside(disk: Disk<'i>, target: &Path, num_files: usize) -> StorageResult<Self> {
+        Self::create(disk, &target.join(INSIDE), num_files)
     }
 
-    fn create(disk: Disk<'i>, area: &Path) -> StorageResult<Self> {
+    fn create(disk: Disk<'i>, area: &Path, num_files: usize) -> StorageResult<Self> {
         sweep(disk, area);
         loop {
-            match Self::try_create(disk, area) {
+            match Self::try_create(disk, area, num_files) {
                 Ok(Some(work)) => return Ok(work),
                 Ok(None) => {}
                 Err(source) => {
@@ -82,11 +86,14 @@ impl<'i> WorkArea<'i> {
     }
 
     /// None where another save swept the directory before it was locked.
-    fn try_create(disk: Disk<'i>, area: &Path) -> io::Result<Option<Self>> {
+    fn try_create(disk: Disk<'i>, area: &Path, num_files: usize) -> io::Result<Option<Self>> {
         let owned = owned_path(area);
         match disk.make_directory(area) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
+        }
+        if num_files >= MANY_FILES {
+            disk.spread(area);
         }
         match disk.make_directory(&owned) {
             Err(error) if is_changed_by_others(&error) => return Ok(None),
@@ -403,9 +410,9 @@ mod tests {
         for path in &left {
             fs::create_dir_all(path.join("new")).unwrap();
         }
-        let first = WorkArea::beside(Disk::REAL, &target).unwrap();
+        let first = WorkArea::beside(Disk::REAL, &target, 1).unwrap();
         assert!(left.iter().all(|path| !path.exists()));
-        let second = WorkArea::beside(Disk::REAL, &target).unwrap();
+        let second = WorkArea::beside(Disk::REAL, &target, 1).unwrap();
         assert!(first.owned.exists() && second.owned.exists());
         drop((first, second));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

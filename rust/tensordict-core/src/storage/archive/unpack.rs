@@ -76,7 +76,7 @@ impl Unpacking<'_> {
             .filter(|name| *name != SUMS_FILE)
             .collect();
         // What a process leaves here that is killed, the next one sweeps.
-        let work = WorkArea::inside(job.disk, target)?;
+        let work = WorkArea::inside(job.disk, target, names.len())?;
         let found: Vec<OnceLock<Sum>> = names.iter().map(|_| OnceLock::new()).collect();
         threads::for_each(names.len(), thread_count(job.threads), |number| {
             let sum = unpack_entry(job, archive, names[number], &work.numbered_path(number))?;
