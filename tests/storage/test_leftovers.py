@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tensordict import MemoryMappedTensor, TensorDict, pack_memmap
+from tensordict import MemoryMappedTensor, TensorDict, pack_memmap, unpack_memmap
 from tensordict.storage import seal, verify
 
 pytestmark = [
@@ -127,3 +127,18 @@ def test_what_a_process_works_with_is_no_leftover(saved):
         os.waitpid(child, 0)
         os.close(read_end)
         os.close(write_end)
+
+
+def test_what_showed_where_many_files_are_made_quickly(tmp_path):
+    td = TensorDict({f"k{number}": torch.tensor(number) for number in range(300)})
+    path = tmp_path / "x"
+    for _ in range(3):
+        td.save(path)
+        assert [each.name for each in tmp_path.iterdir()] == ["x"]
+        names = {each.name for each in path.iterdir() if not each.name.startswith(".")}
+        assert names == {"meta.json", *(f"{key}.memmap" for key in td.keys())}
+    assert (TensorDict.load(path) == td).all()
+    td.save(tmp_path / "x.tdz")
+    unpack_memmap(tmp_path / "x.tdz", tmp_path / "y")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["x", "x.tdz", "y"]
+    assert (TensorDict.load(tmp_path / "y") == td).all()

@@ -479,32 +479,13 @@ impl Disk<'_> {
     pub fn set_aside(self, file: &File, offset: u64, length: u64) {
         #[cfg(target_os = "linux")]
         {
-            const EXT4: rustix::fs::FsWord = 0xef53;
-            if rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == EXT4) {
+            if super::spread::is_ext4(file) {
                 let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
                 let _ = rustix::fs::fallocate(file, keep, offset, length);
             }
         }
         #[cfg(not(target_os = "linux"))]
         let _ = (file, offset, length);
-    }
-
-    /// Asks that directories made in this one are spread over the disk, as those at its top are. On ext4 the
-    /// files of a new directory are otherwise made where others were deleted, and it passes over what was
-    /// deleted in the last minutes one by one, for each new file: a thousand files that are saved again and
-    /// again take many times as long. It is a hint.
-    pub fn spread(self, directory: &Path) {
-        #[cfg(target_os = "linux")]
-        {
-            use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
-            if let Ok(directory) = self.open_directory(directory)
-                && let Ok(flags) = ioctl_getflags(&directory)
-            {
-                let _ = ioctl_setflags(&directory, flags | IFlags::TOPDIR);
-            }
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = directory;
     }
 
     /// Brings everything of a file's file system to the disk.

@@ -34,6 +34,7 @@ pub mod replace;
 pub mod safetensors;
 pub mod source;
 pub mod sparse;
+mod spread;
 pub mod sums;
 mod threads;
 pub mod verify;

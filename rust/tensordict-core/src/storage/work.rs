@@ -18,16 +18,13 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, openat};
 use rustix::io::Errno;
 
 use super::io::Disk;
+use super::spread::{MAX_PLACES, is_slow, spread};
 use super::{StorageError, StorageResult};
 
 use std::os::unix::fs::MetadataExt;
 
 /// The name of a work directory inside of its target, and the end of the names of all others.
 const INSIDE: &str = ".tdtmp";
-
-/// From how many files on a work directory is made in a part of the disk of its own. Fewer are made in the
-/// time that the disk takes to read about that part.
-const MANY_FILES: usize = 256;
 
 /// Whether a directory of this name is one that work directories are in.
 pub(crate) fn is_area(name: &str) -> bool {
@@ -56,7 +53,7 @@ pub(crate) struct WorkArea<'i> {
     area: PathBuf,
     owned: PathBuf,
     /// Held locked, and so not closed, while the directory is in use.
-    _lock: File,
+    lock: File,
 }
 
 impl<'i> WorkArea<'i> {
@@ -72,9 +69,17 @@ impl<'i> WorkArea<'i> {
 
     fn create(disk: Disk<'i>, area: &Path, num_files: usize) -> StorageResult<Self> {
         sweep(disk, area);
+        // They stay until the last one is made, which is elsewhere then.
+        let mut slow = Vec::new();
         loop {
             match Self::try_create(disk, area, num_files) {
-                Ok(Some(work)) => return Ok(work),
+                Ok(Some(work)) => {
+                    if slow.len() + 1 < MAX_PLACES && is_slow(disk, &work.lock, num_files) {
+                        slow.push(work);
+                    } else {
+                        return Ok(work);
+                    }
+                }
                 Ok(None) => {}
                 Err(source) => {
                     // Where nothing else is in it.
@@ -92,9 +97,7 @@ impl<'i> WorkArea<'i> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        if num_files >= MANY_FILES {
-            disk.spread(area);
-        }
+        spread(disk, area, num_files);
         match disk.make_directory(&owned) {
             Err(error) if is_changed_by_others(&error) => return Ok(None),
             made => made?,
@@ -114,7 +117,7 @@ impl<'i> WorkArea<'i> {
             disk,
             area: area.to_path_buf(),
             owned,
-            _lock: lock,
+            lock,
         }))
     }
 
