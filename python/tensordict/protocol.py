@@ -111,6 +111,11 @@ class CollectionProtocol:
     _is_of_members: bool = False
     """Whether this is what a lazy stack shows of members that have one value each."""
 
+    @property
+    def _is_linked(self) -> bool:
+        """Whether values that are written here are written to those they were read from."""
+        return False
+
     _nests_alike: ClassVar[bool] = False
     """Whether what is nested is of this class, too, and so not named in the text."""
 
@@ -183,7 +188,7 @@ class CollectionProtocol:
         def _set_path(self, *args: Any, **kwargs: Any) -> Any: ...
         def _shadowed(self, name: str) -> Any: ...
         def _stack_lazily(self, *args: Any, **kwargs: Any) -> Any: ...
-        def _take_state(self, fields: dict[str, Any]) -> None: ...
+        def _take_state(self, fields: dict[str, Any], is_one: bool) -> None: ...
         def _value(self) -> Any: ...
         def non_tensor_items(self, *args: Any, **kwargs: Any) -> Any: ...
         def auto_batch_size_(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -495,6 +500,10 @@ class CollectionProtocol:
     def _takes(self, value: Any) -> bool:
         """Whether :meth:`update_` of a non-tensor entry takes a value that fits."""
         raise NotImplementedError
+
+    def _can_put(self, value: Any) -> bool:
+        """Whether ``_put`` of a non-tensor entry, all of it, takes a value for certain."""
+        return False
 
     def _copied(self, value: Any) -> Any:
         """What :meth:`update_` of a non-tensor entry takes; an error where it does not.

@@ -465,6 +465,7 @@ def write_members(members: list[Any], places: list[Any], parts: list[Any]) -> bo
             set_index(member, place, part)
         return True
     planned: list[tuple[Any, Any, Any]] = []
+    values: list[tuple[Any, Any]] = []
     for member, place, part in zip(members, places, parts, strict=True):
         items = place if isinstance(place, tuple) else (place,)
         if not member._is_dense or not all([_is_place(item) for item in items]):
@@ -482,14 +483,17 @@ def write_members(members: list[Any], places: list[Any], parts: list[Any]) -> bo
             fits = _is_common(part) and _fill_fitting(member, part, writes)
         else:
             fits = isinstance(part, CollectionProtocol) and part._is_dense
+            taken = values if type(place) is tuple and not place else None
             fits = fits and _pair_fitting(
-                member, part, left, len(size), casts, writes, False
+                member, part, left, len(size), casts, writes, False, taken
             )
         if not fits or any([entry.requires_grad for entry, _ in writes]):
             return False
         planned += [(entry, at, item) for entry, item in writes]
     for entry, at, item in planned:
         entry[at] = item
+    for entry, item in values:
+        entry._put(item)
     return True
 
 
@@ -530,10 +534,12 @@ def _pair_fitting(
     casts: bool,
     writes: list[tuple[Any, Any]],
     of_class: bool = True,
+    values: list[tuple[Any, Any]] | None = None,
 ) -> bool:
     """Add each leaf of ``td`` that ``source`` has, and that one; whether all fit.
 
-    With ``of_class`` all containers must have one class.
+    With ``of_class`` all containers must have one class. To ``values`` are added those
+    that are no tensors, and what they take whole.
     """
     own = td._batch_size
     if (of_class and type(source) is not type(td)) or len(own) < k:
@@ -551,13 +557,17 @@ def _pair_fitting(
                 return False
             writes.append((entry, item))
             continue
+        is_nested = isinstance(entry, CollectionProtocol)
+        if values is not None and is_nested and entry._can_put(item):
+            values.append((entry, item))
+            continue
         held, given = entry, item
         for each in (held, given):
             if not isinstance(each, CollectionProtocol) or not each._is_dense:
                 return False
         if of_class and type(held) is not type(td):
             return False
-        if not _pair_fitting(held, given, size, k, casts, writes, of_class):
+        if not _pair_fitting(held, given, size, k, casts, writes, of_class, values):
             return False
     return True
 

@@ -251,6 +251,8 @@ class MergingOps(CollectionProtocol):
                 _write_to_members(holder, path[-1], index, value)
                 return self
             written = target._written_at(index, value)
+            if written is target and target._is_linked:
+                return self
             is_shared = written._is_memmap or written._is_shared
             if not is_shared and not isinstance(value, torch.Tensor):
                 written = written.maybe_to_stack()

@@ -22,6 +22,9 @@ VALUES = "_non_tensor"
 
 DATA = "data"
 
+SINGLE = frozenset({"NonTensorData", "MetaData"})
+"""Types that hold one value for all elements, which may be a list itself."""
+
 MSG_KEYS = (
     "Cannot load state-dict because the key sets don't match: got state_dict extra keys "
     "\n{}\n and tensordict extra keys\n{}\n"
@@ -284,7 +287,7 @@ def _take_value(
     if not path:
         # Of a value alone, which another container has no place for.
         if td._is_non_tensor:
-            td._take_state(fields)
+            td._take_state(fields, about.get("_type") in SINGLE)
         return
     parent = td
     for part in path[:-1]:
@@ -294,7 +297,7 @@ def _take_value(
     present = parent._get_entry(path[-1], None)
     if getattr(present, "_is_non_tensor", False):
         taken = present.clone() if assign else present
-        taken._take_state(fields)
+        taken._take_state(fields, about.get("_type") in SINGLE)
         if assign:
             _rust.set_entry(parent, path[-1], taken, False, False)
     elif assign or not isinstance(present, CollectionProtocol):
@@ -308,7 +311,7 @@ def take_field(td: Any, name: str, value: Any, assign: bool) -> None:
     """Take what the state of a tensorclass says of a field that holds no tensor."""
     present = td._get_entry(name, None)
     if getattr(present, "_is_non_tensor", False) and not assign:
-        present._take_state({DATA: value})
+        present._take_state({DATA: value}, False)
     else:
         td.set_non_tensor(name, value)
 

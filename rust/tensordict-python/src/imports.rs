@@ -91,6 +91,8 @@ names! {
     to = "to",
     items = "items",
     method_index = "_index",
+    method_can_put = "_can_put",
+    method_put = "_put",
     shared = "_is_shared",
     memmap = "_is_memmap",
     property_is_locked = "is_locked",

@@ -384,7 +384,11 @@ struct WriteAt<'py> {
     casts: bool,
     // The class that all containers must have, if any.
     class: Option<Bound<'py, PyType>>,
+    // Whether values that are no tensors may be taken whole.
+    takes_values: bool,
     writes: Writes<'py>,
+    // Values, and those that they take.
+    values: Writes<'py>,
 }
 
 impl<'py> WriteAt<'py> {
@@ -451,6 +455,13 @@ impl<'py> WriteAt<'py> {
                         return Ok(false);
                     }
                 }
+                (Kind::Foreign, Kind::Foreign) if self.takes_values => {
+                    let can_put = imports.names.method_can_put.bind(td.py());
+                    if !entry.call_method1(can_put, (&item,))?.is_truthy()? {
+                        return Ok(false);
+                    }
+                    self.values.push((entry, item));
+                }
                 _ => return Ok(false),
             }
         }
@@ -505,14 +516,16 @@ fn plan_place<'py>(
 }
 
 /// The writes of `value` into the leaves of the dense `td` at a place; None where the twin
-/// must look. With `class` all containers must have it.
+/// must look. With `class` all containers must have it. With `takes_values` the second are
+/// values that take others whole.
 fn plan_writes<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
     [at, size]: &[Bound<'py, PyAny>; 2],
     value: &Bound<'py, PyAny>,
     class: Option<Bound<'py, PyType>>,
-) -> PyResult<Option<Writes<'py>>> {
+    takes_values: bool,
+) -> PyResult<Option<[Writes<'py>; 2]>> {
     let Some(dims) = size.cast::<PyTuple>().ok().and_then(plain_dims) else {
         return Ok(None);
     };
@@ -522,7 +535,9 @@ fn plan_writes<'py>(
         dims,
         casts: holds_no_tensor(at),
         class,
+        takes_values,
         writes: Vec::new(),
+        values: Vec::new(),
     };
     let is_number = value.is_exact_instance_of::<PyFloat>()
         || value.is_exact_instance_of::<PyInt>()
@@ -534,7 +549,7 @@ fn plan_writes<'py>(
     } else {
         false
     };
-    Ok(is_planned.then_some(write.writes))
+    Ok(is_planned.then_some([write.writes, write.values]))
 }
 
 /// Write `value` into every entry of `td` at `index`.
@@ -548,7 +563,7 @@ fn set_index<'py>(
     let imports = imports(py)?;
     if container::is_dense(imports, td)?
         && let Some(place) = plan_place(imports, td, index)?
-        && let Some(writes) = plan_writes(imports, td, &place, value, None)?
+        && let Some([writes, _]) = plan_writes(imports, td, &place, value, None, false)?
     {
         if container::is_rare_number(value) {
             let leaves = PyList::new(py, writes.iter().map(|(entry, _)| entry))?;
@@ -620,7 +635,7 @@ fn write_fitting<'py>(
         return done.extract();
     };
     let class = Some(td.get_type());
-    let Some(writes) = plan_writes(imports, td, &place, source, class)? else {
+    let Some([writes, _]) = plan_writes(imports, td, &place, source, class, false)? else {
         return Ok(false);
     };
     write_all(imports, writes, &place[0])?;
@@ -649,18 +664,24 @@ fn write_members<'py>(
         let Some(place) = plan_place(imports, &member, &index)? else {
             return Ok(false);
         };
-        let Some(writes) = plan_writes(imports, &member, &place, &part, None)? else {
+        let is_whole = index.cast::<PyTuple>().is_ok_and(PyTupleMethods::is_empty);
+        let Some([writes, values]) = plan_writes(imports, &member, &place, &part, None, is_whole)?
+        else {
             return Ok(false);
         };
         if writes.iter().any(|(entry, _)| may_be_of_a_graph(entry)) {
             return Ok(false);
         }
         let [at, _] = place;
-        planned.push((at, writes));
+        planned.push((at, writes, values));
     }
-    for (at, writes) in planned {
+    let put = imports.names.method_put.bind(members.py());
+    for (at, writes, values) in planned {
         for (entry, item) in writes {
             entry.set_item(&at, item)?;
+        }
+        for (entry, item) in values {
+            entry.call_method1(put, (item,))?;
         }
     }
     Ok(true)

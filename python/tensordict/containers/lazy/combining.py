@@ -379,9 +379,27 @@ class CombiningOps(CollectionProtocol):
             entry = parent._sample_entry(path[-1])
             if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
                 size = _rust.index_shape(parent.batch_size, index)
-                if not size.numel():
+                if not size.numel() or parent._put_in_members(path[-1], index, value):
                     return self
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
+
+    def _put_in_members(self, key: str, index: Any, value: Any) -> bool:
+        """Whether a text could be put into all of the entry of each member that is picked."""
+        if not isinstance(value, (str, bytes)):
+            return False
+        plan = self._plan(index)
+        picked: Any = range(len(self.tensordicts))
+        if plan is not None:
+            if any(at is not None for _, at in plan.picks):
+                return False
+            picked = [member for member, _ in plan.picks]
+        entries = [self.tensordicts[at]._get_entry(key, None) for at in picked]
+        new = self._non_tensor_type(value)
+        if not all(entry is not None and entry._can_put(new) for entry in entries):
+            return False
+        for entry in entries:
+            entry._put(new)
+        return True
 
     def _parts_at(
         self, index: Any, value: Any, shape: torch.Size | None = None

@@ -46,7 +46,12 @@ class _LazyStackedTensorDictKeysView(_TensorDictKeysView):
             return False
         if self.leaves_only:
             return (path if len(path) > 1 else path[0]) in self._list()
-        return _rust.contains(self.tensordict, path)
+        try:
+            return _rust.contains(self.tensordict, path)
+        except RuntimeError:
+            # Nested collections that make no stack are looked into one by one.
+            members = self.tensordict.tensordicts
+            return all(_rust.contains(member, path) for member in members)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({tuple(self._list())})"

@@ -127,6 +127,8 @@ class MembersOps(CollectionProtocol):
             if expanded is not None:
                 return expanded
         # Of the class of the members, for what is made of them by one of its methods.
+        if op == "softmax" and self._has_exclusive_keys:
+            return shapes.softmaxed(self, args[1:])
         keeps_class = op in ("expand", "softmax")
         try:
             dense = self._stack_members() if keeps_class else self._as_dense()

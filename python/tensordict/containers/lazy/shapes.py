@@ -21,6 +21,7 @@ __all__ = [
     "printed_entries",
     "rearranged",
     "regrouped",
+    "softmaxed",
     "take_over",
 ]
 
@@ -222,6 +223,22 @@ def rearranged(td: Any, op: Any, args: Any) -> Any:
     if td._own_names() is not None:
         result.names = td._own_names()
     return result
+
+
+def softmaxed(td: Any, args: tuple[Any, ...]) -> Any:
+    """The softmax along the stack dim, of each entry among the members that have it."""
+    dim, members = td.stack_dim, td.tensordicts
+    results = [_rust.clone_structure(member) for member in members]
+    holders: dict[Any, list[int]] = {}
+    for at, member in enumerate(members):
+        for key in _rust.walk(member, 0, True, True):
+            holders.setdefault(key, []).append(at)
+    for key, places in holders.items():
+        values = [members[at].get(key) for at in places]
+        rows = stack_leaves(key, values, dim).softmax(dim, *args).unbind(dim)
+        for at, row in zip(places, rows, strict=True):
+            results[at].set(key, row)
+    return td._like(results)
 
 
 def gathered(td: Any, dim: int, index: torch.Tensor) -> Any:

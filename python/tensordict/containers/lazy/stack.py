@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from tensordict import _rust
+from tensordict._unbatched import is_unbatched
 from tensordict.collection import TensorDictBase
 from tensordict.common import MSG_LOCKED
 from tensordict.containers.dense import TensorDict
@@ -502,7 +503,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         if not parts:
             return self._empty_at(index, plan)
         if plan.copies:
-            parts = [part.clone() for part in parts]
+            parts = [_copied(part) for part in parts]
         if plan.to_front is not None:
             start, count = plan.to_front
             moved = tuple(range(start, start + count))
@@ -713,6 +714,18 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _repr_head(self) -> list[str]:
         return [*super()._repr_head(), f"stack_dim={self.stack_dim}"]
+
+
+def _copied(part: Any) -> Any:
+    """A copy of a part; what has no batch dims is shared, as at an index of any tensor."""
+    copy = part.clone()
+    leaves = _rust.leaves(part)
+    if not any(map(is_unbatched, leaves)):
+        return copy
+    pairs = zip(leaves, _rust.leaves(copy), strict=True)
+    return _rust.rebuild(
+        copy, [own if is_unbatched(own) else new for own, new in pairs]
+    )
 
 
 LazyStackedTensorDict.__module__ = "tensordict._lazy"

@@ -432,7 +432,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         """The value."""
         return self.data
 
-    def _take_state(self, fields: dict[str, Any]) -> None:
+    def _take_state(self, fields: dict[str, Any], is_one: bool) -> None:
         self._put(fields["data"])
 
     @classmethod
@@ -683,6 +683,14 @@ class NonTensorData(NonTensorDataBase):
     """
 
     _fits_any_size: ClassVar[bool] = True
+
+    def _can_put(self, value: Any) -> bool:
+        is_own = type(self._cells) is list and not self._is_memmap
+        return (
+            is_own
+            and self._saved_in is None
+            and type(self) is type(value) is NonTensorData
+        )
 
     def expand(self, *args: Any, **kwargs: Any) -> Any:
         """Repeat along batch dims: see :meth:`TensorDictBase.expand`.

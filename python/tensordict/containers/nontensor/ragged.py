@@ -317,7 +317,10 @@ class RaggedStack(NonTensorStack):
             return stack_of, (self.tensordicts, self.stack_dim)
         return NonTensorStack, tuple(self.tensordicts)
 
-    def _take_state(self, fields: dict[str, Any]) -> None:
+    def _take_state(self, fields: dict[str, Any], is_one: bool) -> None:
+        if is_one:
+            super()._take_state(fields, is_one)
+            return
         flat = fields["data"]
         for _ in self._batch_size[1:]:
             if not all(isinstance(row, list) for row in flat):
@@ -325,7 +328,7 @@ class RaggedStack(NonTensorStack):
             flat = [value for row in flat for value in row]
         places = self._numbers()
         if self._is_along_rows() or len(flat) != len(places):
-            super()._take_state(fields)
+            super()._take_state(fields, is_one)
         else:
             # The values of each row, which can be lists themselves.
             self._put_cells(places, flat)
@@ -368,9 +371,10 @@ def stack_rows(members: Sequence[Any], dim: int) -> Any:
     """The stack along a new dim of values that differ in shape, but not in dims."""
     cells, places = _all_places(members)
     stacked = torch.stack(_aligned(places), dim)
-    made = RaggedStack._padded_out(_like(members, dim), cells, stacked)
-    if dim:
-        made.stack_dim = dim
+    at = _row_dim(members, dim, stacked)
+    made = RaggedStack._padded_out(_like(members, at), cells, stacked)
+    if at:
+        made.stack_dim = at
     return made
 
 
@@ -484,6 +488,15 @@ def _lengths(places: torch.Tensor) -> tuple[torch.Size, list[int]]:
         longest.append(lengths[-1])
         parents = has
     return torch.Size(size), longest
+
+
+def _row_dim(members: Sequence[Any], dim: int, stacked: torch.Tensor) -> int:
+    """The dim of the rows of a stack along ``dim``: that of a member where it must be."""
+    if not _is_in_front(stacked.movedim(dim, 0)):
+        for member in members:
+            if isinstance(member, RaggedStack) and member._is_along_rows():
+                return member.stack_dim + (dim <= member.stack_dim)
+    return dim
 
 
 def _is_in_front(places: torch.Tensor) -> bool:

@@ -346,14 +346,19 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             made._lock_tree()
         return made
 
+    @property
+    def _is_linked(self) -> bool:
+        # Cells that are no plain list write to others.
+        return not self._is_shared and hasattr(self._cells, "_homes")
+
     def _stated(self) -> Any:
         return self.tolist()
 
-    def _take_state(self, fields: dict[str, Any]) -> None:
+    def _take_state(self, fields: dict[str, Any], is_one: bool) -> None:
         data = fields["data"]
         if not self._batch_size.numel() and not _holds_anything(data):
             return
-        if not isinstance(data, list):
+        if is_one or not isinstance(data, list):
             data = NonTensorData(data)
         elif common_shape(data)[: len(self._batch_size)] == list(self._batch_size):
             # A value may be a list itself: its own items are below the batch dims.
