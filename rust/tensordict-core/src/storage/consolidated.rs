@@ -21,7 +21,7 @@ use super::json::{self, Value};
 use super::map::{self, Mapping, Mode};
 use super::names::display_key;
 use super::sums::{FileSum, Sums};
-use super::verify::{Expected, Finding, Outcome, Report, Scrutiny, check_all};
+use super::verify::check::{Expected, Finding, Outcome, Report, Scrutiny, check_all};
 use super::{StorageError, StorageResult};
 
 /// The last bytes of the remarks.

@@ -42,7 +42,7 @@ use super::work::{NewFile, WorkArea};
 use super::{StorageError, StorageResult};
 
 /// Segments of fewer bytes are put together in memory and written with one call.
-const SLAB_LIMIT: u64 = 1 << 20;
+pub(crate) const SLAB_LIMIT: u64 = 1 << 20;
 
 /// Space for as many bytes is set aside before they are written.
 const ASIDE_BYTES: u64 = 1 << 20;

@@ -9,7 +9,7 @@ use super::io::Disk;
 use super::job::Job;
 use super::map::{Root, leads_out};
 use super::sums::{self, BLOCK_BYTES, FileSum, Sum, Sums};
-use super::verify::{Finding, Outcome, judge};
+use super::verify::check::{Finding, Outcome, judge};
 use super::{StorageError, StorageResult, thread_count, threads};
 
 /// The bytes of a read. A whole number of blocks, so that each can be compared with its sum.

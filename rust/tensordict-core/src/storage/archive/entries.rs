@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::super::file::SLAB_LIMIT;
 use super::super::plan::{Content, Plan, PlannedFile};
 use super::super::region::Region;
 use super::super::source::Source;
@@ -12,7 +13,6 @@ use super::super::sums::{SUMS_FILE, Sum};
 use super::super::work::is_area;
 use super::super::{METADATA_FILE, StorageError, StorageResult};
 use super::Method;
-use super::runs::SLAB_LIMIT;
 
 /// What an entry is to hold.
 pub(super) struct NewEntry<'p> {

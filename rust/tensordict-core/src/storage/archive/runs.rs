@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::OFlags;
 
-use super::super::file::{Crc32, FileWriter, PIECE_BYTES, Segment, crc32};
+use super::super::file::{Crc32, FileWriter, PIECE_BYTES, SLAB_LIMIT, Segment, crc32};
 use super::super::io::Disk;
 use super::super::job::Job;
 use super::super::source::Source;
@@ -24,9 +24,6 @@ use super::records::{
     CRC32_OFFSET, Record, central_record, crc32_of_zeros, header_bytes, local_header, pad_bytes,
 };
 use super::{Method, is_leaf};
-
-/// Entries of fewer bytes go into slabs.
-pub(super) const SLAB_LIMIT: u64 = 1 << 20;
 
 /// A run ends where its slab would grow beyond this: it is still in the cache of the core when it
 /// is written.

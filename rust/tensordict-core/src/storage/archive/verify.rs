@@ -6,9 +6,10 @@ use std::path::Path;
 
 use super::super::StorageResult;
 use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer};
-use super::super::verify::{
-    Expected, Finding, Outcome, Report, Scrutiny, check, in_parallel, judge, named_files,
+use super::super::verify::check::{
+    Expected, Finding, Outcome, Report, Scrutiny, check, in_parallel, judge,
 };
+use super::super::verify::named_files;
 use super::directory::Entry;
 use super::read::Archive;
 

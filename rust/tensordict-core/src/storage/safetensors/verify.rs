@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::super::io::open_to_read;
 use super::super::names::display_key;
 use super::super::sums::Sums;
-use super::super::verify::{Expected, Finding, Outcome, Report, Scrutiny, check_all};
+use super::super::verify::check::{Expected, Finding, Outcome, Report, Scrutiny, check_all};
 use super::super::{StorageError, StorageResult};
 use super::SUMS_ENTRY;
 use super::read::{damaged, header_of};

@@ -14,8 +14,8 @@ use super::super::map::{Root, leads_out};
 use super::super::read::Files;
 use super::super::sums::{self, BLOCK_BYTES, FileSum, SUMS_FILE, Summer, Sums};
 use super::super::{StorageError, StorageResult, replace, thread_count, threads};
+use super::check::{Expected, Finding, Outcome, Report, Scrutiny, check, in_parallel};
 use super::walk::{NamedFile, named_files};
-use super::{Expected, Finding, Outcome, Report, Scrutiny, check, in_parallel};
 
 /// How many files are opened before any is read, so that a small save is seen whole even where
 /// others take its place all the time. More would use up the descriptors of the process.

@@ -1,0 +1,278 @@
+//! Comparing a file, or an entry's part of one, with its sums, and what is said of it.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use super::super::io::Disk;
+use super::super::job::Progress;
+use super::super::sums::{self, BLOCK_BYTES, FileSum, Sum, Summer};
+use super::super::{StorageError, StorageResult, thread_count, threads};
+
+/// What became of the bytes of a file, or of an entry's part of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// They are those that were saved.
+    Good,
+    /// They are others, and the file was modified since the save.
+    Modified,
+    /// They are others, and the file system does not tell when it was modified.
+    Unclear,
+    /// They are others, though nobody modified the file; or it cannot be read, is missing or cut.
+    Damaged,
+    /// There is no sum to compare them with.
+    Unchecked,
+}
+
+impl Outcome {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Modified => "modified since the save",
+            Self::Unclear => "changed or damaged",
+            Self::Damaged => "damaged",
+            Self::Unchecked => "unchecked",
+        }
+    }
+}
+
+/// What was found out about a file, or about an entry's part of one.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    /// The entry as messages show it: `'a'` or `('n', 'a')`. Empty for files that are no leaf.
+    pub key: String,
+    /// The file.
+    pub path: PathBuf,
+    /// What became of its bytes.
+    pub outcome: Outcome,
+    /// What is wrong, in words; empty where nothing is.
+    pub detail: String,
+}
+
+impl Finding {
+    /// A line for people.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let of = if self.key.is_empty() {
+            String::new()
+        } else {
+            format!("the entry {} ", self.key)
+        };
+        let detail = if self.detail.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", self.detail)
+        };
+        format!(
+            "{of}('{}') is {}{detail}",
+            self.path.display(),
+            self.outcome.name()
+        )
+    }
+}
+
+/// What was found out about a save.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// `tree`, `archive`, or what other layouts call themselves.
+    pub layout: &'static str,
+    /// The text that tells this save from others; empty where there are no sums.
+    pub generation: String,
+    /// Each file that the save names, in its order.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The lines of one outcome.
+    #[must_use]
+    pub fn lines(&self, outcome: Outcome) -> Vec<String> {
+        self.findings
+            .iter()
+            .filter(|finding| finding.outcome == outcome)
+            .map(Finding::to_line)
+            .collect()
+    }
+
+    /// Fails where anything is damaged.
+    ///
+    /// # Errors
+    /// [`StorageError::Damaged`], with a line for each finding.
+    pub fn refuse_damage(&self) -> StorageResult<()> {
+        let damages = self.lines(Outcome::Damaged);
+        if damages.is_empty() {
+            return Ok(());
+        }
+        Err(StorageError::Damaged { damages })
+    }
+}
+
+/// How a save is checked.
+#[derive(Debug, Clone, Copy)]
+pub struct Scrutiny<'s> {
+    /// The most threads; 0 for the cores of this process, at most 8.
+    pub threads: usize,
+    /// Whether bytes without a sum are read, too, and entries of archives are compared with the
+    /// CRC-32 that other tools look at.
+    pub is_deep: bool,
+    /// How far it is.
+    pub progress: &'s Progress,
+}
+
+impl<'s> Scrutiny<'s> {
+    /// By the sums that there are, with as many threads as there are cores.
+    #[must_use]
+    pub fn new(progress: &'s Progress) -> Self {
+        Self {
+            threads: 0,
+            is_deep: false,
+            progress,
+        }
+    }
+}
+
+/// Bytes and what they were.
+#[derive(Debug, Clone)]
+pub(crate) struct Expected {
+    /// The entry as messages show it; empty for none.
+    pub key: String,
+    /// The name of the file.
+    pub path: PathBuf,
+    /// The file, which stays that of one save, whatever takes its place meanwhile.
+    pub file: Arc<File>,
+    /// Where the bytes begin in it.
+    pub offset: u64,
+    /// How many bytes there are.
+    pub length: u64,
+    /// The sum, with the time of the file when it was right; None where none was taken.
+    pub sum: Option<FileSum>,
+}
+
+/// Compares bytes with their sums, in parallel; what was found of each, in order.
+#[must_use]
+pub(crate) fn check_all(expected: &[Expected], how: &Scrutiny<'_>) -> Vec<Finding> {
+    let is_read = |one: &&Expected| how.is_deep || one.sum.is_some();
+    let lengths = expected.iter().filter(is_read).map(|one| one.length);
+    how.progress.expect_more(lengths);
+    in_parallel(expected.len(), how, |number| check(&expected[number], how))
+}
+
+/// What is found by each number below `count`, in order.
+pub(in super::super) fn in_parallel(
+    count: usize,
+    how: &Scrutiny<'_>,
+    find: impl Fn(usize) -> Finding + Sync,
+) -> Vec<Finding> {
+    let found: Vec<OnceLock<Finding>> = (0..count).map(|_| OnceLock::new()).collect();
+    // One that is to stop is an error in `verify`.
+    let _ = threads::for_each(count, thread_count(how.threads), |number| {
+        how.progress.check()?;
+        // Each number is given out once.
+        let _ = found[number].set(find(number));
+        Ok::<_, StorageError>(())
+    });
+    found.into_iter().filter_map(OnceLock::into_inner).collect()
+}
+
+/// Compares bytes with their sum. Without one they are only read, and that where all is.
+#[must_use]
+pub(crate) fn check(expected: &Expected, how: &Scrutiny<'_>) -> Finding {
+    let finding = |outcome, detail: String| Finding {
+        key: expected.key.clone(),
+        path: expected.path.clone(),
+        outcome,
+        detail,
+    };
+    let Some(sum) = &expected.sum else {
+        let read = if how.is_deep {
+            read_blocks(expected, how, |_, _| true)
+        } else {
+            Ok(None)
+        };
+        return match read {
+            Ok(None) => finding(Outcome::Unchecked, String::new()),
+            Ok(Some(detail)) => finding(Outcome::Damaged, detail),
+            Err(error) => finding(Outcome::Damaged, error.to_string()),
+        };
+    };
+    match compare(expected, &sum.sum, how) {
+        Ok(None) => finding(Outcome::Good, String::new()),
+        Ok(Some(detail)) => finding(judge(&expected.file, sum.modified_ns), detail),
+        Err(error) => finding(Outcome::Damaged, error.to_string()),
+    }
+}
+
+/// What other bytes than the saved ones mean, by the time of the file.
+#[must_use]
+pub(crate) fn judge(file: &File, modified_ns: i64) -> Outcome {
+    let is_same_time = file
+        .metadata()
+        .is_ok_and(|metadata| sums::modified_ns(&metadata) == modified_ns);
+    match (is_same_time, sums::follows_stores(file)) {
+        (false, _) => Outcome::Modified,
+        (true, true) => Outcome::Damaged,
+        (true, false) => Outcome::Unclear,
+    }
+}
+
+/// None where the bytes are those of the sum; else where they are not.
+fn compare(expected: &Expected, sum: &Sum, how: &Scrutiny<'_>) -> io::Result<Option<String>> {
+    let mut summer = Summer::default();
+    let difference = read_blocks(expected, how, |number, block| {
+        if sum.blocks.is_empty() {
+            summer.update(block);
+        }
+        sum.blocks
+            .get(number)
+            .is_none_or(|&sum| sums::crc32c(block) == sum)
+    })?;
+    if difference.is_none() && sum.blocks.is_empty() && summer.finish().whole != sum.whole {
+        return Ok(Some("its bytes are not those that were saved".to_owned()));
+    }
+    Ok(difference)
+}
+
+/// Shows each block to `is_good`; what is wrong with the first that is not, or with the file.
+fn read_blocks(
+    expected: &Expected,
+    how: &Scrutiny<'_>,
+    mut is_good: impl FnMut(usize, &[u8]) -> bool,
+) -> io::Result<Option<String>> {
+    let file = &expected.file;
+    let length = expected.length;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let end = expected.offset.saturating_add(length);
+    if metadata.len() < end {
+        return Ok(Some(format!(
+            "the file has {} bytes and not {end}",
+            metadata.len()
+        )));
+    }
+    let mut buffer = vec![0; BLOCK_BYTES.min(usize::try_from(length).unwrap_or(BLOCK_BYTES))];
+    let mut at = 0;
+    for number in 0.. {
+        let left = usize::try_from(length - at).unwrap_or(usize::MAX);
+        if left == 0 {
+            break;
+        }
+        let block = &mut buffer[..left.min(BLOCK_BYTES)];
+        Disk::REAL.read_exact_at(file, block, expected.offset + at)?;
+        how.progress.count(block.len() as u64);
+        // What is found then is not shown.
+        how.progress.check().map_err(io::Error::other)?;
+        if !is_good(number, block) {
+            let first = expected.offset + at;
+            let last = first + block.len() as u64;
+            return Ok(Some(format!(
+                "bytes {first} to {last} are not those that were saved"
+            )));
+        }
+        at += block.len() as u64;
+    }
+    Ok(None)
+}
