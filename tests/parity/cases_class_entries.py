@@ -270,4 +270,53 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "locked members",
+        """
+        lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).set('a', T([2, 2]))
+        lazy_stack([TensorDict(a=T([2])).lock_(), TensorDict(a=T([2]))]).set('a', T([2, 2]))
+        lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).set('z', T([2, 2]))
+        lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).set(('n', 'z'), T([2, 2]))
+        lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).set('a', [T([2]), T([2])])
+        lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).set_non_tensor('a', 'x')
+        lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).set_('a', T([2, 2]))
+        lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).zero_()
+        lazy_stack([TensorDict(n=TensorDict(a=T([2])).lock_()), TensorDict(n=TensorDict(a=T([2])))]).set(('n', 'a'), T([2, 2]))
+        lazy_stack([TensorDict(n=Point(T([2])).lock_()), TensorDict(n=Point(T([2])))]).set(('n', 'x'), T([2, 2]))
+        lazy_stack([lazy_stack([TensorDict(a=T([])), TensorDict(a=T([])).lock_()]), TensorDict(a=T([2]), batch_size=[2])]).set('a', T([2, 2]))
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "stacks of classes and others",
+        """
+        s = lazy_stack([lazy_stack([Data(T([2])), Data(T([2]))]), TensorDict(a=T([2, 2]), batch_size=[2])]); s.fill_('a', 9)['a']
+        s = lazy_stack([lazy_stack([Data(T([2])), Data(T([2]))]), TensorDict(a=T([2, 2]), batch_size=[2])]); s.set_('a', T([2, 2, 2]) + 5)['a']
+        s = lazy_stack([lazy_stack([Data(T([2])), Data(T([2]))]), TensorDict(a=T([2, 2]), batch_size=[2])]); s.set_at_('a', 7, 0)['a']
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "set_at_ of ragged stacks of stacks",
+        """
+        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2, 2, 2]), batch_size=[2])]); s.set_at_('a', 5, torch.tensor([[0], [1]])).tensordicts[1]['a']
+        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2, 2, 2]), batch_size=[2])]); s.set_at_('a', torch.tensor(5.0), torch.tensor([[0], [1]])).tensordicts[1]['a']
+        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2, 2, 2]), batch_size=[2])]); s.set_at_('a', T([2]), torch.tensor([[0], [1]])).tensordicts[1]['a']
+        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2, 2, 2]), batch_size=[2])]); s.set_at_('a', T([2]), torch.tensor([[0], [1]])).tensordicts[0]['a']
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "a member that is there twice",
+        """
+        lazy_stack([TensorDict(a=T([2]), s='x')] * 2).separates('a')['a']
+        lazy_stack([TensorDict(a=T([2]), s='x')] * 2).separates('s')['s']
+        lazy_stack([Point(T([2]))] * 2).separates('x').x
+        """,
+        on="none",
+        message=False,
+    ),
 ]

@@ -64,9 +64,7 @@ class ConvertOps(CollectionProtocol):
         for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol):
                 if tolist_first:
-                    item = value.tolist(
-                        convert_tensors=convert_tensors, tolist_first=True
-                    )
+                    item = value.tolist(convert_tensors=convert_tensors)
                 else:
                     item = value.to_dict(
                         retain_none=retain_none, convert_tensors=convert_tensors
@@ -94,7 +92,7 @@ class ConvertOps(CollectionProtocol):
                 collections.
             convert_tensors: what becomes of the leaves; see :meth:`to_dict`.
             tolist_first: whether collections nested in an item become lists over the
-                batch dims that they have left.
+                batch dims that they have left; what is nested in those does not.
             as_linked_list: whether items that are set in the list are set in this
                 collection, too.
 

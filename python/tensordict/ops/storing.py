@@ -42,8 +42,8 @@ class StoringOps(CollectionProtocol):
         if len(path) > 1:
             rest = path[1:]
             if present is NO_DEFAULT:
-                if self.is_locked and not ignore_lock:
-                    raise RuntimeError(MSG_LOCKED)
+                if not ignore_lock:
+                    self._check_takes_entries()
                 # The new branch is filled before it is hung in: a value that does
                 # not fit leaves this container as it was.
                 child = self._make_child()
@@ -74,12 +74,21 @@ class StoringOps(CollectionProtocol):
             return
         if not validated:
             value = _rust.validate(self, key, value, non_blocking)
-        if self.is_locked and not ignore_lock:
-            raise RuntimeError(MSG_LOCKED)
+        if not ignore_lock:
+            self._check_takes_entries()
         if isinstance(value, CollectionProtocol):
             self._hang(key, value)
         else:
             self._set_entry(key, value)
+
+    def _check_takes_entries(self) -> None:
+        """Raise where an entry cannot be stored.
+
+        Raises:
+            RuntimeError: the container is locked.
+        """
+        if self.is_locked:
+            raise RuntimeError(MSG_LOCKED)
 
     def _hang(self, key: str, value: CollectionProtocol) -> None:
         """Store a nested container that fits."""

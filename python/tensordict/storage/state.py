@@ -223,12 +223,20 @@ def _check_held_values(
     missing = {
         key
         for key, entry in entries.items()
-        if getattr(entry, "_is_non_tensor", False)
-        and key not in values
-        and (*path, key) not in described
+        if _holds_values(entry) and key not in values and (*path, key) not in described
     }
     if missing:
         raise RuntimeError(MSG_KEYS.format(set(), missing))
+
+
+def _holds_values(entry: Any) -> bool:
+    """Whether an entry is a value, or a collection with one and without tensors."""
+    if not isinstance(entry, CollectionProtocol):
+        return False
+    if entry._is_non_tensor:
+        return True
+    below = list(entry._sample_entries().values())
+    return any(map(_holds_values, below)) and not _rust.leaves(entry)
 
 
 def _made(
@@ -298,6 +306,9 @@ def _take_value(
     if getattr(present, "_is_non_tensor", False):
         taken = present.clone() if assign else present
         taken._take_state(fields, about.get("_type") in SINGLE)
+        size = about.get("batch_size")
+        if size is not None and taken._is_one:
+            taken._resize_batch(size)
         if assign:
             _rust.set_entry(parent, path[-1], taken, False, False)
     elif assign or not isinstance(present, CollectionProtocol):

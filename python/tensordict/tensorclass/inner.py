@@ -125,6 +125,12 @@ class OverContainer(Making):
     def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
         return self._tensordict._spread(operand)
 
+    def _check_takes_entries(self) -> None:
+        self._tensordict._check_takes_entries()
+
+    def _write_into(self, *args: Any) -> None:
+        self._tensordict._write_into(*args)
+
     def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
         self._tensordict._write_at(key, target, index, value)
 

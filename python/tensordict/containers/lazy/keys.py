@@ -216,7 +216,9 @@ class StackKeysOps(CollectionProtocol):
         missing = [[key for key in keys if not _is_held(members, key)] for keys in sets]
         for key in (key for keys in missing for key in keys if is_strict):
             _rust.getitem(self, _rust.unravel_key_to_tuple(key))
-        rows = [each.split_keys(*sets, strict=False, **kwargs) for each in members]
+        rows = _once(
+            members, lambda each: each.split_keys(*sets, strict=False, **kwargs)
+        )
         parts = [self._like(list(group)) for group in zip(*rows, strict=True)]
         if default is not None and default is not NO_DEFAULT:
             for part, keys in zip(parts, missing, strict=False):
@@ -253,12 +255,11 @@ class StackKeysOps(CollectionProtocol):
         missing = [key for key in held if not _rust.contains(self, key)]
         for key in missing if strict and default is NO_DEFAULT else ():
             _rust.getitem(self, key)
-        result = self._like(
-            [
-                each.separates(*held, strict=False, filter_empty=filter_empty)
-                for each in self.tensordicts
-            ]
+        taken = _once(
+            self.tensordicts,
+            lambda each: each.separates(*held, strict=False, filter_empty=filter_empty),
         )
+        result = self._like(taken)
         for key in missing if default is not NO_DEFAULT else ():
             set_default(result, key, default)
         return result
@@ -406,6 +407,12 @@ class StackKeysOps(CollectionProtocol):
         """
         self._refuse_exclusive("state_dict")
         return super().state_dict(*args, **kwargs)  # type: ignore[misc]
+
+
+def _once(members: list[Any], take: Callable[[Any], Any]) -> list[Any]:
+    """What ``take`` gives of each member: one that is there twice is asked once."""
+    given = {id(each): take(each) for each in {id(m): m for m in members}.values()}
+    return [given[id(each)] for each in members]
 
 
 def _is_held(members: list[Any], key: NestedKeyLike) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
-from tensordict.common import MSG_LOCKED, MSG_PRESENT, _InplaceWriteError
+from tensordict.common import MSG_PRESENT, _InplaceWriteError
 from tensordict.containers.lazy.indexing import plan_index, without_ellipsis
 from tensordict.containers.lazy.making import have_own_keys
 from tensordict.containers.lazy.members import MembersOps, _parts_of
@@ -69,6 +69,12 @@ class WritingOps(MembersOps):
             if member._sample_entry(key) is not NO_DEFAULT:
                 member._del_entry(key)
 
+    def _check_takes_entries(self) -> None:
+        super()._check_takes_entries()
+        for member in self.tensordicts:
+            # Each takes its part, or none does.
+            member._check_takes_entries()
+
     def _set_path(
         self,
         path: tuple[str, ...],
@@ -95,8 +101,8 @@ class WritingOps(MembersOps):
                     if rows is not None:
                         self._set_rows(key, rows, non_blocking, ignore_lock)
                         return
-            if self.is_locked and not ignore_lock:
-                raise RuntimeError(MSG_LOCKED)
+            if not ignore_lock:
+                self._check_takes_entries()
             if isinstance(value, CollectionProtocol):
                 self._hang(key, value)
             else:
@@ -136,8 +142,8 @@ class WritingOps(MembersOps):
         self, key: str, rows: list[Any], non_blocking: bool, force: bool
     ) -> None:
         """Store an item of a list in each member: as a whole it has not all batch dims."""
-        if self.is_locked and not force:
-            raise RuntimeError(MSG_LOCKED)
+        if not force:
+            self._check_takes_entries()
         members = self.tensordicts
         if len(rows) != len(members):
             raise ValueError(MSG_ROWS.format(len(rows), key, len(members)))
@@ -167,8 +173,8 @@ class WritingOps(MembersOps):
         force: bool,
     ) -> None:
         """Store below an entry that only some members have: the others get a new one."""
-        if self.is_locked and not force:
-            raise RuntimeError(MSG_LOCKED)
+        if not force:
+            self._check_takes_entries()
         if not validated:
             value = _rust.validate(self, path, value, non_blocking)
         pairs = list(zip(self.tensordicts, self._value_parts(value), strict=True))
@@ -203,7 +209,14 @@ class WritingOps(MembersOps):
             RuntimeError: the value does not fit one of the members.
         """
         if self._holds_stacks():
-            writes = self._parts_at(index, value)
+            whole = None
+            if isinstance(value, torch.Tensor):
+                size = self._index(index).batch_size
+                # One with fewer dims broadcasts from the right, in each member.
+                whole = value if value.dim() < len(size) else None
+            writes = self._parts_at(index, value if whole is None else None)
+            if whole is not None:
+                writes = [(target, at, whole) for target, at, _ in writes]
             with Undoing([target for target, _, _ in writes]):
                 for target, at, part in writes:
                     target.set_at_(key, part, at)
