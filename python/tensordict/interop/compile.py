@@ -17,7 +17,7 @@ import torch
 from tensordict.interop import (
     construction,
     leaf_loops,
-    module_calls,
+    module_rules,
     older_dynamo,
     vmap,
 )
@@ -129,7 +129,7 @@ def register_twins() -> None:
     vmap.register_foreach_rules()
     construction.install_rules()
     leaf_loops.install_rules()
-    module_calls.install_rules()
+    module_rules.install_rules()
     older_dynamo.make_up_for_it(twin_modules())
     with _lock:
         for native, twin in pairs():

@@ -57,6 +57,20 @@ pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     Ok(openat(CWD, path, flags, Mode::empty())?.into())
 }
 
+/// Whether a file is on ext4.
+pub(crate) fn is_ext4(file: impl AsFd) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        const EXT4: rustix::fs::FsWord = 0xef53;
+        rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == EXT4)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = file;
+        false
+    }
+}
+
 /// Who is asked before each system call.
 pub trait Io: Debug + Sync {
     /// How many bytes the call may move at most (other calls ignore it), or the error that takes the
@@ -479,7 +493,7 @@ impl Disk<'_> {
     pub fn set_aside(self, file: &File, offset: u64, length: u64) {
         #[cfg(target_os = "linux")]
         {
-            if super::spread::is_ext4(file) {
+            if is_ext4(file) {
                 let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
                 let _ = rustix::fs::fallocate(file, keep, offset, length);
             }

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::io::Disk;
+use super::io::{Disk, is_ext4};
 
 /// From how many files on it is worth looking for a place.
 const MANY_FILES: usize = 256;
@@ -61,18 +61,4 @@ pub(crate) fn is_slow(disk: Disk<'_>, directory: impl AsFd, num_files: usize) ->
         probes.windows(2).any(|pair| pair[1].0 != pair[0].0 + 1)
             || probes.iter().all(|(_, took)| *took > SLOW)
     })
-}
-
-/// Whether a file is on ext4.
-pub(crate) fn is_ext4(file: impl AsFd) -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        const EXT4: rustix::fs::FsWord = 0xef53;
-        rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == EXT4)
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = file;
-        false
-    }
 }

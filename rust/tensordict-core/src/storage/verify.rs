@@ -7,7 +7,7 @@
 
 pub(super) mod check;
 mod tree;
-mod walk;
+pub(super) mod walk;
 
 use std::fs::File;
 use std::path::Path;
@@ -18,7 +18,6 @@ use super::{StorageError, StorageResult};
 
 pub use check::{Finding, Outcome, Report, Scrutiny};
 pub use tree::seal;
-pub(crate) use walk::named_files;
 
 /// Compares all files of a save with their sums.
 ///

@@ -9,7 +9,7 @@ use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer};
 use super::super::verify::check::{
     Expected, Finding, Outcome, Report, Scrutiny, check, in_parallel, judge,
 };
-use super::super::verify::named_files;
+use super::super::verify::walk::named_files;
 use super::directory::Entry;
 use super::read::Archive;
 
