@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict.storage.registry import type_text
+from tensordict.tensorclass.making import around
 from tensordict.tensorclass.methods import MethodsOfClass
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class FilesOfClass(MethodsOfClass):
     def _saved(self, leaves: Iterator[Any], directory: Any, inplace: bool) -> Self:
         child = None if directory is None else directory.child(_INNER)
         saved = self._tensordict._saved(leaves, child, inplace)
-        return self if saved is self._tensordict else self._wrap(saved)
+        return self if saved is self._tensordict else around(type(self), saved)
 
     @classmethod
     def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
@@ -69,7 +70,7 @@ class FilesOfClass(MethodsOfClass):
         if type(loaded) is not type(self):
             return loaded
         taken = self._tensordict._take_loaded(loaded._tensordict)
-        return self if taken is self._tensordict else self._wrap(taken)
+        return self if taken is self._tensordict else around(type(self), taken)
 
     def _shape_fields(self) -> dict[str, str | None]:
         return self._tensordict._shape_fields()

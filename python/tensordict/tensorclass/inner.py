@@ -10,7 +10,7 @@ import torch
 from tensordict import _rust
 from tensordict.ops.display import DisplayOps, describe_fields
 from tensordict.tensorclass.delegation import inside
-from tensordict.tensorclass.making import Making
+from tensordict.tensorclass.making import Making, around
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,11 +137,12 @@ class OverContainer(Making):
     # Walks and what they rebuild -------------------------------------------------------
 
     def _map_leaves(self, *args: Any) -> Self:
-        return self._wrap(_rust.map_leaves(self._tensordict, *args))
+        return around(type(self), _rust.map_leaves(self._tensordict, *args))
 
     def _split_leaves(self, *args: Any) -> list[Self]:
         return [
-            self._wrap(part) for part in _rust.split_leaves(self._tensordict, *args)
+            around(type(self), part)
+            for part in _rust.split_leaves(self._tensordict, *args)
         ]
 
     def _leaves(self, out: list[Any]) -> None:
@@ -154,20 +155,20 @@ class OverContainer(Making):
 
     def _rebuild(self, values: Any, lock: bool) -> Self:
         leaves = self._taken(values)
-        return self._wrap(_rust.rebuild(self._tensordict, leaves, True, lock))
+        return around(type(self), _rust.rebuild(self._tensordict, leaves, True, lock))
 
     def _drop_empty(self) -> None:
         self._tensordict._drop_empty()
 
     def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Self:
         leaves = self._taken(values)
-        return self._wrap(_rust.rebuild_as(self._tensordict, leaves, cls, size))
+        return around(type(self), _rust.rebuild_as(self._tensordict, leaves, cls, size))
 
     def _clone_structure(self) -> Self:
-        return self._wrap(_rust.clone_structure(self._tensordict))
+        return around(type(self), _rust.clone_structure(self._tensordict))
 
     def _index(self, index: Any) -> Any:
-        return self._wrap(self._tensordict._get_index(index))
+        return around(type(self), self._tensordict._get_index(index))
 
     def _write_index(self, index: Any, value: Any) -> None:
         self._tensordict._write_index(index, value)
@@ -194,7 +195,7 @@ class OverContainer(Making):
         if any(type(member) is not type(self) for member in members):
             return super()._stack_lazily(members, dim, name)
         inner = [member._tensordict for member in members]
-        return self._wrap(inner[0]._stack_lazily(inner, dim, name))
+        return around(type(self), inner[0]._stack_lazily(inner, dim, name))
 
     def _as_dense(self) -> Any:
         return self._tensordict._as_dense()
@@ -222,7 +223,7 @@ class OverContainer(Making):
         return self._tensordict._as_source()
 
     def _get_sub_tensordict(self, idx: Any) -> Any:
-        return self._wrap(self._tensordict._get_sub_tensordict(idx))
+        return around(type(self), self._tensordict._get_sub_tensordict(idx))
 
     def _lock_tree(self, parents: tuple[Any, ...]) -> None:
         _rust.lock_tree(self._tensordict, parents)
@@ -265,16 +266,18 @@ class OverContainer(Making):
 
     def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
         inner = self._tensordict._refined(names, is_fresh)
-        return self if inner is self._tensordict else self._wrap(inner)
+        return self if inner is self._tensordict else around(type(self), inner)
 
     def _resize_batch(self, size: torch.Size) -> None:
         self._tensordict._resize_batch(size)
 
     def _resized(self, op: Any, size: torch.Size) -> Self:
-        return self._wrap(self._tensordict._resized(op, size))
+        return around(type(self), self._tensordict._resized(op, size))
 
     def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Self:
-        return self._wrap(self._tensordict._new_tensors_from(inside(data), options))
+        return around(
+            type(self), self._tensordict._new_tensors_from(inside(data), options)
+        )
 
     def _replace_content(self, result: Any) -> Self:
         self._tensordict._replace_content(inside(result))

@@ -15,7 +15,7 @@ from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.access import FieldAccess
 from tensordict.tensorclass.fields import post_init_arguments
 
-__all__ = ["Making"]
+__all__ = ["Making", "around"]
 
 MSG_TWO_SIZES = "Cannot pass both batch_size and batch_dims to `from_dict`."
 MSG_NO_COLLECTION = "Expected a TensorDictBase instance but got {}"
@@ -25,16 +25,16 @@ MSG_KEYS = (
 )
 
 
+def around(cls: Any, inner: Any) -> Any:
+    """An instance of ``cls`` around a container that has no other keys than its fields."""
+    made: Any = _rust.wrap_fields(cls, inner)
+    if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
+        made.__post_init__(*_init_var_defaults(cls))
+    return made
+
+
 class Making(FieldAccess):
     """How an instance comes to be without a call of its class."""
-
-    @classmethod
-    def _wrap(cls, inner: Any) -> Self:
-        """An instance around a container that has no other keys than its fields."""
-        made: Any = _rust.wrap_fields(cls, inner)
-        if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
-            made.__post_init__(*_init_var_defaults(cls))
-        return made
 
     @classmethod
     def _from_tensordict(
@@ -50,7 +50,7 @@ class Making(FieldAccess):
             cls._check_keys(tensordict)
         if non_tensordict:
             cls._check_keys(non_tensordict)
-        made = cls._wrap(tensordict)
+        made = around(cls, tensordict)
         for name, value in (non_tensordict or {}).items():
             if value is not None:
                 made._set_field_entry(name, value)

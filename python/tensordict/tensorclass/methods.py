@@ -13,6 +13,7 @@ from tensordict.protocol import CollectionProtocol, NestedKeyLike
 from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.fields import scalars_of
 from tensordict.tensorclass.inner import OverContainer
+from tensordict.tensorclass.making import around
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ class MethodsOfClass(OverContainer):
         chosen = self._tensordict.select(*keys, inplace=inplace, strict=strict)
         if as_tensordict:
             return chosen
-        return self if inplace else self._wrap(chosen)
+        return self if inplace else around(type(self), chosen)
 
     def empty(self, *args: Any, **kwargs: Any) -> Self:
         """An instance of the same batch size, device and names without any field set."""
@@ -250,7 +251,7 @@ class MethodsOfClass(OverContainer):
             len(args) > 0 and result is args[0] and isinstance(result, MethodsOfClass)
         )
         if is_same and not (result._is_non_tensor or func.__name__.endswith("_")):
-            return result._wrap(result._tensordict)
+            return around(type(result), result._tensordict)
         return result
 
     def pack(self, dim: int = -1, *, layout: Any = None) -> Any:
