@@ -13,7 +13,7 @@ from tensordict import is_tensor_collection
 VALUES: tuple[Any, ...] = (
     "a", None, 3, 2.5, True, 1j, b"xy", {"k": "v"}, {1, 2}, [1, 2],
     [None, "a"], ["a", "b"], [b"a", b"b"], [[], []], [["a"], ["b"]], [{"k": 1}, {"k": 2}],
-    [torch.zeros(1), torch.ones(1)], len, [len, max], object, slice(1), range(2),
+    [torch.zeros(1), torch.ones(1)], len, [len, max], object, bytearray(b"x"), range(2),
     np.float32(2), np.str_("x"),
 )  # fmt: skip
 

@@ -517,7 +517,7 @@ class TensorDictModule(TensorDictModuleBase):
         """Call the module, or its method, with the inputs in order."""
         module: Any = self._modules.get("module")
         if module is None:
-            module = self.__dict__["module"]
+            module = self.module
         if self.method is not None:
             module = getattr(module, self.method)
         if self._kwargs is not None:
