@@ -121,3 +121,85 @@ def test_a_text_put_at_an_index_leaves_no_trace_of_earlier_ones(index) -> None:
     )
     assert stack.tensordicts[0]["s"] == "C"
     assert all(type(value._cells) is list for value in taken)
+
+
+def _differing():
+    return lazy_stack(
+        [
+            TensorDict(d=torch.zeros(3), e=torch.zeros(3)),
+            TensorDict(c=torch.zeros(3), e=torch.zeros(3)),
+        ]
+    )
+
+
+def test_update_in_place_refuses_a_member_without_any_of_the_entries() -> None:
+    stack = _differing()
+    with pytest.raises(KeyError, match="d was not found in the dest"):
+        stack.update_(TensorDict(d=torch.ones(2, 3), batch_size=[2]))
+    assert not stack.tensordicts[0]["d"].any()
+    # A member that has one of them takes that, rows of a mapping as well.
+    stack.update_({"d": torch.ones(2, 3), "e": torch.ones(2, 3)})
+    assert stack.tensordicts[0]["d"].all()
+    assert stack["e"].all()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_values_of_stacks_of_stacks_are_written_at_an_index(nested) -> None:
+    def inner():
+        td = TensorDict(s="a", batch_size=[3])
+        return lazy_stack([TensorDict(n=td, batch_size=[3]) if nested else td])
+
+    stack = lazy_stack([inner(), inner()])
+    key = ("n", "s") if nested else "s"
+    stack.set_at_(key, "b", 1)
+    assert stack.get(key).tolist() == [[["a"] * 3], [["b"] * 3]]
+    stack.set_at_(key, torch.tensor(2.0), torch.tensor(0))
+    assert stack[0, 0].get(key).data.item() == 2.0
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_a_tensor_written_at_an_index_goes_to_values_of_members_that_differ() -> None:
+    stack = lazy_stack(
+        [
+            TensorDict(b=torch.zeros(2), s="a", n={"t": "x"}, d=torch.zeros(2)),
+            TensorDict(b=torch.zeros(2), s="b", n={"t": "y"}),
+        ]
+    )
+    stack[0] = torch.tensor(2.0)
+    first, second = stack.tensordicts
+    assert first["s"].item() == first["n", "t"].item() == 2.0
+    assert first["b"].tolist() == [2.0, 2.0]
+    assert first["d"].tolist() == [0.0, 0.0]
+    assert second["s"] == "b"
+
+
+def test_an_index_without_elements_keeps_what_holds_nothing() -> None:
+    members = [
+        TensorDict(a=torch.zeros(2), n={"e": {}, "s": "x", "c": torch.zeros(2)}, **own)
+        for own in ({}, {"b": torch.zeros(2)})
+    ]
+    none = lazy_stack(members)[None, torch.zeros(2, dtype=torch.bool)]
+    assert none.batch_size == (1, 0)
+    assert list(none["n"].keys()) == ["e", "s", "c"]
+    within = lazy_stack([lazy_stack(members, 0)])[:-1]
+    assert within.batch_size == (0, 2)
+    assert list(within.unbind(1)[1].keys()) == ["a", "n", "b"]
+
+
+def test_update_at_index_tensors_does_not_cast_for_members_that_differ() -> None:
+    stack = lazy_stack(
+        [
+            TensorDict(b=torch.zeros(3, dtype=torch.bool), batch_size=[3], **own)
+            for own in ({}, {"a": torch.zeros(3)})
+        ]
+    )
+    index = torch.tensor([0, 1]), torch.tensor([0, 1])
+    with pytest.raises(RuntimeError, match="dtypes match"):
+        stack.update_at_(stack[index] * 0, index)
+
+
+def test_densify_of_a_collection_here_and_a_tensor_there_is_refused() -> None:
+    nested = TensorDict(s={"k": torch.zeros(2)}, batch_size=[2])
+    other = TensorDict({"s": UnbatchedTensor(torch.ones(3))}, [2])
+    with pytest.raises(TypeError, match="nothing that holds both"):
+        lazy_stack([nested, other]).densify()

@@ -378,11 +378,8 @@ def copy_into(
         _pair(td, source, keys, (), targets, values, held, absent)
         if absent and keys is not None:
             raise KeyError(MSG_NOT_IN_DESTINATION.format(absent[0]))
-        if absent and not targets and all(_is_one_value(each) for each, _ in held):
-            path = absent[0]
-            raise KeyError(
-                MSG_NOT_IN_DESTINATION.format(path[0] if len(path) == 1 else path)
-            )
+        if not targets and all(_is_one_value(each) for each, _ in held):
+            _refuse_absent(absent)
     if any(target.is_nested for target in targets):
         lists = [targets, values, non_blocking]
         ragged_leaves.foreach_leaves(torch._foreach_copy_, lists)
@@ -403,6 +400,15 @@ def _copy_all(targets: list[Any], values: list[Any], non_blocking: bool) -> None
             target.copy_(value, non_blocking)
         return
     torch._foreach_copy_(targets, values, non_blocking)
+
+
+def _refuse_absent(absent: list[Any]) -> None:
+    """Raise where there are paths that nothing is at."""
+    if absent:
+        path = absent[0]
+        raise KeyError(
+            MSG_NOT_IN_DESTINATION.format(path[0] if len(path) == 1 else path)
+        )
 
 
 def _refuse_missing(td: Any, source: Any, keys: Any, prefix: tuple[str, ...]) -> None:
@@ -438,7 +444,10 @@ def _pair(
     parts = None if td._is_dense else td._copy_parts(source)
     if parts is not None:
         for member, part in zip(td._children(), parts, strict=True):
+            found, missing = len(targets) + len(held), len(absent)
             _pair(member, part, keys, prefix, targets, values, held, absent)
+            if keys is None and not prefix and len(targets) + len(held) == found:
+                _refuse_absent(absent[missing:])
         return
     if isinstance(source, CollectionProtocol):
         if not source._is_dense and td._is_dense:

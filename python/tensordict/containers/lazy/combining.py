@@ -13,6 +13,7 @@ from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.indexing import plan_index
 from tensordict.containers.lazy.making import have_own_keys
 from tensordict.containers.lazy.undoing import Undoing
+from tensordict.containers.lazy.writing import refuse_casts
 from tensordict.interop.joining_twins import MSG_STACK_BATCH
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.autograd import AutogradOps
@@ -281,7 +282,8 @@ class CombiningOps(CollectionProtocol):
         split: dict[Any, Any] = {}
         for key, value in list(source.items()):
             if not _rust.contains(self, key):
-                absent[key] = value
+                is_held = any(_rust.contains(each, key) for each in self.tensordicts)
+                (known if is_held and not is_whole else absent)[key] = value
                 continue
             entry = self._meta(key)
             if isinstance(entry, CombiningOps) and (
@@ -381,6 +383,13 @@ class CombiningOps(CollectionProtocol):
                 size = _rust.index_shape(parent.batch_size, index)
                 if not size.numel() or parent._put_in_members(path[-1], index, value):
                     return self
+                if any(isinstance(each, CombiningOps) for each in parent.tensordicts):
+                    # What is shown of a stack of stacks takes one value at a time.
+                    parts = parent._parts_at(index, value)
+                    with Undoing([target for target, _, _ in parts]):
+                        for target, at, part in parts:
+                            target.set_at_(path[-1:], part, at)
+                    return self
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
 
     def _put_in_members(self, key: str, index: Any, value: Any) -> bool:
@@ -457,8 +466,11 @@ class CombiningOps(CollectionProtocol):
                 if not is_collection:
                     source = self._from_dict_at(idx, source)
                 parts = self._parts_at(idx, source)
+                plan = self._plan(idx)
                 for each in parts:
                     self._check_have([each], each[-1].keys(True, True))
+                    if plan is not None and plan.copies:
+                        refuse_casts(each[0], each[-1])
                 with Undoing([target for target, _, _ in parts]):
                     for target, at, part in parts:
                         target.update_at_(part, at)

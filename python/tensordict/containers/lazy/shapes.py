@@ -35,6 +35,10 @@ MSG_IN_PLACE = (
     "An operation in place that {} is not supported on a lazy stack; call "
     ".to_tensordict() first or use inplace=False."
 )
+MSG_MIXED = (
+    "The members have collections under the key {!r}, and one has a {}: there is nothing "
+    "that holds both."
+)
 MSG_DENSIFY = "stack_dim is {} but not 0. Densify cannot be done."
 
 
@@ -298,6 +302,9 @@ def densified(td: Any, layout: torch.layout) -> Any:
         known = [value for value in values if value is not NO_DEFAULT]
         first = known[0]
         if isinstance(first, CollectionProtocol):
+            for value in known:
+                if not isinstance(value, CollectionProtocol):
+                    raise TypeError(MSG_MIXED.format(key, type(value).__name__))
             values = [
                 first.empty() if value is NO_DEFAULT else value for value in values
             ]

@@ -523,7 +523,12 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             return LazyStackedTensorDict(
                 stack_dim=at, batch_size=[*size[:at], *size[at + 1 :]]
             )
-        first = self.tensordicts[0].select(*self._keys_of_all())
+        first = self.tensordicts[0]
+        if isinstance(first, LazyStackedTensorDict) and first._has_exclusive_keys:
+            keys = [list(each._member_paths()) for each in self.tensordicts]
+            if all(own == keys[0] for own in keys):
+                return self._turned(first)._index(index)
+        first = first.select(*self._keys_of_all())
         one = LazyStackedTensorDict._of([first], self.stack_dim, self._td_dim_name)
         try:
             dense = one.contiguous()
@@ -553,8 +558,12 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         if not have_own_keys(self.tensordicts, True):
             return keys
         below: dict[str, list[Any]] = {key: [] for key in keys}
-        for key in _rust.walk(self, 0, True, True):
-            below[key if isinstance(key, str) else key[0]].append(key)
+        for key in _rust.walk(self, 0, True, False):
+            entry = _rust.get(self.tensordicts[0], key, None)
+            # Of a nested collection each entry is one, and an empty one is itself.
+            is_nested = isinstance(entry, CollectionProtocol)
+            if not is_nested or entry._is_non_tensor or not entry._held_keys():
+                below[key if isinstance(key, str) else key[0]].append(key)
         return [path for key, paths in below.items() for path in paths or [key]]
 
     def _turned(self, first: Any) -> Any:

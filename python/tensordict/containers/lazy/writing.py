@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
+from tensordict.checks import is_leaf_nontensor
 from tensordict.common import MSG_PRESENT, _InplaceWriteError
 from tensordict.containers.lazy.indexing import plan_index, without_ellipsis
 from tensordict.containers.lazy.making import have_own_keys
@@ -17,7 +18,7 @@ from tensordict.indices import fills, refuse_cast
 from tensordict.metatensor import merged_shape
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
-__all__ = ["WritingOps"]
+__all__ = ["WritingOps", "refuse_casts"]
 
 MSG_ROWS = (
     "A list of {} items cannot be stored under {!r}: the stack has {} members. Give one "
@@ -361,7 +362,7 @@ class WritingOps(MembersOps):
             parts = [part.movedim(tuple(range(block)), moved) for part in parts]
         if plan.copies:
             for (member, _), part in zip(plan.picks, parts, strict=True):
-                _refuse_casts(members[member], part)
+                refuse_casts(members[member], part)
         self._write_picks(plan.picks, parts, value)
 
     def _from_dict_at(self, index: Any, value: Any) -> Any:
@@ -389,7 +390,11 @@ class WritingOps(MembersOps):
         ):
             # A number goes to all of a nested entry, a tensor to the leaves of all.
             is_tensor = isinstance(value, torch.Tensor)
-            keys = _rust.walk(self, 0, True, True) if is_tensor else self._common_keys()
+            keys = (
+                _rust.walk(self, 0, True, True, is_leaf_nontensor)
+                if is_tensor
+                else self._common_keys()
+            )
         targets = [members[member] for member, _ in picks]
         if parts is None:
             parts = [value] * len(picks)
@@ -407,10 +412,7 @@ class WritingOps(MembersOps):
             if keys is not None:
                 chosen = target.select(*keys)
                 chosen[... if at is None else at] = part
-                for key, entry in list(chosen._sample_entries().items()):
-                    # Tensors are written where they are, values are exchanged.
-                    if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
-                        target._set_entry(key, chosen._get_entry(key, NO_DEFAULT))
+                _exchange_values(target, chosen)
             elif at is not None:
                 target[at] = part
             elif isinstance(part, CollectionProtocol):
@@ -457,7 +459,20 @@ class WritingOps(MembersOps):
                 target._set_entry(key, written)
 
 
-def _refuse_casts(target: Any, value: Any) -> None:
+def _exchange_values(target: Any, chosen: Any) -> None:
+    """Take what was written into entries of ``target``: tensors are where they were."""
+    for key, entry in list(chosen._sample_entries().items()):
+        if not isinstance(entry, CollectionProtocol):
+            continue
+        if entry._is_non_tensor:
+            target._set_entry(key, chosen._get_entry(key, NO_DEFAULT))
+            continue
+        held = target._get_entry(key, NO_DEFAULT)
+        if held is not entry:
+            _exchange_values(held, entry)
+
+
+def refuse_casts(target: Any, value: Any) -> None:
     """Raise where a leaf has another dtype: tensors as an index do not cast.
 
     Raises:
@@ -465,16 +480,16 @@ def _refuse_casts(target: Any, value: Any) -> None:
     """
     if isinstance(value, MembersOps):
         for part in value.tensordicts:
-            _refuse_casts(target, part)
+            refuse_casts(target, part)
     elif isinstance(target, MembersOps):
         for member in target.tensordicts:
-            _refuse_casts(member, value)
+            refuse_casts(member, value)
     else:
         for key, item in value._entries().items():
             entry = target._get_entry(key, None)
             if isinstance(entry, CollectionProtocol):
                 if isinstance(item, CollectionProtocol) and not item._is_non_tensor:
-                    _refuse_casts(entry, item)
+                    refuse_casts(entry, item)
             elif (
                 isinstance(entry, torch.Tensor)
                 and isinstance(item, torch.Tensor)
