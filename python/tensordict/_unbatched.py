@@ -101,7 +101,7 @@ class UnbatchedTensor(torch.Tensor):
             return result
         if isinstance(result, torch.Tensor):
             # The result of most calls: it need not be looked at more closely.
-            if "out" in kwargs or type(result) is not torch.Tensor:
+            if kwargs.get("out") is not None or type(result) is not torch.Tensor:
                 return result
             return _wrap(result, _batch_size_of((args, kwargs)))
         if not isinstance(result, (list, tuple)):

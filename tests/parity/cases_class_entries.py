@@ -282,7 +282,7 @@ CASES = [
         lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).set_('a', T([2, 2]))
         lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).zero_()
         lazy_stack([TensorDict(n=TensorDict(a=T([2])).lock_()), TensorDict(n=TensorDict(a=T([2])))]).set(('n', 'a'), T([2, 2]))
-        lazy_stack([TensorDict(n=Point(T([2])).lock_()), TensorDict(n=Point(T([2])))]).set(('n', 'x'), T([2, 2]))
+        lazy_stack([TensorDict(n=Point(T([2])).lock_()), TensorDict(n=Point(T([2])))]).set(('n', 'a'), T([2, 2]))
         lazy_stack([lazy_stack([TensorDict(a=T([])), TensorDict(a=T([])).lock_()]), TensorDict(a=T([2]), batch_size=[2])]).set('a', T([2, 2]))
         """,
         on="none",
@@ -314,9 +314,58 @@ CASES = [
         """
         lazy_stack([TensorDict(a=T([2]), s='x')] * 2).separates('a')['a']
         lazy_stack([TensorDict(a=T([2]), s='x')] * 2).separates('s')['s']
-        lazy_stack([Point(T([2]))] * 2).separates('x').x
+        lazy_stack([Point(T([2]))] * 2).separates('a').a
         """,
         on="none",
         message=False,
+    ),
+    *cases(
+        "stacks without elements",
+        """
+        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]), batch_size=[0])]).unflatten(0, (-1, 1)).batch_size
+        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]), batch_size=[0])]).unflatten(0, (-1, 1)).n is None
+        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]), batch_size=[0])]).unflatten(1, (1, 0)).n is None
+        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]), batch_size=[0])]).unflatten(1, (0, 1)).batch_size
+        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]), batch_size=[0])]).reshape(2, 1, 0).n is None
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "collections for the fields of an instance",
+        """
+        Data(T([2]), n=Data(T([2]))).from_dict_instance({'a': T([2]), 'n': TensorDict(a=T([2]))}).n
+        Data(T([2]), n=Data(T([2]))).from_dict_instance({'a': T([2]), 'n': TensorDict(a=T([2]), z=T([2]))})
+        (TensorDict(n=Data(T([2]), n=Data(T([2])))) == {'n': {'a': T([2]), 'n': TensorDict(a=T([2]))}})['n'].n
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "mul",
+        """
+        lazy_stack([lazy_stack([Data(T([])), Data(T([]))]), TensorDict(a=T([2]), batch_size=[2])], 1) * TensorDict(w=T([2]), batch_size=[2])
+        lazy_stack([lazy_stack([Data(T([])), Data(T([]))]), TensorDict(a=T([2]), batch_size=[2])], 1).mul(TensorDict(a=T([2]), w=TensorDict(q=T([2])), batch_size=[2]))
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "lists of values at an index",
+        """
+        td = TensorDict(c=T([2, 3]), s=NonTensorStack('p', 'q'), batch_size=[2]); td[torch.tensor([[0, 1], [1, 0]])] = TensorDict(c=T([2, 3]), s=NonTensorStack('a', 'b'), batch_size=[2]); td['s']
+        td = TensorDict(c=T([2]), s='p', batch_size=[2]); td[torch.tensor([[0, 1], [1, 0]])] = TensorDict(c=T([2]), s=NonTensorStack('a', 'b'), batch_size=[2]); td['s']
+        td = TensorDict(c=T([2]), s='p', batch_size=[2]); td[torch.tensor([[0, 1], [1, 0]])] = TensorDict(c=T([3]), s=NonTensorStack('a', 'b', 'c'), batch_size=[3])
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
+        "default_collate",
+        """
+        type(torch.utils.data.default_collate([UnbatchedTensor(T([2])), UnbatchedTensor(T([2]))])).__name__
+        type(torch.stack([UnbatchedTensor(T([2])), UnbatchedTensor(T([2]))], 0, out=None)).__name__
+        """,
+        on="none",
     ),
 ]

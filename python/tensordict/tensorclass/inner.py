@@ -84,6 +84,10 @@ class OverContainer(Making):
             made = inner._with_entries(entries)
         return self._from_tensordict(made)
 
+    def _like(self, members: list[Any]) -> Any:
+        # The members of a stack are plain ones.
+        return self._from_tensordict(self._tensordict._like(members))
+
     def _remade(self, make: Callable[[Any], Any]) -> Any:
         return self._from_tensordict(make(self._tensordict))
 

@@ -114,10 +114,15 @@ class Making(FieldAccess):
         return made
 
     def _like_present(self, name: str, value: Any, batch_size: Any, device: Any) -> Any:
-        """What a dictionary has for a field, a nested dictionary as what is held there."""
-        if not isinstance(value, Mapping) or isinstance(value, CollectionProtocol):
+        """What a dictionary has for a field, a nested dictionary as what is held there.
+
+        A plain collection is one for a field that holds a tensorclass.
+        """
+        if not isinstance(value, Mapping) or isinstance(value, Making):
             return value
         present = self._get_entry(name, None)
+        if isinstance(value, CollectionProtocol) and not isinstance(present, Making):
+            return value
         if present is None:
             present = self._make_child()
         return present.from_dict_instance(value, batch_size=batch_size, device=device)

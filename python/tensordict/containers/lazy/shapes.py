@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,9 @@ from tensordict.ops.display import PrintedEntry, get_printoptions
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.ragged_leaves import rows_moved
 from tensordict.storage.mapped import MemoryMappedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "densified",
@@ -146,16 +149,13 @@ def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
     old = td.batch_size
     if shape == old:
         return td
-    head = 0
     most = min(len(old), len(shape)) - 1
-    while head < most and old[head] == shape[head]:
-        head += 1
-    tail = 0
-    while (
-        tail < min(len(old), len(shape)) - head - 1
-        and old[-1 - tail] == shape[-1 - tail]
-    ):
-        tail += 1
+    head = _num_equal(old, shape, most)
+    tail = _num_equal(old[::-1], shape[::-1], most - head)
+    if 0 in old and 0 in shape[head : len(shape) - tail]:
+        # Where there are no elements a dim of none is better left as it is.
+        tail = _num_equal(old[::-1], shape[::-1], most)
+        head = _num_equal(old, shape, most - tail)
     before = old[head : len(old) - tail]
     after = shape[head : len(shape) - tail]
     if len(after) == 1 and before and _can_unbind(td, head, len(before)):
@@ -172,12 +172,18 @@ def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
             if at != kept:
                 td = td._stack_lazily([td], head + at, None)
         return td
-    elif len(before) == 1 and after and 0 not in after:
+    elif len(before) == 1 and after and (0 not in after or after == (1, 0)):
         return _split_dim(td, head, after)
     # Where there are no elements any shape is a view.
     if not copies and 0 not in old:
         raise RuntimeError(MSG_VIEW)
     return td._as_dense().reshape(shape)
+
+
+def _num_equal(one: Sequence[int], other: Sequence[int], most: int) -> int:
+    """How many lengths two shapes share from the left, at most ``most``."""
+    pairs = zip(one[:most], other[:most], strict=True)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), max(most, 0))
 
 
 def take_over(td: Any, result: Any) -> None:
