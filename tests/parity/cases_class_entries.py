@@ -361,6 +361,14 @@ CASES = [
         message=False,
     ),
     *cases(
+        "replace",
+        """
+        s = lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]); s.replace(s.empty()) is s
+        s = lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]); s.replace(s.clone()) is s
+        """,
+        on="none",
+    ),
+    *cases(
         "default_collate",
         """
         type(torch.utils.data.default_collate([UnbatchedTensor(T([2])), UnbatchedTensor(T([2]))])).__name__

@@ -260,6 +260,8 @@ class CombiningOps(CollectionProtocol):
         """
         if len(args) != 1 or not isinstance(args[0], CombiningOps) or kwargs:
             return super().replace(*args, **kwargs)  # type: ignore[misc]
+        if args[0].is_empty():
+            return self
         result: Self = _rust.clone_structure(self)
         result.update(args[0])
         return result
