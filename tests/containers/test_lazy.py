@@ -472,6 +472,34 @@ def test_a_number_is_written_at_index_tensors_of_a_stack_of_stacks(value):
     assert all((row["a"] == 0).all() for row in rows)
 
 
+@pytest.mark.parametrize(
+    "index", [slice(1, None), slice(0, 3), torch.tensor([3, 0, 1])]
+)
+def test_rows_of_the_members_themselves_are_written(index):
+    rows = torch.arange(8.0).reshape(4, 2)
+    expected = rows.clone()
+    expected[index] = rows[:3].clone()
+    stack = lazy_stack([TensorDict(a=row) for row in rows])
+    stack.set_at_("a", rows[:3], index)
+    assert (stack["a"] == expected).all()
+    assert (rows == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("value", "index", "error"),
+    [
+        (torch.zeros(3), 1, RuntimeError),
+        (torch.zeros(2, 3), slice(1, 3), RuntimeError),
+        (torch.zeros(2), 9, IndexError),
+    ],
+)
+def test_rows_that_do_not_fit_change_nothing(value, index, error):
+    stack = lazy_stack([TensorDict(a=torch.ones(2)) for _ in range(3)])
+    with pytest.raises(error):
+        stack.set_at_("a", value, index)
+    assert (stack["a"] == 1).all()
+
+
 def test_a_write_to_features_reaches_members_of_several_dtypes():
     members = [
         TensorDict(a=torch.zeros(2, 3, dtype=dtype), batch_size=[2])

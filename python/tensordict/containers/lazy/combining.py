@@ -366,6 +366,9 @@ class CombiningOps(CollectionProtocol):
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             raise KeyError(MSG_BAD_KEY.format(key))
+        plan = self._plan_or_none(index)
+        if plan is not None and self._put_in_one(path, value, plan):
+            return self
         if not _rust.contains(self, path):
             self._check_have(self._parts_at(index, None), [path])
             parts = self._parts_at(index, value)
@@ -380,6 +383,8 @@ class CombiningOps(CollectionProtocol):
             if parent._is_ragged(path[-1]):
                 parent._write_ragged(path[-1], index, value)
                 return self
+            if plan is not None and parent._put_rows(path[-1], value, plan):
+                return self
             entry = parent._sample_entry(path[-1])
             if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
                 size = _rust.index_shape(parent.batch_size, index)
@@ -393,6 +398,47 @@ class CombiningOps(CollectionProtocol):
                             target.set_at_(path[-1:], part, at)
                     return self
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
+
+    def _plan_or_none(self, index: Any) -> Any:
+        """The members that an index picks; None where it takes all, or is wrong."""
+        try:
+            return self._plan(index)
+        except (IndexError, RuntimeError, TypeError, ValueError):
+            return None
+
+    def _put_in_one(self, path: tuple[str, ...], value: Any, plan: Any) -> bool:
+        """Write into a tensor of the one member that is picked; whether one is."""
+        if plan.dim is not None:
+            return False
+        member, at = plan.picks[0]
+        target = self.tensordicts[member]
+        if type(_rust.get(target, path, None)) is not torch.Tensor:
+            return False
+        target.set_at_(path, value, ... if at is None else at)
+        return True
+
+    def _put_rows(self, key: str, value: Any, plan: Any) -> bool:
+        """Write a row into a tensor of each member picked; whether all are and fit."""
+        if not isinstance(value, torch.Tensor) or value.is_nested or plan.dim is None:
+            return False
+        if len(plan.shape) > 1 or value.dim() <= plan.dim or plan.to_front is not None:
+            return False
+        entries = []
+        for member, at in plan.picks:
+            owner: Any = self.tensordicts[member]
+            entry = owner._tensordict.get(key) if owner._is_dense else None
+            if type(entry) is not torch.Tensor or at is not None:
+                return False
+            entries.append(entry)
+        # A copy, since what is written may be what other members have.
+        rows = value.clone().unbind(plan.dim)
+        if len(rows) != len(entries) or not all(
+            entry.shape == row.shape and entry.dtype == row.dtype
+            for entry, row in zip(entries, rows, strict=True)
+        ):
+            return False
+        torch._foreach_copy_(entries, rows)
+        return True
 
     def _put_in_members(self, key: str, index: Any, value: Any) -> bool:
         """Whether a text could be put into all of the entry of each member that is picked."""
