@@ -203,3 +203,35 @@ def test_densify_of_a_collection_here_and_a_tensor_there_is_refused() -> None:
     other = TensorDict({"s": UnbatchedTensor(torch.ones(3))}, [2])
     with pytest.raises(TypeError, match="nothing that holds both"):
         lazy_stack([nested, other]).densify()
+
+
+def test_densify_reaches_the_stacks_within_a_dense_collection() -> None:
+    stack = lazy_stack([TensorDict(a=torch.zeros(2)), TensorDict(a=torch.ones(2))])
+    td = TensorDict(m={"n": stack}, a=torch.zeros(2), batch_size=[2])
+    dense = td.densify()
+    assert type(dense["m", "n"]) is TensorDict
+    assert dense["m", "n", "a"].tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    assert dense.densify() is dense
+    assert td["m"].get("n") is stack
+
+
+def test_reshape_of_dims_behind_the_stack_dim_keeps_the_members_apart() -> None:
+    stack = lazy_stack([TensorDict(a=torch.zeros(1, 3), batch_size=[1, 3])] * 2)
+    flat = stack.reshape(2, 3)
+    assert isinstance(flat, LazyStackedTensorDict)
+    assert flat.stack_dim == 0
+    assert [type(each) for each in flat.tensordicts] == [TensorDict] * 2
+
+
+def test_a_member_is_written_into_the_stack_as_it_was_before() -> None:
+    first = TensorDict(a=torch.tensor([1.0, 2.0]), batch_size=[2])
+    stack = lazy_stack([first, first.clone()], 1)
+    stack[torch.ones(2, dtype=torch.bool)] = first
+    assert stack["a"].tolist() == [[1.0, 2.0], [1.0, 2.0]]
+
+
+def test_a_part_of_one_member_takes_what_broadcasts_to_it() -> None:
+    stack = lazy_stack([TensorDict(a=torch.zeros(1), batch_size=[1]) for _ in "ab"])
+    value = TensorDict(a=torch.tensor([[2.0], [3.0]]), batch_size=[2, 1])
+    stack[1, torch.zeros(2, 2, dtype=torch.long)] = value
+    assert stack["a"].tolist() == [[0.0], [3.0]]

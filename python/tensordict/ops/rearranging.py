@@ -485,7 +485,19 @@ class RearrangingOps(CollectionProtocol):
         Returns:
             This collection where nothing in it is stacked lazily.
         """
-        return self
+        entries = dict(self._entries())
+        made = {
+            key: entry.densify(layout)
+            for key, entry in entries.items()
+            if isinstance(entry, CollectionProtocol) and not entry._is_non_tensor
+        }
+        if all(entry is entries[key] for key, entry in made.items()):
+            return self
+        entries |= made
+        if not self._is_dense:
+            return self._with_entries(entries)
+        size, device, names = self._batch_size, self._device, self._td_dim_names
+        return _rust.new(type(self), entries, size, device, names)
 
     def to_padded_tensor(
         self, padding: float = 0.0, mask_key: NestedKeyLike | None = None

@@ -149,6 +149,15 @@ def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
     old = td.batch_size
     if shape == old:
         return td
+    ones = _ones_taken_out(old[td.stack_dim + 1 :], shape[td.stack_dim + 1 :])
+    if ones and old[: td.stack_dim + 1] == shape[: td.stack_dim + 1]:
+        # The members stay, each without some dims.
+        for at in reversed(ones):
+            td = td.squeeze(td.stack_dim + 1 + at)
+        if len(shape) == td.stack_dim + 1:
+            # What was joined with the stack dim has no name.
+            td._td_dim_name = None
+        return td
     most = min(len(old), len(shape)) - 1
     head = _num_equal(old, shape, most)
     tail = _num_equal(old[::-1], shape[::-1], most - head)
@@ -184,6 +193,18 @@ def _num_equal(one: Sequence[int], other: Sequence[int], most: int) -> int:
     """How many lengths two shapes share from the left, at most ``most``."""
     pairs = zip(one[:most], other[:most], strict=True)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), max(most, 0))
+
+
+def _ones_taken_out(old: torch.Size, new: torch.Size) -> list[int]:
+    """The dims of one element that ``new`` does not have; none where others differ."""
+    taken: list[int] = []
+    for at, length in enumerate(old):
+        kept = at - len(taken)
+        if kept >= len(new) or new[kept] != length:
+            taken.append(at)
+    rest = [length for at, length in enumerate(old) if at not in taken]
+    is_all = rest == list(new) and all(old[at] == 1 for at in taken)
+    return taken if is_all else []
 
 
 def take_over(td: Any, result: Any) -> None:

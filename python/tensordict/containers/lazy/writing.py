@@ -334,8 +334,17 @@ class WritingOps(MembersOps):
                 parts = self._parts_of(value)
             self._write_picks([(m, None) for m in range(len(members))], parts, value)
             return
+        if isinstance(value, CollectionProtocol) and any(
+            value is member for member in members
+        ):
+            # What is written first may be what is read next.
+            value = value.clone()
         if plan.dim is None:
             member, at = plan.picks[0]
+            if isinstance(value, CollectionProtocol) and at is not None:
+                size = _rust.index_shape(members[member].batch_size, at)
+                if len(size) == value.batch_dims:
+                    value = _expanded_to(value, size)
             self._write_picks([(member, at)], [value], value)
             return
         if not isinstance(value, CollectionProtocol):
