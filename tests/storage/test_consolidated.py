@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -12,11 +13,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tensordict import (
+    NonTensorData,
     TensorDict,
     TensorDictParams,
     from_consolidated,
+    from_safetensors,
     lazy_stack,
     tensorclass,
+    to_safetensors,
 )
 from tensordict.storage import verify
 
@@ -426,3 +430,15 @@ def test_parameters_consolidated_in_place_stay_parameters(is_nested):
     assert all(leaf.requires_grad for leaf in params.parameters())
     starts = {leaf.untyped_storage().data_ptr() for leaf in params.values(True, True)}
     assert len(starts) == 1
+
+
+def test_ordered_dictionaries_stay_what_they_are(tmp_path):
+    value = OrderedDict(b=1, a=(OrderedDict(), {1: 2}))
+    td = TensorDict(x=NonTensorData(value))
+    td.consolidate(tmp_path / "x")
+    to_safetensors(td, tmp_path / "x.safetensors")
+    for loaded in (
+        TensorDict.from_consolidated(tmp_path / "x"),
+        from_safetensors(tmp_path / "x.safetensors"),
+    ):
+        assert repr(loaded["x"]) == repr(value)

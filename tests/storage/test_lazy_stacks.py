@@ -4,7 +4,13 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack
+from tensordict import (
+    LazyStackedTensorDict,
+    TensorDict,
+    from_safetensors,
+    lazy_stack,
+    to_safetensors,
+)
 from tensordict.metatensor import MetaTensor
 
 
@@ -48,3 +54,20 @@ def test_shapes_and_kinds_of_entries_are_known_without_stacking(ragged):
     assert ragged.entry_class("n") is LazyStackedTensorDict
     meta = MetaTensor(ragged[0]["a"])
     assert (meta.shape, meta.dtype, meta.device.type) == ((1,), torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("name", [None, "t"])
+def test_a_stack_without_members_in_files_of_one_buffer(tmp_path, name):
+    stack = LazyStackedTensorDict(stack_dim=0, stack_dim_name=name)
+    td = TensorDict(s=stack, a=torch.ones(0), batch_size=[0])
+    td.consolidate(tmp_path / "x")
+    to_safetensors(td, tmp_path / "x.safetensors")
+    for loaded in (
+        TensorDict.from_consolidated(tmp_path / "x"),
+        from_safetensors(tmp_path / "x.safetensors"),
+    ):
+        found = loaded.get("s")
+        assert isinstance(found, LazyStackedTensorDict)
+        assert found.names == [name]
+        found.append(TensorDict(b=torch.ones(2)))
+        assert found.batch_size == (1,)

@@ -565,3 +565,43 @@ gather = LazyStackedTensorDict._as_dense
 def only_without_values(stack: LazyStackedTensorDict) -> Any:
     assert stack.device == torch.device("meta")
     return gather(stack)
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_numbers_of_half_a_byte(tmp_path, shards):
+    values = torch.arange(6, dtype=torch.uint8).view(3, 2)
+    td = TensorDict(x=values.view(torch.float4_e2m1fn_x2), y=torch.ones(2))
+    to_safetensors(td, tmp_path / "x.safetensors", shards=shards)
+    index = ".index.json" if shards else ""
+    loaded = from_safetensors(tmp_path / f"x.safetensors{index}")
+    assert loaded["x"].dtype is torch.float4_e2m1fn_x2
+    assert torch.equal(loaded["x"].view(torch.uint8), values)
+
+
+def test_a_file_of_half_bytes_of_others(tmp_path):
+    header = b'{"x":{"dtype":"F4","shape":[2,4],"data_offsets":[0,4]}}'
+    content = len(header).to_bytes(8, "little") + header + bytes([1, 2, 3, 4])
+    (tmp_path / "x.safetensors").write_bytes(content)
+    x = from_safetensors(tmp_path / "x.safetensors")["x"]
+    assert x.dtype is torch.float4_e2m1fn_x2
+    assert x.view(torch.uint8).tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_half_byte_alone_is_refused(tmp_path):
+    x = torch.tensor(1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    with pytest.raises(TypeError, match="no torch.float4_e2m1fn_x2 of the shape"):
+        to_safetensors(TensorDict(x=x), tmp_path / "x.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_name_of_the_stack_dim_in_a_file_of_the_release(tmp_path):
+    members = [TensorDict(a=torch.ones(3), batch_size=[3], names=["q"])] * 2
+    path = tmp_path / "x.safetensors"
+    to_safetensors(lazy_stack(members, stack_dim_name="st"), path, checks=False)
+    own = path.read_bytes()
+    # The release names it among the dims, and has no field of its own for it.
+    text = rb"\"stack_dim_name\": \"st\", "
+    assert own.count(text) == 1
+    length = int.from_bytes(own[:8], "little") - len(text)
+    path.write_bytes(length.to_bytes(8, "little") + own[8:].replace(text, b""))
+    assert from_safetensors(path).names == ["st", "q"]

@@ -15,6 +15,7 @@ takes them for data that no leaf is in. In a safetensors file they are the entry
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from tensordict.checks import is_tensorclass
@@ -163,12 +164,12 @@ def as_plain(value: Any, depth: int = 0) -> tuple[Any, bool]:
             items.append(plain)
             is_same &= is_item_same
         return items, is_same
-    if type(value) is not dict or not all(
+    if type(value) not in (dict, OrderedDict) or not all(
         isinstance(key, PLAIN_TYPES) for key in value
     ):
         raise TypeError(f"JSON cannot hold a value of type {type(value)}.")
     fields = {}
-    is_same = True
+    is_same = type(value) is dict
     for key, item in value.items():
         fields[key], is_item_same = as_plain(item, depth + 1)
         is_same &= is_item_same and type(key) is str
@@ -188,7 +189,8 @@ def tagged(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict):
         check_depth(depth, MAX_TAGGED_DEPTH)
         pairs = value.items()
-        return {"dict": [[tagged(key), tagged(item, depth + 1)] for key, item in pairs]}
+        kind = "ordered" if isinstance(value, OrderedDict) else "dict"
+        return {kind: [[tagged(key), tagged(item, depth + 1)] for key, item in pairs]}
     return value
 
 
@@ -197,7 +199,8 @@ def untagged(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, items),) = value.items()
-    if kind == "dict":
-        return {untagged(key): untagged(item) for key, item in items}
+    if kind in ("dict", "ordered"):
+        cls = OrderedDict if kind == "ordered" else dict
+        return cls((untagged(key), untagged(item)) for key, item in items)
     made = [untagged(item) for item in items]
     return tuple(made) if kind == "tuple" else made

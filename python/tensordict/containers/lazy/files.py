@@ -50,7 +50,10 @@ class FilesOps(CollectionProtocol):
     def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
         members = sources.members_of(level, source, path)
         fields = level["cls_metadata"]
-        stack = cls._of(members, fields["stack_dim"], fields["stack_dim_name"])
+        dim, dim_name = fields["stack_dim"], fields["stack_dim_name"]
+        stack = (
+            cls._of(members, dim, dim_name) if members else _hollow(cls, dim, dim_name)
+        )
         return sources.locked_as(stack, fields)
 
     def _put_leaves(self, leaves: Iterator[Any]) -> None:
@@ -78,7 +81,18 @@ class FilesOps(CollectionProtocol):
         """The stack of a level: its parts are views of the stacked tensors."""
         dense = reader.container(level, path, is_part=True)
         dim = level["stack_dim"]
-        return cls._of(list(dense.unbind(dim)), dim, level.get("stack_dim_name"))
+        # The published release writes the name of the stack dim among the others alone.
+        names = level.get("names")
+        dim_name = level.get("stack_dim_name", names and names[dim])
+        members = list(dense.unbind(dim))
+        return (
+            cls._of(members, dim, dim_name) if members else _hollow(cls, dim, dim_name)
+        )
+
+
+def _hollow(cls: Any, dim: int, dim_name: str | None) -> Any:
+    """A stack without members."""
+    return cls(stack_dim=dim, stack_dim_name=dim_name)
 
 
 def _leaf_keys(td: Any, place: str) -> frozenset[tuple[tuple[str, ...], bool]]:

@@ -69,6 +69,12 @@ fn write_safetensors<'py>(
                          {torch_dtype}."
                     ))
                 })?;
+                    let shape = safetensors::format_shape(dtype, &shape).ok_or_else(|| {
+                        PyTypeError::new_err(format!(
+                            "Cannot save the tensor {name:?} as safetensors: the format has no \
+                         {torch_dtype} of the shape {shape:?}."
+                        ))
+                    })?;
                     let mut sources = parts.iter().map(|part| {
                         let values = values_of(part)?;
                         held.append(&values.holder)?;

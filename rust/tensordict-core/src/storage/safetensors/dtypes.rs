@@ -1,7 +1,11 @@
 //! The names of dtypes in the format.
 
+/// Numbers of half a byte. An item of torch's dtype has two: the format counts them one by one in the
+/// last dim.
+const FLOAT4: &str = "F4";
+
 /// The names of dtypes, torch's and the format's.
-const DTYPES: [(&str, &str); 19] = [
+const DTYPES: [(&str, &str); 20] = [
     ("bool", "BOOL"),
     ("uint8", "U8"),
     ("int8", "I8"),
@@ -21,6 +25,7 @@ const DTYPES: [(&str, &str); 19] = [
     ("float8_e4m3fnuz", "F8_E4M3FNUZ"),
     ("float8_e5m2fnuz", "F8_E5M2FNUZ"),
     ("float8_e8m0fnu", "F8_E8M0"),
+    ("float4_e2m1fn_x2", FLOAT4),
 ];
 
 /// The name of one of torch's dtypes in the format; None for one that it does not have.
@@ -39,4 +44,24 @@ pub(super) fn torch_dtype(name: &str) -> Option<&'static str> {
         .iter()
         .find(|(_, format)| *format == name)
         .map(|(torch, _)| *torch)
+}
+
+/// The shape in the format of a tensor of `dtype`, as the format names it, that has `shape` in torch; None if there is none.
+#[must_use]
+pub fn format_shape(dtype: &str, shape: &[i64]) -> Option<Vec<i64>> {
+    let mut shape = shape.to_vec();
+    if dtype == FLOAT4 {
+        let last = shape.last_mut()?;
+        *last = last.checked_mul(2)?;
+    }
+    Some(shape)
+}
+
+/// The shape in torch of a tensor that has `shape` in the format; None if there is none.
+pub(super) fn torch_shape(dtype: &str, mut shape: Vec<i64>) -> Option<Vec<i64>> {
+    if dtype == FLOAT4 {
+        let last = shape.last_mut().filter(|last| **last % 2 == 0)?;
+        *last /= 2;
+    }
+    Some(shape)
 }

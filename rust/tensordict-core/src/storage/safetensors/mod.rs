@@ -23,7 +23,7 @@ mod tests;
 mod verify;
 mod write;
 
-pub use dtypes::format_dtype;
+pub use dtypes::{format_dtype, format_shape};
 pub(crate) use read::is_safetensors_file;
 pub use read::{Header, Tensor, is_safetensors, map, read_header};
 pub use shards::{files_of, read_index};

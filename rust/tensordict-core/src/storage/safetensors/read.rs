@@ -12,7 +12,7 @@ use super::super::io::{Disk, open_to_read};
 use super::super::json::{self, Value};
 use super::super::map::{self, Mapping, Mode};
 use super::super::{StorageError, StorageResult};
-use super::dtypes::torch_dtype;
+use super::dtypes::{torch_dtype, torch_shape};
 use super::{MAX_HEADER_BYTES, METADATA};
 
 /// A tensor in a file.
@@ -221,6 +221,8 @@ fn parse_tensor(field: &Value, data_start: u64) -> Result<Tensor, String> {
         .get("shape")
         .and_then(Value::as_ints)
         .ok_or("it has no shape")?;
+    let shape = torch_shape(name, shape)
+        .ok_or("its last dim is not even, and two of its items are one byte")?;
     let length = tensor_bytes(&shape, item_size)
         .ok_or_else(|| format!("{shape:?} is no shape of a tensor"))?;
     let offsets = field

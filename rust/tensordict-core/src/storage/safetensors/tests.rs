@@ -156,3 +156,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn test_half_bytes_are_counted_one_by_one() {
+    let header = |shape: &str| {
+        let text =
+            format!("{{\"x\":{{\"dtype\":\"F4\",\"shape\":{shape},\"data_offsets\":[0,4]}}}}");
+        parse_header(&text, 8, 12)
+    };
+    assert_eq!(header("[2,4]").unwrap().tensors["x"].shape, [2, 2]);
+    for shape in ["[8,1]", "[]", "[4]"] {
+        assert_eq!(header(shape).unwrap_err().0, "x");
+    }
+    assert_eq!(format_shape("F4", &[2, 2]).unwrap(), [2, 4]);
+    assert_eq!(format_shape("F32", &[2, 2]).unwrap(), [2, 2]);
+    assert_eq!(format_shape("F4", &[]), None);
+}

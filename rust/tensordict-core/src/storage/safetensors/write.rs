@@ -21,7 +21,7 @@ pub struct NewTensor {
     pub name: String,
     /// Its dtype in the format.
     pub dtype: &'static str,
-    /// Its shape.
+    /// Its shape in the format.
     pub shape: Vec<i64>,
     /// Its bytes.
     pub source: Source,
