@@ -235,3 +235,22 @@ def test_a_part_of_one_member_takes_what_broadcasts_to_it() -> None:
     value = TensorDict(a=torch.tensor([[2.0], [3.0]]), batch_size=[2, 1])
     stack[1, torch.zeros(2, 2, dtype=torch.long)] = value
     assert stack["a"].tolist() == [[0.0], [3.0]]
+
+
+def test_an_ellipsis_in_the_index_of_an_entry_stands_for_its_own_dims() -> None:
+    stack = lazy_stack(
+        [TensorDict(c=torch.zeros(1, 2), batch_size=[1]) for _ in "ab"], 1
+    )
+    stack.set_at_("c", 1.0, (..., [0, 0], 0))
+    assert stack["c"].tolist() == [[[1.0, 0.0], [0.0, 0.0]]]
+
+
+def test_a_number_at_a_mask_beside_the_stack_dim_is_cast() -> None:
+    stack = lazy_stack(
+        [
+            TensorDict(c=torch.zeros(3, dtype=torch.bool), batch_size=[3])
+            for _ in range(2)
+        ]
+    )
+    stack[..., 1, torch.tensor([True, False, False])] = torch.tensor(2.0)
+    assert stack["c"].tolist() == [[False] * 3, [True, False, False]]

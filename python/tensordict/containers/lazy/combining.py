@@ -400,7 +400,10 @@ class CombiningOps(CollectionProtocol):
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
 
     def _plan_or_none(self, index: Any) -> Any:
-        """The members that an index picks; None where it takes all, or is wrong."""
+        """The members that an index of entries picks; None where it takes all, or is wrong."""
+        if any(item is ... for item in (index if type(index) is tuple else (index,))):
+            # It stands for dims of the entry, too.
+            return None
         try:
             return self._plan(index)
         except (IndexError, RuntimeError, TypeError, ValueError):

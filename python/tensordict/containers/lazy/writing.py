@@ -339,6 +339,13 @@ class WritingOps(MembersOps):
         ):
             # What is written first may be what is read next.
             value = value.clone()
+        if (
+            isinstance(value, torch.Tensor)
+            and not value.requires_grad
+            and fills(index, value)
+        ):
+            # The plan has positions in the place of the mask, at which it would cast.
+            value = value.item()
         if plan.dim is None:
             member, at = plan.picks[0]
             if isinstance(value, CollectionProtocol) and at is not None:
@@ -351,13 +358,6 @@ class WritingOps(MembersOps):
             if isinstance(value, torch.Tensor) and value.dim():
                 self._write_tensor(index, value)
                 return
-            if (
-                isinstance(value, torch.Tensor)
-                and not value.requires_grad
-                and fills(index, value)
-            ):
-                # The plan has positions in the place of the mask, at which it would cast.
-                value = value.item()
             self._write_picks(plan.picks, None, value)
             return
         size = self._index(index).batch_size
