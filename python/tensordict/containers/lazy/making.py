@@ -126,6 +126,8 @@ def stack_size(members: list[Any], dim: int, strict: bool) -> torch.Size:
 
 def have_own_keys(members: list[Any], leaves_only: bool) -> bool:
     """Whether there are keys, or tensors, that not all members have, here or nested."""
+    if _have_same_keys(members):
+        return False
     first: list[Any] | None = None
     for member in members:
         keys = _rust.walk(member, 0, True, leaves_only)
@@ -134,6 +136,27 @@ def have_own_keys(members: list[Any], leaves_only: bool) -> bool:
         elif keys != first and set(keys) != set(first):
             return True
     return any(member._has_exclusive_keys for member in members if not member._is_dense)
+
+
+def _have_same_keys(members: list[Any]) -> bool:
+    """Whether dense members have the same keys, here and nested; false of all others."""
+    kinds: set[type[CollectionProtocol]] = set(map(type, members))
+    if not all(kind._is_dense for kind in kinds):
+        return False
+    common = _rust.common_keys(members)
+    if _rust.members_with_more(members, len(common)):
+        return False
+    for key in common:
+        values = _rust.member_values(members, (key,))
+        if values is None:
+            return False
+        branches = [
+            issubclass(kind, CollectionProtocol) and not kind._is_non_tensor
+            for kind in set(map(type, values))
+        ]
+        if any(branches) and not (all(branches) and _have_same_keys(values)):
+            return False
+    return True
 
 
 def nested_stacks(parts: list[Any], dim: int, shape: tuple[int, ...], name: Any) -> Any:

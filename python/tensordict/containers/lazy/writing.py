@@ -261,6 +261,8 @@ class WritingOps(MembersOps):
 
     def _dtypes_of(self, key: str) -> set[torch.dtype]:
         """The dtypes of the leaves that the entry at a direct key is stacked of."""
+        if not self._holds_stacks():
+            return {value.dtype for value in self._group(key) or ()}
         found: set[torch.dtype] = set()
         for member in self.tensordicts:
             if isinstance(member, WritingOps):
@@ -297,8 +299,14 @@ class WritingOps(MembersOps):
         if plan is not None:
             # The same member may be there twice: what is not written stays as it is.
             touched = dict.fromkeys(pick.member for pick in plan.picks)  # type: ignore[assignment]
-        for at in touched:
-            self._give(at, key, values[at], target.select(self.stack_dim, at))
+        rows = target.unbind(self.stack_dim)
+        if self._holds_stacks() or target.is_nested:
+            for at in touched:
+                self._give(at, key, values[at], rows[at])
+        else:
+            torch._foreach_copy_(
+                [values[at] for at in touched], [rows[at] for at in touched]
+            )
 
     def _give(self, member: int, key: str, held: torch.Tensor, value: Any) -> None:
         """Copy a value to a member: what is ``held`` of one that is a stack is a copy."""
@@ -542,6 +550,7 @@ def _is_expanded(value: Any) -> bool:
     return (
         isinstance(value, torch.Tensor)
         and not value.is_nested
+        and not value.is_contiguous()
         and any(
             not stride and size > 1
             for stride, size in zip(value.stride(), value.shape, strict=True)

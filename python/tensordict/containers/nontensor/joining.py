@@ -82,6 +82,8 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
     A value for many elements cannot take one for each: with ``of_rows`` such a write is
     refused, else it stays in the stack.
     """
+    if _are_single(members) and not _options.capture_non_tensor_stack():
+        return _singles(members)
     stack = stack_values(members, dim)
     if not isinstance(stack, NonTensorStack) or isinstance(stack, RaggedStack):
         return stack
@@ -113,6 +115,26 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
         stack._cells = LinkedRows(stack._cells, members, owners)
         stack._is_of_members = True
     return stack
+
+
+def _are_single(members: Sequence[Any]) -> bool:
+    """Whether each is one value for one element, without batch dims."""
+    return {type(member) for member in members} == {NonTensorData} and {
+        len(member._batch_size) for member in members
+    } == {0}
+
+
+def _singles(members: Sequence[Any]) -> NonTensorStack:
+    """What :func:`shown_together` makes of members that are each one value."""
+    cells = LinkedCells(
+        [member.data for member in members],
+        [(member, member._at) for member in members],
+    )
+    devices = {member._device for member in members}
+    device = devices.pop() if len(devices) == 1 else None
+    stack = NonTensorStack._of_cells(cells, torch.Size([len(members)]), device)
+    _lock_as(stack, members)
+    return stack._named(_names_with(members[0], 0))
 
 
 class LinkedCells(list[Any]):
