@@ -376,4 +376,30 @@ CASES = [
         """,
         on="none",
     ),
+    *cases(
+        "out of what holds stacks",
+        """
+        td = TensorDict(n=lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), batch_size=[2]); torch.stack([td, td], 0, out=torch.stack([td, td], 0) * 0)['n', 'a']
+        td = TensorDict(n=lazy_stack([Point(T([2])), Point(T([2]))]), batch_size=[2]); torch.stack([td, td], 0, out=torch.stack([td, td], 0) * 0)['n'].a
+        td = TensorDict(n=lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), batch_size=[2]); torch.cat([td, td], 0, out=torch.cat([td, td], 0) * 0)['n', 'a']
+        """,
+        on="none",
+    ),
+    *cases(
+        "blocks of what is locked",
+        """
+        td = TensorDict(a=T([1, 3]), s='x', batch_size=[1, 3]).lock_(); [v.zero_() for v in [td.squeeze(0).__enter__()]]; td
+        td = TensorDict(a=T([1, 3]), s='x', batch_size=[1, 3]).lock_(); v = td.squeeze(0).__enter__(); v.zero_(); v.__exit__(None, None, None); td
+        td = TensorDict(n=Point(T([1, 3]), 'x', batch_size=[1, 3]), batch_size=[1, 3]).lock_(); v = td.unsqueeze(0).__enter__(); v.zero_(); v.__exit__(None, None, None); td
+        """,
+        on="none",
+    ),
+    *cases(
+        "values compared on a device",
+        """
+        (TensorDict(a=T([2]), s='x', batch_size=[2]).to('meta') == TensorDict(a=T([2]), s='x', batch_size=[2]).to('meta'))['s'].device
+        (TensorDict(s=NonTensorStack('a', 'b'), batch_size=[2]).to('meta') != TensorDict(s=NonTensorStack('a', 'c'), batch_size=[2]).to('meta'))['s'].device
+        """,
+        on="none",
+    ),
 ]

@@ -595,6 +595,10 @@ def _write_group(
     if not _is_nested(target):
         join(group, dim, out=target)
         return
+    if not target._is_dense:
+        # What a stack gives of its entries are copies.
+        target.update(build(group, dim), inplace=True)
+        return
     for key, value in list(target._entries().items()):
         if _is_whole(value):
             target._set_entry(key, _joined_alone(group, key, dim, build))

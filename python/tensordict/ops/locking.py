@@ -170,6 +170,7 @@ class LockingOps(CollectionProtocol):
         if result is self:
             return
         if self.is_locked:
+            _unify_values(self, result)
             self.update_(result)
         else:
             self.update(result)
@@ -290,3 +291,23 @@ class LockingOps(CollectionProtocol):
             return leaf if own is None else leaf.to(own.device, own.dtype)
 
         source.update(self.named_apply(back, nested_keys=True, device=source.device))
+
+
+def _unify_values(td: Any, result: Any) -> None:
+    """Make one value of those of ``result`` that are one in ``td``, which is locked.
+
+    An operation on batch dims makes a stack of the value, which is not exchanged.
+    """
+    for key in list(td._sample_entries()):
+        present: Any = td._get_entry(key, None)
+        found: Any = result._get_entry(key, None)
+        if not all(isinstance(each, CollectionProtocol) for each in (present, found)):
+            continue
+        if not present._is_non_tensor:
+            _unify_values(present, found)
+        elif found._is_non_tensor and present._is_one and not found._is_one:
+            flat = found._flat()
+            if flat and all(value is flat[0] for value in flat):
+                one = present.clone()
+                one._put(flat[0])
+                result._set_entry(key, one)

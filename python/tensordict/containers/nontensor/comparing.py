@@ -59,7 +59,10 @@ class ComparingOps(NonTensorOps):
             return op(self._nothing(), other)
         pairs = zip(self._flat(), other._flat(), strict=True)
         answers = [bool(op(mine, theirs)) for mine, theirs in pairs]
-        return torch.tensor(answers, dtype=torch.bool).view(self._batch_size)
+        device = self._device
+        return torch.tensor(answers, dtype=torch.bool, device=device).view(
+            self._batch_size
+        )
 
 
 def _compared(first: Any, second: Any, wanted: bool) -> Any:
@@ -77,11 +80,14 @@ def _compared(first: Any, second: Any, wanted: bool) -> Any:
             break
     if first._is_one and second._is_one:
         answer = same_value(first.data, second.data) is wanted
-        return torch.full(first.batch_size, answer, dtype=torch.bool)
+        return torch.full(
+            first.batch_size, answer, dtype=torch.bool, device=first._device
+        )
     if first.batch_size != second.batch_size:
         raise RuntimeError(
             MSG_COMPARED_SIZES.format(first.batch_size, second.batch_size)
         )
     pairs = zip(first._flat(), second._flat(), strict=True)
     answers = [same_value(*pair) is wanted for pair in pairs]
-    return torch.tensor(answers, dtype=torch.bool).view(first.batch_size)
+    told = torch.tensor(answers, dtype=torch.bool, device=first._device)
+    return told.view(first.batch_size)
