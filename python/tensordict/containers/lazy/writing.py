@@ -358,7 +358,7 @@ class WritingOps(MembersOps):
             member, at = plan.picks[0]
             if isinstance(value, CollectionProtocol) and at is not None:
                 size = _rust.index_shape(members[member].batch_size, at)
-                if len(size) == value.batch_dims:
+                if len(size) == value.batch_dims and -1 not in size:
                     value = _expanded_to(value, size)
             self._write_picks([(member, at)], [value], value)
             return
