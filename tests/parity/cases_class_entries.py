@@ -361,6 +361,15 @@ CASES = [
         message=False,
     ),
     *cases(
+        "typed dictionaries of stacks",
+        """
+        Typed.from_tensordict(lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]).lock_(), check=False).is_locked
+        Typed.from_tensordict(lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), check=False).is_locked
+        """,
+        on="none",
+        message=False,
+    ),
+    *cases(
         "replace",
         """
         s = lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]); s.replace(s.empty()) is s

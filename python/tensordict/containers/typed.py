@@ -219,7 +219,10 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
             # What it holds, which is locked where it is frozen.
             return cls.from_tensordict(td._tensordict, check=False)
         elif not td._is_dense:
-            td = td._as_dense()
+            dense = td._as_dense()
+            if td.is_locked:
+                _rust.lock_tree(dense)
+            td = dense
         made = cls.__new__(cls)
         # All of the state, so that a batch size or a lock of one is that of the other.
         made.__dict__ = td.__dict__
