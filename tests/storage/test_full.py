@@ -11,6 +11,8 @@ from tensordict import (
     NonTensorStack,
     TensorDict,
     TensorDictParams,
+    lazy_stack,
+    load_memmap,
     tensorclass,
 )
 from tensordict.storage import verify
@@ -206,3 +208,89 @@ def test_parameters_stay_and_get_what_is_loaded(tmp_path):
     assert params["w"] is weight
     assert weight.tolist() == [1, 1]
     assert weight.requires_grad
+
+
+@tensorclass
+class Row:
+    a: torch.Tensor
+    label: str
+
+
+def _of_kind(kind):
+    a = torch.full((3,), 1.25)
+    made = {
+        "dense": lambda: TensorDict(n={"a": a}),
+        "tensorclass": lambda: Row(a=a, label="text", batch_size=[3]),
+        "stack": lambda: lazy_stack([TensorDict(a=a), TensorDict(a=a + 0)]),
+        "nested stack": lambda: TensorDict(s=lazy_stack([TensorDict(a=a)])),
+        "parameters": lambda: TensorDictParams(TensorDict(a=a)),
+        "float8": lambda: TensorDict(a=torch.full((8,), 1.25).to(torch.float8_e5m2)),
+    }
+    return made[kind]()
+
+
+def _saved_and_damaged(td, layout, folder):
+    """A save with another byte in it, under the old time."""
+    path = folder / {"archive": "x.tdz", "safetensors": "x.safetensors"}.get(
+        layout, "x"
+    )
+    td.consolidate(path) if layout == "consolidated" else td.memmap(path)
+    file = max(path.rglob("a.memmap")) if layout == "tree" else path
+    before = file.stat()
+    content = file.read_bytes()
+    values = b"\x3d" * 8 if b"\x3d" * 8 in content else b"\0\0\xa0\x3f" * 3
+    assert values in content
+    file.write_bytes(content.replace(values, b"\x40" + values[1:]))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    if verify(path).lines("changed or damaged"):
+        pytest.skip("the file system does not tell")
+    return path
+
+
+@pytest.mark.parametrize("layout", ["tree", "archive", "safetensors", "consolidated"])
+@pytest.mark.parametrize(
+    "kind",
+    ["dense", "tensorclass", "stack", "nested stack", "parameters", "float8"],
+)
+def test_damage_does_not_go_to_another_device(kind, layout, tmp_path):
+    path = _saved_and_damaged(_of_kind(kind), layout, tmp_path)
+    # There need be no such device: the values are looked at before they go there.
+    with pytest.raises(RuntimeError, match="is damaged"):
+        load_memmap(path, device="cuda")
+
+
+@pytest.mark.parametrize("layout", ["tree", "archive", "safetensors", "consolidated"])
+def test_damage_does_not_go_into_parameters(layout, tmp_path):
+    path = _saved_and_damaged(_of_kind("parameters"), layout, tmp_path)
+    out = TensorDict(n=TensorDictParams(TensorDict(a=torch.zeros(3))))["n"]
+    with pytest.raises(RuntimeError, match="is damaged"):
+        load_memmap(path, out=out)
+    assert out["a"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["tensorclass", "stack", "nested stack"])
+def test_what_is_in_classes_and_stacks_is_filled(kind, tmp_path):
+    td = _of_kind(kind)
+    td.memmap(tmp_path / "x")
+    out = _of_kind(kind).zero_()
+    leaves = list(out.values(True, True))
+    loaded = load_memmap(tmp_path / "x", out=out)
+    assert loaded is out
+    assert (loaded == td).all()
+    if kind == "tensorclass":
+        assert out.a is leaves[0]
+    path = _saved_and_damaged(td, "tree", tmp_path)
+    with pytest.raises(RuntimeError, match="'a'.*is damaged"):
+        load_memmap(path, out=_of_kind(kind))
+
+
+@pytest.mark.parametrize("layout", ["tree", "archive", "safetensors", "consolidated"])
+def test_a_member_is_loaded_by_its_number(layout, tmp_path):
+    suffix = {"archive": ".tdz", "safetensors": ".safetensors"}.get(layout, "")
+    path = tmp_path / f"x{suffix}"
+    members = [TensorDict(a=torch.full((2,), float(n))) for n in range(2)]
+    td = TensorDict(s=lazy_stack(members))
+    td.consolidate(path) if layout == "consolidated" else td.memmap(path)
+    assert TensorDict.load(path, subpath=("s", "1"))["a"].tolist() == [1, 1]
+    with pytest.raises(ValueError, match="No tensordict found under subpath"):
+        TensorDict.load(path, subpath=("s", "2"))

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict import _rust
+from tensordict.checks import is_tensorclass
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
     from tensordict.storage.paths import SavedPath
 
-__all__ = ["read_copies", "read_into"]
+__all__ = ["gets_copies", "read_copies", "read_into"]
 
 
 def read_into(root: SavedPath, loaded: Any, out: Any, num_threads: int) -> None:
@@ -35,8 +37,11 @@ def read_into(root: SavedPath, loaded: Any, out: Any, num_threads: int) -> None:
     reading.read()
 
 
-def read_copies(root: SavedPath, loaded: Any, num_threads: int) -> None:
+def read_copies(root: SavedPath, loaded: Any, num_threads: int) -> bool:
     """Read the files of ``loaded`` into new tensors, which become its entries.
+
+    Returns:
+        Whether all were read, and so compared with their sums.
 
     Raises:
         RuntimeError: a file is damaged.
@@ -44,6 +49,25 @@ def read_copies(root: SavedPath, loaded: Any, num_threads: int) -> None:
     reading = _Reading(root, num_threads)
     reading.add(loaded, None, ())
     reading.read()
+    return not reading.has_more
+
+
+def gets_copies(out: Any) -> bool:
+    """Whether ``out``, or a collection in it, copies what is loaded into its own memory."""
+    return out is not None and any(
+        not (each._is_dense or each._is_non_tensor or _parts(each))
+        for each in (out, *_rust.containers(out))
+    )
+
+
+def _parts(td: Any) -> dict[str, Any]:
+    """What a tensorclass, or a lazy stack, is made of, by the names that paths have."""
+    if td._is_non_tensor:
+        return {}
+    if is_tensorclass(td):
+        return {"": td._tensordict}
+    members = td.__dict__.get("tensordicts")
+    return {str(number): member for number, member in enumerate(members or ())}
 
 
 class _Reading:
@@ -56,9 +80,17 @@ class _Reading:
         self.places: list[tuple[dict[str, Any], str]] = []
         # Two keys may have one tensor, which cannot take the values of both.
         self.taken: set[int] = set()
+        self.has_more = False
 
     def add(self, loaded: Any, out: Any, path: tuple[str, ...]) -> None:
+        parts = _parts(loaded)
+        if parts:
+            own = dict.fromkeys(parts) if out is None else _parts(out)
+            for name, part in parts.items() if own.keys() == parts.keys() else ():
+                self.add(part, own[name], (*path, name) if name else path)
+            return
         if not loaded._is_dense or not (out is None or out._is_dense):
+            self.has_more |= not loaded._is_non_tensor
             return
         entries = loaded._tensordict
         for key, value in entries.items():
@@ -68,6 +100,7 @@ class _Reading:
                     self.add(value, present, (*path, key))
                 continue
             if not _is_whole_file(value):
+                self.has_more |= value.is_nested or value.numel() > 0
                 continue
             if out is None:
                 present = torch.empty(value.shape, dtype=value.dtype)

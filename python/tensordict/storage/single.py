@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict import _rust
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import consolidated, safetensors
-from tensordict.storage.checks import check_loaded
+from tensordict.storage.checks import check_loaded, check_undamaged
 from tensordict.storage.paths import subpath_parts
 
 if TYPE_CHECKING:
@@ -62,15 +62,24 @@ def layout_of(path: str | Path) -> str | None:
 
 
 def load(
-    path: str | Path, layout: str, options: Any, subpath: Any, verify: bool
+    path: str | Path,
+    layout: str,
+    options: Any,
+    subpath: Any,
+    verify: bool,
+    is_copied: bool = False,
 ) -> Any:
     """Make a container from a file; of ``subpath`` only what is nested there.
+
+    Where ``is_copied``, the values go into other memory.
 
     Raises:
         ValueError: there is no collection at ``subpath``.
     """
     if verify:
         check_loaded(path, options.num_threads)
+    elif is_copied or options.is_moved:
+        check_undamaged(path, options.num_threads)
     if layout == "safetensors":
         mode = options.mode or "r"
         loaded = safetensors.load(path, None, mode, options.requested)
@@ -88,9 +97,17 @@ def _below(loaded: Any, subpath: Any, path: str | Path) -> Any:
     below = loaded
     for part in subpath_parts(subpath):
         if part:
-            below = below._get_entry(part, None)
+            below = _entry(below, part)
             if not isinstance(below, CollectionProtocol):
                 raise ValueError(
                     f"No tensordict found under subpath {subpath!r} of {path}."
                 )
     return below
+
+
+def _entry(td: Any, key: str) -> Any:
+    """An entry; a member of a lazy stack is at its number, as in a directory."""
+    members = td.__dict__.get("tensordicts")
+    if members is not None and key.isdecimal() and int(key) < len(members):
+        return members[int(key)]
+    return td._get_entry(key, None)

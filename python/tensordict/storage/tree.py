@@ -24,8 +24,8 @@ from tensordict.common import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, single
 from tensordict.storage.archives import compression_number
-from tensordict.storage.checks import check_loaded
-from tensordict.storage.full import read_copies, read_into
+from tensordict.storage.checks import check_loaded, check_undamaged
+from tensordict.storage.full import gets_copies, read_copies, read_into
 from tensordict.storage.future import in_background, with_bar
 from tensordict.storage.leaves import (
     MSG_MEMORY_MAPPED,
@@ -126,6 +126,11 @@ class LoadOptions(NamedTuple):
     def home_of(self, path: SavedPath) -> Path | None:
         """The directory that a container loaded from ``path`` can grow in, if any."""
         return None if self.mode == "r" else path.directory
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether values are copied to a device of their own."""
+        return self.device is not None and self.device.type not in ("meta", "cpu")
 
     @property
     def has_values(self) -> bool:
@@ -424,13 +429,14 @@ def load(
     )
     layout = single.layout_of(prefix)
     if layout is not None:
-        loaded = single.load(prefix, layout, options, subpath, verify)
+        loaded = single.load(prefix, layout, options, subpath, verify, gets_copies(out))
         return loaded if out is None else load_into(out, loaded)
 
     def load_from(path: SavedPath) -> Any:
         return _load_from(path, options, subpath, verify, non_blocking, out)
 
-    loaded = from_one_save(prefix, mode, load_from, by_name=verify)
+    is_named = verify or options.is_moved or gets_copies(out)
+    loaded = from_one_save(prefix, mode, load_from, by_name=is_named)
     return loaded if out is None else load_into(out, loaded)
 
 
@@ -447,12 +453,13 @@ def _load_from(
         check_loaded(path.root, options.num_threads)
     below = path if subpath is None else _descend(path, subpath, options.robust_key)
     loaded = load_directory(below, options)
-    target = options.device
-    is_moved = target is not None and target.type not in ("meta", "cpu")
+    is_moved = options.is_moved
+    is_read = is_moved and not path.is_archived
+    is_checked = is_read and read_copies(path, loaded, options.num_threads)
+    if (is_moved or gets_copies(out)) and not (verify or is_checked):
+        check_undamaged(path.root, options.num_threads)
     if is_moved:
-        if not path.is_archived:
-            read_copies(path, loaded, options.num_threads)
-        loaded = loaded.to(target, non_blocking=non_blocking)
+        loaded = loaded.to(options.device, non_blocking=non_blocking)
     if out is not None:
         _check_out(out, loaded)
         is_mapped = not path.is_archived and options.has_values and not is_moved
