@@ -254,3 +254,15 @@ def test_a_number_at_a_mask_beside_the_stack_dim_is_cast() -> None:
     )
     stack[..., 1, torch.tensor([True, False, False])] = torch.tensor(2.0)
     assert stack["c"].tolist() == [[False] * 3, [True, False, False]]
+
+
+@pytest.mark.parametrize(
+    "index", [slice(1, 1), (slice(None), slice(1, 1)), (..., slice(0), slice(None))]
+)
+def test_an_index_that_picks_no_members_writes_nothing(index) -> None:
+    stack = lazy_stack(
+        [TensorDict(a=torch.zeros(3, 2), batch_size=[3]) for _ in "ab"], 1
+    )
+    stack.set_at_("a", torch.tensor(1.0), index)
+    stack._get_sub_tensordict((slice(None), slice(1, 1))).fill_("a", 1)
+    assert not stack["a"].any()

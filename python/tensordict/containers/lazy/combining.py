@@ -440,7 +440,8 @@ class CombiningOps(CollectionProtocol):
             for entry, row in zip(entries, rows, strict=True)
         ):
             return False
-        torch._foreach_copy_(entries, rows)
+        if entries:
+            torch._foreach_copy_(entries, rows)
         return True
 
     def _put_in_members(self, key: str, index: Any, value: Any) -> bool:

@@ -303,7 +303,7 @@ class WritingOps(MembersOps):
         if self._holds_stacks() or target.is_nested:
             for at in touched:
                 self._give(at, key, values[at], rows[at])
-        else:
+        elif touched:
             torch._foreach_copy_(
                 [values[at] for at in touched], [rows[at] for at in touched]
             )
