@@ -470,3 +470,21 @@ def test_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])
     assert capsys.readouterr().out == f"tensordict {tensordict.__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["folder", "x.tdz"])
+def test_a_nested_tensor_without_items_has_no_file(name, tmp_path, capsys):
+    path = tmp_path / name
+    ragged = torch.nested.nested_tensor
+    td = TensorDict(
+        none=ragged([torch.ones(0, 3), torch.ones(4, 0)]),
+        some=ragged([torch.ones(0, 3), torch.ones(4, 1)]),
+    )
+    td.save(path)
+    for command in ("inspect", "verify"):
+        assert call(capsys, command, path)[0] == 0
+    if name == "folder":
+        (path / "some.memmap").unlink()
+        status, text = call(capsys, "inspect", path)
+        assert status == 1
+        assert text.count("its file is missing") == 1

@@ -137,8 +137,12 @@ class _Files:
         self.root = root
         self.save = _rust.Directory(os.path.abspath(root), "r")
 
+    def content(self, name: str) -> bytes:
+        content: bytes = self.save.read(name)
+        return content
+
     def text(self, name: str) -> str:
-        return self.save.read(name).decode()
+        return self.content(name).decode()
 
     def size(self, name: str) -> int | None:
         try:
@@ -159,10 +163,13 @@ class _Members:
         self.root = archive.filename
         self.sizes = {info.filename: info.file_size for info in archive.infolist()}
 
-    def text(self, name: str) -> str:
+    def content(self, name: str) -> bytes:
         if name not in self.sizes:
             raise FileNotFoundError(2, "No such entry", name)
-        return self.archive.read(name).decode()
+        return self.archive.read(name)
+
+    def text(self, name: str) -> str:
+        return self.content(name).decode()
 
     def size(self, name: str) -> int | None:
         return self.sizes.get(name)
@@ -245,8 +252,12 @@ def _tree_entry(
         sizes = [files.size(inside(f"{one}.memmap")) for one in stems]
         size = next((one for one in sizes if one is not None), None)
         if field.get("is_nested"):
-            note, problem = "nested", "" if size is not None else "its file is missing"
-            yield Entry(key, "tensor", dtype, shape, size or 0, note, problem)
+            tables = [inside(f"{one}.shape.memmap") for one in stems]
+            is_there = size is not None or any(
+                _is_hollow(files, table, shape) for table in tables
+            )
+            problem = "" if is_there else "its file is missing"
+            yield Entry(key, "tensor", dtype, shape, size or 0, "nested", problem)
             return
         needed = _needed(dtype, shape)
         problem = ""
@@ -257,6 +268,16 @@ def _tree_entry(
         elif needed and (size or 0) < needed:
             problem = f"its file has {size} bytes and its shape and dtype need {needed}"
         yield Entry(key, "tensor", dtype, shape, needed or 0, problem=problem)
+
+
+def _is_hollow(files: _Files | _Members, table: str, shape: Any) -> bool:
+    """Whether a nested tensor has no items, and so no file: by its table of sizes."""
+    if files.size(table) != _needed("int64", shape) or len(shape) != 2:
+        return False
+    sizes = memoryview(files.content(table)).cast("q").tolist()
+    components, dims = shape
+    rows = [sizes[dims * row : dims * (row + 1)] for row in range(components)]
+    return all(0 in row for row in rows)
 
 
 def _needed(dtype: str, shape: Any) -> int | None:
