@@ -449,3 +449,15 @@ def test_a_typed_dictionary_of_an_instance_is_what_that_holds():
     assert State.from_tensordict(Frozen(torch.zeros(3), batch_size=[3])).is_locked
     State.from_tensordict(data, check=False)["z"] = torch.ones(3)
     assert data.z.tolist() == [1.0, 1.0, 1.0]
+
+
+class Hiding(TensorClass, shadow=True):
+    a: torch.Tensor
+    items: torch.Tensor = None
+
+
+def test_a_view_is_updated_with_a_class_whose_field_hides_a_method():
+    td = TensorDict(n=Hiding(torch.zeros(2), batch_size=[2]), batch_size=[2])
+    one = TensorDict(n=Hiding(torch.ones(())))
+    td._get_sub_tensordict(0).update_(one)
+    assert td["n"].a.tolist() == [1.0, 0.0]

@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import is_unbatched
+from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorDictBase
 from tensordict.common import (
     MSG_LOCKED,
@@ -569,7 +570,9 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         from tensordict.interop.merge_twins import check_copy, leaf_paths
 
         fitted = {}
-        for key, value in list(source.items()):
+        # A class that shadows members may have a field of the name of a method.
+        plain = source._tensordict if is_tensorclass(source) else source
+        for key, value in list(plain.items()):
             path = _rust.unravel_key_to_tuple(key)
             if isinstance(value, dict) and not leaf_paths(value, path):
                 continue
