@@ -485,6 +485,13 @@ def test_rows_of_the_members_themselves_are_written(index):
     assert (rows == expected).all()
 
 
+def test_a_mask_that_one_member_refuses_changes_none():
+    members = [TensorDict(a=torch.zeros(2, n), batch_size=[2]) for n in (3, 4)]
+    with pytest.raises(RuntimeError):
+        lazy_stack(members).masked_fill_(torch.ones(2, 2, 3, dtype=torch.bool), 1.0)
+    assert not any(member["a"].any() for member in members)
+
+
 @pytest.mark.parametrize(
     ("value", "index", "error"),
     [

@@ -170,7 +170,11 @@ class IndexingOps(CollectionProtocol):
                 torch.empty(0, dtype=dtype).masked_fill_(nothing, value)
         is_dense = is_dense_throughout(self)
         views = expand_right(leaves, mask) if is_dense else self._spread(mask)
-        for leaf, view in refused_first(list(zip(leaves, views, strict=True)), 0):
+        writes = refused_first(list(zip(leaves, views, strict=True)), 0)
+        if not is_dense:
+            # Members differ in shape: one that the mask does not fit refuses it first.
+            writes.sort(key=lambda write: _fits_leaf(*write))
+        for leaf, view in writes:
             fill_leaf(leaf, view, value)
         if not is_dense:
             self._store_leaves(leaves)
@@ -453,3 +457,14 @@ def _gather_into(td: Any, dim: int, index: torch.Tensor, out: Any) -> None:
     targets = [(value, _rust.get(out, key)) for key, value in td.items(True, True)]
     for value, target in targets:
         torch.gather(value, dim, _gather_index(value, dim, index), out=target)
+
+
+def _fits_leaf(leaf: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether a mask broadcasts to a leaf."""
+    if leaf.is_nested or mask.is_nested:
+        return True
+    offset = leaf.dim() - mask.dim()
+    return offset >= 0 and all(
+        size in (1, own)
+        for size, own in zip(mask.shape, leaf.shape[offset:], strict=True)
+    )
