@@ -28,6 +28,7 @@ from tensordict.containers.lazy.making import (
     stack_size,
 )
 from tensordict.containers.lazy.reading import ReadingOps
+from tensordict.containers.lazy.updating import UpdatingOps
 from tensordict.containers.lazy.writing import WritingOps
 from tensordict.indices import refuse_fractions, refuse_types
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
@@ -66,7 +67,13 @@ MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
 class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
-    StackKeysOps, CombiningOps, ReadingOps, WritingOps, FilesOps, TensorDictBase
+    StackKeysOps,
+    CombiningOps,
+    UpdatingOps,
+    ReadingOps,
+    WritingOps,
+    FilesOps,
+    TensorDictBase,
 ):
     """A stack of collections that are kept apart, and stacked entry by entry when read.
 
