@@ -16,7 +16,7 @@ from tensordict import (
 )
 
 
-class Point(TensorClass):
+class PlaceOfTest(TensorClass):
     a: torch.Tensor
     s: str = "x"
 
@@ -31,26 +31,26 @@ class Decorated:
 
 
 def test_a_class_takes_a_plain_save_as_its_fields(tmp_path):
-    point = Point(torch.arange(2), "hi", batch_size=[2]).memmap(tmp_path)
+    point = PlaceOfTest(torch.arange(2), "hi", batch_size=[2]).memmap(tmp_path)
     # The path of an instance is that of the collection inside.
-    loaded = Point.load_memmap(point.saved_path)
-    assert type(loaded) is Point
+    loaded = PlaceOfTest.load_memmap(point.saved_path)
+    assert type(loaded) is PlaceOfTest
     assert loaded.s == "hi"
     assert loaded.a.tolist() == [0, 1]
-    assert type(Point.load(point.saved_path)) is Point
+    assert type(PlaceOfTest.load(point.saved_path)) is PlaceOfTest
     assert type(TensorDict.load_memmap(point.saved_path)) is TensorDict
 
 
 def test_a_plain_save_with_other_keys_is_refused(tmp_path):
     TensorDict(z=torch.ones(2)).memmap(tmp_path)
     with pytest.raises(ValueError, match="must correspond to the class attributes"):
-        Point.load_memmap(tmp_path)
+        PlaceOfTest.load_memmap(tmp_path)
 
 
 def test_what_is_of_a_class_stays_of_that(tmp_path):
-    point = Point(torch.arange(2), batch_size=[2])
+    point = PlaceOfTest(torch.arange(2), batch_size=[2])
     point.memmap(tmp_path / "class")
-    assert type(Other.load_memmap(tmp_path / "class")) is Point
+    assert type(Other.load_memmap(tmp_path / "class")) is PlaceOfTest
 
 
 def test_a_decorated_class_gives_what_was_saved(tmp_path):
@@ -58,7 +58,7 @@ def test_a_decorated_class_gives_what_was_saved(tmp_path):
     assert type(Decorated.load_memmap(tmp_path)) is Decorated
     assert type(Decorated.load_memmap(saved.saved_path)) is TensorDict
     out = TensorDict(a=torch.zeros(2, dtype=torch.int64), batch_size=[2])
-    assert Point.load_memmap(saved.saved_path, out=out) is out
+    assert PlaceOfTest.load_memmap(saved.saved_path, out=out) is out
 
 
 def rename(directory, name):
@@ -74,14 +74,16 @@ def local_class():
     return Local
 
 
-@pytest.mark.parametrize("name", ["__main__.Point", "of_another_program.Point"])
+@pytest.mark.parametrize(
+    "name", ["__main__.PlaceOfTest", "of_another_program.PlaceOfTest"]
+)
 def test_a_class_that_moved_is_read_by_itself(name, tmp_path):
-    Point(torch.arange(2), batch_size=[2]).memmap(tmp_path)
+    PlaceOfTest(torch.arange(2), batch_size=[2]).memmap(tmp_path)
     rename(tmp_path, name)
-    loaded = Point.load_memmap(tmp_path)
-    assert type(loaded) is Point
+    loaded = PlaceOfTest.load_memmap(tmp_path)
+    assert type(loaded) is PlaceOfTest
     assert loaded.a.tolist() == [0, 1]
-    with pytest.raises(RuntimeError, match=r"call Point.load_memmap\(\) instead"):
+    with pytest.raises(RuntimeError, match=r"call PlaceOfTest.load_memmap\(\) instead"):
         TensorDict.load_memmap(tmp_path)
     with pytest.raises(RuntimeError, match="Could not find the class"):
         Other.load_memmap(tmp_path)
@@ -99,25 +101,25 @@ def test_a_class_of_a_function_is_read_by_itself(tmp_path):
 
 
 def test_archives_and_safetensors_find_a_class_that_moved(tmp_path, monkeypatch):
-    point = Point(torch.arange(2), batch_size=[2])
+    point = PlaceOfTest(torch.arange(2), batch_size=[2])
     with monkeypatch.context() as patch:
-        patch.setattr(Point, "__module__", "__main__")
+        patch.setattr(PlaceOfTest, "__module__", "__main__")
         point.memmap(tmp_path / "x.tdz")
         to_safetensors(point, tmp_path / "x.safetensors")
-    assert type(Point.load_memmap(tmp_path / "x.tdz")) is Point
-    assert type(Point.load(tmp_path / "x.safetensors")) is Point
+    assert type(PlaceOfTest.load_memmap(tmp_path / "x.tdz")) is PlaceOfTest
+    assert type(PlaceOfTest.load(tmp_path / "x.safetensors")) is PlaceOfTest
     with pytest.raises(RuntimeError, match="Could not find the tensorclass"):
         from_safetensors(tmp_path / "x.safetensors")
 
 
 def test_nothing_is_imported_by_a_name_of_a_file(tmp_path, monkeypatch):
-    (tmp_path / "never_imported.py").write_text("class Point: ...")
+    (tmp_path / "never_imported.py").write_text("class PlaceOfTest: ...")
     monkeypatch.syspath_prepend(tmp_path)
-    Point(torch.arange(2), batch_size=[2]).memmap(tmp_path / "x")
-    rename(tmp_path / "x", "never_imported.Point")
+    PlaceOfTest(torch.arange(2), batch_size=[2]).memmap(tmp_path / "x")
+    rename(tmp_path / "x", "never_imported.PlaceOfTest")
     with pytest.raises(RuntimeError, match="Could not find the class"):
         TensorDict.load_memmap(tmp_path / "x")
-    assert type(Point.load_memmap(tmp_path / "x")) is Point
+    assert type(PlaceOfTest.load_memmap(tmp_path / "x")) is PlaceOfTest
     assert "never_imported" not in sys.modules
 
 
@@ -129,16 +131,16 @@ def test_early_files_keep_values_beside_the_class(is_pickled, tmp_path):
     level = json.loads(path.read_text())
     del level["_class"], level["_format_version"]
     path.write_text(json.dumps(level))
-    fields = {"_type": f"<class '{__name__}.Point'>"}
+    fields = {"_type": f"<class '{__name__}.PlaceOfTest'>"}
     if is_pickled:
         (tmp_path / "other.pickle").write_bytes(pickle.dumps({"s": "early"}))
     else:
         fields["s"] = "early"
     (tmp_path / "meta.json").write_text(json.dumps(fields))
     loaded = TensorDict.load_memmap(tmp_path, allow_pickle=True)
-    assert type(loaded) is Point
+    assert type(loaded) is PlaceOfTest
     assert loaded.s == "early"
     assert loaded.a.tolist() == [0, 1]
     if is_pickled:
         with pytest.raises(RuntimeError, match="pass allow_pickle=True"):
-            Point.load_memmap(tmp_path, allow_pickle=False)
+            PlaceOfTest.load_memmap(tmp_path, allow_pickle=False)
