@@ -217,15 +217,16 @@ def test_references_are_given_back(call):
     gc.collect()
     before = [sys.getrefcount(item) for item in watched]
     num_objects = len(gc.get_objects())
-    for _ in range(20):
+    num_calls = 100
+    for _ in range(num_calls):
         call(td)
     gc.collect()
     after = [sys.getrefcount(item) for item in watched]
-    # None has users all over the interpreter, and caches may settle.
-    assert all(abs(b - a) <= 5 for a, b in zip(before, after, strict=True)), (
-        before,
-        after,
-    )
+    # Caches may settle, and None is counted by every thread of the interpreter:
+    # what is lost is lost in each call.
+    *lost, lost_nones = (abs(b - a) for a, b in zip(before, after, strict=True))
+    assert max(lost) <= 5, (before, after)
+    assert lost_nones < num_calls // 2, (before[-1], after[-1])
     assert len(gc.get_objects()) - num_objects < 15
 
 
