@@ -178,6 +178,14 @@ x = TensorDict({'s': 'hi'}, [0, 2]).unsqueeze(0); [type(r.get('s')).__name__ for
 x = TensorDict({'s': 'k', 'm': {'s': MetaData('l')}}, [2]); x.where(torch.ones(3, dtype=torch.bool), x)
 """
 
+SPREAD = """
+x = TensorDict({'s': MetaData('x'), 'a': T([2])}, [2]); x[None] = x.clone() * 2; x[None, :] = x.clone(); type(x.get('s')).__name__
+x = TensorDict({'s': MetaData('x'), 'a': T([2])}, [2]); x[None, :, None] = x.clone().unsqueeze(-1); x[None, :] = TensorDict({'s': MetaData('y')}, [2]); x.get('s').tolist()
+x = TensorDict({'s': MetaData('x'), 'a': T([0])}, [0]); x[None, :] = x.clone(); x['a']
+x = TensorDict({'s': MetaData('x'), 'a': T([2])}, [2]); x[:] = TensorDict({'s': MetaData('x')}, [3])
+x = TensorDict({'s': ['p', 'q']}, [2]).atleast_3d(); x.update_at_(TensorDict({'s': ['r', 's']}, [2])[..., None], np.s_[..., None])['s']
+"""
+
 
 def lines(programs: str) -> str:
     """The programs with what they start with."""
@@ -195,4 +203,5 @@ CASES = [
     *cases("values.kept", KEPT, on="none"),
     *cases("values.names", lines(NAMES), on="none"),
     *cases("values.empty", lines(EMPTY), on="none"),
+    *cases("values.spread", lines(SPREAD), on="none"),
 ]

@@ -694,9 +694,6 @@ def _plan_index(
         elif isinstance(entry, CollectionProtocol):
             if entry._is_non_tensor:
                 own = torch.Size([*size, *entry.batch_size[k:]])
-                is_column = getattr(item, "_is_non_tensor", False) and not item._is_one
-                if is_column and -1 not in own:
-                    item = item._spread_to(own)
                 entry._check_item(own, item, at)
                 writes.append((td, key, entry, item))
             elif isinstance(item, CollectionProtocol) and item._is_non_tensor:

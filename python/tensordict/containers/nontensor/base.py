@@ -39,7 +39,7 @@ from tensordict.storage import values
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["NonTensorOps", "release"]
+__all__ = ["NonTensorOps", "expands_to", "release"]
 
 MSG_WRITTEN_SIZE = (
     "indexed destination TensorDict batch size is {} (batch_size = {}, index={}), which "
@@ -372,7 +372,7 @@ class NonTensorOps(CollectionProtocol):
         size = self._batch_size
         theirs: Any = other
         if theirs.batch_size != size:
-            if not _expands_to(theirs.batch_size, size):
+            if not expands_to(theirs.batch_size, size):
                 sizes = list(theirs.batch_size), list(size)
                 raise ValueError(MSG_OTHER_SIZE.format(*sizes))
             theirs = theirs._broadcast(size) if theirs._is_one else theirs.expand(size)
@@ -549,7 +549,7 @@ class NonTensorOps(CollectionProtocol):
         own = value.batch_size
         if own == size and not value._is_non_tensor and value.is_empty():
             return
-        if own != size:
+        if own != size and not (value._is_non_tensor and expands_to(own, size)):
             raise RuntimeError(MSG_WRITTEN_SIZE.format(size, self.batch_size, at, own))
         if not value._is_non_tensor:
             raise RuntimeError(MSG_UNEXPECTED.format(type(value)))
@@ -676,7 +676,7 @@ def release(cls: type, base: type, *without: type) -> None:
                 setattr(cls, name, inspect.getattr_static(base, name))
 
 
-def _expands_to(size: torch.Size, target: torch.Size) -> bool:
+def expands_to(size: torch.Size, target: torch.Size) -> bool:
     """Whether torch expands a tensor of one size to the other."""
     pairs = zip(reversed(size), reversed(target), strict=False)
     return len(size) <= len(target) and all(mine in (1, its) for mine, its in pairs)

@@ -8,7 +8,11 @@ import torch
 
 from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor
-from tensordict.containers.nontensor.base import MSG_WRITTEN_SIZE, NonTensorOps
+from tensordict.containers.nontensor.base import (
+    MSG_WRITTEN_SIZE,
+    NonTensorOps,
+    expands_to,
+)
 from tensordict.containers.nontensor.data import (
     MetaData,
     NonTensorData,
@@ -257,7 +261,7 @@ class StackWriting(NonTensorOps):
         flat, size = places_at(count, self._layout, self._batch_size, index)
         if isinstance(value, list):
             value = self._column_of(value, size)
-        elif is_nothing(value) and _spreads_to(value.batch_size, size):
+        elif is_nothing(value) and expands_to(value.batch_size, size):
             return
         if isinstance(value, StackWriting) and -1 not in value._batch_size:
             value = value._spread_to(size)
@@ -280,7 +284,7 @@ class StackWriting(NonTensorOps):
     def _spread_to(self, size: torch.Size) -> Any:
         """These values broadcast to ``size``, as tensors are; as they are if they cannot."""
         own = self._batch_size
-        if own == size or not _spreads_to(own, size):
+        if own == size or not expands_to(own, size):
             return self
         return self._moved("expand", (size,), size)
 
@@ -425,9 +429,3 @@ class StackWriting(NonTensorOps):
 def _spread_behind(places: torch.Tensor, extra: int, size: torch.Size) -> torch.Tensor:
     """Each element for all of what follows the dims in ``size``."""
     return places[(..., *[None] * extra)].expand(size)
-
-
-def _spreads_to(own: torch.Size, size: torch.Size) -> bool:
-    """Whether what has the batch size ``own`` broadcasts to ``size``."""
-    pairs = zip(reversed(own), reversed(size), strict=False)
-    return len(own) <= len(size) and all(one in (1, other) for one, other in pairs)
