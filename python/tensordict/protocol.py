@@ -480,7 +480,7 @@ class CollectionProtocol:
         """Of a stack, the keys of the leaves of its members, also of one alone."""
         return ()
 
-    def _copy_parts(self, source: Any) -> list[Any] | None:
+    def _copy_parts(self, source: Any, is_whole: bool = False) -> list[Any] | None:
         """The same of values that are copied into entries; others are left out."""
         return self._update_parts(source)
 

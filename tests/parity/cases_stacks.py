@@ -307,6 +307,23 @@ CASES = [
         message=False,
     ),
     *cases(
+        "copy_broadcast",
+        "\n".join(
+            f"td = lazy_stack([DATA, DATA], {dim}); td.{name}(TensorDict("
+            f"c=T({size}), n={{'d': T({size})}}, k=Data(T({size}), T({size}), batch_size={size}), "
+            f"batch_size={size}))"
+            for dim in range(3)
+            for size in ([3], [1], [2, 3], [2, 1], [1, 3], [3, 2], [1, 2], [1, 2, 3])
+            for name in ("update_", "copy_")
+        ).replace(
+            "DATA",
+            "TensorDict(c=T([2, 3]), n={'d': T([2, 3])}, "
+            "k=Data(T([2, 3]), T([2, 3]), batch_size=[2, 3]), batch_size=[2, 3])",
+        ),
+        on="none",
+        message=False,
+    ),
+    *cases(
         "copy_from_stacks",
         """
         td = DENSE; td.update_(lazy_stack([TensorDict(a=T([]), z=T([]))] * 3))

@@ -114,8 +114,8 @@ class OverContainer(Making):
         # A field of a nested class has no tensor that could hold a value instead.
         return value is None and not isinstance(present, torch.Tensor)
 
-    def _copy_parts(self, source: Any) -> list[Any] | None:
-        return self._tensordict._copy_parts(inside(source))
+    def _copy_parts(self, source: Any, is_whole: bool = False) -> list[Any] | None:
+        return self._tensordict._copy_parts(inside(source), is_whole)
 
     def _member_operands(self, operands: Any) -> Any:
         return self._tensordict._member_operands(operands)

@@ -120,12 +120,19 @@ class UpdatingOps(CollectionProtocol):
         """As of an update; a mapping of values that all have the stack dim is taken apart.
 
         With ``is_whole``, or where one does not have it, values broadcast to all of the
-        entry. So do those of a collection without batch dims.
+        entry. So do those of a collection that has no part for each member.
         """
         if isinstance(source, CollectionProtocol):
-            if source.batch_size:
+            if not is_whole and self._divides(source):
                 return self._update_parts(source)
-            source, is_whole = source._entries(), True
+            # Its entries may have the dims that it does not name itself.
+            size = source.batch_size
+            is_named = bool(size) and size == self.batch_size[: len(size)]
+            along = self.stack_dim - len(self.batch_size) + len(size)
+            fits = along < 0 or size[along] in (1, len(self.tensordicts))
+            if not (is_named or fits):
+                raise ValueError(MSG_UPDATE_SHAPES)
+            source, is_whole = source._entries(), is_whole or not is_named
         is_whole = is_whole or not all_have(
             self.batch_size[: self.stack_dim + 1], source.values()
         )
@@ -138,8 +145,8 @@ class UpdatingOps(CollectionProtocol):
                 (known if is_held and not is_whole else absent)[key] = value
                 continue
             entry = self._meta(key)
-            if isinstance(entry, UpdatingOps) and (
-                isinstance(value, dict) or _has_no_dims(value)
+            if _is_in_members(entry) and (
+                isinstance(value, dict) or _is_spread(value, is_whole)
             ):
                 value = value if isinstance(value, dict) else value._entries()
                 split[key] = entry._copy_parts(value, is_whole)
@@ -156,6 +163,15 @@ class UpdatingOps(CollectionProtocol):
             part.update(absent)
             part.update({key: pieces[at] for key, pieces in split.items()})
         return parts
+
+    def _divides(self, source: Any) -> bool:
+        """Whether a collection is that of all members, or has a part for each of them."""
+        size, dim = source.batch_size, self.stack_dim
+        if isinstance(source, UpdatingOps) and source.stack_dim == dim:
+            return True
+        if len(size) > dim:
+            return size[dim] == len(self.tensordicts) or not source._sample_entries()
+        return False
 
     def _copied_rows(
         self, entry: Any, key: str, value: torch.Tensor, is_whole: bool
@@ -389,10 +405,16 @@ class UpdatingOps(CollectionProtocol):
         return self
 
 
-def _has_no_dims(value: Any) -> bool:
-    """Whether it is a collection of tensors without batch dims."""
+def _is_in_members(entry: Any) -> bool:
+    """Whether it is a nested stack, or a class around one."""
+    is_collection = isinstance(entry, CollectionProtocol)
+    return is_collection and not (entry._is_non_tensor or entry._is_dense)
+
+
+def _is_spread(value: Any, is_whole: bool) -> bool:
+    """Whether it is a collection of tensors that all members take alike."""
     is_collection = isinstance(value, CollectionProtocol) and not value._is_non_tensor
-    return is_collection and not value.batch_size
+    return is_collection and (is_whole or not value.batch_size)
 
 
 def _chosen(source: Any, keys: Any) -> Any:
