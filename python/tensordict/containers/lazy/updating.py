@@ -21,7 +21,7 @@ from tensordict.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["UpdatingOps", "all_have"]
+__all__ = ["UpdatingOps"]
 
 MSG_PARTS = (
     "The collection has {} elements along dim {}, along which the stack has {} members."
@@ -125,17 +125,16 @@ class UpdatingOps(CollectionProtocol):
         if isinstance(source, CollectionProtocol):
             if not is_whole and self._divides(source):
                 return self._update_parts(source)
-            # Its entries may have the dims that it does not name itself.
-            size = source.batch_size
+            entries, size = source._entries(), source.batch_size
+            # They may have the dims that it does not name itself.
             is_named = bool(size) and size == self.batch_size[: len(size)]
+            is_whole = is_whole or not (is_named and self._have_rows(entries.values()))
             along = self.stack_dim - len(self.batch_size) + len(size)
             fits = along < 0 or size[along] in (1, len(self.tensordicts))
-            if not (is_named or fits):
+            if is_whole and not fits:
                 raise ValueError(MSG_UPDATE_SHAPES)
-            source, is_whole = source._entries(), is_whole or not is_named
-        is_whole = is_whole or not all_have(
-            self.batch_size[: self.stack_dim + 1], source.values()
-        )
+            source = entries
+        is_whole = is_whole or not self._have_rows(source.values())
         known: dict[Any, Any] = {}
         absent: dict[Any, Any] = {}
         split: dict[Any, Any] = {}
@@ -163,6 +162,10 @@ class UpdatingOps(CollectionProtocol):
             part.update(absent)
             part.update({key: pieces[at] for key, pieces in split.items()})
         return parts
+
+    def _have_rows(self, values: Any) -> bool:
+        """Whether all values have the stack dim, and the batch dims before it."""
+        return _all_have(self.batch_size[: self.stack_dim + 1], values)
 
     def _divides(self, source: Any) -> bool:
         """Whether a collection is that of all members, or has a part for each of them."""
@@ -425,19 +428,19 @@ def _chosen(source: Any, keys: Any) -> Any:
     return source.select(*paths, strict=False)
 
 
-def all_have(lead: torch.Size, values: Any) -> bool:
+def _all_have(lead: torch.Size, values: Any) -> bool:
     """Whether all values, nested ones too, have the leading dims ``lead``.
 
     What is no tensor and no number has them.
     """
     for value in values:
         if isinstance(value, dict):
-            has = all_have(lead, value.values())
+            has = _all_have(lead, value.values())
         elif isinstance(value, CollectionProtocol):
             has = (
                 value._is_non_tensor
                 or value.batch_size[: len(lead)] == lead
-                or all_have(lead, value._sample_entries().values())
+                or _all_have(lead, value._sample_entries().values())
             )
         elif isinstance(value, NUMBERS):
             has = False
