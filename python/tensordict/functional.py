@@ -199,8 +199,6 @@ def pad_sequence(
             raise RuntimeError(MSG_FAILED.format(key)) from error
         if mask is not None:
             masks.append((key, mask))
-    if is_tensorclass(tds[0]) and not is_tensorclass(target):
-        target = tds[0]._from_tensordict(target)
     for key, mask in masks:
         where = _rust.unravel_key((mask_key, key))
         try:
@@ -269,6 +267,9 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
         else:
             entry = _shared_structure(others, inner, left)
         result._set_entry(key, entry)
+    if is_tensorclass(first) and not is_tensorclass(result):
+        # A class around a stack.
+        return first._from_tensordict(result)
     return result
 
 

@@ -116,9 +116,6 @@ class CollectionProtocol:
         """Whether values that are written here are written to those they were read from."""
         return False
 
-    _nests_alike: ClassVar[bool] = False
-    """Whether what is nested is of this class, too, and so not named in the text."""
-
     _printed_nested_as: str | None = None
     """How the long form of the text names this where it is nested, if not by class."""
 
@@ -560,6 +557,10 @@ class CollectionProtocol:
         made = self.clone(False)
         made.names = wanted
         return made
+
+    def _nested_class(self, key: str, value: Any) -> type[Any]:
+        """The class that the short text names for a nested collection."""
+        return type(value)
 
     def _repr_short(self) -> str | None:
         """The whole of the short text of this as an entry, if it has no entries."""

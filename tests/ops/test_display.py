@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict import TensorDict, get_printoptions, set_printoptions
+from tensordict import TensorDict, get_printoptions, lazy_stack, set_printoptions
 
 LONG = """\
 TensorDict(
@@ -123,3 +123,11 @@ def test_repr_of_parameters_that_a_lazy_module_has_yet_to_make():
         )
     with set_printoptions(plain=True, show_storage_size=True, show_is_view=True):
         assert "storage_size=None, values unknown" in repr(td)
+
+
+def test_repr_of_a_stack_of_what_is_no_tensor_names_its_class():
+    stack = lazy_stack([TensorDict(a=torch.ones(2), batch_size=[2])] * 2)
+    shapes = stack._fast_apply(lambda leaf: leaf.shape)
+    assert "a: [Size]" in repr(shapes)
+    with set_printoptions(compact=True):
+        assert "a: [Size]" in repr(shapes)

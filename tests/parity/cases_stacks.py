@@ -450,4 +450,79 @@ CASES = [
         on="none",
         message=False,
     ),
+    *cases(
+        "names_at_index_tensors",
+        """
+        named()[[-1], range(2)].names
+        named()[[0, 1], [0, 1]].names
+        named()[[-1], [0, 1]].names
+        named()[[-1], range(2), [0, 1]].names
+        named()[[0, 1], :, [0, 1]].names
+        named()[torch.tensor([[0, 1]])].names
+        named()[torch.ones(2, 3, dtype=torch.bool)].names
+        named()[None, [0], [0, 1]].names
+        """.replace(
+            "named()",
+            "lazy_stack([TensorDict(a=T([3, 4]), batch_size=[3, 4], names=['p', 'q'])] * 2, 0, stack_dim_name='t')",
+        ),  # noqa: E501
+        on="none",
+    ),
+    *cases(
+        "nested_classes",
+        """
+        [type(v).__name__ for v in pad_sequence([lazy_stack([TensorDict(d=Data(a=T([n]), batch_size=[n]), batch_size=[n])] * 2) for n in (2, 3)], 1).values()]
+        pad_sequence([lazy_stack([Data(a=T([n]), n=Inner(z=T([n]), batch_size=[n]), batch_size=[n])] * 2) for n in (2, 3)], 1)
+        pad_sequence([Data(a=T([n]), b=T([n]), batch_size=[n]) for n in (2, 3)], out=TensorDict())
+        """,  # noqa: E501
+        on="none",
+    ),
+    *cases(
+        "values_in_results",
+        """
+        td.all(dim=0).get('s').names
+        td.any(dim=1).get('s').names
+        td.contiguous().all(dim=0).get('s').names
+        """.replace(
+            "td.",
+            "lazy_stack([TensorDict(a=T([3], 'bool'), s='x', batch_size=[3], names=['q'])] * 2).",
+        ),
+        on="none",
+    ),
+    *cases(
+        "gradients_of_locked_stacks",
+        """
+        td = lazy_stack([TensorDict(s='x'), TensorDict(a=T([2]))]).lock_().grad; (td.is_locked, [each.is_locked for each in td.tensordicts])
+        td = lazy_stack([TensorDict(s='x'), TensorDict(a=T([2]))]).grad; (td.is_locked, [each.is_locked for each in td.tensordicts])
+        """,  # noqa: E501
+        on="none",
+    ),
+    *cases(
+        "struct_arrays_of_columns",
+        "\n".join(
+            f"td = TensorDict(c=T([2]), batch_size=[2]); td.set('s', NonTensorStack({values})); td = td.to_struct_array(); (td.dtype, td['s'].tolist(), from_struct_array(td)['s'])"  # noqa: E501
+            for values in (
+                "{1}, {2}|'a', 'b'|1, 2|1, 2.5|1, 'b'|None, 'b'|'x' * 20, 'b'|True, False"
+                "|{'a': 1}, {'a': 1}|[1, 2], [3, 4]"
+            ).split("|")
+        ),
+        on="none",
+    ),
+    *cases(
+        "short_text_of_nested_stacks",
+        "\n".join(
+            f"exec('with set_printoptions(compact=True): r = repr({stack})'); r".replace(
+                "inner()", "lazy_stack([TensorDict(c=T([2]), batch_size=[2])] * 2)"
+            )
+            for stack in (
+                "lazy_stack([TensorDict(n=inner(), batch_size=[2])] * 2)",
+                "lazy_stack([TensorDict(n=inner(), batch_size=[2]), TensorDict(n=inner().contiguous(), batch_size=[2])])",
+                "lazy_stack([TensorDict(n=inner().contiguous(), batch_size=[2]), TensorDict(n=inner(), batch_size=[2])])",
+                "lazy_stack([TensorDict(n=TensorDict(m=inner(), batch_size=[2]), batch_size=[2])] * 2, 1)",
+                "lazy_stack([lazy_stack([TensorDict(n=inner(), batch_size=[2])])] * 2, 1)",
+                "lazy_stack([TensorDict(n=Sub(a=T([2]), batch_size=[2]), batch_size=[2])] * 2)",
+                "lazy_stack([Data(a=T([2]), b=Sub(c=T([2]), batch_size=[2]), batch_size=[2])] * 2)",
+            )
+        ),
+        on="none",
+    ),
 ]

@@ -274,7 +274,7 @@ def _arrays(td: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol) and value._is_non_tensor:
-            arrays[key] = _texts(value)
+            arrays[key] = _texts(value) if value._is_one else _column(value)
         elif isinstance(value, CollectionProtocol):
             arrays[key] = (value.batch_size, _arrays(value))
         elif isinstance(value, torch.Tensor):
@@ -284,6 +284,23 @@ def _arrays(td: Any) -> dict[str, Any]:
     if not arrays:
         raise ValueError(MSG_NO_FIELDS)
     return arrays
+
+
+def _column(values: Any) -> np.ndarray[Any, Any]:
+    """The values of a column: numbers, texts, or the objects themselves."""
+    cells, size = list(values._flat()), tuple(values.batch_size)
+    try:
+        array = np.array(cells)
+    except ValueError:  # Lists of several lengths.
+        array = np.array(None)
+    if array.dtype.kind in "biufc":
+        return array.reshape(size + array.shape[1:])
+    if array.dtype.kind in "US" and array.ndim == 1:
+        return _texts(values)
+    objects = np.empty(len(cells), dtype=object)
+    for at, cell in enumerate(cells):
+        objects[at] = cell
+    return objects.reshape(size)
 
 
 def _texts(values: Any) -> np.ndarray[Any, Any]:

@@ -401,14 +401,11 @@ def _compact_leaf(
     return text
 
 
-def _nested_label(value: Any, parent: Any) -> str:
+def _nested_label(key: str, value: Any, parent: Any) -> str:
     """The class of a nested collection where it is not the usual one, and its own dims."""
     own = value.batch_size[len(parent.batch_size) :]
-    name = type(value).__name__
-    usual = name == "TensorDict" or (
-        type(value) is type(parent) and parent._nests_alike
-    )
-    return ("" if usual else name) + (_shape(own) if own else "")
+    name = parent._nested_class(key, value).__name__
+    return ("" if name == "TensorDict" else name) + (_shape(own) if own else "")
 
 
 def _compact_children(td: Any, options: types.MappingProxyType[str, Any]) -> list[Any]:
@@ -419,7 +416,7 @@ def _compact_children(td: Any, options: types.MappingProxyType[str, Any]) -> lis
         if text is not None:
             children.append(f"{key}: {text}")
         elif isinstance(value, CollectionProtocol):
-            opening = f"{key}: {_nested_label(value, td)}{{"
+            opening = f"{key}: {_nested_label(key, value, td)}{{"
             children.append((opening, _compact_children(value, options)))
         else:
             children.append(f"{key}: {_compact_leaf(value, td, options)}")
@@ -460,18 +457,18 @@ def _dim(text: str) -> str:
 def _html_list(td: Any, options: types.MappingProxyType[str, Any]) -> str:
     items = []
     for key, value in td._repr_entries():
-        key = html.escape(key)
+        name = html.escape(key)
         if isinstance(value, CollectionProtocol):
             entries = value._repr_entries()
             count = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
-            label = html.escape(f"{_nested_label(value, td)} {count}".strip())
+            label = html.escape(f"{_nested_label(key, value, td)} {count}".strip())
             items.append(
-                f"<li><details open><summary>{key}: {_dim(label)}</summary>"
+                f"<li><details open><summary>{name}: {_dim(label)}</summary>"
                 f"{_html_list(value, options)}</details></li>"
             )
         else:
             leaf = html.escape(_compact_leaf(value, td, options))
-            items.append(f"<li>{key}: {_dim(leaf)}</li>")
+            items.append(f"<li>{name}: {_dim(leaf)}</li>")
     return (
         f'<ul style="list-style:none;margin:0;padding-left:1.5em">{"".join(items)}</ul>'
     )

@@ -294,6 +294,10 @@ class OverContainer(Making):
         properties = DisplayOps._repr_properties(self._tensordict)
         return [*describe_fields(self._repr_entries()), *properties]
 
+    def _nested_class(self, key: str, value: Any) -> type[Any]:
+        nested: type[Any] = self._tensordict._nested_class(key, value)
+        return nested
+
     def _repr_head(self) -> list[str]:
         return DisplayOps._repr_head(self._tensordict)
 

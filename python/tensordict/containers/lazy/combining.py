@@ -203,12 +203,15 @@ class CombiningOps(CollectionProtocol):
         grads = [member.grad for member in self.tensordicts]
         if all(grad is None for grad in grads):
             return None
-        return self._like(
+        result = self._like(
             [
                 member.empty() if grad is None else grad
                 for member, grad in zip(self.tensordicts, grads, strict=True)
             ]
         )
+        if self.is_locked:
+            _rust.lock_tree(result)
+        return result
 
     @grad.setter
     def grad(self, value: Any) -> None:

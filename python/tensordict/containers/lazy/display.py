@@ -60,7 +60,7 @@ def compact(td: Any) -> str:
             if isinstance(value, CollectionProtocol) and value._is_non_tensor:
                 inner.append(f"{key}: {value._repr_short()}")
             elif isinstance(value, CollectionProtocol):
-                opening = f"{key}: {display._nested_label(value, member)}{{"
+                opening = f"{key}: {display._nested_label(key, value, member)}{{"
                 inner.append((opening, display._compact_children(value, options)))
             else:
                 inner.append(f"{key}: {display._compact_leaf(value, member, options)}")

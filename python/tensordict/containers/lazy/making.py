@@ -159,16 +159,18 @@ def _have_same_keys(members: list[Any]) -> bool:
     return True
 
 
-def nested_stacks(parts: list[Any], dim: int, shape: tuple[int, ...], name: Any) -> Any:
+def nested_stacks(
+    parts: list[Any], dim: int, shape: tuple[int, ...], names: Sequence[str | None]
+) -> Any:
     """The parts stacked along ``dim`` in the dims of ``shape``, the outermost first."""
     if len(shape) == 1:
-        return parts[0]._stack_lazily(parts, dim, name)
+        return parts[0]._stack_lazily(parts, dim, names[0])
     step = len(parts) // shape[0]
     inner = [
-        nested_stacks(parts[start : start + step], dim, shape[1:], None)
+        nested_stacks(parts[start : start + step], dim, shape[1:], names[1:])
         for start in range(0, len(parts), step)
     ]
-    return inner[0]._stack_lazily(inner, dim, None)
+    return inner[0]._stack_lazily(inner, dim, names[0])
 
 
 @overload

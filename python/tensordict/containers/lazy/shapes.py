@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "densified",
+    "first_entry",
     "gathered",
     "moved",
     "printed_entries",
@@ -386,8 +387,8 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
         if all(nested) and len({len(value.batch_size) for value in values}) > 1:
             out.append((key, _Mixed(values)))
         elif all(nested):
-            out.append((key, _printed(td._sampled(values), _first_entry(td, key))))
-        elif any(nested):
+            out.append((key, _printed(td._sampled(values), first_entry(td, key))))
+        elif any(nested) or not all(map(_is_known, values)):
             out.append((key, _Mixed(values)))
         else:
             meta = MetaTensor._of_stack(values, td.stack_dim)
@@ -402,7 +403,7 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
     return out
 
 
-def _first_entry(td: Any, key: str) -> Any:
+def first_entry(td: Any, key: str) -> Any:
     """The entry of the first member that is no stack of others."""
     while td.tensordicts and hasattr(td.tensordicts[0], "tensordicts"):
         td = td.tensordicts[0]
@@ -416,8 +417,13 @@ def _printed(stack: Any, first: Any) -> Any:
     return PrintedEntry(stack, first._repr_short())
 
 
+def _is_known(value: Any) -> bool:
+    """Whether something is a leaf with a shape: ``_fast_apply`` can make others."""
+    return isinstance(value, (torch.Tensor, MetaTensor))
+
+
 class _Mixed:
-    """An entry that is a tensor in some members and a collection in others, printed."""
+    """An entry of things that nothing can be stacked of, printed by their classes."""
 
     def __init__(self, values: list[Any]) -> None:
         self.names = dict.fromkeys(type(value).__name__ for value in values)

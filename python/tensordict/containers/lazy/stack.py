@@ -110,7 +110,6 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     """
 
     _is_dense: ClassVar[bool] = False
-    _nests_alike: ClassVar[bool] = True
 
     tensordicts: list[Any]
     stack_dim: int
@@ -515,11 +514,22 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             start, count = plan.to_front
             moved = tuple(range(start, start + count))
             parts = [part.movedim(moved, tuple(range(count))) for part in parts]
-        name = self._td_dim_name if plan.keeps_name else None
-        result = nested_stacks(parts, plan.dim, plan.shape, name)
+        result = nested_stacks(parts, plan.dim, plan.shape, self._names_at(index, plan))
         if self.is_locked and not result.is_locked:
             _rust.lock_tree(result)
         return result
+
+    def _names_at(self, index: Any, plan: indexing.Plan) -> Sequence[str | None]:
+        """The names of the dims that an index makes of the stack dim."""
+        if plan.keeps_name:
+            return [self._td_dim_name]
+        names = self._own_names()
+        if plan.dim is None or names is None or -1 in self._batch_size:
+            return [None] * len(plan.shape)
+        # Index tensors in several dims, or of several: as in an ordinary collection.
+        size, dim = self._batch_size, plan.dim
+        taken = _rust.index(_rust.new(TensorDict, {}, size, None, names), index)
+        return taken.names[dim : dim + len(plan.shape)]  # type: ignore[no-any-return]
 
     def _empty_at(self, index: Any, plan: indexing.Plan) -> Any:
         """What an index gives that takes no member: a dense container without elements."""
@@ -717,6 +727,9 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _repr_entries(self) -> list[tuple[str, Any]]:
         return shapes.printed_entries(self)
+
+    def _nested_class(self, key: str, value: Any) -> type[Any]:
+        return type(shapes.first_entry(self, key))
 
     def _repr_parts(self) -> list[str]:
         from tensordict.containers.lazy import display

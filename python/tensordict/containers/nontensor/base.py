@@ -231,6 +231,8 @@ class NonTensorOps(CollectionProtocol):
         else:
             result = self._reduced(op, size)
         if not isinstance(result, NonTensorOps):
+            # Nothing is left of the values.
+            result._td_dim_names = _spliced_names(self._td_dim_names, names, k, size)
             return result
         result._named(_spliced_names(self._td_dim_names, names, k, size))
         if isinstance(names, tuple):
