@@ -362,6 +362,10 @@ class CollectionProtocol:
         """Append every leaf to ``out``, depth first, in key order."""
         raise NotImplementedError
 
+    def _holders(self) -> list[Any]:
+        """This one, and where the entries that are set in it are held instead."""
+        return [self]
+
     def _containers(self, out: list[Any]) -> None:
         """Append the containers that hold the state of this one and of all below it."""
         out.append(self)

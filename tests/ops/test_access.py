@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict import TensorDict
+from tensordict import TensorDict, lazy_stack
 from tensordict.base import _InplaceWriteError, _KeyThroughLeafError
 
 CPU_ONLY_DTYPES = [(3, torch.int64), (2.5, torch.float32), (True, torch.bool)]
@@ -145,6 +145,38 @@ class TestSet:
             td["x"] = td
         with pytest.raises(ValueError, match="inside itself"):
             td["n"]["x"] = TensorDict({"deep": td}, [3])
+
+    @pytest.mark.parametrize("stacked", [False, True])
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda td: td.set("x", {"deep": td}),
+            lambda td: td.set(("n", "x", "y"), td),
+            lambda td: td.set(("n", "m"), td["n"]),
+            lambda td: td.set(("x", "y"), {"deep": td}),
+            lambda td: td.update({"n": {"x": {"deep": td}}}),
+            lambda td: td.update({("n", "x", "y"): td}),
+            lambda td: td.update({("x", "y", "z"): {"deep": td}}),
+            lambda td: td.setdefault(("n", "x", "y"), td),
+        ],
+    )
+    def test_nor_below_what_a_call_makes(self, container, stacked, write):
+        td = make(container)
+        if stacked:
+            td = lazy_stack([td, make(container)])
+        before = paths(td)
+        with pytest.raises(ValueError, match="inside itself"):
+            write(td)
+        assert paths(td) == before
+
+    def test_nor_can_the_members_of_a_stack(self, container):
+        first, second = make(container), make(container)
+        td = lazy_stack([first, second])
+        swapped = lazy_stack([second, first])
+        for key, value in ((("n", "m"), td), ("x", swapped), ("x", {"deep": swapped})):
+            with pytest.raises(ValueError, match="inside itself"):
+                td[key] = value
+        assert paths(td) == paths(first)
 
     @pytest.mark.parametrize(
         ("key", "value"),

@@ -236,6 +236,8 @@ def test_collecting(td, lock):
         both("truth", td, op)
     both("is_empty", td)
     both("is_filled", td)
+    for others in ([], [td], [TensorDict(), twins.containers(td)[-1]], [TensorDict()]):
+        both("holds_any", td, others)
     assert list(_rust.attributes(td).items()) == list(twins.attributes(td).items())
     leaves = [*twins.leaves(td), torch.ones(2, device="meta")]
     assert _rust.on_host(leaves) == twins.on_host(leaves)

@@ -645,6 +645,9 @@ class TensorDictParams(TensorDictBase, nn.Module):
             self.__dict__["_lock_parents_weakrefs"] = refs
         _rust.lock_tree(self._param_td, (*parents, weakref.ref(self)))
 
+    def _holders(self) -> list[Any]:
+        return [self, *self._param_td._holders()]
+
     def _containers(self, out: list[Any]) -> None:
         out.append(self)
         _rust.containers(self._param_td, out)

@@ -48,10 +48,14 @@ MSG_UPDATE_SIZE = (
 
 
 class _Branch:
-    """A container that an update will write into, and what it will get."""
+    """A container that an update will write into, and what it will get.
 
-    def __init__(self, target: Any) -> None:
+    One that is new has what it will be part of as ``above``.
+    """
+
+    def __init__(self, target: Any, above: Any = None) -> None:
         self.target = target
+        self.above = above
         self.staged: dict[str, Any] = {}
         self.members: list[_Branch] = []
 
@@ -193,10 +197,12 @@ def _enter(branch: _Branch, key: str, ignore_lock: bool) -> _Branch:
     if found is NO_DEFAULT:
         if td.is_locked and not ignore_lock:
             raise RuntimeError(MSG_LOCKED)
-        found = td._make_child()
+        above = td if branch.above is None else branch.above
+        inner = _Branch(td._make_child(), above)
     elif not isinstance(found, CollectionProtocol):
         raise KeyError(MSG_PRESENT.format(key, td))
-    inner = _Branch(found)
+    else:
+        inner = _Branch(found)
     branch.staged[key] = inner
     return inner
 
@@ -239,6 +245,8 @@ def _stage(
     if td.is_locked and not ignore_lock:
         raise RuntimeError(MSG_LOCKED)
     stored = validate(td, key, value, non_blocking)
+    if branch.above is not None and isinstance(stored, CollectionProtocol):
+        branch.above._check_apart(key, stored)
     if clone and isinstance(stored, (torch.Tensor, CollectionProtocol)):
         stored = stored.clone()
     branch.staged[key] = stored

@@ -602,3 +602,8 @@ def containers(td: Any, out: list[Any] | None = None) -> list[Any]:
         if isinstance(value, CollectionProtocol):
             containers(value, out)
     return out
+
+
+def holds_any(td: Any, others: list[Any]) -> bool:
+    """Whether one of ``others`` is ``td``, or a container below it."""
+    return any(each is other for each in containers(td) for other in others)

@@ -48,6 +48,8 @@ class StoringOps(CollectionProtocol):
                 # not fit leaves this container as it was.
                 child = self._make_child()
                 child._set_path(rest, value, False, non_blocking, validated, True)
+                if isinstance(value, (CollectionProtocol, dict)):
+                    self._check_apart(path, child)
                 self._hang(key, child)
             elif isinstance(present, CollectionProtocol):
                 present._set_path(
@@ -146,6 +148,7 @@ class StoringOps(CollectionProtocol):
             child = _rust.new(self._plain_type, {}, self.batch_size, self.device, names)
             for name, item in value.items():
                 _rust.set_entry(child, name, item, False, non_blocking)
+            self._check_apart(key, child)
             return child
         if isinstance(value, (list, tuple)):
             converted = tensor_of_sequence(value, self.device)
@@ -160,15 +163,22 @@ class StoringOps(CollectionProtocol):
             return self._fit_collection(key, converted, non_blocking, is_fresh=True)
         return converted
 
+    def _check_apart(self, key: Any, value: Any) -> None:
+        """Refuse a collection that holds this one, which would be without end.
+
+        Raises:
+            ValueError: it does.
+        """
+        if _rust.holds_any(value, self._holders()):
+            raise ValueError(MSG_INSIDE_ITSELF.format(key))
+
     def _fit_collection(
         self, key: Any, value: Any, non_blocking: bool, is_fresh: bool = False
     ) -> CollectionProtocol:
         """A nested container made to fit: batch size, device and names."""
         batch_size = self.batch_size
-        if not value._is_non_tensor and any(
-            container is self for container in _rust.containers(value)
-        ):
-            raise ValueError(MSG_INSIDE_ITSELF.format(key))
+        if not value._is_non_tensor:
+            self._check_apart(key, value)
         if value._is_non_tensor and not value.batch_size:
             if batch_size:
                 value = value._fitted(batch_size)

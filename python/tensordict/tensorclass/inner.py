@@ -94,6 +94,9 @@ class OverContainer(Making):
     def _writes_through(self) -> bool:
         return self._tensordict._writes_through()
 
+    def _holders(self) -> list[Any]:
+        return self._tensordict._holders()
+
     def _containers(self, out: list[Any]) -> None:
         _rust.containers(self._tensordict, out)
 

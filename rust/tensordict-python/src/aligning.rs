@@ -1,6 +1,8 @@
 //! What operations on several containers stand on: leaves in the order of another
 //! container, results that drop what an operation does not keep, every container of a tree.
 
+use std::collections::HashSet;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 
@@ -349,10 +351,19 @@ pub(crate) fn containers<'py>(
     Ok(out)
 }
 
+/// Whether one of `others` is `td`, or a container below it.
+#[pyfunction]
+fn holds_any<'py>(td: &Bound<'py, PyAny>, others: &Bound<'py, PyList>) -> PyResult<bool> {
+    let held = containers(td, None)?;
+    let held: HashSet<_> = held.iter().map(|container| container.as_ptr()).collect();
+    Ok(others.iter().any(|other| held.contains(&other.as_ptr())))
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(align, module)?)?;
     module.add_function(wrap_pyfunction!(rebuild_as, module)?)?;
     module.add_function(wrap_pyfunction!(leaf_batch_dims, module)?)?;
     module.add_function(wrap_pyfunction!(containers, module)?)?;
+    module.add_function(wrap_pyfunction!(holds_any, module)?)?;
     Ok(())
 }

@@ -73,6 +73,7 @@ names! {
     method_after_unlock = "_after_unlock",
     method_fit_collection = "_fit_collection",
     method_convert_value = "_convert_value",
+    method_check_apart = "_check_apart",
     method_hang = "_hang",
     method_has_names = "_has_names",
     method_set_path = "_set_path",

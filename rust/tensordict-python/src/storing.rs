@@ -98,11 +98,13 @@ fn holds<'py>(
 }
 
 /// Whether `_fit_collection` of the plain container `td` gives the dense `value` back as
-/// it is: a container that has the batch size and device, and meets no names.
+/// it is: a container that has the batch size and device, meets no names, and does not
+/// hold `td`, as nothing does that `is_new`.
 fn fits_as_it_is<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,
+    is_new: bool,
 ) -> PyResult<bool> {
     let device = container::device(imports, td)?;
     Ok(container::dim_names(imports, td)?.is_none()
@@ -111,7 +113,7 @@ fn fits_as_it_is<'py>(
             container::batch_size(imports, td)?.as_any(),
         )?
         && (device.is_none() || container::device(imports, value)?.eq(&device)?)
-        && !holds(imports, value, td)?)
+        && (is_new || !holds(imports, value, td)?))
 }
 
 /// What `_convert_value` of the plain container `td` makes of a dictionary.
@@ -145,6 +147,8 @@ pub(crate) struct Target<'py> {
     device: Bound<'py, PyAny>,
     // Whether a tensor on the CPU is where it belongs.
     takes_cpu: bool,
+    // Whether it was made for what is stored, so that no value can hold it.
+    is_new: bool,
 }
 
 impl<'py> Target<'py> {
@@ -175,6 +179,7 @@ impl<'py> Target<'py> {
             batch_size,
             takes_cpu: device.is_none() || device.eq(imports.cpu.bind(td.py()))?,
             device,
+            is_new: false,
         })
     }
 
@@ -226,7 +231,7 @@ impl<'py> Target<'py> {
         if value_kind != Kind::Leaf {
             if value_kind == Kind::Dense
                 && is_plain(imports, td)
-                && fits_as_it_is(imports, td, value)?
+                && fits_as_it_is(imports, td, value, self.is_new)?
             {
                 return Ok((value.clone(), value_kind));
             }
@@ -242,6 +247,9 @@ impl<'py> Target<'py> {
                 && is_plain(imports, td)
             {
                 let child = converted_dict(imports, td, entries, non_blocking)?;
+                if !self.is_new && holds(imports, &child, td)? {
+                    td.call_method1(names.method_check_apart.bind(py), (key, &child))?;
+                }
                 return Ok((child, Kind::Dense));
             }
             value = td.call_method1(
@@ -302,7 +310,10 @@ pub(crate) fn store_all<'py>(
     source: &Bound<'py, PyDict>,
     non_blocking: &Bound<'py, PyAny>,
 ) -> PyResult<()> {
-    let target = Target::new(imports, td, Kind::Dense)?;
+    let target = Target {
+        is_new: true,
+        ..Target::new(imports, td, Kind::Dense)?
+    };
     // Most entries are stored as they are, under the keys that they have: in a copy of
     // the source they stand already.
     let entries = ffi::copy_dict(source)?;

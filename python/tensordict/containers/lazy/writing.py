@@ -64,6 +64,10 @@ class WritingOps(MembersOps):
         ):
             member._hang(key, part)
 
+    def _holders(self) -> list[Any]:
+        held = [holder for each in self.tensordicts for holder in each._holders()]
+        return [self, *held]
+
     def _del_entry(self, key: str) -> None:
         for member in self.tensordicts:
             # One that is there several times has it only once.
