@@ -18,6 +18,8 @@ import json
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tensordict.checks import is_tensorclass
 from tensordict.storage import registry
 
@@ -164,7 +166,7 @@ def as_plain(value: Any, depth: int = 0) -> tuple[Any, bool]:
             items.append(plain)
             is_same &= is_item_same
         return items, is_same
-    if type(value) not in (dict, OrderedDict) or not all(
+    if not isinstance(value, dict) or not all(
         isinstance(key, PLAIN_TYPES) for key in value
     ):
         raise TypeError(f"JSON cannot hold a value of type {type(value)}.")
@@ -185,6 +187,8 @@ def tagged(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (list, tuple)):
         check_depth(depth, MAX_TAGGED_DEPTH)
         kind = "tuple" if isinstance(value, tuple) else "list"
+        if isinstance(value, torch.Size):
+            kind = "size"
         return {kind: [tagged(item, depth + 1) for item in value]}
     if isinstance(value, dict):
         check_depth(depth, MAX_TAGGED_DEPTH)
@@ -203,4 +207,4 @@ def untagged(value: Any) -> Any:
         cls = OrderedDict if kind == "ordered" else dict
         return cls((untagged(key), untagged(item)) for key, item in items)
     made = [untagged(item) for item in items]
-    return tuple(made) if kind == "tuple" else made
+    return {"tuple": tuple, "size": torch.Size}.get(kind, list)(made)

@@ -1,8 +1,8 @@
 """Non-tensor values as directories: ``meta.json``, and a pickle of what JSON cannot say.
 
 The files are those of the published release. What it loses on the way is noted in a file
-of ours, which it does not read: where tuples stood, and the batch size of a value that is
-saved alone.
+of ours, which it does not read: where tuples, sizes and ordered dicts stood, and the
+batch size of a value that is saved alone.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ PYTREE_TYPES: dict[str, type[Any]] = {
 }
 """The classes that :meth:`from_pytree` notes, by the names that files have for them."""
 
+NOTED_TYPES = {"sizes": torch.Size, "tuples": tuple, "ordered": OrderedDict}
+"""What JSON makes lists and dicts of, by the names under which it is noted."""
+
 MSG_COLUMN = "{} names {!r} as its values, which is no file of values."
 
 
@@ -68,10 +71,7 @@ def plan_value(held: Any, plan: Any, level: int) -> None:
         (fields if is_jsonable(value) else pickled)[name] = value
     fields["_is_non_tensor"] = True
     text = json.dumps(fields)
-    notes: dict[str, Any] = {}
-    tuples = tuple_paths(fields.get("data"))
-    if tuples:
-        notes["tuples"] = tuples
+    notes: dict[str, Any] = typed_paths(fields.get("data"))
     if not level and held.batch_size:
         notes["batch_size"] = list(held.batch_size)
     if pickled:
@@ -106,9 +106,7 @@ def plan_column(stack: Any, plan: Any, level: int) -> None:
         fields["data"] = data
     elif is_jsonable(data):
         fields["data"] = data
-        tuples = tuple_paths(data)
-        if tuples:
-            notes["tuples"] = tuples
+        notes = typed_paths(data)
         if any(isinstance(value, (list, tuple)) for value in flat):
             notes["batch_size"] = list(stack.batch_size)
     else:
@@ -121,7 +119,7 @@ def plan_column(stack: Any, plan: Any, level: int) -> None:
     rows = stack._noted_rows()
     if rows:
         notes["rows"] = rows
-        if not is_jsonable(rows) or tuple_paths(rows):
+        if not is_jsonable(rows) or typed_paths(rows):
             plan.add_file(level, OTHER, _pickle_of({"rows": rows}))
             notes["rows"] = OTHER
     text = json.dumps(fields, separators=(",", ":"))
@@ -239,19 +237,27 @@ def is_text(value: str) -> bool:
     return True
 
 
-def tuple_paths(value: Any, path: tuple[Any, ...] = ()) -> list[list[Any]]:
-    """Where tuples stand in a value that JSON can say, outer ones first."""
+def typed_paths(value: Any) -> dict[str, Any]:
+    """Where a value that JSON can say has other types than lists and dicts."""
+    found: dict[str, Any] = {}
+    _add_typed(value, (), found)
+    return found
+
+
+def _add_typed(value: Any, path: tuple[Any, ...], found: dict[str, Any]) -> None:
     if isinstance(value, (list, tuple)):
         items: Any = enumerate(value)
     elif isinstance(value, dict):
         items = value.items()
     else:
-        return []
-    found = [list(path)] if isinstance(value, tuple) else []
+        return
+    for name, cls in NOTED_TYPES.items():
+        if isinstance(value, cls):
+            found.setdefault(name, []).append(list(path))
+            break
     for key, item in items:
         if isinstance(item, (list, tuple, dict)):
-            found += tuple_paths(item, (*path, key))
-    return found
+            _add_typed(item, (*path, key), found)
 
 
 # Loading ------------------------------------------------------------------------------
@@ -268,7 +274,7 @@ def load_value(cls: Any, path: SavedPath, options: Any) -> Any:
     notes = _notes(path, text)
     if "data" not in fields or "_metadata" not in fields:
         fields.update(_pickled_fields(path, options.allow_pickle))
-    data = _with_tuples(fields.get("data"), notes)
+    data = _with_types(fields.get("data"), notes)
     size = torch.Size(notes.get("batch_size", ()))
     loaded = cls(data, fields.get("_metadata"), batch_size=size, device=_home(options))
     loaded._memmap_prefix = options.home_of(path)
@@ -294,7 +300,7 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
             raise ValueError(MSG_COLUMN.format(path / META, data))
         data = _read_pickle(path / COLUMN, options.allow_pickle)
     notes = _notes(path, text)
-    data = _with_tuples(data, notes)
+    data = _with_types(data, notes)
     loaded = cls._from_nested(data, notes.get("batch_size"))
     device = fields.get("device")
     loaded._device = None if device is None else torch.device(device)
@@ -339,17 +345,21 @@ def _notes(path: SavedPath, text: str) -> dict[str, Any]:
     return notes
 
 
-def _with_tuples(value: Any, notes: dict[str, Any]) -> Any:
+def _with_types(value: Any, notes: dict[str, Any]) -> Any:
+    noted = [
+        (path, cls) for name, cls in NOTED_TYPES.items() for path in notes.get(name, ())
+    ]
     # Inner ones first: a tuple cannot be written into.
-    for path in reversed(notes.get("tuples", ())):
+    noted.sort(key=lambda each: -len(each[0]))
+    for path, cls in noted:
         if not path:
-            value = tuple(value)
+            value = cls(value)
             continue
         *parents, last = path
         holder = value
         for key in parents:
             holder = holder[key]
-        holder[last] = tuple(holder[last])
+        holder[last] = cls(holder[last])
     return value
 
 
