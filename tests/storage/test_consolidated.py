@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 from collections import OrderedDict
 
 import pytest
@@ -23,6 +24,7 @@ from tensordict import (
     to_safetensors,
 )
 from tensordict.storage import verify
+from tensordict.storage.survey import survey
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float32]
 DTYPES += [torch.int64, torch.complex64, torch.complex128, torch.float8_e4m3fn]
@@ -278,6 +280,14 @@ DAMAGE = {
         lambda p: rewritten(p, lambda d: d.update(cls="os.system")),
         "Could not find the class",
     ),
+    # What the release writes of nested collections under these keys.
+    **{
+        f"a collection as {name}": (
+            lambda p, name=name: rewritten(p, lambda d: d.update({name: d["nested"]})),
+            f"a nested collection under the key '{name}'",
+        )
+        for name in ("leaves", "non_tensors", "cls", "cls_metadata")
+    },
 }
 
 
@@ -293,6 +303,22 @@ def test_damage_is_refused_and_nothing_written(damage, tmp_path):
     assert "file" in str(caught.value)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["file"]
+
+
+DESCRIPTIONS = [
+    name
+    for name, (_, message) in DAMAGE.items()
+    if "collection" in message or ("entry" in message and name != "batch size")
+]
+
+
+@pytest.mark.parametrize("damage", DESCRIPTIONS)
+def test_a_survey_shows_what_a_description_has_wrong(damage, tmp_path):
+    path = tmp_path / "file"
+    tree().consolidate(path)
+    change, message = DAMAGE[damage]
+    change(path)
+    assert any(re.search(message, problem) for problem in survey(path).problems)
 
 
 def test_a_full_file_system_is_an_error(tmp_path):

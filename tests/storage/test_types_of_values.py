@@ -52,7 +52,9 @@ def test_types_of_a_value(tmp_path, name, value):
 def test_types_in_a_column(tmp_path, name):
     td = TensorDict(v=NonTensorStack(*VALUES), batch_size=[len(VALUES)])
     loaded = load_saved(td, tmp_path / name).get("v").unbind(0)
-    assert [types_of(each.data) for each in loaded] == [types_of(each) for each in VALUES]
+    assert [types_of(each.data) for each in loaded] == [
+        types_of(each) for each in VALUES
+    ]
 
 
 @pytest.mark.parametrize("name", ["tree", "x.tdz", "x.safetensors", "consolidated"])

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 
 from tensordict.storage.leaves import prepare
 
-__all__ = ["Row", "Rows", "jagged", "joined", "lay_out", "parts_of", "view_of", "views"]
+__all__ = [
+    "Row",
+    "Rows",
+    "jagged",
+    "joined",
+    "lay_out",
+    "parts_of",
+    "problem_of_row",
+    "view_of",
+    "views",
+]
+
+_NAMES = """\
+bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64
+complex32 complex64 complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz
+float8_e8m0fnu float4_e2m1fn_x2"""
+DTYPES = frozenset(name for name in _NAMES.split() if hasattr(torch, name))
+"""What a file may name: nothing else is looked up."""
 
 ALIGNMENT = 8
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
@@ -21,6 +39,29 @@ MSG_NESTED = (
 Row = tuple[Any, ...]
 """``(dtype, shape, start, stop, padding)``; of the offsets of a jagged tensor, too,
 which dim is ragged."""
+
+
+def problem_of_row(row: Any, num_bytes: int) -> str:
+    """What keeps a leaf of a file from being made over data of ``num_bytes``, or nothing."""
+    problem = f"no leaf is described by {row!r}"
+    if not isinstance(row, (list, tuple)) or len(row) < 5:
+        return problem
+    dtype, shape, *places = row[:5]
+    if not isinstance(dtype, str) or not isinstance(shape, (list, tuple)):
+        return problem
+    if not all(type(number) is int for number in (*shape, *places)):
+        return problem
+    name = dtype.removeprefix("torch.")
+    if name not in DTYPES:
+        return f"{dtype} is not a dtype that can be loaded"
+    start, stop, pad = places
+    size = getattr(torch, name).itemsize * math.prod(shape)
+    is_sound = 0 <= start <= stop - pad <= stop and stop - pad - start == size
+    if not is_sound or any(length < 0 for length in shape):
+        return problem
+    if stop - pad > num_bytes:
+        return f"its bytes end at {stop - pad}, and the data at {num_bytes}: it was cut"
+    return ""
 
 
 class Rows(NamedTuple):

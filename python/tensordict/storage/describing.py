@@ -26,6 +26,7 @@ __all__ = [
     "key_of",
     "keyed_rows",
     "note_locks",
+    "problem_of",
     "refresh",
     "root_level",
     "shown",
@@ -125,6 +126,22 @@ def _metadata(td: Any) -> dict[str, Any]:
         "batch_size": list(td.batch_size),
         "is_locked": False,
     }
+
+
+def problem_of(level: Any) -> str:
+    """What keeps a level of a file from being read; nothing where it has its fields."""
+    if not isinstance(level, dict) or not level.keys() >= RESERVED:
+        return "its level has no fields"
+    for name in sorted(RESERVED):
+        field = level[name]
+        if isinstance(field, dict) and isinstance(field.get("leaves"), dict):
+            return (
+                f"a nested collection under the key {name!r} has taken the place of what "
+                "is noted there (the published release writes it so)"
+            )
+        if not isinstance(field, (str, type) if name == "cls" else dict):
+            return f"its field {name!r} is {field!r}"
+    return ""
 
 
 def describe_stack(

@@ -8,19 +8,20 @@ import torch
 
 from tensordict import _rust
 from tensordict.storage import registry, remarks
-from tensordict.storage.buffer import LENGTHS, OFFSETS, VALUES, jagged, view_of
-from tensordict.storage.describing import RESERVED, key_of, shown
+from tensordict.storage.buffer import (
+    LENGTHS,
+    OFFSETS,
+    VALUES,
+    jagged,
+    problem_of_row,
+    view_of,
+)
+from tensordict.storage.describing import RESERVED, key_of, problem_of, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["Source", "dense_from_description", "locked_as", "members_of"]
-
-_NAMES = """\
-bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64
-complex32 complex64 complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz
-float8_e8m0fnu float4_e2m1fn_x2"""
-DTYPES = frozenset(name for name in _NAMES.split() if hasattr(torch, name))
 
 
 class Source:
@@ -48,8 +49,9 @@ class Source:
 
     def container(self, level: Any, path: tuple[str, ...]) -> Any:
         """The container of a level."""
-        if not isinstance(level, dict) or not level.keys() >= RESERVED:
-            raise self._damaged(path, "its level has no fields")
+        problem = problem_of(level)
+        if problem:
+            raise self._damaged(path, problem)
         cls = level["cls"]
         if isinstance(cls, str):
             cls = self.notes.find_class(path, cls, self.requested, self.filename)
@@ -104,29 +106,11 @@ class Source:
 
     def leaf(self, row: Any, path: tuple[str, ...]) -> torch.Tensor:
         """The tensor of a row, once it was checked."""
-        try:
-            dtype, shape, start, stop, pad = row[:5]
-            if dtype.removeprefix("torch.") not in DTYPES:
-                raise self._damaged(path, f"{dtype} is not a dtype that can be loaded")
-            item_size = getattr(torch, dtype.removeprefix("torch.")).itemsize
-            num_bytes = item_size
-            for size in shape:
-                num_bytes *= size
-            is_sound = (
-                all(type(size) is int and size >= 0 for size in shape)
-                and 0 <= start <= stop - pad <= stop
-                and stop - pad - start == num_bytes
-            )
-        except (TypeError, ValueError, AttributeError) as error:
-            raise self._damaged(path, f"no leaf is described by {row!r}") from error
-        if not is_sound:
-            raise self._damaged(path, f"no leaf is described by {row!r}")
-        if stop - pad > len(self.storage):
-            raise self._damaged(
-                path,
-                f"its bytes end at {stop - pad}, and the data at {len(self.storage)}: "
-                "it was cut",
-            )
+        problem = problem_of_row(row, len(self.storage))
+        if problem:
+            raise self._damaged(path, problem)
+        dtype, shape, start, stop, pad = row[:5]
+        item_size = getattr(torch, dtype.removeprefix("torch.")).itemsize
         if start % item_size:
             # Written by somebody who aligns less: there is no view of it.
             flat = self.storage[start : stop - pad].clone()

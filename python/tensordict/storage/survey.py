@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict import _rust
 from tensordict.storage import safetensors, single
-from tensordict.storage.buffer import VALUES
-from tensordict.storage.describing import RESERVED
+from tensordict.storage.buffer import VALUES, problem_of_row
+from tensordict.storage.describing import RESERVED, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -366,8 +366,9 @@ def _consolidated(path: str) -> Iterator[Entry]:
 def _consolidated_level(
     level: Any, key: tuple[str, ...], data_bytes: int
 ) -> Iterator[Entry]:
-    if not isinstance(level, dict) or not level.keys() >= RESERVED:
-        yield Entry(key, "collection", problem="its level has no fields")
+    problem = problem_of(level)
+    if problem:
+        yield Entry(key, "collection", problem=problem)
         return
     size = level["cls_metadata"].get("batch_size")
     yield Entry(key, "collection", shape=size, note=str(level["cls"]))
@@ -375,13 +376,20 @@ def _consolidated_level(
         inner = (*key, name.removeprefix("\0").removeprefix(VALUES))
         if name.startswith("<NJT_") and not name.startswith(VALUES):
             continue
+        problem = problem_of_row(row, data_bytes)
+        if problem:
+            yield Entry(inner, "tensor", problem=problem)
+            continue
         dtype, shape, start, stop, pad = row[:5]
-        problem = "" if stop - pad <= data_bytes else "its bytes were cut off"
         note = "jagged" if name.startswith(VALUES) else ""
         dtype = dtype.removeprefix("torch.")
-        yield Entry(inner, "tensor", dtype, shape, stop - pad - start, note, problem)
-    for name, (value, *_) in level["non_tensors"].items():
-        yield Entry((*key, name), "value", note=_short(value))
+        yield Entry(inner, "tensor", dtype, shape, stop - pad - start, note)
+    for name, value in level["non_tensors"].items():
+        if isinstance(value, list) and value:
+            yield Entry((*key, name), "value", note=_short(value[0]))
+        else:
+            problem = f"no value is described by {value!r}"
+            yield Entry((*key, name), "value", problem=problem)
     for name, child in level.items():
         if name not in RESERVED:
             inner = (*key, name.removeprefix("\0"))
