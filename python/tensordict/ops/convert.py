@@ -272,8 +272,9 @@ def _generic(keys: tuple[str, ...]) -> Any:
 def _arrays(td: Any) -> dict[str, Any]:
     """The leaves as arrays, in nested pairs of a collection's dims and its arrays."""
     arrays: dict[str, Any] = {}
-    for key, value in list(td._entries().items()):
-        if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+    for key, entry in list(td._entries().items()):
+        value: Any = entry
+        if isinstance(entry, CollectionProtocol) and value._is_non_tensor:
             arrays[key] = _texts(value) if value._is_one else _column(value)
         elif isinstance(value, CollectionProtocol):
             arrays[key] = (value.batch_size, _arrays(value))

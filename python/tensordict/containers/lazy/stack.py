@@ -529,7 +529,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         # Index tensors in several dims, or of several: as in an ordinary collection.
         size, dim = self._batch_size, plan.dim
         taken = _rust.index(_rust.new(TensorDict, {}, size, None, names), index)
-        return taken.names[dim : dim + len(plan.shape)]  # type: ignore[no-any-return]
+        return taken.names[dim : dim + len(plan.shape)]
 
     def _empty_at(self, index: Any, plan: indexing.Plan) -> Any:
         """What an index gives that takes no member: a dense container without elements."""
