@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from typing import Any
+
 import pytest
 import torch
 
@@ -266,3 +270,46 @@ def test_an_index_that_picks_no_members_writes_nothing(index) -> None:
     stack.set_at_("a", torch.tensor(1.0), index)
     stack._get_sub_tensordict((slice(None), slice(1, 1))).fill_("a", 1)
     assert not stack["a"].any()
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_set_at_of_what_some_members_have_is_that_of_a_tensor(dim: int) -> None:
+    shapes = [[2], [1, 2], [3, 2], [2, 3, 2], [2, 2], [2, 1, 2], [1, 2, 2], [], [3, 1]]
+    own: list[Any] = [[0, 1], slice(0, 2), [0], torch.tensor([[0, 1]])]
+    rest: list[Any] = [slice(None), 0, [0, 1], slice(0, 2)]
+    if dim == 0:
+        rest.append(None)
+    for mine, other in itertools.product(own, rest):
+        for shape in shapes:
+            index = (mine, other) if dim == 0 else (other, mine)
+            have = [TensorDict(d=torch.zeros(3, 2), batch_size=[3]) for _ in range(2)]
+            stack = lazy_stack([*have, TensorDict(batch_size=[3])], dim)
+            expected = torch.zeros(2, 3, 2) if dim == 0 else torch.zeros(3, 2, 2)
+            value = torch.arange(1.0, math.prod(shape) + 1).reshape(shape)
+            try:
+                expected[index] = value
+            except RuntimeError:
+                with pytest.raises(RuntimeError):
+                    stack.set_at_("d", value, index)
+                continue
+            stack.set_at_("d", value, index)
+            found = torch.stack([each["d"] for each in have], dim)
+            assert (found == expected).all(), (index, shape)
+
+
+def test_empty_keeps_nested_stacks() -> None:
+    nested = lazy_stack([TensorDict(a=torch.ones(1)), TensorDict(a=torch.ones(2))])
+    td = TensorDict(n=nested, b=torch.ones(2), batch_size=[2])
+    empty = td.empty(recurse=True)
+    assert type(empty["n"]) is LazyStackedTensorDict
+    assert empty["n"].tensordicts[0] is not nested.tensordicts[0]
+    assert empty["n"].is_empty()
+    _, rest = td.split_keys(["b"], reproduce_struct=True)
+    assert type(rest["n"]) is LazyStackedTensorDict
+
+
+def test_a_stack_without_tensors_takes_no_operand_that_has_some() -> None:
+    stack = lazy_stack([TensorDict(), TensorDict()])
+    with pytest.raises(KeyError, match="not found"):
+        stack.sub(TensorDict(a=torch.ones(2), batch_size=[2]))
+    assert (stack + lazy_stack([TensorDict(), TensorDict()])).is_empty()

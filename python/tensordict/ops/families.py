@@ -444,21 +444,33 @@ def broadcast_collections(td: Any, other: Any) -> tuple[Any, Any]:
     return td, other
 
 
-def with_collection(op: ForEach, td: Any, other: Any, default: Any) -> Any:
-    """``op`` with another collection, whose entries are matched by key."""
+def with_collection(
+    op: ForEach, td: Any, other: Any, default: Any, *, is_member: bool = False
+) -> Any:
+    """``op`` with another collection, whose entries are matched by key.
+
+    A collection without leaves takes any other; a member of a stack none with more keys.
+    """
     if td.batch_size != other.batch_size:
         td, other = broadcast_collections(td, other)
     values = _rust.leaves(td)
     operands = _rust.align(td, other)
     if operands is None:
         result = by_members(
-            lambda member, part: with_collection(op, member, part, default), td, other
+            lambda member, part: with_collection(
+                op, member, part, default, is_member=True
+            ),
+            td,
+            other,
         )
         if result is not None:
             return result
         if default is not None:
             return _with_default(op, td, other, default)
-        operands = matched_leaves(td, other, strict=True) if values else values
+        if values or is_member:
+            operands = matched_leaves(td, other, strict=True)
+        else:
+            operands = values
     values = op(values, operands) if values else values
     return _rust.rebuild(td, values, True, bool(values), bool(values))
 

@@ -142,9 +142,12 @@ class StackKeysOps(CollectionProtocol):
 
     def empty(self, recurse: bool = False, **kwargs: Any) -> Any:
         """A stack of as many members without entries. See ``TensorDict.empty``."""
-        changes = {key for key, value in kwargs.items() if value is not None}
+        unset = (None, NO_DEFAULT)
+        changes = {key for key, value in kwargs.items() if value not in unset}
         members = self.tensordicts
         size, dim = kwargs.get("batch_size"), self.stack_dim
+        if size is not None and tuple(size) == tuple(self._batch_size):
+            size = None
         if size is not None:
             size = torch.Size(size)
             if len(size) <= dim or size[dim] != len(members):

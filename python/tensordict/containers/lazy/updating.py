@@ -235,8 +235,11 @@ class UpdatingOps(CollectionProtocol):
         if plan is not None and self._put_in_one(path, value, plan):
             return self
         if not _rust.contains(self, path):
-            self._check_have(self._parts_at(index, None), [path])
-            parts = self._parts_at(index, value)
+            shape = self._shape_of_some(path)
+            self._check_have(self._parts_at(index, None, shape), [path])
+            if shape is not None and type(value) is torch.Tensor:
+                value = self._broadcast_at(path, value, index, shape)
+            parts = self._parts_at(index, value, shape)
             with Undoing([target for target, _, _ in parts]):
                 for target, at, part in parts:
                     target.set_at_(path, part, at)
@@ -263,6 +266,45 @@ class UpdatingOps(CollectionProtocol):
                             target.set_at_(path[-1:], part, at)
                     return self
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
+
+    def _shape_of_some(self, path: tuple[str, ...]) -> torch.Size | None:
+        """The shape that the tensors of some members would have if all members had one.
+
+        None where these differ in shape, or are no tensors.
+        """
+        found = [_rust.get(member, path, None) for member in self.tensordicts]
+        entries = [entry for entry in found if entry is not None]
+        if not entries or not all(type(entry) is torch.Tensor for entry in entries):
+            return None
+        shape = entries[0].shape
+        if any(entry.shape != shape for entry in entries):
+            return None
+        at = self.stack_dim
+        return torch.Size([*shape[:at], len(self.tensordicts), *shape[at:]])
+
+    def _broadcast_at(
+        self, path: tuple[str, ...], value: torch.Tensor, index: Any, shape: torch.Size
+    ) -> torch.Tensor:
+        """A tensor in the shape that an index gives of an entry of some members.
+
+        Raises:
+            RuntimeError: it cannot have that.
+        """
+        touched = self._parts_at(index, None, shape)
+        plan = plan_index(shape, self.stack_dim, len(self.tensordicts), index)
+        if not touched or (plan is not None and plan.dim is None):
+            return value
+        if plan is not None:
+            target, at, _ = touched[0]
+            taken = [*_rust.get(target, path)[at].shape]
+            if plan.to_front is not None:
+                start, block = plan.to_front
+                moved = taken[start : start + block]
+                taken = [*moved, *taken[:start], *taken[start + block :]]
+            shape = torch.Size([*taken[: plan.dim], *plan.shape, *taken[plan.dim :]])
+        while value.dim() > len(shape) and value.shape[0] == 1:
+            value = value[0]
+        return value.expand(shape)
 
     def _plan_or_none(self, index: Any) -> Any:
         """The members that an index of entries picks; None where it takes all, or is wrong."""
