@@ -59,7 +59,11 @@ from tensordict.storage.describing import (
     without_modules,
 )
 from tensordict.storage.future import in_background, with_bar
-from tensordict.storage.leaves import MSG_CONSOLIDATED, refuse_unbatched
+from tensordict.storage.leaves import (
+    MSG_CONSOLIDATED,
+    naming_the_entry,
+    refuse_unbatched,
+)
 from tensordict.storage.source import Source
 
 if TYPE_CHECKING:
@@ -146,7 +150,8 @@ class _Described(NamedTuple):
 def _described(td: Any, options: Options) -> _Described:
     refuse_unbatched(td, MSG_CONSOLIDATED)
     leaves = _rust.leaves(td)
-    rows = lay_out(leaves)
+    with naming_the_entry(td):
+        rows = lay_out(leaves)
     result = td if options.inplace else _rust.rebuild(td, leaves, True, False)
     level = root_level(result, result._describe(iter(rows.rows)))
     note_locks(level, td)
@@ -159,12 +164,14 @@ def _consolidate(
     rows, result, description = source.rows, source.result, source.level
     state: dict[str, Any] = {}
     if options.filename is None or options.use_buffer:
-        storage = _filled(rows, td, options)
+        with naming_the_entry(td):
+            storage = _filled(rows, td, options)
         if options.filename is not None:
             copied = rows._replace(parts=views(storage, rows))
             _write(result, description, copied, options, progress)
     else:
-        mapped = _write(result, description, rows, options, progress)
+        with naming_the_entry(td):
+            mapped = _write(result, description, rows, options, progress)
         storage = mapped[: rows.num_bytes]
     state = {"storage": storage, "metadata": source.with_modules}
     if options.filename is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,9 +11,13 @@ from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.storage.devices import DeviceReader, is_elsewhere
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = [
     "describe",
     "flat_components",
+    "naming_the_entry",
     "nested_from_flat",
     "nested_table",
     "prepare",
@@ -39,6 +44,26 @@ def refuse_unbatched(td: Any, message: str) -> None:
         for key, value in td.items(True, True):
             if is_unbatched(value):
                 raise NotImplementedError(message.format(key))
+
+
+@contextmanager
+def naming_the_entry(td: Any) -> Iterator[None]:
+    """Say in the error of a save which entry cannot be saved."""
+    try:
+        yield
+    except (NotImplementedError, RuntimeError) as error:
+        for key, value in td.items(True, True):
+            if type(error) in (NotImplementedError, RuntimeError) and _has_no_file(
+                value
+            ):
+                raise type(error)(f"the entry {key!r}: {error}") from error
+        raise
+
+
+def _has_no_file(value: Any) -> bool:
+    """Whether a tensor has no values, or some that no file has the form for."""
+    is_dense = value.is_nested or value.layout == torch.strided
+    return value.is_meta or value.is_quantized or not is_dense
 
 
 def with_batch_dims(td: Any) -> Any:

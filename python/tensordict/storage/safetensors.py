@@ -35,6 +35,7 @@ from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, remarks
 from tensordict.storage.devices import DeviceReader, is_elsewhere
 from tensordict.storage.future import with_bar
+from tensordict.storage.leaves import naming_the_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -207,7 +208,8 @@ def _write(
             _index_text(own, parts, text, generation),
         )
     stale = index_path if os.path.exists(index_path) else None
-    written = _rust.write_safetensors(files, index, stale, *how, progress, maps)
+    with naming_the_entry(data):
+        written = _rust.write_safetensors(files, index, stale, *how, progress, maps)
     if not is_single and os.path.isfile(path):
         # An older save in one file, which would be loaded before the index.
         os.unlink(path)

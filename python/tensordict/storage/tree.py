@@ -29,6 +29,7 @@ from tensordict.storage.full import gets_copies, read_copies, read_into
 from tensordict.storage.future import in_background, with_bar
 from tensordict.storage.leaves import (
     MSG_MEMORY_MAPPED,
+    naming_the_entry,
     nested_from_flat,
     refuse_unbatched,
     with_batch_dims,
@@ -173,7 +174,8 @@ def save(td: Any, prefix: Any, options: SaveOptions, *, inplace: bool) -> Any:
         escapes_keys = options.escapes_keys
         copies = options.copy_existing
         plan = _rust.SavePlan(target, escapes_keys, copies, False, options.threads)
-        source._save_plan(plan, 0)
+        with naming_the_entry(source):
+            source._save_plan(plan, 0)
         leaves = plan.write(
             options.existsok, options.is_in_place, options.how, progress
         )
@@ -237,7 +239,8 @@ def _save_archive(
     def work() -> Any:
         escapes_keys = options.escapes_keys
         plan = _rust.SavePlan(target, escapes_keys, True, is_sparse, options.threads)
-        source._save_plan(plan, 0)
+        with naming_the_entry(source):
+            source._save_plan(plan, 0)
         leaves = plan.write_archive(number, options.preallocate, options.how, progress)
         # Over an archive nothing can grow, so the container is an ordinary one.
         saved = source._saved(leaves, None, False)._unlock_saved()
