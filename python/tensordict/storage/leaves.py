@@ -56,7 +56,7 @@ def naming_the_entry(td: Any) -> Iterator[None]:
             if type(error) in (NotImplementedError, RuntimeError) and _has_no_file(
                 value
             ):
-                raise type(error)(f"the entry {key!r}: {error}") from error
+                raise type(error)(f"{error} (the entry {key!r})") from error
         raise
 
 
