@@ -156,6 +156,7 @@ def verify_save(
     num_threads: int,
     is_deep: bool,
     progress: SaveProgress,
+    part: Sequence[str] | None = None,
 ) -> tuple[str, str, list[tuple[str, PathLike[str], str, str, str]]]: ...
 def seal_tree(
     path: str | PathLike[str], num_threads: int, progress: SaveProgress

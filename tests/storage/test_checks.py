@@ -410,3 +410,55 @@ def test_a_lazy_stack_that_is_filled_has_sums_once_it_is_sealed(tmp_path):
     assert "'b'" in line
     assert str(leaf) in line
     assert TensorDict.load(path)["a"][:, 0].tolist() == [1, 2]
+
+
+PARTS = {
+    "n": ("n", ("n", "b")),
+    "n/m": ("n", ("n", "m", "c")),
+    ("s", "1"): ("s", ("s", "1", "x")),
+    "it's/a": ("it's", ("it's", "a", "y")),
+}
+
+
+def in_parts() -> TensorDict:
+    """Every leaf has other values, so that each can be found in a file."""
+    values = iter(torch.arange(100.0).view(10, 10))
+    members = [TensorDict(x=next(values)) for _ in range(2)]
+    return TensorDict(
+        {
+            "a": next(values),
+            "n": {"b": next(values), "m": {"c": next(values)}},
+            "nn": {"b": next(values)},
+            "s": lazy_stack(members),
+            "it's": {"a": {"y": next(values)}},
+        }
+    )
+
+
+def flip_values(save: Path, values: torch.Tensor) -> None:
+    """Change a bit of these values, in whichever file of the save they are."""
+    wanted = values.numpy().tobytes()
+    for path in [save, *save.rglob("*")]:
+        if path.is_file() and wanted in path.read_bytes():
+            flip(path, path.read_bytes().index(wanted) + 5)
+
+
+@pytest.mark.parametrize("name", ["tree", "x.tdz", "x.safetensors", "consolidated"])
+@pytest.mark.parametrize("subpath", PARTS, ids=str)
+def test_of_a_part_only_that_part_is_checked(tmp_path, name, subpath):
+    path, td = tmp_path / name, in_parts()
+    (td.consolidate if name == "consolidated" else td.save)(path)
+    if name == "x.safetensors" and "s" in subpath[:1]:
+        pytest.skip("a stack is dense there, so a member is no part of the file")
+    within = PARTS[subpath][1]
+    flip_values(path, td["a"])
+    flip_values(path, td["nn", "b"])
+    with pytest.raises(RuntimeError, match="is damaged"):
+        TensorDict.load_memmap(path, verify=True)
+    loaded = TensorDict.load_memmap(path, verify=True, subpath=subpath)
+    keys = within[len(subpath if isinstance(subpath, tuple) else subpath.split("/")) :]
+    leaf = td["s"].tensordicts[1]["x"] if within[0] == "s" else td[within]
+    assert torch.equal(loaded[keys], leaf)
+    flip_values(path, leaf)
+    with pytest.raises(RuntimeError, match="is damaged"):
+        TensorDict.load_memmap(path, verify=True, subpath=subpath)

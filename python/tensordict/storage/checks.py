@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict import _rust
 from tensordict.storage.future import with_bar
+from tensordict.storage.paths import subpath_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,21 +91,16 @@ def verify(
         >>> [(found.key, found.outcome) for found in report.findings if found.key]
         [("'a'", 'good')]
     """
-    from tensordict.storage import safetensors
-
     progress = _rust.SaveProgress()
-    place = safetensors.index_of(path) or os.fspath(path)
 
-    def work() -> Any:
-        return _rust.verify_save(place, max(0, num_threads), deep, progress)
+    def work() -> Report:
+        return _verified(path, num_threads, deep, progress)
 
-    layout, generation, found = (
-        with_bar(work, progress, "verifying") if pbar else work()
-    )
-    findings = [Finding(key, os.fspath(file), *words) for key, file, *words in found]
-    if deep and layout in ("tree", "archive"):
-        findings = [_with_pickle_looked_at(finding, path) for finding in findings]
-    return Report(layout, generation, findings)
+    report = with_bar(work, progress, "verifying") if pbar else work()
+    if deep and report.layout in ("tree", "archive"):
+        looked_at = [_with_pickle_looked_at(each, path) for each in report.findings]
+        return report._replace(findings=looked_at)
+    return report
 
 
 def _with_pickle_looked_at(finding: Finding, path: str | Path) -> Finding:
@@ -179,18 +175,48 @@ def seal(path: str | Path, num_threads: int = 0, *, pbar: bool = False) -> int:
     return with_bar(work, progress, "sealing") if pbar else work()
 
 
-def check_loaded(path: str | Path, num_threads: int) -> None:
+def check_loaded(path: str | Path, num_threads: int, subpath: Any = None) -> None:
     """Refuse a damaged save, and warn of one that was modified: ``verify=True``."""
-    report = check_undamaged(path, num_threads)
+    report = check_undamaged(path, num_threads, subpath)
     changes = report.lines(*CHANGED)
     if changes:
         warnings.warn("\n".join(changes), stacklevel=4)
 
 
-def check_undamaged(path: str | Path, num_threads: int) -> Report:
-    """Refuse a damaged save: for copies into memory, which nothing else looks at."""
-    report = verify(path, num_threads)
+def check_undamaged(path: str | Path, num_threads: int, subpath: Any = None) -> Report:
+    """Refuse a damaged save: for copies into memory, which nothing else looks at.
+
+    Of a save of which only what is at ``subpath`` is loaded, only that is read.
+    """
+    report = _report_on(path, num_threads, subpath)
     damages = report.lines(DAMAGED)
     if damages:
         raise RuntimeError("\n".join(damages))
     return report
+
+
+def _report_on(path: str | Path, num_threads: int, subpath: Any) -> Report:
+    if subpath is not None:
+        progress = _rust.SaveProgress()
+        part = [key for key in subpath_parts(subpath) if key]
+        report = _verified(path, num_threads, False, progress, part)
+        # Names of files may be written in other ways than the keys.
+        if any(finding.key for finding in report.findings):
+            return report
+    return verify(path, num_threads)
+
+
+def _verified(
+    path: str | Path,
+    num_threads: int,
+    deep: bool,
+    progress: _rust.SaveProgress,
+    part: list[str] | None = None,
+) -> Report:
+    from tensordict.storage import safetensors
+
+    place = safetensors.index_of(path) or os.fspath(path)
+    threads = max(0, num_threads)
+    layout, generation, found = _rust.verify_save(place, threads, deep, progress, part)
+    findings = [Finding(key, os.fspath(file), *words) for key, file, *words in found]
+    return Report(layout, generation, findings)

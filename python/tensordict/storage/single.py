@@ -77,9 +77,9 @@ def load(
         ValueError: there is no collection at ``subpath``.
     """
     if verify:
-        check_loaded(path, options.num_threads)
+        check_loaded(path, options.num_threads, subpath)
     elif is_copied or options.is_moved:
-        check_undamaged(path, options.num_threads)
+        check_undamaged(path, options.num_threads, subpath)
     if layout == "safetensors":
         mode = options.mode or "r"
         loaded = safetensors.load(path, None, mode, options.requested)

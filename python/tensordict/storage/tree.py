@@ -453,14 +453,14 @@ def _load_from(
 ) -> Any:
     """Load what an opened save holds, ready to be put in the place of ``out``."""
     if verify:
-        check_loaded(path.root, options.num_threads)
+        check_loaded(path.root, options.num_threads, subpath)
     below = path if subpath is None else _descend(path, subpath, options.robust_key)
     loaded = load_directory(below, options)
     is_moved = options.is_moved
     is_read = is_moved and not path.is_archived
     is_checked = is_read and read_copies(path, loaded, options.num_threads)
     if (is_moved or gets_copies(out)) and not (verify or is_checked):
-        check_undamaged(path.root, options.num_threads)
+        check_undamaged(path.root, options.num_threads, subpath)
     if is_moved:
         loaded = loaded.to(options.device, non_blocking=non_blocking)
     if out is not None:

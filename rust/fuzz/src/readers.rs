@@ -40,6 +40,7 @@ fn scrutinised(path: &Path) -> StorageResult<Report> {
     let how = Scrutiny {
         threads: 1,
         is_deep: true,
+        part: None,
         progress: &Progress::default(),
     };
     verify(path, &how)

@@ -243,6 +243,9 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
     let mut expected = Vec::new();
     let mut findings = Vec::new();
     for (key, offset, end) in leaves {
+        if !how.wants(&key) {
+            continue;
+        }
         let finding = |outcome, detail| Finding {
             key: key.clone(),
             path: path.to_path_buf(),

@@ -65,6 +65,13 @@ pub fn display_key<S: AsRef<str>>(path: &[S]) -> String {
     format!("({})", parts.join(", "))
 }
 
+/// What the keys below `path` begin with in messages.
+#[must_use]
+pub fn display_key_before<S: AsRef<str>>(path: &[S]) -> String {
+    let parts: Vec<String> = path.iter().map(|key| quoted(key.as_ref())).collect();
+    format!("({}, ", parts.join(", "))
+}
+
 fn quoted(key: &str) -> String {
     format!("'{}'", key.replace('\\', "\\\\").replace('\'', "\\'"))
 }

@@ -20,19 +20,21 @@ type Found = (
     Vec<(String, PathBuf, &'static str, String, String)>,
 );
 
-/// Compares the files of a save of any layout with their sums.
+/// Compares the files of a save of any layout, or of what is at a key of it, with their sums.
 #[pyfunction]
-#[pyo3(signature = (path, num_threads, is_deep, progress))]
+#[pyo3(signature = (path, num_threads, is_deep, progress, part = None))]
 fn verify_save(
     py: Python<'_>,
     path: PathBuf,
     num_threads: usize,
     is_deep: bool,
     progress: &SaveProgress,
+    part: Option<Vec<String>>,
 ) -> PyResult<Found> {
     let how = Scrutiny {
         threads: num_threads,
         is_deep,
+        part: part.as_deref(),
         progress: progress.watched(),
     };
     let report = py

@@ -20,13 +20,6 @@ use super::read::Archive;
 pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResult<Report> {
     let archive = Archive::of_file(path, file)?;
     let sums = archive.sums()?;
-    let entries: Vec<(&String, &Entry)> = archive
-        .entries()
-        .iter()
-        .filter(|(name, _)| *name != SUMS_FILE)
-        .collect();
-    how.progress
-        .expect_more(entries.iter().map(|(_, entry)| entry.length));
     let named = named_files(&archive, archive.root());
     let keys: HashMap<&str, &str> = named
         .iter()
@@ -34,6 +27,13 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
         .map(|file| (file.name.as_str(), file.key.as_str()))
         .collect();
     let key_of = |name: &str| keys.get(name).copied().unwrap_or_default();
+    let entries: Vec<(&String, &Entry)> = archive
+        .entries()
+        .iter()
+        .filter(|(name, _)| *name != SUMS_FILE && how.wants(key_of(name)))
+        .collect();
+    how.progress
+        .expect_more(entries.iter().map(|(_, entry)| entry.length));
     let mut findings = in_parallel(entries.len(), how, |number| {
         let (name, entry) = entries[number];
         let place = Place {
@@ -51,7 +51,8 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
         detail: "the entry is missing".to_owned(),
     };
     // A tensor without bytes has no entry.
-    let needed = named.iter().flatten().filter(|file| file.least > 0);
+    let named_here = named.iter().flatten().filter(|file| how.wants(&file.key));
+    let needed = named_here.filter(|file| file.least > 0);
     let absent = needed.filter(|file| !is_there(&file.name));
     findings.extend(absent.map(|file| missing(&file.key, &file.name)));
     let summed = sums

@@ -62,6 +62,15 @@ fn empty_report() -> Report {
     }
 }
 
+/// Whether a tensor is looked at: names are keys that are joined by dots.
+fn is_wanted(name: &str, how: &Scrutiny<'_>) -> bool {
+    how.part.is_none_or(|part| {
+        let joined = part.join(".");
+        name.strip_prefix(joined.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}
+
 fn verify_file(
     file: &Arc<File>,
     path: &Path,
@@ -76,6 +85,9 @@ fn verify_file(
     report.generation.clone_from(&sums.generation);
     let mut expected = Vec::new();
     for (name, tensor) in &header.tensors {
+        if !is_wanted(name, how) {
+            continue;
+        }
         let sum = sums.files.get(name);
         expected.push(Expected {
             key: display_key(&[name]),

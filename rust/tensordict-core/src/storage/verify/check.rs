@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::super::io::Disk;
 use super::super::job::Progress;
+use super::super::names::{display_key, display_key_before};
 use super::super::sums::{self, BLOCK_BYTES, FileSum, Sum, Summer};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 
@@ -117,6 +118,8 @@ pub struct Scrutiny<'s> {
     /// Whether bytes without a sum are read, too, and entries of archives are compared with the
     /// CRC-32 that other tools look at.
     pub is_deep: bool,
+    /// Only what is at this key, or below it; files that are no leaf always are.
+    pub part: Option<&'s [String]>,
     /// How far it is.
     pub progress: &'s Progress,
 }
@@ -128,8 +131,18 @@ impl<'s> Scrutiny<'s> {
         Self {
             threads: 0,
             is_deep: false,
+            part: None,
             progress,
         }
+    }
+
+    /// Whether an entry is looked at, by its key as messages show it.
+    #[must_use]
+    pub(crate) fn wants(&self, key: &str) -> bool {
+        let Some(part) = self.part.filter(|_| !key.is_empty()) else {
+            return true;
+        };
+        key == display_key(part) || key.starts_with(&display_key_before(part))
     }
 }
 

@@ -48,7 +48,8 @@ pub(super) fn verify(root: &Root, how: &Scrutiny<'_>) -> StorageResult<Report> {
             });
         }
     }
-    let files: Vec<NamedFile> = named.into_iter().chain(rest).collect();
+    let all = named.into_iter().chain(rest);
+    let files: Vec<NamedFile> = all.filter(|file| how.wants(&file.key)).collect();
     let opened = files.iter().take(OPENED_FIRST).map(|file| file.open(root));
     let opened: Vec<Mutex<Option<io::Result<File>>>> =
         opened.map(|file| Mutex::new(Some(file))).collect();
