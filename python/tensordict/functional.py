@@ -12,6 +12,7 @@ from tensordict import _rust
 from tensordict._unbatched import all_unbatched
 from tensordict.checks import is_leaf_nontensor, is_non_tensor, is_tensorclass
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.nontensor import MetaData
 from tensordict.ops.joining import dense_stack_tds
 from tensordict.protocol import CollectionProtocol
 from tensordict.tensorclass.delegation import inside
@@ -256,7 +257,12 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
             continue
         longest = _longest(others)
         inner = torch.Size([size[0], *longest] if len(size) else longest)
-        if value._is_non_tensor:
+        if isinstance(value, MetaData) and all(
+            list(other.batch_size) == longest for other in others
+        ):
+            # Equal metadata stay one, as where they are stacked.
+            entry = _rust.stack(others, 0)
+        elif value._is_non_tensor:
             cells: list[Any] = []
             for other in others:
                 cells += _padded_values(other, longest, left)

@@ -313,3 +313,11 @@ def test_a_stack_without_tensors_takes_no_operand_that_has_some() -> None:
     with pytest.raises(KeyError, match="not found"):
         stack.sub(TensorDict(a=torch.ones(2), batch_size=[2]))
     assert (stack + lazy_stack([TensorDict(), TensorDict()])).is_empty()
+
+
+def test_update_at_a_mask_that_selects_nothing_of_a_ragged_stack() -> None:
+    stack = lazy_stack([TensorDict(a=torch.ones(n), batch_size=[n]) for n in (1, 2)])
+    nothing = torch.zeros(2, dtype=torch.bool)
+    source = TensorDict(a=torch.zeros(2, 3), batch_size=[2, 3])
+    stack.update_at_(source[nothing], nothing)
+    assert [each["a"].sum() for each in stack.tensordicts] == [1, 2]

@@ -471,8 +471,10 @@ CASES = [
         "nested_classes",
         """
         [type(v).__name__ for v in pad_sequence([lazy_stack([TensorDict(d=Data(a=T([n]), batch_size=[n]), batch_size=[n])] * 2) for n in (2, 3)], 1).values()]
-        pad_sequence([lazy_stack([Data(a=T([n]), n=Inner(z=T([n]), batch_size=[n]), batch_size=[n])] * 2) for n in (2, 3)], 1)
-        pad_sequence([Data(a=T([n]), b=T([n]), batch_size=[n]) for n in (2, 3)], out=TensorDict())
+        x = pad_sequence([lazy_stack([Data(a=T([n]), n=Inner(z=T([n]), batch_size=[n]), batch_size=[n])] * 2) for n in (2, 3)], 1); (type(x), type(x.n), x.a, x.n.z)
+        x = pad_sequence([Data(a=T([n]), b=T([n]), batch_size=[n]) for n in (2, 3)], out=TensorDict()); (type(x), sorted(x.keys()))
+        [type(pad_sequence([TensorDict(s=MetaData('m'), a=T([n]), batch_size=[n]) for n in sizes]).get('s')) for sizes in ((2, 2), (2, 3))]
+        [type(pad_sequence([TensorDict(s=MetaData(v), a=T([2]), batch_size=[2]) for v in texts]).get('s')) for texts in ('mm', 'mk')]
         """,  # noqa: E501
         on="none",
     ),

@@ -372,7 +372,11 @@ class WritingOps(MembersOps):
                 return
             self._write_picks(plan.picks, None, value)
             return
-        size = self._index(index).batch_size
+        if plan.picks:
+            size = self._index(index).batch_size
+        else:
+            # No member says how long its ragged dims are.
+            size = _rust.index_shape(self._batch_size, index)
         value = _expanded_to(value, size)
         parts = [value]
         for _ in plan.shape:
