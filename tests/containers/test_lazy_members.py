@@ -321,3 +321,26 @@ def test_update_at_a_mask_that_selects_nothing_of_a_ragged_stack() -> None:
     source = TensorDict(a=torch.zeros(2, 3), batch_size=[2, 3])
     stack.update_at_(source[nothing], nothing)
     assert [each["a"].sum() for each in stack.tensordicts] == [1, 2]
+
+
+def test_update_with_chosen_keys_stacks_nothing_else() -> None:
+    twos = torch.full((3,), 2.0)
+    ragged = lazy_stack(
+        [TensorDict(b=twos, r=torch.ones(3, n), batch_size=[3]) for n in (1, 2)]
+    )
+    dense = TensorDict(b=torch.zeros(2, 3), batch_size=[2, 3])
+    dense.update_(ragged, keys_to_update=["b"])
+    assert (dense["b"] == 2).all()
+
+
+@pytest.mark.parametrize("index", [slice(None), 0, slice(0, 1), [0, 1]])
+def test_values_at_an_index_take_the_device(index: Any) -> None:
+    td = TensorDict(batch_size=[2], device="cpu")
+    td[index] = TensorDict(s="x", batch_size=torch.empty(2)[index].shape)
+    assert td.get("s").device == torch.device("cpu")
+
+
+def test_a_dictionary_at_an_index_of_no_ragged_members_writes_nothing() -> None:
+    stack = lazy_stack([TensorDict(a=torch.ones(n), batch_size=[n]) for n in (1, 2)])
+    stack[1:1] = {"a": torch.zeros(0, 3)}
+    assert [each["a"].sum() for each in stack.tensordicts] == [1, 2]

@@ -733,7 +733,10 @@ def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:
         return entry
     if item._is_non_tensor:
         own = torch.Size([*batch_size[:k], *item.batch_size[extra:]])
-        return item._preallocated(at, own)
+        made = item._preallocated(at, own)
+        if device is not None:
+            made._device = device
+        return made
     if not item._is_dense:
         return item._remade(lambda plain: _preallocated(td, at, size, k, plain))
     entries = {

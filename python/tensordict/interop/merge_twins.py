@@ -460,7 +460,13 @@ def _pair(
     if isinstance(source, CollectionProtocol):
         if not source._is_dense and td._is_dense:
             _refuse_missing(td, source, keys, prefix)
-        pairs = source._entries().items()
+        if keys is not None and not source._is_dense:
+            # What is not copied need not be stacked.
+            firsts = {rest[0] for rest in keys if rest}
+            held_keys = [key for key in source._held_keys() if key in firsts]
+            pairs = {key: source._get_entry(key, None) for key in held_keys}.items()
+        else:
+            pairs = source._entries().items()
     else:
         pairs = source.items()
     for key, value in list(pairs):

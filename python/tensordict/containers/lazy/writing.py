@@ -334,6 +334,9 @@ class WritingOps(MembersOps):
     def _set_index(self, index: Any, value: Any) -> None:
         plan = self._plan(index)
         members = self.tensordicts
+        if plan is not None and not plan.picks and -1 in self._batch_size:
+            # No member says how long its ragged dims are: what is not written fits.
+            return
         if isinstance(value, dict):
             value = self._from_dict_at(index, value)
         if plan is None:
@@ -372,12 +375,7 @@ class WritingOps(MembersOps):
                 return
             self._write_picks(plan.picks, None, value)
             return
-        if plan.picks:
-            size = self._index(index).batch_size
-        else:
-            # No member says how long its ragged dims are.
-            size = _rust.index_shape(self._batch_size, index)
-        value = _expanded_to(value, size)
+        value = _expanded_to(value, self._index(index).batch_size)
         parts = [value]
         for _ in plan.shape:
             parts = [row for part in parts for row in part.unbind(plan.dim)]
