@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -344,3 +345,14 @@ def test_a_dictionary_at_an_index_of_no_ragged_members_writes_nothing() -> None:
     stack = lazy_stack([TensorDict(a=torch.ones(n), batch_size=[n]) for n in (1, 2)])
     stack[1:1] = {"a": torch.zeros(0, 3)}
     assert [each["a"].sum() for each in stack.tensordicts] == [1, 2]
+
+
+def test_ragged_values_at_an_index_of_arrays() -> None:
+    members = [TensorDict(s=f"{n}", batch_size=[n]) for n in (1, 2, 3)]
+    values = lazy_stack(members).get("s")
+    index = (None, np.array([1, -2]))
+    assert values[index].tolist() == [[["2", "2"], ["2", "2"]]]
+    stack = lazy_stack(members)
+    stack.set_at_("s", "new", index)
+    written = [each.get("s").tolist() for each in members]
+    assert written == [["1"], ["new", "new"], ["3", "3", "3"]]

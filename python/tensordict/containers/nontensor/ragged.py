@@ -530,7 +530,9 @@ def _is_absent(row: Any, ndim: int) -> bool:
 
 def _selects(item: Any) -> bool:
     """Whether an item of an index leaves elements of rows out, or adds a dim to them."""
-    return item is not Ellipsis and item != slice(None)
+    if isinstance(item, slice):
+        return item != slice(None)
+    return item is not Ellipsis
 
 
 def _is_int(item: Any) -> bool:
