@@ -26,6 +26,7 @@ from tensordict import (
     refresh_archive_checksums,
     tensorclass,
 )
+from tensordict.storage import seal
 
 
 @tensorclass
@@ -367,3 +368,55 @@ def test_an_archive_whose_sums_are_taken_anew_is_not_exchanged(tmp_path):
     refresh_archive_checksums(path)
     assert path.stat().st_ino == before
     assert (TensorDict.load_memmap(path)["a"] == 7).all()
+
+
+SIZES = torch.tensor([[1, 2], [3, 2], [0, 2]])
+
+
+def ragged() -> torch.Tensor:
+    """A strided nested tensor with the sizes ``SIZES``."""
+    parts = [
+        torch.full(tuple(sizes), float(n)) for n, sizes in enumerate(SIZES.tolist())
+    ]
+    return torch.nested.nested_tensor(parts, layout=torch.strided)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("key", ["x", ("n", "x")])
+@pytest.mark.parametrize("way", ["sizes", "values", "no values"])
+def test_a_nested_tensor_is_added_in_place(way, key, tmp_path):
+    td = TensorDict(a=torch.zeros(3), batch_size=[3]).memmap(tmp_path)
+    if way == "sizes":
+        td.make_memmap(key, SIZES)
+    else:
+        td.make_memmap_from_tensor(key, ragged(), copy_data=way == "values")
+    expected = ragged().unbind() if way == "values" else [part * 0 for part in ragged()]
+    for found in (td, TensorDict.load_memmap(tmp_path), td.memmap_refresh_()):
+        for part, wanted in zip(found[key].unbind(), expected, strict=True):
+            torch.testing.assert_close(part, wanted, rtol=0, atol=0)
+    seal(tmp_path)
+    TensorDict.load_memmap(tmp_path, verify=True)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_and_another_entry_do_not_share_a_file(tmp_path):
+    td = TensorDict({"x.shape": torch.ones(3)}, [3]).memmap(tmp_path)
+    td.make_memmap("y", SIZES)
+    before = (tmp_path / "meta.json").read_bytes()
+    with pytest.raises(RuntimeError, match=r"'x\.shape'"):
+        td.make_memmap("x", SIZES)
+    with pytest.raises(RuntimeError, match=r"'y\.shape'"):
+        td.make_memmap("y.shape", (3,))
+    assert (tmp_path / "meta.json").read_bytes() == before
+    loaded = TensorDict.load_memmap(tmp_path)
+    assert loaded["x.shape"].tolist() == [1, 1, 1]
+    assert loaded["y"]._nested_tensor_size().tolist() == SIZES.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_that_another_container_added_is_named(tmp_path):
+    td, other = two_over(tmp_path)
+    other.make_memmap("x", SIZES)
+    with pytest.raises(RuntimeError, match="a nested tensor of 3 components"):
+        td.make_memmap("x", SIZES)
+    assert td.memmap_refresh_()["x"]._nested_tensor_size().tolist() == SIZES.tolist()

@@ -11,6 +11,7 @@ from tensordict.protocol import CollectionProtocol
 from tensordict.storage import growing as _growing
 from tensordict.storage import state as _state
 from tensordict.storage import tree as _tree
+from tensordict.storage.leaves import nested_table
 from tensordict.storage.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
@@ -451,7 +452,7 @@ class SavingOps(CollectionProtocol):
         def make(file: str | None) -> torch.Tensor:
             return MemoryMappedTensor.empty(shape, dtype=dtype, filename=file)
 
-        how = _growing.Adding("make_memmap", robust_key)
+        how = _growing.Adding("make_memmap", robust_key, table=_table_of(shape))
         return _growing.add_leaf_file(self, _path(key), size, dtype, make, how)
 
     def make_memmap_from_tensor(
@@ -484,10 +485,12 @@ class SavingOps(CollectionProtocol):
             )
 
         values = tensor.detach() if copy_data else None
-        how = _growing.Adding("make_memmap_from_tensor", robust_key, values)
-        return _growing.add_leaf_file(
-            self, _path(key), tensor.shape, tensor.dtype, make, how
+        table = nested_table(tensor) if tensor.is_nested else None
+        size = tensor.shape if table is None else _size_of(table)
+        how = _growing.Adding(
+            "make_memmap_from_tensor", robust_key, values, table=table
         )
+        return _growing.add_leaf_file(self, _path(key), size, tensor.dtype, make, how)
 
     def make_memmap_from_storage(
         self,
@@ -525,7 +528,12 @@ class SavingOps(CollectionProtocol):
                 storage, shape=shape, dtype=dtype, filename=file
             )
 
-        how = _growing.Adding("make_memmap_from_storage", robust_key, keeps_file=True)
+        how = _growing.Adding(
+            "make_memmap_from_storage",
+            robust_key,
+            keeps_file=True,
+            table=_table_of(shape),
+        )
         return _growing.add_leaf_file(self, path, _size_of(shape), dtype, make, how)
 
     def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
@@ -697,6 +705,13 @@ def _path(key: NestedKeyLike) -> tuple[str, ...]:
     if not path:
         raise RuntimeError(f"key should be a Sequence<NestedKey>, got {key!r}.")
     return path
+
+
+def _table_of(shape: Any) -> torch.Tensor | None:
+    """The table of sizes of a nested tensor, where a shape is one."""
+    if not isinstance(shape, torch.Tensor) or shape.ndim < 2:
+        return None
+    return shape.to("cpu", torch.int64)
 
 
 def _size_of(shape: Any) -> torch.Size:

@@ -48,6 +48,10 @@ MSG_PRESENT = (
     "The key {} already exists within the target tensordict. Delete that entry before "
     "overwriting it."
 )
+MSG_SHAPE_TAKEN = (
+    "The sizes of the nested tensor {0!r} are kept in the file that the entry '{0}.shape' "
+    "has: rename one of the two."
+)
 MSG_ADDED = (
     "The key {} already exists within the directory of the target tensordict, as {}: it "
     "was added through another one. Open the files again with memmap_refresh_()."
@@ -131,6 +135,8 @@ class Adding(NamedTuple):
     """What is written into a leaf that is there already."""
     keeps_file: bool = False
     """Whether a file that is there is that of the leaf."""
+    table: torch.Tensor | None = None
+    """The table of sizes of a nested tensor: int64 ``[N, dims]``."""
 
 
 def add_leaf_file(
@@ -180,12 +186,13 @@ def add_leaf_file(
         file = os.path.join(directory, f"{name}.memmap")
         with _rust.LockedLevel(directory) as level:
             known = level.entry(first)
-            if known not in (None, (str(dtype), list(shape), False)):
+            is_same = how.table is None and known == (str(dtype), list(shape), False)
+            if known is not None and not is_same:
                 raise RuntimeError(MSG_ADDED.format(first, _said(known)))
             # The leaf need not fit the batch size that was saved.
             level.set_fields(list(td._shape_fields().items()))
             if known is None:
-                leaf = _new_leaf(level, first, file, make, how.keeps_file)
+                leaf = _new_leaf(level, first, file, make, how)
             elif how.keeps_file or not _is_regular(file):
                 leaf = make(file)
             else:
@@ -201,14 +208,24 @@ def _new_leaf(
     key: str,
     file: str,
     make: Callable[[str | None], Any],
-    keeps_file: bool,
+    how: Adding,
 ) -> Any:
     """A leaf that the directory does not have yet."""
-    if _is_regular(file) and not keeps_file:
+    table = how.table
+    if table is not None and level.entry(f"{key}.shape") is not None:
+        raise RuntimeError(MSG_SHAPE_TAKEN.format(key))
+    stem, dot, end = key.rpartition(".")
+    if dot and end == "shape" and _is_nested_leaf(level.entry(stem)):
+        raise RuntimeError(MSG_SHAPE_TAKEN.format(stem))
+    if _is_regular(file) and not how.keeps_file:
         # Of an entry that is no more: readers that have it mapped keep it.
         os.unlink(file)
     leaf = make(file)
-    if leaf._filename is not None or not leaf.numel():
+    if table is not None and leaf._filename is not None:
+        sizes = file.removesuffix(".memmap") + ".shape.memmap"
+        _rust.write_file(sizes, table.contiguous(), str(table.dtype), list(table.shape))
+        level.add_leaf(key, str(leaf.dtype), list(table.shape), True)
+    elif leaf._filename is not None or not leaf.numel():
         level.add_leaf(key, str(leaf.dtype), list(leaf.shape))
     return leaf
 
@@ -217,11 +234,17 @@ def _is_regular(file: str) -> bool:
     return os.path.lexists(file) and stat.S_ISREG(os.lstat(file).st_mode)
 
 
+def _is_nested_leaf(known: Any) -> bool:
+    return isinstance(known, tuple) and known[2]
+
+
 def _said(known: Any) -> str:
     """An entry of the metadata in words."""
     if isinstance(known, str):
         return f"a {known}"
-    dtype, shape, _ = known
+    dtype, shape, is_nested = known
+    if is_nested:
+        return f"a nested tensor of {shape[0]} components and dtype {dtype}"
     return f"a tensor of shape {tuple(shape)} and dtype {dtype}"
 
 

@@ -11,7 +11,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.storage.chains import one_index
-from tensordict.storage.leaves import nested_from_flat
+from tensordict.storage.leaves import nested_from_flat, nested_table
 from tensordict.storage.making import (
     absolute,
     checked_dtype,
@@ -199,6 +199,9 @@ class MemoryMappedTensor(torch.Tensor):
                     "pass copy_existing=True."
                 )
         if input.is_nested:
+            if not copy_data:
+                table = nested_table(input)
+                return make_zeros(cls, table, input.dtype, filename, existsok)
             return write_nested(cls, input, filename, existsok)
         if isinstance(shape, torch.Tensor):
             return make_zeros(cls, shape, input.dtype, filename, existsok)

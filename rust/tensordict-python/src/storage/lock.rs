@@ -63,13 +63,22 @@ impl PyLockedLevel {
         }
     }
 
-    /// Adds the entry of a leaf, after everything that is there.
-    fn add_leaf(&self, py: Python<'_>, key: &str, dtype: String, shape: Vec<i64>) -> PyResult<()> {
+    /// Adds the entry of a leaf, after everything that is there. `shape` is that of the table of
+    /// sizes where the leaf is nested.
+    #[pyo3(signature = (key, dtype, shape, is_nested = false))]
+    fn add_leaf(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        dtype: String,
+        shape: Vec<i64>,
+        is_nested: bool,
+    ) -> PyResult<()> {
         let entry = Entry::Leaf(LeafMeta {
             device: "cpu".into(),
             shape: shape.into(),
             dtype: dtype.into(),
-            is_nested: false,
+            is_nested,
         });
         self.with(py, |level| level.add(key, &entry))
     }
