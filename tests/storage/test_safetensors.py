@@ -605,3 +605,10 @@ def test_the_name_of_the_stack_dim_in_a_file_of_the_release(tmp_path):
     length = int.from_bytes(own[:8], "little") - len(text)
     path.write_bytes(length.to_bytes(8, "little") + own[8:].replace(text, b""))
     assert from_safetensors(path).names == ["st", "q"]
+
+
+@pytest.mark.parametrize("size", [0, -1, "0", "0.1B"])
+def test_a_shard_size_below_one_byte_is_refused(size, tmp_path):
+    with pytest.raises(ValueError, match="at least one byte"):
+        to_safetensors(tree(), tmp_path / "m", max_shard_size=size)
+    assert not list(tmp_path.iterdir())

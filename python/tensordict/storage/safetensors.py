@@ -270,20 +270,26 @@ def _num_bytes(leaf: Leaf) -> int:
     return leaf.numel() * leaf.element_size()
 
 
+MSG_SHARD_SIZE = (
+    "max_shard_size is a number of bytes or a text such as '5GB', got {!r}."
+)
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
 def _bytes_of(size: int | str) -> int:
     """The bytes that ``"5GB"`` or ``"500MiB"`` or a number stands for."""
-    if isinstance(size, int):
-        return size
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", size.upper())
-    if found is None or found[2] not in _UNITS:
-        raise ValueError(
-            f"max_shard_size is a number of bytes or a text such as '5GB', got {size!r}."
+    if not isinstance(size, int):
+        found = re.fullmatch(
+            r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(size).upper()
         )
-    return int(float(found[1]) * _UNITS[found[2]])
+        if found is None or found[2] not in _UNITS:
+            raise ValueError(MSG_SHARD_SIZE.format(size))
+        size = int(float(found[1]) * _UNITS[found[2]])
+    if size < 1:
+        raise ValueError(f"max_shard_size must be at least one byte, got {size}.")
+    return size
 
 
 def _shards(
