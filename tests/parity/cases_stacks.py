@@ -279,6 +279,7 @@ CASES = [
         td = STACK; td.update_({'a': T([2], start=4), 'n': {'d': T([2])}})
         td = STACK; td.update_({'a': T([2], start=4), 'c': 1.0})
         td = STACK; td.update_(TensorDict(n={'d': T([2])}))
+        td = lazy_stack([TensorDict(s=1j, n={'s': 2j})] * 2); td.update_({'s': 3j, 'n': {'s': 4j}})
         td = SQUARE; td.update_({'a': T([3, 3])})
         td = SQUARE; td.update_({'a': T([3])})
         td = RAGGED; td.update_({'a': T([3])})

@@ -150,9 +150,9 @@ class UpdatingOps(CollectionProtocol):
                 value = value if isinstance(value, dict) else value._entries()
                 split[key] = entry._copy_parts(value, is_whole)
                 continue
-            if isinstance(value, NUMBERS):
-                value = torch.as_tensor(value)
             is_leaf = isinstance(entry, (torch.Tensor, MetaTensor))
+            if is_leaf and isinstance(value, NUMBERS):
+                value = torch.as_tensor(value)
             if isinstance(value, torch.Tensor) and is_leaf:
                 split[key] = self._copied_rows(entry, key, value, is_whole)
                 continue
