@@ -91,6 +91,8 @@ W[None] = W.clone(); show(W)
 W[:, 0] = ['x', 'y']; show(W)
 D.update(NonTensorStack('x', 'x'), inplace=True)
 D.copy_at_(TensorDict(batch_size=[]), 0); show(D)
+[show(D.copy_at_(TensorDict(batch_size=[2])[i], i, fast=False)) for i in (np.array([-1]), T([0]).long(), [0], ...)]
+D.update_at_(D, np.array([-1]))
 V.copy_at_(TensorDict(batch_size=[]), 0); show(V)
 TensorDict(s=V, batch_size=[3]).copy_at_(TensorDict(s='x'), 0)
 """

@@ -371,6 +371,8 @@ class MergingOps(CollectionProtocol):
             for target, value in refused_first(pairs, 0):
                 target[idx] = value
             return self
+        if self._is_non_tensor and _has_nothing(tensordict, True):
+            return self
         return self.update_at_(tensordict, idx, non_blocking=non_blocking)
 
     # Filling ---------------------------------------------------------------------

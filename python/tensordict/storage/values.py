@@ -52,7 +52,11 @@ PYTREE_TYPES: dict[str, type[Any]] = {
 }
 """The classes that :meth:`from_pytree` notes, by the names that files have for them."""
 
-NOTED_TYPES = {"sizes": torch.Size, "tuples": tuple, "ordered": OrderedDict}
+NOTED_TYPES: dict[str, type[Any]] = {
+    "sizes": torch.Size,
+    "tuples": tuple,
+    "ordered": OrderedDict,
+}
 """What JSON makes lists and dicts of, by the names under which it is noted."""
 
 MSG_COLUMN = "{} names {!r} as its values, which is no file of values."

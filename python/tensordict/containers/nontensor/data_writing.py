@@ -228,7 +228,7 @@ class DataWriting(NonTensorOps):
             RuntimeError: it is another index: all elements have one value. Or the other
                 one has a value for each element, or is none.
         """
-        if isinstance(idx, torch.Tensor) or idx not in ((), slice(None)):
+        if not isinstance(idx, (tuple, slice)) or idx not in ((), slice(None)):
             raise RuntimeError(MSG_PART)
         return self.update_(input_dict_or_td)
 
