@@ -280,6 +280,8 @@ CASES = [
         td = STACK; td.update_({'a': T([2], start=4), 'c': 1.0})
         td = STACK; td.update_(TensorDict(n={'d': T([2])}))
         td = lazy_stack([TensorDict(s=1j, n={'s': 2j})] * 2); td.update_({'s': 3j, 'n': {'s': 4j}})
+        td = lazy_stack([TensorDict(r=T([2, n]), batch_size=[2]) for n in (1, 2)]).lock_(); exec('with td.transpose(0, 1) as v: v += 1'); [m['r'] for m in td.tensordicts]
+        td = lazy_stack([TensorDict(r=T([2, n]), batch_size=[2]) for n in (1, 2)]).lock_(); exec('with td.unsqueeze(0) as v: v *= 2'); [m['r'] for m in td.tensordicts]
         td = SQUARE; td.update_({'a': T([3, 3])})
         td = SQUARE; td.update_({'a': T([3])})
         td = RAGGED; td.update_({'a': T([3])})

@@ -298,7 +298,10 @@ def _unify_values(td: Any, result: Any) -> None:
 
     An operation on batch dims makes a stack of the value, which is not exchanged.
     """
-    for key in list(td._sample_entries()):
+    for key, sample in list(td._sample_entries().items()):
+        if not isinstance(sample, CollectionProtocol):
+            # Of a stack its leaves need not be stacked, which may differ in shape.
+            continue
         present: Any = td._get_entry(key, None)
         found: Any = result._get_entry(key, None)
         if not all(isinstance(each, CollectionProtocol) for each in (present, found)):
