@@ -1,0 +1,75 @@
+"""Each scenario answers as the published release does, or as its reason says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributions import Distribution
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "parity"))
+
+from frame import differences, without_order  # noqa: E402
+from scenario import (  # noqa: E402
+    Scenario,
+    answers_path,
+    chapters,
+    run,
+    scenarios_of,
+)
+
+BY_ACCIDENT = {"TypeError", "AttributeError", "UnboundLocalError", "AssertionError"}
+"""Classes whose text is Python's own more often than the release's."""
+
+
+@pytest.fixture(autouse=True)
+def distributions_validate():
+    """Check arguments of distributions, which torch.compile ends for the process."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(True)
+    yield
+    Distribution.set_default_validate_args(before)
+
+
+@cache
+def recorded(chapter: str) -> dict[str, Any]:
+    path = answers_path(chapter)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+@pytest.mark.parametrize(
+    ("chapter", "case"),
+    [
+        pytest.param(chapter, case, id=f"{chapter}-{case.name}")
+        for chapter in chapters()
+        for case in scenarios_of(chapter)
+    ],
+)
+def test_scenario_answers_as_recorded(chapter: str, case: Scenario) -> None:
+    expected = recorded(chapter).get(case.name)
+    assert expected is not None, "not recorded: run tests/scenarios/record.py"
+    answer, result = run(case)
+    if case.differs:
+        assert answer["ours"], f"what ours= claims is not true of {result!r}"
+        return
+    found = json.loads(json.dumps(answer))
+    if "raises" in expected:
+        assert "raises" in found, f"release raises {expected['raises']}, ours {found}"
+        said, ours = expected["raises"], found["raises"]
+        assert said["chain"][0] in ours["chain"], f"release {said}, ours {ours}"
+        if case.message or (
+            case.message is None and said["chain"][0] not in BY_ACCIDENT
+        ):
+            assert said["message"].lower() in ours["message"].lower()
+        return
+    if "raises" in found:
+        raise AssertionError(f"ours raises {result!r}") from result
+    if not case.ordered:
+        expected, found = without_order(expected), without_order(found)
+    lines = list(differences(expected, found))
+    assert not lines, "\n".join(lines)
