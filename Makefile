@@ -1,9 +1,10 @@
 # Two commands set up everything: `make demo` and `make test`. `make help` lists the rest.
 #
-# The environment is .venv, or the one given as VENV=; one that has what
-# pyproject.toml lists is used as it is. The extension is built into python/tensordict
-# and the commands below put python/ first on the path, so they run this checkout,
-# whatever else the environment holds.
+# The environment is .venv, or the one given as VENV=; only what it lacks of what
+# pyproject.toml lists is installed. The extension is built into python/tensordict, and
+# `make demo` and `make test` install this checkout in editable form, so that the
+# environment can be used at once. The commands below put python/ first on the path:
+# they run this checkout, whatever else the environment holds.
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -41,7 +42,9 @@ help: ## list these commands
 .PHONY: venv
 venv: $(stamps)/dependencies ## create the environment and install what is missing in it
 
-$(stamps)/dependencies: pyproject.toml tools/environment.py | $(stamps)
+# Made anew where the environment was removed.
+$(stamps)/dependencies: pyproject.toml tools/environment.py \
+		$(if $(wildcard $(python)),,FORCE) | $(stamps)
 	$(PYTHON) tools/environment.py $(environment)
 	@touch $@
 
@@ -58,9 +61,16 @@ $(stamps)/extension: $(rust_sources) pyproject.toml $(stamps)/dependencies \
 .PHONY: extension
 extension: $(stamps)/extension ## build tensordict._rust into python/tensordict
 
+# Writes a link to python/ and the command `tensordict`. pip, and not maturin, which would
+# go through the development group once more, and needs a newer pip for it.
+$(stamps)/installed: pyproject.toml \
+		$(if $(wildcard $(environment)/bin/tensordict),,FORCE) | $(stamps)/extension
+	MATURIN_PEP517_ARGS=--locked $(python) -m pip install --quiet --no-deps \
+		--no-build-isolation --disable-pip-version-check --editable .
+	@touch $@
+
 .PHONY: dev
-dev: $(stamps)/extension ## install this checkout into the environment, in editable form
-	$(python) -m maturin develop --release --locked
+dev: $(stamps)/installed ## install this checkout into the environment, in editable form
 
 .PHONY: FORCE
 FORCE:
@@ -68,7 +78,7 @@ FORCE:
 # --- Running ------------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(stamps)/extension ## save, load and check a real model and a dataset
+demo: $(stamps)/installed ## save, load and check a real model and a dataset
 	$(python) -m tensordict demo $(DEMO)
 
 .PHONY: test
@@ -79,7 +89,7 @@ test-core: ## run the tests of the Rust core, which need no Python
 	cargo test --locked --package tensordict-core
 
 .PHONY: test-python
-test-python: $(stamps)/extension ## run the tests of the package, doctests included
+test-python: $(stamps)/installed ## run the tests of the package, doctests included
 	@# The workers share the cores; torch's own threads would only add to them.
 	OMP_NUM_THREADS=1 $(python) -m pytest $(PYTEST)
 

@@ -1,13 +1,15 @@
-"""Makes a virtual environment fit for this project: ``environment.py VENV``.
+"""Make a virtual environment fit for this project: ``environment.py VENV [GROUP ...]``.
 
-Creates it where it does not exist and installs what ``pyproject.toml`` lists, the
-development group included. Where everything is there already, nothing is installed and
-nothing is asked of the network. Runs on the system's Python, so it uses only the
-standard library.
+Creates it if it does not exist and installs what it lacks of the requirements in
+``pyproject.toml``, those of the development group by default. If everything is there
+already, nothing is installed and the network is not used. Runs on the system's Python,
+so it uses only the standard library.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +23,22 @@ ROOT = Path(__file__).resolve().parent.parent
 NO_VENV = """\
 {python} cannot create virtual environments (on Debian and Ubuntu: apt install python3-venv).
 Or give one that exists: make ... VENV=/path/to/environment"""
+WITH_TORCH = """\
+PyTorch for Linux comes with CUDA: about 3 GB to download and 6 GB on disk, some minutes.
+To use an environment that has it already: make ... VENV=/path/to/environment"""
+# Run in the environment: print those of its arguments that are not installed there.
+LIST_MISSING = """
+import importlib.metadata, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        print(name)
+"""
+# pip names each file as it comes to it, with its size: "Downloading x.whl (1.5 MB)".
+FILE = re.compile(
+    r"(?:Downloading|Using cached) (?:\S*/)?(\S+?)(\.whl|\.tar\.gz) \((.*)\)"
+)
 
 
 def create(environment: Path) -> None:
@@ -34,12 +52,37 @@ def create(environment: Path) -> None:
 
 
 def requirements(groups: list[str]) -> list[str]:
-    """Return the requirements of the package, of its build and of ``groups``."""
+    """Return the requirements of the package and of ``groups``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     result = [*project["project"]["dependencies"]]
     for group in groups:
         result += project["dependency-groups"][group]
     return result
+
+
+def are_met(pip: list[str], wanted: list[str]) -> bool:
+    """Whether ``wanted`` is installed with all that it depends on. Asks no index."""
+    ask = ["install", "--quiet", "--dry-run", "--no-index", "--report", "-", *wanted]
+    done = subprocess.run([*pip, *ask], check=False, capture_output=True)
+    return done.returncode == 0 and not json.loads(done.stdout)["install"]
+
+
+def install(pip: list[str], wanted: list[str]) -> int:
+    """Install ``wanted`` with one line for each file, and return pip's exit status.
+
+    The same on a terminal and in a pipe: no progress bar.
+    """
+    command = [*pip, "install", "--disable-pip-version-check", "--progress-bar", "off"]
+    with subprocess.Popen(
+        [*command, *wanted], stdout=subprocess.PIPE, text=True
+    ) as process:
+        for line in process.stdout or ():
+            if found := FILE.search(line):
+                name, version, *_ = found[1].split("-")
+                print(f"  {name} {version}, {found[3]}", flush=True)
+            elif line.startswith("Installing collected packages"):
+                print(f"unpacking packages: {line.count(',') + 1}", flush=True)
+    return process.returncode
 
 
 def main() -> None:
@@ -51,8 +94,22 @@ def main() -> None:
     pip = [str(python), "-m", "pip"]
     if subprocess.run([*pip, "--version"], check=False, capture_output=True).returncode:
         subprocess.run([str(python), "-m", "ensurepip"], check=True)
-    install = [*pip, "install", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*install, *requirements(groups or ["dev"])], check=True)
+    wanted = requirements(groups or ["dev"])
+    if are_met(pip, wanted):
+        return
+    names = [re.split(r"[^\w.-]", requirement)[0] for requirement in wanted]
+    missing = subprocess.run(
+        [str(python), "-c", LIST_MISSING, *names],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    what = ", ".join(missing) or "newer versions of what is there"
+    print(f"installing into {environment}: {what}", flush=True)
+    if "torch" in missing:
+        print(WITH_TORCH, flush=True)
+    if status := install(pip, wanted):
+        sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,60 @@
+"""The commands that set up an environment: ``make`` and ``tools/environment.py``."""
+
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("target", ["demo", "test", "dev"])
+def test_make_leaves_an_environment_with_the_package(target, tmp_path):
+    done = subprocess.run(
+        ["make", "--dry-run", target, f"VENV={tmp_path / 'new'}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    made = done.stdout.index("tools/environment.py")
+    built = done.stdout.index("maturin develop")
+    assert made < built < done.stdout.index("--editable .")
+
+
+@pytest.fixture
+def environment():
+    path = ROOT / "tools" / "environment.py"
+    spec = importlib.util.spec_from_file_location("environment", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_requirements_are_those_of_the_package_and_of_the_groups(environment):
+    assert environment.requirements([]) == ["torch>=2.11", "numpy"]
+    assert "ruff" in environment.requirements(["dev"])
+
+
+def test_installing_says_which_files_and_how_large(environment, tmp_path, capfd):
+    pip = tmp_path / "pip"
+    pip.write_text(
+        "#!/bin/sh\n"
+        'echo "$@" > "$0.arguments"\n'
+        "echo 'Collecting torch'\n"
+        "echo '  Downloading torch-2.15.0-cp311-cp311-linux_x86_64.whl (915.3 MB)'\n"
+        "echo '  Using cached numpy-2.4.6-cp311-cp311-linux_x86_64.whl (16.0 MB)'\n"
+        "echo 'Requirement already satisfied: tqdm'\n"
+        "echo 'Installing collected packages: torch, numpy'\n"
+        "exit 3\n"
+    )
+    pip.chmod(0o755)
+    assert environment.install([str(pip)], ["torch", "numpy"]) == 3
+    assert capfd.readouterr().out == (
+        "  torch 2.15.0, 915.3 MB\n  numpy 2.4.6, 16.0 MB\nunpacking packages: 2\n"
+    )
+    arguments = (tmp_path / "pip.arguments").read_text().split()
+    assert arguments[arguments.index("--progress-bar") + 1] == "off"
