@@ -120,7 +120,21 @@ def test_demo_holds_its_checks_and_leaves_nothing(capsys, tmp_path, monkeypatch)
     assert "all 7 checks held" in out
     assert "the second model's output is the same after" in out
     assert "1,500 images of 4x4x3" in out
+    # The code of each step, what a collection looks like, a comparison, what rates mean.
+    assert '>>> loaded = TensorDict.load_memmap(path, mode="r")' in out
+    assert ">>> dataset[rows] = batch" in out
+    assert "images: MemoryMappedTensor(shape=torch.Size([1500, 4, 4, 3])" in out
+    assert "in comparison: torch.save takes" in out
+    assert "page cache" in out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_draws_a_progress_bar_on_terminals_alone(capsys, monkeypatch):
+    assert cli.main(["demo", *TINY]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert cli.main(["demo", *TINY]) == 0
+    assert "filling" in capsys.readouterr().err
 
 
 def test_demo_keeps_the_folder_it_is_given_and_works_there_again(tmp_path, capsys):
