@@ -2,13 +2,17 @@
 
 import json
 import os
+import pickle
 import resource
 import shutil
 import signal
 import struct
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +20,7 @@ import tensordict
 from tensordict import NonTensorData, TensorDict, cli, load
 from tensordict.cli import common
 
+PACKAGE = Path(tensordict.__file__).parent
 RELEASE = Path(__file__).parent / "compat"
 NAMES = {
     "tree": "folder",
@@ -407,6 +412,62 @@ def test_what_is_no_save(command, tmp_path, capsys):
     status, text = call(capsys, command, tmp_path / "notes.txt")
     assert status == 2
     assert "notes.txt" in text
+
+
+def write_numpy(save, path):
+    with open(path, "wb") as file:  # a path would get a suffix
+        save(file, np.zeros(3))
+
+
+WRITERS = {
+    "torch.load": lambda path: torch.save({"a": torch.zeros(3)}, path),
+    "torch.load(path": lambda path: torch.save(
+        {"a": torch.zeros(3)}, path, _use_new_zipfile_serialization=False
+    ),
+    "numpy.load": lambda path: write_numpy(np.savez, path),
+    "by NumPy": lambda path: write_numpy(np.save, path),
+    "pickle.load": lambda path: path.write_bytes(pickle.dumps({"a": 1})),
+    "h5py": lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(20)),
+}
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "seal", "convert", "diff"])
+@pytest.mark.parametrize("advice", WRITERS)
+def test_files_of_other_programs_are_named(advice, command, tmp_path, capsys):
+    path = tmp_path / "their file"
+    WRITERS[advice](path)
+    further = {"convert": [tmp_path / "x"], "diff": [path]}.get(command, [])
+    status, text = call(capsys, command, path, *further)
+    assert status == 2
+    assert "their file is" in text
+    assert advice in text
+    assert "meta.json:" not in text
+
+
+def test_the_advice_on_a_file_of_torch_is_right(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3))
+    path = tmp_path / "x.pt"
+    torch.save(model.state_dict(), path)
+    state_dict = torch.load(path, weights_only=True)
+    TensorDict(state_dict).unflatten_keys(".").save(tmp_path / "save")
+    assert (load(tmp_path / "save") == TensorDict.from_module(model).data).all()
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_nobody_reads_on(options, saved):
+    # More output than a pipe holds, and a reader that stops after the first line.
+    td = TensorDict({f"entry {n}": torch.zeros(1) for n in range(3000)})
+    td.save(saved.parent / "large.safetensors")
+    command = [sys.executable, "-m", "tensordict", "inspect"]
+    command += [str(saved.parent / "large.safetensors"), *options]
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
 
 
 def test_a_class_that_is_not_here(saved, capsys):

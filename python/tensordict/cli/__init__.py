@@ -6,13 +6,15 @@ returns the exit status. Nothing here runs at ``import tensordict``.
 Exit statuses that scripts can rely on: 0 where all is well, 1 where what was looked for
 is not (damage, a difference, a conflict), 2 where the command could not do its work
 (wrong arguments, no such file, no such class), 3 where ``verify`` finds files that were
-modified since they were saved, 130 where it was interrupted: then nothing has changed.
+modified since they were saved, 130 where it was interrupted: then nothing has changed,
+141 where nobody reads its output on, as in ``tensordict inspect save | head``.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "main", "parser"]
 
-# As shells say it of a program that SIGINT has ended.
+# What shells report of a program that SIGINT has ended.
 INTERRUPTED: Final = 130
+# And of one that SIGPIPE has ended.
+CLOSED_PIPE: Final = 141
 
 # Each command with its module and what it does.
 COMMANDS: Final = {
@@ -77,7 +81,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser(argv[0] if argv else None).parse_args(argv)
     try:
         status: int = arguments.run(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write(f"tensordict {arguments.command}: interrupted\n")
         return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes the output once more when it ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return CLOSED_PIPE
     return status

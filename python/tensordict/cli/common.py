@@ -37,6 +37,8 @@ def reporting_errors(
     def reported(arguments: argparse.Namespace) -> int:
         try:
             return run(arguments)
+        except BrokenPipeError:  # Nobody reads on: no failure of the command.
+            raise
         except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             text = error.args[0] if isinstance(error, KeyError) else error
             sys.stderr.write(f"tensordict {arguments.command}: {text}\n")

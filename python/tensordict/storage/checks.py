@@ -7,6 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict import _rust
+from tensordict.storage.foreign import MSG_NO_LAYOUT, explain
 from tensordict.storage.future import with_bar
 from tensordict.storage.paths import subpath_parts
 
@@ -166,7 +167,10 @@ def seal(path: str | Path, num_threads: int = 0, *, pbar: bool = False) -> int:
     layout = single.layout_of(path)
     if layout is not None:
         raise ValueError(MSG_SEAL.format(path, layout))
-    seal_it = _rust.refresh_archive if is_memmap_archive(path) else _rust.seal_tree
+    is_archive = is_memmap_archive(path)
+    if not is_archive and os.path.isfile(path):
+        raise ValueError(f"{path} is no save. {explain(path) or MSG_NO_LAYOUT}")
+    seal_it = _rust.refresh_archive if is_archive else _rust.seal_tree
     progress = _rust.SaveProgress()
 
     def work() -> int:

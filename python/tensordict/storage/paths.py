@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
+from tensordict.storage.foreign import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,5 +155,6 @@ def _open(prefix: str | Path, mode: str | None) -> _rust.Archive | _rust.Directo
     except ValueError as error:
         if mode not in (None, "r", "r+"):
             raise
-        message = f"{MSG_NO_ARCHIVE.format(prefix)} {error}; {MSG_NO_FILE}"
+        reason = explain(prefix) or f"{error}; {MSG_NO_FILE}"
+        message = f"{MSG_NO_ARCHIVE.format(prefix)} {reason}"
         raise ValueError(message) from None

@@ -15,6 +15,7 @@ from tensordict import _rust
 from tensordict.storage import safetensors, single
 from tensordict.storage.buffer import VALUES, problem_of_row
 from tensordict.storage.describing import RESERVED, problem_of
+from tensordict.storage.foreign import MSG_NO_LAYOUT, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,15 +103,14 @@ def survey(path: str | Path) -> Survey:
         return Survey(path, "tree", list(_level(files, "", ())))
     if not os.path.exists(path):
         raise FileNotFoundError(2, "No such file or directory", path)
-    if not zipfile.is_zipfile(path):
-        layout = _cut_off(path)
-        if layout is None:
-            raise ValueError(
-                f"{path} is a file but no save: neither an archive, nor a safetensors or "
-                "consolidated file. One that was cut off is not recognised either."
-            )
+    layout = None if zipfile.is_zipfile(path) else _cut_off(path)
+    if layout is not None:
         problem = "the end of the file is missing: it was cut off"
         return Survey(path, layout, [Entry((), "collection", problem=problem)])
+    if explanation := explain(path):
+        raise ValueError(f"{path} is no save. {explanation}")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is no save. {MSG_NO_LAYOUT}")
     with zipfile.ZipFile(path) as archive:
         return Survey(path, "archive", list(_level(_Members(archive), "", ())))
 
