@@ -2,7 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from tensordict import _deprecated_utils, _deprecation, _pytree, _reductions, _td
+from tensordict import (
+    _deprecated_utils,
+    _deprecation,
+    _later,
+    _pytree,
+    _reductions,
+    _td,
+)
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
 from tensordict._options import (
     capture_non_tensor_stack,
@@ -95,13 +102,24 @@ from tensordict.typedtensordict import TypedTensorDict
 from tensordict.utils import isin, parse_tensor_dict_string
 
 if TYPE_CHECKING:
-    from tensordict import nn
+    from tensordict import data, nn, persistent, store
     from tensordict._arrow import from_arrow, to_arrow
+    from tensordict._later import (
+        append_memmap,
+        from_csv,
+        from_h5,
+        from_json,
+        from_pandas,
+        from_parquet,
+        from_zarr,
+    )
     from tensordict.nn import (
         TensorClassModuleBase,
         TensorClassModuleWrapper,
         as_tensordict_module,
     )
+    from tensordict.persistent import PersistentTensorDict
+    from tensordict.store import LazyStackedTensorDictStore, TensorDictStore
 
 _hooks.install()
 if not TYPE_CHECKING:  # which is to find names that there are not
@@ -109,7 +127,14 @@ if not TYPE_CHECKING:  # which is to find names that there are not
         __name__,
         _deprecated_utils.TOP,
         later={
+            **dict.fromkeys(_later.FUNCTIONS, "tensordict._later"),
+            **{name: where for name, (where, _) in _later.CLASSES.items()},
+            "data": "tensordict.data",
             "nn": "tensordict.nn",
+            "persistent": "tensordict.persistent",
+            "prototype": "tensordict.prototype",
+            "store": "tensordict.store",
+            "tensordict": "tensordict.tensordict",
             "TensorClassModuleBase": "tensordict.nn",
             "TensorClassModuleWrapper": "tensordict.nn",
             "as_tensordict_module": "tensordict.nn",
@@ -123,6 +148,7 @@ __version__ = "0.15.3+rs.0.1.0"
 __all__ = [
     "KEY_SEPARATOR",
     "LazyStackedTensorDict",
+    "LazyStackedTensorDictStore",
     "MemmapTensor",
     "MemoryMappedTensor",
     "MetaData",
@@ -132,6 +158,7 @@ __all__ = [
     "NonTensorDataBase",
     "NonTensorStack",
     "PackLayout",
+    "PersistentTensorDict",
     "TensorAttrs",
     "TensorClass",
     "TensorClassModuleBase",
@@ -140,9 +167,11 @@ __all__ = [
     "TensorDict",
     "TensorDictBase",
     "TensorDictParams",
+    "TensorDictStore",
     "TypedTensorDict",
     "UnbatchedTensor",
     "__version__",
+    "append_memmap",
     "as_tensordict_module",
     "assert_allclose_td",
     "assert_close",
@@ -154,15 +183,21 @@ __all__ = [
     "from_any",
     "from_arrow",
     "from_consolidated",
+    "from_csv",
     "from_dataclass",
     "from_dict",
+    "from_h5",
+    "from_json",
     "from_module",
     "from_modules",
     "from_namedtuple",
+    "from_pandas",
+    "from_parquet",
     "from_pytree",
     "from_safetensors",
     "from_struct_array",
     "from_tuple",
+    "from_zarr",
     "fromkeys",
     "get_defaults_to_none",
     "get_printoptions",
@@ -207,3 +242,8 @@ __all__ = [
     "unravel_key_list",
     "unravel_key_to_tuple",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, and the parts of the package to import."""
+    return sorted([*__all__, "data", "nn"])

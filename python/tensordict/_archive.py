@@ -1,5 +1,8 @@
 """Established import path: archives of saved collections."""
 
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
 from tensordict.storage.archives import (
     is_memmap_archive,
     pack_memmap,
@@ -13,3 +16,6 @@ __all__ = [
     "refresh_archive_checksums",
     "unpack_memmap",
 ]
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

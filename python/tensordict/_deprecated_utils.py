@@ -13,7 +13,8 @@ import json
 import math
 import random
 import typing
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
     "NN_TRUNCATED_NORMAL",
     "NN_UTILS",
     "TENSORDICT",
+    "TESTING",
     "TOP",
     "UTILS",
 ]
@@ -186,6 +188,66 @@ def _lock_blocked(func: Callable[..., Any]) -> Callable[..., Any]:
         return func(self, *args, **kwargs)
 
     return method
+
+
+def deprecated(
+    what: str, *, removal: str, replacement: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make calls of the decorated function warn that it is on its way out.
+
+    Args:
+        what: the function, as users know it.
+        removal: the version that will not have it.
+        replacement: what to use instead.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def warning(*args: Any, **kwargs: Any) -> Any:
+            warnings.warn(
+                _message(what, removal, replacement), DeprecationWarning, stacklevel=2
+            )
+            return function(*args, **kwargs)
+
+        return warning
+
+    return decorate
+
+
+def deprecated_attributes(
+    module: str, attributes: Mapping[str, tuple[Any, str | None]], *, removal: str
+) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module whose old names warn.
+
+    Args:
+        module: the name of the module.
+        attributes: by name, the value and what to use instead.
+        removal: the version that will not have them.
+    """
+
+    def attribute(name: str) -> Any:
+        if name not in attributes:
+            msg = f"module {module!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        value, replacement = attributes[name]
+        message = _message(f"{module}.{name}", removal, replacement)
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return value
+
+    return attribute
+
+
+def warn_deprecated_env_var(
+    name: str, value: str, *, removal: str, replacement: str | None = None
+) -> None:
+    """Warn of an environment variable that is on its way out."""
+    message = _message(f"{name}={value}", removal, replacement)
+    warnings.warn(message, FutureWarning, stacklevel=2)
+
+
+def _message(what: str, removal: str, replacement: str | None) -> str:
+    message = f"{what} is deprecated and will be removed in {removal}."
+    return f"{message} Use {replacement} instead." if replacement else message
 
 
 class _Backend:
@@ -346,6 +408,9 @@ TOP: Table = {
     "torch": (_is(torch), "torch"),
 }
 """Of ``tensordict``."""
+
+TESTING: Table = {"MyDistData": (_of("tensordict._testing", "MyDistData"), None)}
+"""Of ``tensordict.testing``."""
 
 NN_UTILS: Table = {"StrEnum": (_of("enum", "StrEnum"), None)}
 """Of ``tensordict.nn.utils``."""

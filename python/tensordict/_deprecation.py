@@ -80,24 +80,32 @@ def deprecated_names(
     module: str,
     table: Mapping[str, tuple[Callable[[], Any], str | None]],
     later: Mapping[str, str] | None = None,
+    otherwise: Callable[[str], Any] | None = None,
 ) -> Callable[[str], Any]:
     """The ``__getattr__`` of a module whose deprecated names are in ``table``.
 
     Each name has a function that gives its value, so that nothing is imported before
     the name is used, and what to use instead. The names of ``later`` are not deprecated:
-    each is a module, or has one, that is imported when it is first asked for.
+    each is a module, or has one, that is imported when it is first asked for. All other
+    names are asked of ``otherwise``, where the error for one that is not there is an
+    AttributeError.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807 (it becomes the module's own)
         if later is not None and name in later:
             found = importlib.import_module(later[name])
             return found if later[name].endswith(f".{name}") else getattr(found, name)
-        if name not in table:
-            msg = f"module {module!r} has no attribute {name!r}"
-            raise AttributeError(msg)
-        value, advice = table[name]
-        warn_deprecated(f"{module}.{name}", advice)
-        return value()
+        if name in table:
+            value, advice = table[name]
+            warn_deprecated(f"{module}.{name}", advice)
+            return value()
+        if otherwise is not None and not name.startswith("_"):
+            try:
+                return otherwise(name)
+            except AttributeError:
+                pass
+        msg = f"module {module!r} has no attribute {name!r}"
+        raise AttributeError(msg)
 
     return __getattr__
 
@@ -134,3 +142,11 @@ def environment_flag(
     if value is deprecated:
         warn_deprecated(f"{name}={text}", advice, category=FutureWarning, stacklevel=3)
     return value
+
+
+def __getattr__(name: str) -> Any:
+    # Helpers of the release that this package has no use for.
+    if name in ("deprecated", "deprecated_attributes", "warn_deprecated_env_var"):
+        return getattr(importlib.import_module("tensordict._deprecated_utils"), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

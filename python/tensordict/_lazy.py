@@ -1,5 +1,8 @@
 """Established import path, named by pickles and files: lazy stacks."""
 
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.lazy.keys import _LazyStackedTensorDictKeysView
 from tensordict.containers.lazy_views import (
@@ -21,3 +24,6 @@ __all__ = [
     "_UnsqueezedTensorDict",
     "_ViewedTensorDict",
 ]
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

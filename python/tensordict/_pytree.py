@@ -1,5 +1,8 @@
 """Established import path: the containers that are nodes of a pytree."""
 
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.view import _SubTensorDict
 
@@ -7,3 +10,6 @@ __all__ = ["PYTREE_REGISTERED_LAZY_TDS", "PYTREE_REGISTERED_TDS"]
 
 PYTREE_REGISTERED_TDS: tuple[type, ...] = (_SubTensorDict, TensorDict)
 PYTREE_REGISTERED_LAZY_TDS: tuple[type, ...] = ()
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

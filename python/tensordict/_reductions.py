@@ -1,5 +1,8 @@
 """Established import path, named by pickles: how containers are taken apart."""
 
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
 from tensordict.interop.pickling import (
     _make_td,
     _rebuild_tensordict_files_consolidated,
@@ -7,3 +10,6 @@ from tensordict.interop.pickling import (
 )
 
 __all__: list[str] = []
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -1,5 +1,8 @@
 """Established import path: functions that make, join and save collections."""
 
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
 from tensordict.containers.lazy import lazy_stack
 from tensordict.factories import from_pytree, fromkeys
 from tensordict.ops.joining import cat, maybe_dense_stack, stack
@@ -20,3 +23,6 @@ __all__ = [
     "save",
     "stack",
 ]
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from tensordict._established import established_names
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -219,3 +221,7 @@ def is_unbatched(value: Any) -> bool:
 def all_unbatched(values: list[Any]) -> bool:
     """Whether all ``values`` are tensors without batch dims."""
     return all(isinstance(value, UnbatchedTensor) for value in values)
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

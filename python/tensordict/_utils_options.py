@@ -1,5 +1,8 @@
 """Established import path: the settings of the process."""
 
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
 from tensordict._options import (
     capture_non_tensor_stack,
     lazy_legacy,
@@ -20,3 +23,6 @@ __all__ = [
     "set_list_to_stack",
     "set_printoptions",
 ]
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -1,7 +1,10 @@
 """Established import path: the base classes and what belongs to them."""
 
+from typing import TYPE_CHECKING
+
 import torch
 
+from tensordict._established import established_names
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
 from tensordict._options import get_defaults_to_none, set_get_defaults_to_none
 from tensordict.checks import (
@@ -11,7 +14,12 @@ from tensordict.checks import (
     is_tensor_collection,
 )
 from tensordict.collection import TensorCollection, TensorDictBase
-from tensordict.common import _InplaceWriteError, _KeyThroughLeafError
+from tensordict.common import (
+    MSG_BAD_KEY,
+    MSG_LOCKED,
+    _InplaceWriteError,
+    _KeyThroughLeafError,
+)
 from tensordict.factories import (
     from_any,
     from_dict,
@@ -43,3 +51,9 @@ CompatibleType = torch.Tensor | TensorCollection
 _ACCEPTED_CLASSES = (torch.Tensor, TensorCollection)
 _is_leaf_nontensor = is_leaf_nontensor
 _default_is_leaf = default_is_leaf
+_is_tensor_collection = is_tensor_collection
+_LOCK_ERROR = MSG_LOCKED
+_GENERIC_NESTED_ERR = MSG_BAD_KEY
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tensordict import _later
 from tensordict.ops.access import AccessOps
 from tensordict.ops.apply import ApplyOps
 from tensordict.ops.autograd import AutogradOps
 from tensordict.ops.batch import BatchOps
+from tensordict.ops.clients import ClientOps
 from tensordict.ops.consolidating import ConsolidatingOps
 from tensordict.ops.construct import ConstructOps
 from tensordict.ops.convert import ConvertOps
@@ -98,6 +100,7 @@ class Vocabulary(
     PicklingOps,
     DisplayOps,
     TorchDispatchOps,
+    ClientOps,
 ):
     """Every public method, a base class for each topic."""
 
@@ -119,6 +122,7 @@ class TensorCollection(_Base):
 
 
 gather(TensorCollection, Vocabulary)
+_later.give_methods(TensorCollection)
 
 
 class TensorDictBase(  # type: ignore[misc]

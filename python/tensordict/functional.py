@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import torch
 
 from tensordict import _rust
+from tensordict._established import established_names
 from tensordict._unbatched import all_unbatched
 from tensordict.checks import is_leaf_nontensor, is_non_tensor, is_tensorclass
 from tensordict.containers.dense import TensorDict
@@ -745,3 +746,7 @@ def make_tensordict(
 def _hashable(value: Any) -> Any:
     """A value, or the values of one row as a tuple."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

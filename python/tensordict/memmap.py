@@ -1,7 +1,8 @@
 """Established import path: tensors over files."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tensordict._established import established_names
 from tensordict.storage.anonymous import FileHandler as _FileHandler
 from tensordict.storage.mapped import MemoryMappedTensor
 
@@ -30,3 +31,7 @@ def set_transfer_ownership(memmap: Any, value: bool = True) -> None:
         >>> td.apply_(set_transfer_ownership)["a"]
         MemoryMappedTensor([1., 1.])
     """
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tensordict._deprecated_utils import TENSORDICT
-from tensordict._deprecation import deprecated_names
+from tensordict._established import established_names
 from tensordict._nestedkey import NestedKey
 from tensordict.checks import is_tensor_collection, is_tensorclass
 from tensordict.closeness import assert_allclose_td
@@ -41,4 +41,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # which is to find names that there are not
-    __getattr__ = deprecated_names(__name__, TENSORDICT)
+    __getattr__ = established_names(__name__, TENSORDICT)

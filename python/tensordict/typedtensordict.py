@@ -1,5 +1,11 @@
 """Re-export of ``TypedTensorDict`` under its established import path."""
 
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
 from tensordict.containers.typed import TypedTensorDict
 
 __all__ = ["TypedTensorDict"]
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -19,7 +19,7 @@ from torch.nn.parameter import Buffer
 
 from tensordict import _rust
 from tensordict._deprecated_utils import UTILS
-from tensordict._deprecation import deprecated_names
+from tensordict._established import established_names
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
 from tensordict._options import (
     capture_non_tensor_stack,
@@ -30,6 +30,10 @@ from tensordict._options import (
     set_list_to_stack,
 )
 from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
+from tensordict._utils_key_json import (
+    _decode_key_from_filesystem,
+    _encode_key_for_filesystem,
+)
 from tensordict.checks import (
     _is_non_tensor,
     _is_tensorclass,
@@ -40,6 +44,7 @@ from tensordict.checks import (
     is_non_tensor,
     is_tensorclass,
 )
+from tensordict.common import MSG_BAD_KEY, MSG_LOCKED
 from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.ops.display import get_printoptions, set_printoptions
 from tensordict.protocol import CollectionProtocol
@@ -93,6 +98,8 @@ IndexType = Union[  # noqa: UP007
 ]
 
 _unravel_key_to_tuple = unravel_key_to_tuple
+_LOCK_ERROR = MSG_LOCKED
+_GENERIC_NESTED_ERR = MSG_BAD_KEY
 
 LOGGING_LEVEL = os.environ.get("TD_LOGGING_LEVEL", "INFO")
 logger: logging.Logger = logging.getLogger("tensordict")
@@ -121,7 +128,7 @@ MSG_NDIM = (
 )
 
 if not TYPE_CHECKING:  # which is to find names that there are not
-    __getattr__ = deprecated_names(__name__, UTILS)
+    __getattr__ = established_names(__name__, UTILS)
 
 
 # Shapes ------------------------------------------------------------------------------

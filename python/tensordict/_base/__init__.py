@@ -1,1 +1,14 @@
 """Established import path: parts of the base class, by topic."""
+
+from typing import TYPE_CHECKING
+
+from tensordict._deprecation import deprecated_names
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    _PARTS = (
+        "convert device distributed factories pointwise reductions serialization shape "
+        "unsupported"
+    )
+    __getattr__ = deprecated_names(
+        __name__, {}, later={part: f"{__name__}.{part}" for part in _PARTS.split()}
+    )

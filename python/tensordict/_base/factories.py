@@ -1,5 +1,8 @@
 """Established import path: functions that make collections of Python objects."""
 
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
 from tensordict.factories import (
     from_any,
     from_dict,
@@ -15,3 +18,6 @@ __all__ = [
     "from_struct_array",
     "from_tuple",
 ]
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

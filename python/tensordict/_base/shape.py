@@ -1,5 +1,11 @@
 """Established import path: how packed leaves are laid out."""
 
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
 from tensordict.ops.packing import PackLayout
 
 __all__ = ["PackLayout"]
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -1,5 +1,8 @@
 """Modules that read and write collections."""
 
+from typing import TYPE_CHECKING
+
+from tensordict._deprecation import deprecated_names
 from tensordict.containers.params import TensorDictParams
 from tensordict.functional import make_tensordict
 from tensordict.nn.common import (
@@ -89,3 +92,13 @@ __all__ = [
     "set_skip_existing",
     "skip_existing",
 ]
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = deprecated_names(
+        __name__,
+        {},
+        later={
+            "functional_modules": "tensordict.nn.functional_modules",
+            "params": "tensordict.nn.params",
+        },
+    )

@@ -14,7 +14,8 @@ from torch import nn
 
 from tensordict import _rust
 from tensordict._deprecated_utils import NN_COMMON
-from tensordict._deprecation import deprecated_names, warn_deprecated
+from tensordict._deprecation import warn_deprecated
+from tensordict._established import established_names
 from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.functional import make_tensordict
@@ -957,4 +958,4 @@ for _public in (as_tensordict_module, WrapModule):
     _public.__module__ = "tensordict.nn.common"
 
 if not TYPE_CHECKING:  # which is to find names that there are not
-    __getattr__ = deprecated_names(__name__, NN_COMMON)
+    __getattr__ = established_names(__name__, NN_COMMON)

@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree
 
 from tensordict import _rust
+from tensordict._established import established_names
 from tensordict.nn.dispatching import dispatch
 from tensordict.protocol import CollectionProtocol
 
@@ -190,3 +191,7 @@ def _copied(value: Any) -> Any:
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value.detach().clone()  # type: ignore[union-attr]
     return value
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict._established import established_names
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.params import TensorDictParams
 from tensordict.nn.common import TensorDictModuleBase, _reset_below, keys_of
@@ -120,3 +121,7 @@ def _drawn_anew(module: TensorDictModuleBase) -> Any:
         if isinstance(child, EnsembleModule):
             child.reset_parameters_recursive(child.params_td)
     return copied
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from tensordict._deprecation import warn_deprecated
+from tensordict._established import established_names
 from tensordict._pytree import PYTREE_REGISTERED_LAZY_TDS, PYTREE_REGISTERED_TDS
 from tensordict.interop import pytree
 from tensordict.nn.functional import (
@@ -76,3 +77,7 @@ def _set_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
         module._buffers[name] = tensor
     else:
         module.__dict__[name] = tensor
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from tensordict._deprecated_utils import NN_PARAMS
-from tensordict._deprecation import deprecated_names
+from tensordict._established import established_names
 from tensordict.containers.params import TensorDictParams
 
 __all__ = ["TensorDictParams"]
 
 if not TYPE_CHECKING:  # which is to find names that there are not
-    __getattr__ = deprecated_names(__name__, NN_PARAMS)
+    __getattr__ = established_names(__name__, NN_PARAMS)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tensordict._deprecated_utils import NN_PROBABILISTIC
-from tensordict._deprecation import deprecated_names
+from tensordict._established import established_names
 from tensordict.nn.probabilistic_module import (
     ProbabilisticTensorDictModule,
     _use_generator,
@@ -25,4 +25,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # which is to find names that there are not
-    __getattr__ = deprecated_names(__name__, NN_PROBABILISTIC)
+    __getattr__ = established_names(__name__, NN_PROBABILISTIC)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 
 from tensordict import _rust
+from tensordict._established import established_names
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.interop.module_calls import is_plain_sequence, trace_as
@@ -400,3 +401,7 @@ def _as_module(module: Any) -> Any:
     if isinstance(module, TensorDictModuleBase) or is_tdmodule_compatible(module):
         return module
     return WrapModule(module)
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import typing
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from torch import nn
 
+from tensordict._established import established_names
 from tensordict.nn.common import TensorDictModuleBase
 from tensordict.nn.dispatching import dispatch
 from tensordict.tensorclass import TensorClass
@@ -130,3 +131,7 @@ class TensorClassModuleWrapper(TensorDictModuleBase):
 
 for _class in (TensorClassModuleBase, TensorClassModuleWrapper):
     _class.__module__ = "tensordict.nn.tensorclass_module"
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tensordict._deprecated_utils import NN_UTILS
-from tensordict._deprecation import deprecated_names
+from tensordict._established import established_names
 from tensordict.nn.settings import (
     _dispatch_td_nn_modules,
     _set_dispatch_td_nn_modules,
@@ -153,4 +153,4 @@ def add_custom_mapping(
 
 
 if not TYPE_CHECKING:  # which is to find names that there are not
-    __getattr__ = deprecated_names(__name__, NN_UTILS)
+    __getattr__ = established_names(__name__, NN_UTILS)

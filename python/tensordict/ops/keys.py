@@ -258,6 +258,10 @@ class KeysOps(CollectionProtocol):
             return listed_keys(self, include_nested, leaves_only, is_leaf, sort)
         return _rust.string_keys(self._sample_entries())
 
+    def _ipython_key_completions_(self) -> list[str]:
+        """What IPython and notebooks complete ``td["<TAB>`` with."""
+        return list(self.keys())
+
     def values(
         self,
         include_nested: bool = False,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tensordict._deprecation import deprecated_names
 from tensordict.tensorclass import tensorclass
 
 if TYPE_CHECKING:
@@ -12,11 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["symbolic_trace", "tensorclass"]
 
 
-def __getattr__(name: str) -> Any:
-    """``symbolic_trace``, whose modules are imported when it is asked for."""
-    if name == "symbolic_trace":
-        from tensordict.prototype import fx
-
-        return fx.symbolic_trace
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = deprecated_names(
+        __name__,
+        {},
+        later={
+            "fx": "tensordict.prototype.fx",
+            "symbolic_trace": "tensordict.prototype.fx",
+        },
+    )

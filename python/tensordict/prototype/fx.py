@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx, nn
 
 from tensordict import _rust
+from tensordict._established import established_names
 from tensordict.nn.common import TensorDictModule, TensorDictModuleWrapper
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.sequence import TensorDictSequential
@@ -163,3 +164,7 @@ def symbolic_trace(td_module: Any) -> TDGraphModule:
     graph = _Tracer().trace(root)
     in_keys, out_keys = root._keys
     return TDGraphModule(fx.GraphModule(root, graph), out_keys, in_keys)
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tensordict._established import established_names
 from tensordict.checks import is_non_tensor as _is_non_tensor
 from tensordict.tensorclass.attributes import TensorAttrs
 from tensordict.tensorclass.base import TensorClass
@@ -59,10 +60,14 @@ def is_non_tensor(obj: Any) -> bool:
     return _is_non_tensor(obj)
 
 
-def __getattr__(name: str) -> Any:
-    # They derive from a class of this package, so they are not there when it is loaded.
-    if name not in ("MetaData", "NonTensorData", "NonTensorDataBase", "NonTensorStack"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tensordict.containers import nontensor
+if not TYPE_CHECKING:  # which is to find names that there are not
+    _named = established_names(__name__)
 
-    return getattr(nontensor, name)
+    def __getattr__(name: str) -> Any:
+        # They derive from a class of this package, so they are not there when it is
+        # loaded.
+        if name in ("MetaData", "NonTensorData", "NonTensorDataBase", "NonTensorStack"):
+            from tensordict.containers import nontensor
+
+            return getattr(nontensor, name)
+        return _named(name)

@@ -14,7 +14,7 @@ from tensordict.ops.keys import _sorting_key, _TensorDictKeysView, set_default
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tensordict.protocol import NestedKeyLike
 
@@ -71,6 +71,20 @@ class StackKeysOps(CollectionProtocol):
         def _common_keys(self) -> list[str]: ...
         def _like(self, members: list[Any]) -> Self: ...
         def _meta(self, key: NestedKeyLike) -> Any: ...
+
+    def _listed(self, nested: bool) -> Iterator[tuple[Any, Any]]:
+        if self._is_non_tensor:
+            return
+        for number, member in enumerate(self.tensordicts):
+            for key, value in member._listed(nested):
+                path = key if isinstance(key, tuple) else (key,)
+                yield (str(number), *path), value
+
+    def _check_batch_size(self, *, raise_exception: bool = True) -> bool:
+        return all(
+            member._check_batch_size(raise_exception=raise_exception)
+            for member in self.tensordicts
+        )
 
     def keys(
         self,

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tensordict._deprecated_utils import NN_DISTRIBUTIONS
-from tensordict._deprecation import deprecated_names
+from tensordict._established import established_names
 from tensordict.nn.distributions import continuous, deterministic, discrete
 from tensordict.nn.distributions.composite import CompositeDistribution
 from tensordict.nn.distributions.continuous import (
@@ -35,4 +35,4 @@ __all__ = [
 deterministic.register()
 
 if not TYPE_CHECKING:  # which is to find names that there are not
-    __getattr__ = deprecated_names(__name__, NN_DISTRIBUTIONS)
+    __getattr__ = established_names(__name__, NN_DISTRIBUTIONS)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.distributions import Distribution
 
 from tensordict import _rust
 from tensordict._deprecation import warn_deprecated
+from tensordict._established import established_names
 from tensordict.containers.dense import TensorDict
 from tensordict.nn.distributions.deterministic import deterministic_sample
 from tensordict.nn.settings import composite_lp_aggregate
@@ -427,3 +428,7 @@ def _summed(values: Any, num_dims: int) -> torch.Tensor:
             value = value.flatten(num_dims, -1).sum(-1)
         total = total + value
     return total
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -10,7 +10,7 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 
 from tensordict._deprecated_utils import NN_TRUNCATED_NORMAL
-from tensordict._deprecation import deprecated_names
+from tensordict._established import established_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -249,4 +249,4 @@ class TruncatedNormal(TruncatedStandardNormal):
 
 
 if not TYPE_CHECKING:  # which is to find names that there are not
-    __getattr__ = deprecated_names(__name__, NN_TRUNCATED_NORMAL)
+    __getattr__ = established_names(__name__, NN_TRUNCATED_NORMAL)

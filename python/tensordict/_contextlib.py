@@ -1,0 +1,14 @@
+"""Established import path: containers as context managers."""
+
+from typing import TYPE_CHECKING, TypeVar
+
+from torch.utils._contextlib import context_decorator
+
+from tensordict._established import established_names
+
+__all__ = ["context_decorator"]
+
+F = TypeVar("F")
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

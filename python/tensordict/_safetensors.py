@@ -1,0 +1,11 @@
+"""Established import path: files of the safetensors format."""
+
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
+from tensordict.storage.functions import from_safetensors, to_safetensors
+
+__all__ = ["from_safetensors", "to_safetensors"]
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

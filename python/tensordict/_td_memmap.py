@@ -1,0 +1,8 @@
+"""Established import path: saves as a directory of files."""
+
+from typing import TYPE_CHECKING
+
+from tensordict._established import established_names
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

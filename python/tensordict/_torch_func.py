@@ -1,0 +1,35 @@
+"""Established import path: torch functions of collections."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict._established import established_names
+from tensordict.interop.torch_functions import TD_HANDLED_FUNCTIONS
+
+__all__ = ["TD_HANDLED_FUNCTIONS", "implements_for_lazy_td", "implements_for_td"]
+
+
+def implements_for_td(
+    torch_function: Callable[..., Any],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the decorated function the answer of collections to a torch function."""
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        TD_HANDLED_FUNCTIONS[torch_function] = function
+        return function
+
+    return enter
+
+
+implements_for_lazy_td = implements_for_td
+
+
+def where(condition: Any, input: Any, other: Any, *, out: Any = None) -> Any:
+    """As :func:`torch.where`, of collections."""
+    return TD_HANDLED_FUNCTIONS[torch.where](condition, input, other, out=out)
+
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)

@@ -1,0 +1,9 @@
+"""Established import path: the version, and that of the release that it stands in for."""
+
+from tensordict import __version__
+
+__all__ = ["__version__", "commit_id", "version", "version_tuple"]
+
+version = __version__
+version_tuple = tuple(int(part) for part in __version__.partition("+")[0].split("."))
+commit_id = None

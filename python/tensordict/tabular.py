@@ -1,0 +1,15 @@
+"""Deprecated import path: tables of other packages."""
+
+from typing import TYPE_CHECKING
+
+from tensordict._deprecation import warn_deprecated
+from tensordict._established import established_names
+
+warn_deprecated(
+    "tensordict.tabular",
+    "TensorDict.from_pandas, from_csv, from_parquet, from_json, to_pandas, to_csv, "
+    "to_parquet and to_json",
+)
+
+if not TYPE_CHECKING:  # which is to find names that there are not
+    __getattr__ = established_names(__name__)
