@@ -11,14 +11,17 @@ from tensordict import (
     MetaData,
     NonTensorData,
     NonTensorStack,
+    TensorClass,
     TensorDict,
+    TypedTensorDict,
+    UnbatchedTensor,
     lazy_stack,
     set_lazy_legacy,
     tensorclass,
 )
 from tensordict.nn import TensorDictParams
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "PICKLED_KINDS"]
 
 
 @tensorclass
@@ -32,6 +35,22 @@ class Batch:
     sample: Sample
     weight: torch.Tensor
     options: dict | None = None
+
+
+class State(TypedTensorDict):
+    a: torch.Tensor
+    b: torch.Tensor | None = None
+
+
+class Episode(TypedTensorDict):
+    state: State
+    title: str
+
+
+class Note(TensorClass):
+    image: torch.Tensor
+    label: str = "none"
+    remark: str | None = None
 
 
 def items(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -166,4 +185,29 @@ KINDS = {
     "components": lambda: TensorDict(
         {"j": torch.nested.nested_tensor([items(2, 4), items(3, 5)])}, [2]
     ),
+}
+
+
+def state(**options: Any) -> State:
+    return State(a=items(3, 2), batch_size=[3], **options)
+
+
+PICKLED_KINDS = {
+    **KINDS,
+    "typed": state,
+    "typed_locked": lambda: state().lock_(),
+    "typed_names": lambda: state(names=["x"]),
+    "typed_deep": lambda: Episode(state=state(), title="x", batch_size=[3]),
+    "typed_inside": lambda: TensorDict({"t": state()}, [3]),
+    "typed_stack": lambda: lazy_stack([state(), state()]),
+    "base": lambda: Note(image=items(3, 2), label="l", batch_size=[3]),
+    "base_locked": lambda: Note(image=items(3, 2), batch_size=[3]).lock_(),
+    "unbatched": lambda: TensorDict({"u": UnbatchedTensor(items(7))}, [3]),
+    "lists": lambda: TensorDict({"l": NonTensorStack([1, 2], [3, 4])}, [2]),
+    "ragged_column": lambda: NonTensorStack(
+        NonTensorStack("a", "b"), NonTensorStack("c")
+    ),
+    "alike": lambda: TensorDict({"s": NonTensorStack("a", "a")}, [2]),
+    "metadata_alone": lambda: MetaData("x", batch_size=[2]),
+    "tied": lambda: TensorDictParams(TensorDict(dict.fromkeys("ab", items(2)))),
 }

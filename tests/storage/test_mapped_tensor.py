@@ -280,13 +280,6 @@ def test_pickles_of_release_0_15_3(path):
     assert torch.equal(pickle.loads(pickled), values()[1])
 
 
-def test_memory_without_a_name_is_not_pickled():
-    with pytest.raises(TypeError, match="mmap"):
-        pickle.dumps(MemoryMappedTensor.ones(3))
-    with pytest.raises(RuntimeError, match="handler or filename"):
-        pickle.dumps(MemoryMappedTensor(torch.ones(3)))
-
-
 # Other processes -----------------------------------------------------------------------
 
 
@@ -341,3 +334,77 @@ def test_sharing_a_plain_view_keeps_the_file(path):
     assert named.is_shared()
     named.fill_(1)
     assert np.fromfile(path, dtype=np.float32).tolist() == [1] * 4
+
+
+def test_pickle_of_memory_without_a_name_has_the_values():
+    tensor = MemoryMappedTensor.from_tensor(torch.arange(6.0).view(2, 3))
+    for source in (tensor, tensor[1], MemoryMappedTensor(torch.ones(2))):
+        loaded = pickle.loads(pickle.dumps(source))
+        assert type(loaded) is MemoryMappedTensor
+        assert torch.equal(loaded, source)
+        loaded += 1
+        assert not torch.equal(loaded, source)
+        # What came back can be sent on.
+        assert torch.equal(pickle.loads(pickle.dumps(loaded)), loaded)
+
+
+def test_a_collection_mapped_without_a_path_is_pickled_and_saved_by_torch():
+    parts = [torch.ones(2, 4), torch.ones(3, 5)]
+    td = TensorDict(
+        a=torch.arange(2.0),
+        none=torch.zeros(2, 0),
+        nested=torch.nested.nested_tensor(parts),
+        text="x",
+        batch_size=[2],
+    ).memmap_()
+    loaded = pickle.loads(pickle.dumps(td))
+    assert loaded.is_memmap()
+    assert loaded.is_locked
+    assert type(loaded["a"]) is MemoryMappedTensor
+    assert [part.shape for part in loaded["nested"].unbind()] == [(2, 4), (3, 5)]
+    del td, parts
+    source = TensorDict(a=torch.arange(2.0), text="x", batch_size=[2]).memmap_()
+    file = io.BytesIO()
+    torch.save(source, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert loaded.is_memmap()
+    # It is mapped again, so that processes can share it.
+    assert loaded["a"]._handler is not None
+    assert loaded["a"].tolist() == [0, 1]
+    assert loaded["text"] == "x"
+
+
+def test_a_safe_load_maps_no_file_that_a_pickle_names(tmp_path):
+    (tmp_path / "secret").write_bytes(bytes(8))
+
+    class Named:
+        def __reduce__(self):
+            return MemoryMappedTensor, (str(tmp_path / "secret"),)
+
+    file = io.BytesIO()
+    torch.save(Named(), file)
+    file.seek(0)
+    with pytest.raises(TypeError, match="made of a plain tensor"):
+        torch.load(file, weights_only=True)
+    tensor = MemoryMappedTensor.from_tensor(torch.ones(2), filename=tmp_path / "x")
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    file.seek(0)
+    with pytest.raises(pickle.UnpicklingError, match="getattr"):
+        torch.load(file, weights_only=True)
+
+
+def test_copies_of_a_mapped_tensor(tmp_path):
+    named = MemoryMappedTensor.from_tensor(torch.ones(2), filename=tmp_path / "x")
+    nameless = MemoryMappedTensor.from_tensor(torch.ones(2))
+    for tensor in (named, nameless, MemoryMappedTensor(torch.ones(2))):
+        deep = copy.deepcopy(tensor)
+        shallow = copy.copy(tensor)
+        shallow += 1
+        assert tensor.tolist() == [2, 2]
+        assert type(shallow) is MemoryMappedTensor
+        assert type(deep) is torch.Tensor
+        assert deep.tolist() == [1, 1]
+    pair = copy.deepcopy([named, named])
+    assert pair[0] is pair[1]

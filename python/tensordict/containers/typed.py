@@ -17,6 +17,7 @@ from typing import (
 from tensordict import _rust
 from tensordict.checks import is_tensorclass
 from tensordict.containers.dense import TensorDict
+from tensordict.interop import pickling
 from tensordict.interop.pytree import register_collection
 from tensordict.tensorclass.fields import own_annotations, resolved_annotation
 from tensordict.tensorclass.reserved import RESERVED
@@ -240,6 +241,14 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
             return self
         size, device, names = plain._batch_size, plain._device, plain._td_dim_names
         return _rust.new(type(self), plain._tensordict, size, device, names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state in the form that the published release reads."""
+        return pickling.typed_state_of(self, TensorDict)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a pickle, ours or the published release's."""
+        pickling.restore_typed(self, state)
 
     def _child_type(self) -> type[Any]:
         # What is nested has keys of its own, which nobody declared.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+from tensordict._unbatched import UnbatchedTensor
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.lazy_views import VIEW_TYPES
 from tensordict.containers.nontensor import MetaData, NonTensorData, NonTensorStack
+from tensordict.containers.params import TensorDictParams
 from tensordict.containers.view import _SubTensorDict
 from tensordict.interop import (
     collate,
@@ -16,6 +20,7 @@ from tensordict.interop import (
     vmap,
 )
 from tensordict.storage import processes
+from tensordict.storage.mapped import loaded_copy
 from tensordict.storage.registry import register_class, register_family
 from tensordict.tensorclass.base import TensorClass
 
@@ -25,6 +30,11 @@ __all__ = ["install"]
 def install() -> None:
     """Register the containers; calling it again changes nothing."""
     pickling.install(TensorDict, LazyStackedTensorDict)
+    pickling.allow(
+        *(NonTensorData, NonTensorStack, MetaData, UnbatchedTensor, TensorDictParams),
+        *(_SubTensorDict, *VIEW_TYPES, slice, deque),
+        (loaded_copy, "tensordict.memmap.MemoryMappedTensor"),
+    )
     pytree.register_collection(TensorDict)
     pytree.register_collection(_SubTensorDict, rebuilt_as=TensorDict)
     pytree.register_stack(LazyStackedTensorDict)

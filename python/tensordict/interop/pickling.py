@@ -37,6 +37,14 @@ _OF_THIS_PROCESS = frozenset(
 _ALWAYS = ["_tensordict", "_batch_size", "_device", "_td_dim_names"]
 """The state of a dense container, nothing of which belongs to this process."""
 
+_OF_A_CONTAINER = frozenset(
+    {*_ALWAYS, "_is_locked", "_is_memmap", "_is_shared", "_memmap_prefix"}
+)
+"""What a dense container has for itself; anything else, a program has set."""
+
+_TOLD_BY_MEMBERS = ("_is_memmap", "_is_shared")
+"""What a container that is not dense reads off those that it is made of."""
+
 _INSTALLED: set[type] = set()
 """The containers that are pickled as a call of :func:`_make_td`."""
 
@@ -59,7 +67,35 @@ def state_of(td: Any) -> dict[str, Any]:
     if len(state) > len(_ALWAYS):
         for name in _OF_THIS_PROCESS.intersection(state):
             del state[name]
+        if not td._is_dense:
+            # The release cannot set these.
+            for name in _TOLD_BY_MEMBERS:
+                state.pop(name, None)
     return state
+
+
+def typed_state_of(td: Any, plain_type: Any) -> dict[str, Any]:
+    """The state of a container with declared keys: a plain one, as ``_source``.
+
+    The published release has it so. Attributes that a program has set stand beside it.
+    """
+    state = state_of(td)
+    source = plain_type.__new__(plain_type)
+    inside = {name: state.pop(name) for name in _OF_A_CONTAINER.intersection(state)}
+    # In the order of `new`, which `_make_td` knows.
+    source.__dict__.update({name: inside.pop(name) for name in _ALWAYS}, **inside)
+    return {"_source": source, **state}
+
+
+def restore_typed(td: Any, state: dict[str, Any]) -> None:
+    """Fill a container with declared keys from the state of a pickle."""
+    if "_source" not in state:
+        restore(td, state)
+        return
+    td.__dict__ = type(td).from_tensordict(state["_source"], check=False).__dict__
+    for name, value in state.items():
+        if name != "_source" and name not in _OF_THIS_PROCESS:
+            object.__setattr__(td, name, value)
 
 
 def restore(td: Any, state: dict[str, Any]) -> None:
@@ -99,11 +135,12 @@ def _rebuild_tensordict_files_consolidated(
 def _reduce_td(data: Any) -> tuple[Any, ...]:
     """What is pickled for a dense container."""
     if data._consolidated is not None:
-        from tensordict.storage import consolidated
+        from tensordict.storage import consolidated, describing
 
         state = consolidated.state_of(data)
         if state is not None:
-            arguments = state["metadata"], state["storage"]
+            metadata = describing.as_pickled(state["metadata"])
+            arguments = metadata, state["storage"]
             return _rebuild_tensordict_files_consolidated, arguments
     return _make_td, (type(data), data.__getstate__())
 
@@ -122,12 +159,20 @@ def install(*classes: type) -> None:
     for cls in classes:
         copyreg.pickle(cls, _reduce_td)
         ForkingPickler.register(cls, _reduce_td)
-    torch.serialization.add_safe_globals(
-        [
-            *classes,
-            _make_td,
-            _rebuild_tensordict_files_consolidated,
-            _LockedSchema,
-            (dict, "tensordict.utils._StringOnlyDict"),
-        ]
+    allow(
+        *classes,
+        _make_td,
+        _rebuild_tensordict_files_consolidated,
+        _LockedSchema,
+        (dict, "tensordict.utils._StringOnlyDict"),
     )
+
+
+def allow(*named: Any) -> None:
+    """Let ``torch.load(weights_only=True)`` read pickles that name these.
+
+    Args:
+        named: classes and functions, or pairs of one and the name that pickles have
+            for it.
+    """
+    torch.serialization.add_safe_globals(list(named))

@@ -15,7 +15,8 @@ class FileHandler:
     """An open file without a name, and its mapping.
 
     It can be sent to another process by the tools of :mod:`multiprocessing`, which
-    duplicate the descriptor. It cannot be pickled otherwise: there is no name to open.
+    duplicate the descriptor. It cannot be pickled otherwise: there is no name to open,
+    and a pickle of a tensor over it has the values instead.
 
     Args:
         size: the bytes of the file, at least one.

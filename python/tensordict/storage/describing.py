@@ -83,9 +83,13 @@ class Value(tuple[Any, list[int], "str | None"]):
 
     __slots__ = ()
 
-    def __reduce__(self) -> Any:
-        """A plain tuple: the published release reads the pickles of descriptions."""
-        return tuple, (tuple(self),)
+
+def as_pickled(level: dict[str, Any]) -> dict[str, Any]:
+    """A level with plain tuples for its values, which every reader of pickles knows."""
+    return {
+        name: as_pickled(field) if name not in RESERVED else field
+        for name, field in level.items()
+    } | {"non_tensors": {key: tuple(row) for key, row in level["non_tensors"].items()}}
 
 
 def is_special(cls: type) -> bool:

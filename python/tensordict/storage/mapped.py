@@ -48,7 +48,8 @@ class MemoryMappedTensor(torch.Tensor):
 
     What is stored into it reaches the file, and other processes that map it. Only the
     pages that are touched are read, so a file may be larger than the memory. Pickling,
-    and sending to another process, passes the name of the file and not the values.
+    and sending to another process, passes the name of the file and not the values; a
+    pickle of memory that has no name holds the values.
 
     It is made by a class method: :meth:`from_tensor` writes a tensor,
     :meth:`from_filename` maps a file that exists, :meth:`empty`, :meth:`zeros`,
@@ -130,6 +131,8 @@ class MemoryMappedTensor(torch.Tensor):
             if not isinstance(source, torch.Tensor):
                 source = torch.as_tensor(source)
             made = source.as_subclass(cls)
+            if made.is_nested:
+                made._parent_shape = nested_table(source)
         return made if index is None else made[index]  # type: ignore[return-value]
 
     def __init__(
@@ -526,13 +529,24 @@ class MemoryMappedTensor(torch.Tensor):
             if self._mode is not None:
                 arguments = (*arguments, self._mode)
             return MemoryMappedTensor.from_filename, arguments
-        if self._handler is not None:
-            arguments = (self._handler, dtype, shape, index)
-            return MemoryMappedTensor._from_handler, arguments
-        raise RuntimeError("Could not find handler or filename.")
+        # No file that a reader could open: a pickle has the values.
+        return MemoryMappedTensor, (self.as_subclass(torch.Tensor).clone(),)
 
     def __reduce__(self) -> Any:
         return self.__reduce_ex__(2)
+
+    def __copy__(self) -> Self:
+        """Another tensor over the same memory."""
+        if self._filename is None and self._handler is None:
+            return self.as_subclass(torch.Tensor).detach().as_subclass(type(self))
+        make, arguments = reduce_shared(self)
+        return make(*arguments)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """Copy the values to an ordinary tensor."""
+        if id(self) not in memo:
+            memo[id(self)] = self.as_subclass(torch.Tensor).clone()
+        return memo[id(self)]
 
     def __getstate__(self) -> dict[str, Any]:
         dtype, shape, index = self._pickle_args()
@@ -553,6 +567,29 @@ class MemoryMappedTensor(torch.Tensor):
 
 
 MemoryMappedTensor.__module__ = "tensordict.memmap"
+
+
+def loaded_copy(tensor: torch.Tensor) -> MemoryMappedTensor:
+    """Map what a pickle has of a tensor over shared memory without a name.
+
+    It stands for the class where ``torch.load(weights_only=True)`` reads: that takes
+    names of files as well, which a file from somebody else must not choose.
+
+    Raises:
+        TypeError: ``tensor`` is no plain tensor.
+    """
+    if type(tensor) is not torch.Tensor:
+        msg = f"a mapped tensor is made of a plain tensor, not of {type(tensor)}."
+        raise TypeError(msg)
+    return MemoryMappedTensor.from_tensor(tensor)
+
+
+def reduce_shared(tensor: MemoryMappedTensor) -> Any:
+    """Reduce a mapped tensor for another process, which can share its memory."""
+    if tensor._filename is None and tensor._handler is not None:
+        arguments = (tensor._handler, *tensor._pickle_args())
+        return MemoryMappedTensor._from_handler, arguments
+    return tensor.__reduce_ex__(2)
 
 
 def _warn_deprecated(name: str) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_storage
 
 from tensordict import _rust
+from tensordict.storage.mapped import MemoryMappedTensor, reduce_shared
 
 __all__ = ["install"]
 
@@ -22,6 +23,7 @@ __all__ = ["install"]
 def install() -> None:
     """Register how storages are sent; calling it again changes nothing."""
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
+    ForkingPickler.register(MemoryMappedTensor, reduce_shared)
 
 
 def _reduce_storage(storage: torch.UntypedStorage) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -10,7 +11,6 @@ from torch.nn.functional import pad
 from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.linked import LinkedList
-from tensordict.containers.nontensor.making import stack_of
 from tensordict.containers.nontensor.operations import leaf_call, moves_elements
 from tensordict.containers.nontensor.positions import (
     MSG_INDEX,
@@ -312,9 +312,9 @@ class RaggedStack(NonTensorStack):
     # As a whole --------------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a call that makes a stack of the rows."""
+        """As a call that makes a stack of the rows, or with the state of one."""
         if self.stack_dim:
-            return stack_of, (self.tensordicts, self.stack_dim)
+            return copyreg.__newobj__, (NonTensorStack,), self.__getstate__()  # type: ignore[attr-defined]
         return NonTensorStack, tuple(self.tensordicts)
 
     def _take_state(self, fields: dict[str, Any], is_one: bool) -> None:
