@@ -382,6 +382,18 @@ def test_convert_replaces_only_when_told(saved, capsys):
     assert list(load(other).keys()) == ["a", "n"]
 
 
+def test_convert_names_the_index_that_is_in_the_way(saved, capsys):
+    target = saved.parent / "x.safetensors"
+    assert call(capsys, "convert", saved, target)[0] == 0
+    assert call(capsys, "convert", saved, target, "--shards", 2, "--force")[0] == 0
+    assert not target.exists()
+    status, text = call(capsys, "convert", saved, target)
+    assert status == 2
+    assert "x.safetensors.index.json" in text
+    assert call(capsys, "convert", saved, target, "--force")[0] == 0
+    assert [path.name for path in saved.parent.glob("x*")] == ["x.safetensors"]
+
+
 def test_files_of_the_release(tmp_path, capsys):
     folder = RELEASE / "memmap_0_15_3" / "plain"
     file = RELEASE / "consolidated_0_15_3" / "plain"

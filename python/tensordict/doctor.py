@@ -1,6 +1,6 @@
 """Show versions, limits of the machine, and whether this package is whole.
 
-The published release has the same import name as this package. Where both are
+The published package has the same import name as this one. Where both are
 installed, the files of one lie over those of the other: what runs is then neither.
 Everything here works in that state too, so it asks ``sys.modules`` and the records of
 the installer and trusts no name of the package itself.
@@ -44,9 +44,9 @@ Another distribution has files under the import name 'tensordict'. What is impor
 be a mixture of the two. Remove both, then install this one without its rival:
 
     pip uninstall -y {others} tensordict-rs
-    pip install tensordict-rs
+    pip install .    # in the folder of its source
 
-README.md, "Living beside the published release", says how to keep packages that depend
+README.md, "Living beside the published package", says how to keep packages that depend
 on 'tensordict' from installing it again."""
 
 

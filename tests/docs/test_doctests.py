@@ -1,8 +1,9 @@
-"""Every example runs: those of the docstrings, of README.md and of docs/*.md.
+"""Every example runs: those of the docstrings, of README.md and of the files in docs/.
 
 An example may use ``torch``, the public names of ``tensordict`` and those of its own
-module without importing them. It runs in an empty folder. None is skipped: a module that cannot be imported and
-an example marked ``+SKIP`` are failures.
+module without importing them. The examples of a document run one after another in an
+empty folder, those of Python and those of the console. None is skipped: a module that
+cannot be imported and an example marked ``+SKIP`` are failures.
 """
 
 import doctest
@@ -11,6 +12,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import textwrap
 import warnings
 from pathlib import Path
 
@@ -18,12 +20,14 @@ import pytest
 import torch
 
 import tensordict
+from console_examples import run_console
 
 ROOT = Path(__file__).parents[2]
-FLAGS = (
-    doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+# A block may be part of a list, and be indented.
+FENCE = re.compile(
+    r"^ *```(?:python|pycon|console)\n(.*?)^ *```", re.MULTILINE | re.DOTALL
 )
-FENCE = re.compile(r"^```(?:python|pycon)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def find_modules():
@@ -97,8 +101,9 @@ def names_around(value):
 
 def documents():
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        blocks = FENCE.findall(path.read_text(encoding="utf-8"))
-        blocks = [block for block in blocks if ">>>" in block]
+        blocks = [
+            textwrap.dedent(text) for text in FENCE.findall(path.read_text("utf-8"))
+        ]
         if blocks:
             yield pytest.param(blocks, path.name, {}, id=str(path.relative_to(ROOT)))
 
@@ -110,8 +115,16 @@ def test_examples_of(texts, name, around, tmp_path, monkeypatch):
     names |= {public: getattr(tensordict, public) for public in tensordict.__all__}
     names |= {"torch": torch, "tensordict": tensordict, "__name__": "__main__"}
     report = []
-    for text in texts:
-        test = doctest.DocTestParser().get_doctest(text, names, name, name, 0)
+    for number, text in enumerate(texts):
+        if text.startswith("$ "):
+            report += run_console(text)
+            continue
+        if ">>> " not in text:  # a module, as one would write it
+            exec(compile(text, name, "exec"), names)  # noqa: S102
+            continue
+        # A name of its own: functions find their source by it, also in later blocks.
+        block = name if len(texts) == 1 else f"{name}, block {number + 1}"
+        test = doctest.DocTestParser().get_doctest(text, names, block, block, 0)
         skipped = [e for e in test.examples if e.options.get(doctest.SKIP)]
         assert not skipped, f"an example of {name} is skipped: {skipped[0].source}"
         runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
@@ -134,3 +147,17 @@ def test_a_skipped_example_fails(tmp_path, monkeypatch):
     text = ">>> 1 / 0  # doctest: +SKIP\n"
     with pytest.raises(AssertionError, match="is skipped"):
         test_examples_of([text], "skipped", {}, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("$ tensordict inspect nothing\n", "status 2"),
+        ("$ echo one\ntwo\n", "Expected:"),
+        ("$ false\n", "status 1"),
+        ("$ make dinner\n", "No rule to make target"),
+    ],
+)
+def test_a_wrong_command_fails(text, message, tmp_path, monkeypatch):
+    with pytest.raises(pytest.fail.Exception, match=message):
+        test_examples_of([text], "wrong", {}, tmp_path, monkeypatch)

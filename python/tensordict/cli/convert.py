@@ -23,8 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: .safetensors and .tdz by suffix, else a directory",
     )
     parser.add_argument("--force", action="store_true", help="replace what is there")
-    parser.add_argument("--max-shard-size", help="safetensors in files of, say, 5GB")
-    parser.add_argument("--shards", type=int, help="safetensors in so many files")
+    parser.add_argument(
+        "--max-shard-size",
+        help="safetensors in files of, say, 5GB; replaces a single file",
+    )
+    parser.add_argument(
+        "--shards",
+        type=int,
+        help="safetensors in so many files; replaces a single file",
+    )
     common.add_threads(parser)
     parser.add_argument(
         "--durable", action="store_true", help="wait until it is on the disk"
@@ -53,9 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{target} is a name of safetensors files, not of a {layout}.")
     if is_sharded and layout != "safetensors":
         raise ValueError(f"only safetensors have shards, and {target} is a {layout}.")
-    is_there = any(map(os.path.exists, (target, index_of(target) or target)))
-    if is_there and not arguments.force:
-        raise FileExistsError(17, "It exists already; --force replaces it", target)
+    # What is at `model.safetensors` may be shards, of which the index is one more file.
+    there = [
+        name for name in (target, index_of(target)) if name and os.path.exists(name)
+    ]
+    if there and not arguments.force:
+        raise FileExistsError(17, "It exists already; --force replaces it", there[0])
     source = common.load_save(arguments.source, arguments)
     if not arguments.no_verify:
         # The sums of the target would say of damaged bytes that they are good.

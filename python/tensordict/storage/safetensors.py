@@ -111,6 +111,8 @@ def to_safetensors(
         path: the file. With shards, ``model.safetensors`` stands for
             ``model-00001-of-0000N.safetensors`` and ``model.safetensors.index.json``;
             the latter may be given, too, and without other wishes has one shard.
+            A save in shards replaces a single file of that name, and the other way
+            round.
         max_shard_size: the most bytes of tensors in one file: a number, or a text such
             as ``"5GB"``. A tensor that is larger has a file of its own.
         shards: how many files, of about the same size each.
