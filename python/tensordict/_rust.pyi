@@ -20,6 +20,9 @@ __version__: Final[str]
 core_version: Final[str]
 is_debug_build: Final[bool]
 
+# shortcuts.rs: which shortcuts into CPython and torch are taken.
+def shortcuts() -> dict[str, bool]: ...
+
 # storage/: the directory layout of a save.
 @final
 class SavePlan:

@@ -72,6 +72,7 @@ def report() -> dict[str, Any]:
         "versions": versions(),
         "optional": {name: _distribution_version(name) for name in OPTIONAL},
         "build": build(),
+        "shortcuts": shortcuts(),
         "cores": cores(),
         "limits": limits(),
         "filesystems": {
@@ -110,6 +111,15 @@ def build() -> dict[str, str | None]:
         "extension": getattr(native, "__file__", None),
         "platform": platform.platform(),
     }
+
+
+def shortcuts() -> dict[str, bool]:
+    """Return which shortcuts into CPython and torch are taken.
+
+    ``TENSORDICT_SHORTCUTS=0`` in the environment turns all of them off.
+    """
+    native = _module("tensordict._rust")
+    return {} if native is None else dict(native.shortcuts())
 
 
 def cores() -> dict[str, float | None]:
@@ -320,6 +330,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield title
         for name, value in found[title].items():
             yield f"  {name:<26} {'-' if value is None else value}"
+    yield "shortcuts (TENSORDICT_SHORTCUTS=0 turns them off)"
+    for name, is_taken in found["shortcuts"].items():
+        yield f"  {name:<26} {'taken' if is_taken else 'not taken'}"
     yield "filesystems"
     for name, value in found["filesystems"].items():
         if value is None:

@@ -32,6 +32,7 @@ use crate::imports::{Imports, imports};
 use crate::joining::{self, Join};
 use crate::leaf_call::Tail;
 use crate::mapping;
+use crate::shortcuts::Shortcut;
 use crate::storing;
 
 /// What calls a function of Python by running its code.
@@ -342,6 +343,9 @@ fn write_natively(setter: &Bound<'_, PyFunction>) {
 }
 
 fn exchange(function: &Bound<'_, PyFunction>, call: ffi::vectorcallfunc) {
+    if !Shortcut::Calls.is_allowed() {
+        return;
+    }
     // SAFETY: it is a function, alive and, as its maker has not handed it on yet, not
     // called by any other thread. Its version says which calls the interpreter may
     // inline: none.

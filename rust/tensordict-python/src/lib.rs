@@ -30,6 +30,7 @@ mod mapping;
 mod merging;
 mod modules;
 mod regrouping;
+mod shortcuts;
 mod slots;
 mod splitting;
 mod state;
@@ -44,6 +45,7 @@ use pyo3::prelude::*;
 /// The native half of `tensordict`. Its names are private: use the Python package.
 #[pymodule(gil_used = false)]
 fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    shortcuts::register(module)?;
     slots::register(module)?;
     state::register(module)?;
     build::register(module)?;

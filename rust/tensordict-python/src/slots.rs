@@ -18,6 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::ffi::is_same_key;
+use crate::shortcuts::Shortcut;
 
 /// Set where the layout below was found to be that of this interpreter.
 static IS_KNOWN: AtomicBool = AtomicBool::new(false);
@@ -424,12 +425,16 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     learn_layout(module.py())
 }
 
+/// Whether the layout was found to be that of this interpreter.
+pub(crate) fn is_known() -> bool {
+    IS_KNOWN.load(Ordering::Relaxed)
+}
+
 /// Tries the layout on a dictionary made for it, and uses it if it holds.
 fn learn_layout(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();
     let has_layout = version.major == 3 && (11..=14).contains(&version.minor);
-    let build = py.import("sys")?.getattr("version")?;
-    if !has_layout || build.extract::<&str>()?.contains("free-threading") {
+    if !has_layout || !Shortcut::Dictionaries.is_allowed() {
         return Ok(());
     }
     let known = PyDict::new(py);

@@ -1,6 +1,6 @@
 //! The four attributes that a dense container is made of, read and written in place.
 //!
-//! They are ordinary attributes of an ordinary instance. `CPython` 3.11 keeps those of an
+//! They are ordinary attributes of an ordinary instance. `CPython` keeps those of an
 //! instance that nobody has asked for its `__dict__` in an array, in the order in which
 //! the first instance of the class got them. A walk reads four and writes four for each
 //! container that it meets, and each costs a search by name: together more than half of
@@ -8,24 +8,33 @@
 //! and what stands there is compared with the name first. In any other case, and in
 //! other versions of Python, they are asked for by name.
 //!
-//! This is one of the modules that may hold `unsafe`: it has the layout of `CPython` 3.11.
-//! [`learn_layout`] tries it on a class made for it, so that an interpreter that was built
-//! in another way is noticed before the first container is made.
+//! This is one of the modules that may hold `unsafe`: it has the layout of `CPython` 3.11,
+//! of 3.12 and of 3.13. [`learn_layout`] tries it on a class made for it, so that an
+//! interpreter that was built in another way is noticed before the first container is made.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
+use crate::shortcuts::Shortcut;
 use crate::slots::Keys;
 
 /// How many attributes there are, and the places of them.
 pub(crate) const COUNT: usize = 4;
 
-/// Set where the layout below was found to be that of this interpreter.
-static IS_KNOWN: AtomicBool = AtomicBool::new(false);
+/// Which of the layouts below was found to be that of this interpreter.
+static LAYOUT: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+const UNKNOWN: u8 = 0;
+/// That of 3.11: in front of the instance is the address of the array, or null.
+const POINTER: u8 = 1;
+/// That of 3.12: the same place has the address less one, or that of a dict.
+const TAGGED: u8 = 2;
+/// That of 3.13: the array is inside of the instance, and a dict shows the same array.
+const INLINE: u8 = 3;
 
 /// The class of most containers, which is never freed.
 static USUAL_CLASS: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
@@ -38,15 +47,26 @@ pub(crate) fn remember(class: &'static Py<PyType>) {
     USUAL_CLASS.store(class.as_ptr().cast(), Ordering::Relaxed);
 }
 
-/// The flag of a type whose instances have their attributes in front of them.
+/// The flag of a type whose instances have their attributes, or a dict, in front of them.
 const MANAGED_DICT: std::ffi::c_ulong = 1 << 4;
 
-/// Where the pointer to the array lies, counted in pointers from the instance.
+/// The flag of a type whose instances have their attributes inside (3.13).
+const INLINE_VALUES: std::ffi::c_ulong = 1 << 2;
+
+/// Where the address of the array lies, in pointers in front of the instance (3.11).
 const VALUES: usize = 4;
+
+/// Where the address of the array or of the dict lies, as above (3.12 and 3.13).
+const VALUES_OR_DICT: usize = 3;
+
+/// The bytes in front of the array inside of an instance: its capacity, the number in use,
+/// whether it is inside, whether it is valid, and a gap (3.13).
+const HEADER: usize = 8;
 
 /// The attributes of one instance.
 #[derive(Clone, Copy)]
 struct Places {
+    layout: u8,
     values: *mut *mut ffi::PyObject,
     keys: *const Keys,
 }
@@ -55,13 +75,13 @@ impl Places {
     /// Those of `instance`; None where they are kept in another way.
     #[inline]
     fn of(instance: &Bound<'_, PyAny>) -> Option<Self> {
-        if !IS_KNOWN.load(Ordering::Relaxed) {
+        let layout = LAYOUT.load(Ordering::Relaxed);
+        if layout == UNKNOWN {
             return None;
         }
         // SAFETY: the instance is alive, and so is its type. With the flag set the type is
-        // a heap type, and the word at `VALUES` is the array or null (PEP 659's layout of
-        // 3.11, tried by `learn_layout`). With its own `__getattribute__` a class says for
-        // itself what its attributes are.
+        // a heap type, and what `array` reads is there (tried by `learn_layout`). With its
+        // own `__getattribute__` a class says for itself what its attributes are.
         unsafe {
             let class = instance.get_type_ptr();
             let reads_plainly = (*class).tp_getattro.map(|read| read as usize)
@@ -69,15 +89,48 @@ impl Places {
             if (*class).tp_flags & MANAGED_DICT == 0 || !reads_plainly {
                 return None;
             }
-            let values = *instance
-                .as_ptr()
-                .cast::<*mut *mut ffi::PyObject>()
-                .sub(VALUES);
+            let values = Self::array(layout, instance.as_ptr(), (*class).tp_flags);
             let keys = (*class.cast::<ffi::PyHeapTypeObject>()).ht_cached_keys;
             (!values.is_null() && !keys.is_null()).then(|| Self {
+                layout,
                 values,
                 keys: keys.cast_const().cast(),
             })
+        }
+    }
+
+    /// The array of an instance; null where its attributes are in a dict.
+    ///
+    /// # Safety
+    /// The instance is alive, `layout` is that of this interpreter, and `flags` are those of
+    /// the type, [`MANAGED_DICT`] among them.
+    #[inline]
+    unsafe fn array(
+        layout: u8,
+        instance: *mut ffi::PyObject,
+        flags: std::ffi::c_ulong,
+    ) -> *mut *mut ffi::PyObject {
+        let null = std::ptr::null_mut();
+        // SAFETY: as the caller says.
+        unsafe {
+            match layout {
+                POINTER => *instance.cast::<*mut *mut ffi::PyObject>().sub(VALUES),
+                TAGGED => {
+                    let word = *instance.cast::<*mut u8>().sub(VALUES_OR_DICT);
+                    if word.addr() & 1 == 0 {
+                        return null;
+                    }
+                    word.add(1).cast()
+                }
+                _ => {
+                    if flags & INLINE_VALUES == 0 {
+                        return null;
+                    }
+                    let values = instance.add(1).cast::<u8>().add(HEADER);
+                    let is_valid = *values.sub(HEADER - 3) != 0;
+                    if is_valid { values.cast() } else { null }
+                }
+            }
         }
     }
 
@@ -131,11 +184,51 @@ impl Places {
         unsafe { Keys::num_entries(self.keys) }
     }
 
+    /// Where the number of attributes is that the instance has.
+    #[inline]
+    fn count(self) -> *mut u8 {
+        let back = if self.layout == INLINE { HEADER - 1 } else { 2 };
+        // SAFETY: in front of the array lie its capacity and the number in use, a byte each.
+        unsafe { self.values.cast::<u8>().sub(back) }
+    }
+
     /// How many attributes the instance has.
+    #[inline]
     fn len(self) -> u8 {
-        // SAFETY: in front of the array lie its capacity and the number in use, a byte
-        // each, and before these the order in which they were set.
-        unsafe { *self.values.cast::<u8>().sub(2) }
+        // SAFETY: the byte is there, and nobody changes it now.
+        unsafe { *self.count() }
+    }
+
+    /// Where the place is noted of the attribute that was set as the `number`th, from 0 on.
+    #[inline]
+    fn noted(self, number: usize) -> *mut u8 {
+        // SAFETY: the notes are a byte each, as many as the array has places. They grow
+        // downwards from the count, and inside of an instance upwards behind the array.
+        unsafe {
+            if self.layout == INLINE {
+                let capacity = usize::from(*self.values.cast::<u8>().sub(HEADER));
+                self.values.add(capacity).cast::<u8>().add(number)
+            } else {
+                self.count().sub(1 + number)
+            }
+        }
+    }
+
+    /// Whether the instance has no attribute yet, and no dict that would count them.
+    #[inline]
+    fn are_unused(self, instance: &Bound<'_, PyAny>) -> bool {
+        if self.len() != 0 {
+            return false;
+        }
+        // SAFETY: an instance with its attributes inside has a place for a dict in front.
+        self.layout != INLINE
+            || unsafe {
+                let dict = *instance
+                    .as_ptr()
+                    .cast::<*mut ffi::PyObject>()
+                    .sub(VALUES_OR_DICT);
+                dict.is_null()
+            }
     }
 }
 
@@ -209,19 +302,17 @@ pub(crate) fn set_all<'py>(
     values: [Bound<'py, PyAny>; COUNT],
 ) -> PyResult<()> {
     if let Some(places) = Places::of(td)
-        && places.len() == 0
+        && places.are_unused(td)
         && places.begin_with(names)
     {
         // SAFETY: the instance has no attribute yet, so that every place is null. Each of
-        // the four takes over a reference, and is noted in the order of setting, which
-        // grows downwards from the number in use.
+        // the four takes over a reference, and is noted in the order of setting.
         unsafe {
-            for (place, value) in values.into_iter().enumerate() {
-                *places.values.add(place) = value.into_ptr();
+            for (place, value) in (0..).zip(values) {
+                *places.values.add(usize::from(place)) = value.into_ptr();
+                *places.noted(usize::from(place)) = place;
             }
-            let in_use = places.values.cast::<u8>().sub(2);
-            in_use.sub(COUNT).cast::<[u8; COUNT]>().write([3, 2, 1, 0]);
-            *in_use = 4;
+            *places.count() = 4;
         }
         return Ok(());
     }
@@ -267,11 +358,10 @@ fn attributes<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         return state.cast_into::<PyDict>()?.copy();
     };
     let mut owned = Vec::with_capacity(usize::from(places.len()));
-    for number in 1..=usize::from(places.len()) {
-        // SAFETY: the order of setting grows downwards from the number in use, and names
-        // places that are filled.
+    for number in 0..usize::from(places.len()) {
+        // SAFETY: the order of setting names places that are filled.
         unsafe {
-            let place = usize::from(*places.values.cast::<u8>().sub(2 + number));
+            let place = usize::from(*places.noted(number));
             owned.push((
                 Bound::from_borrowed_ptr(py, places.name_at(place)),
                 Bound::from_borrowed_ptr(py, *places.values.add(place)),
@@ -291,10 +381,21 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// Tries the layout of `CPython` 3.11 on a class made for it, and uses it if it holds.
+/// Whether a layout of this interpreter was found.
+pub(crate) fn is_known() -> bool {
+    LAYOUT.load(Ordering::Relaxed) != UNKNOWN
+}
+
+/// Tries the layout of this version on a class made for it, and uses it if it holds.
 fn learn_layout(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();
-    if (version.major, version.minor) != (3, 11) {
+    let layout = match (version.major, version.minor) {
+        (3, 11) => POINTER,
+        (3, 12) => TAGGED,
+        (3, 13) => INLINE,
+        _ => UNKNOWN,
+    };
+    if layout == UNKNOWN || !Shortcut::Attributes.is_allowed() {
         return Ok(());
     }
     let class = py
@@ -312,10 +413,14 @@ fn learn_layout(py: Python<'_>) -> PyResult<()> {
     for (name, value) in names.iter().zip(&values) {
         known.setattr(name.bind(py), value)?;
     }
-    IS_KNOWN.store(true, Ordering::Relaxed);
+    LAYOUT.store(layout, Ordering::Relaxed);
     let made = class.call0()?;
     let further = PyString::intern(py, "e").unbind();
-    let is_read = get(&known, 3, d)?.is(fourth) && matches!(own(&known, &further), Own::Absent);
+    // Where one of the two has no array, all that follows would hold by name.
+    let is_read = Places::of(&known).is_some_and(|places| places.len() == 4)
+        && Places::of(&made).is_some_and(|places| places.are_unused(&made))
+        && get(&known, 3, d)?.is(fourth)
+        && matches!(own(&known, &further), Own::Absent);
     let holds = is_read && {
         known.setattr(further.bind(py), first)?;
         let reversed = [fourth, third, second, first].map(Clone::clone);
@@ -333,9 +438,8 @@ fn learn_layout(py: Python<'_>) -> PyResult<()> {
     }
     let set = attributes(&known)?;
     let is_in_order = set.keys().eq(["a", "b", "c", "d", "e"])?;
-    IS_KNOWN.store(
-        holds && is_in_order && seen.eq(&expected)? && get(&made, 0, a)?.is(fourth),
-        Ordering::Relaxed,
-    );
+    if !(holds && is_in_order && seen.eq(&expected)? && get(&made, 0, a)?.is(fourth)) {
+        LAYOUT.store(UNKNOWN, Ordering::Relaxed);
+    }
     Ok(())
 }

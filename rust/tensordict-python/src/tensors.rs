@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 use tensordict_core::storage::region::prefetch;
 use tensordict_core::storage::source::Signs;
 
+use crate::shortcuts::Shortcut;
 use crate::storage::dlpack;
 
 /// `AOTITorchError (*)(AtenTensorHandle, int64_t**)` and its like: 0 where it went well.
@@ -267,8 +268,22 @@ pub(crate) fn shape_of(tensor: &Bound<'_, PyAny>) -> Option<Shape> {
 /// Finds the functions and the place of the tensor, and tries them.
 pub(crate) fn learn(py: Python<'_>) {
     // An error means that torch does not offer this.
-    let access = found(py).ok().flatten();
+    let access = Shortcut::Tensors
+        .is_allowed()
+        .then(|| found(py).ok().flatten())
+        .flatten();
     drop(ACCESS.set(py, access));
+}
+
+/// Whether tensors can be asked here: for their shape and its like, for the signs of their
+/// values, and for whether they are outside of graphs.
+pub(crate) fn are_known(py: Python<'_>) -> [bool; 3] {
+    let access = ACCESS.get(py).and_then(Option::as_ref);
+    [
+        access.is_some(),
+        access.is_some_and(|access| access.keys.is_some()),
+        access.is_some_and(|access| access.graph.is_some()),
+    ]
 }
 
 /// The functions, if they give the right answers.
@@ -366,8 +381,12 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
         return Ok(None);
     }
     // Torch is asked in another way where it has no such thing.
-    access.keys = place_of_keys(&access, &probes[0]).ok().flatten();
-    access.graph = place_of_graph(&access, &probes[0]).ok().flatten();
+    if Shortcut::Signs.is_allowed() {
+        access.keys = place_of_keys(&access, &probes[0]).ok().flatten();
+    }
+    if Shortcut::Graphs.is_allowed() {
+        access.graph = place_of_graph(&access, &probes[0]).ok().flatten();
+    }
     Ok(Some(access))
 }
 

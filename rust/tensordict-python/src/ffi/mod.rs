@@ -14,6 +14,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PySlice, PyString, PyTuple, PyType};
 
+use crate::shortcuts::Shortcut;
+
 pub(crate) use calls::{Callee, Getter, Operation, RepeatedCall, call, call_method};
 pub(crate) use dicts::{
     Filling, Leaves, Pairs, Values, all_entries, copy_dict, dict_pairs, dict_values, is_same_key,
@@ -91,7 +93,10 @@ pub(crate) fn new_size<'py>(
     // adds nothing to it, so that its allocator takes the number of items. The tuple is
     // new and known to nobody, and each place of it is filled once.
     unsafe {
-        let Some(allocate) = (*raw).tp_alloc.filter(|_| are_plain) else {
+        let Some(allocate) = (*raw)
+            .tp_alloc
+            .filter(|_| are_plain && Shortcut::Sizes.is_allowed())
+        else {
             return size.call1((PyTuple::new(py, dims)?,));
         };
         let made = Bound::from_owned_ptr_or_err(py, allocate(raw, dims.len().cast_signed()))?;
@@ -123,7 +128,7 @@ impl<'py> MovedItems<'py> {
     /// Those of `tuple`, or the tuple, where somebody else has it, too.
     pub(crate) fn of(tuple: Bound<'py, PyTuple>) -> Result<Self, Bound<'py, PyTuple>> {
         // SAFETY: the tuple is alive.
-        if unsafe { ffi::Py_REFCNT(tuple.as_ptr()) } != 1 {
+        if !Shortcut::MovedItems.is_allowed() || unsafe { ffi::Py_REFCNT(tuple.as_ptr()) } != 1 {
             return Err(tuple);
         }
         Ok(Self { tuple, place: 0 })

@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 use tensordict_core::storage::region::{Region, prefetch};
 use tensordict_core::storage::source::{Signs, Source, Strided};
 
+use crate::shortcuts::Shortcut;
 use crate::tensors::Tensor;
 
 const CPU: i32 = 1;
@@ -206,6 +207,9 @@ pub(crate) fn with_layout<T>(
     tensor: &Bound<'_, PyAny>,
     look: impl FnOnce(&[i64], bool) -> T,
 ) -> Option<T> {
+    if !Shortcut::Layouts.is_allowed() {
+        return None;
+    }
     let filled = filled(tensor).ok()??;
     let ndim = usize::try_from(filled.ndim).ok()?;
     // SAFETY: the shape, if it is not null, is that of the tensor, `ndim` long, and lives
