@@ -130,7 +130,8 @@ class SplittingOps(CollectionProtocol):
                 )
                 raise ValueError(msg)
             small, larger = divmod(length, where)
-            sizes = [small + (section < larger) for section in range(where)]
+            # A number that no memory holds is refused here, and not after hours.
+            sizes = [small + 1] * larger + [small] * (where - larger)
             return self.split(sizes, at)
         if not isinstance(where, (list, tuple)):
             raise ValueError(MSG_TENSOR_SPLIT)

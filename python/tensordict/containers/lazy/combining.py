@@ -444,11 +444,10 @@ class CombiningOps(CollectionProtocol):
         if at == self.stack_dim:
             if len(counts) != len(self.tensordicts) or not any(counts):
                 return super().repeat_interleave(*args, **kwargs)  # type: ignore[misc]
-            members = [
-                member.clone()
-                for member, count in zip(self.tensordicts, counts, strict=True)
-                for _ in range(count)
-            ]
+            repeated: list[Any] = []
+            for member, count in zip(self.tensordicts, counts, strict=True):
+                repeated += [member] * count  # which no memory may hold
+            members = [member.clone() for member in repeated]
         else:
             inner = at - (at > self.stack_dim)
             members = [
