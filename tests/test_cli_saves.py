@@ -382,6 +382,18 @@ def test_convert_replaces_only_when_told(saved, capsys):
     assert list(load(other).keys()) == ["a", "n"]
 
 
+def test_what_safetensors_cannot_hold_says_what_can(tmp_path, capsys):
+    members = [TensorDict(a=torch.zeros(n)) for n in (2, 3)]
+    TensorDict.lazy_stack(members).save(tmp_path / "ragged")
+    target = tmp_path / "x.safetensors"
+    status, text = call(capsys, "convert", tmp_path / "ragged", target)
+    assert status == 2
+    assert "'a'" in text
+    assert "archive (`.tdz`)" in text
+    assert not target.exists()
+    assert call(capsys, "convert", tmp_path / "ragged", tmp_path / "x.tdz")[0] == 0
+
+
 def test_convert_names_the_index_that_is_in_the_way(saved, capsys):
     target = saved.parent / "x.safetensors"
     assert call(capsys, "convert", saved, target)[0] == 0
@@ -489,6 +501,7 @@ def test_a_class_that_is_not_here(saved, capsys):
     status, text = call(capsys, "convert", saved, saved.parent / "x")
     assert status == 2
     assert "their.Thing" in text
+    assert "--import MODULE" in text
     # Listing needs no class.
     assert call(capsys, "inspect", saved)[0] == 0
 

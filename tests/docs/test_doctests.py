@@ -1,8 +1,8 @@
 """Every example runs: those of the docstrings, of README.md and of the files in docs/.
 
-An example may use ``torch``, the public names of ``tensordict`` and those of its own
-module without importing them. The examples of a document run one after another in an
-empty folder, those of Python and those of the console. None is skipped: a module that
+The example of a docstring may use ``torch``, the public names of ``tensordict`` and those
+of its own module without importing them. The examples of a document import what they
+use; they run one after another in an empty folder, those of Python and of the console. None is skipped: a module that
 cannot be imported and an example marked ``+SKIP`` are failures.
 """
 
@@ -105,15 +105,16 @@ def documents():
             textwrap.dedent(text) for text in FENCE.findall(path.read_text("utf-8"))
         ]
         if blocks:
-            yield pytest.param(blocks, path.name, {}, id=str(path.relative_to(ROOT)))
+            yield pytest.param(blocks, path.name, None, id=str(path.relative_to(ROOT)))
 
 
 @pytest.mark.parametrize(("texts", "name", "around"), [*docstrings(), *documents()])
 def test_examples_of(texts, name, around, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = dict(around)
-    names |= {public: getattr(tensordict, public) for public in tensordict.__all__}
-    names |= {"torch": torch, "tensordict": tensordict, "__name__": "__main__"}
+    names = {"__name__": "__main__"}
+    if around is not None:
+        public = {name: getattr(tensordict, name) for name in tensordict.__all__}
+        names = around | public | {"torch": torch, "tensordict": tensordict} | names
     report = []
     for number, text in enumerate(texts):
         if text.startswith("$ "):

@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 FAILED = 2
+MSG_IMPORT = "--import MODULE imports the module that defines it."
 
 
 def reporting_errors(
@@ -88,7 +89,14 @@ def load_save(path: str, arguments: argparse.Namespace) -> Any:
 
     for module in arguments.modules:
         importlib.import_module(module)
-    return load(path, mode="r", allow_pickle=arguments.allow_pickle)
+    try:
+        return load(path, mode="r", allow_pickle=arguments.allow_pickle)
+    except RuntimeError as error:
+        # What remedies this is an option here.
+        if "Could not find the class" in str(error):
+            stable, _, _ = str(error).partition(" Import the module")
+            raise RuntimeError(f"{stable} {MSG_IMPORT}") from error
+        raise
 
 
 def print_json(found: Any) -> None:

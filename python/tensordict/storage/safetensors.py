@@ -464,6 +464,10 @@ def dense_to_level(td: Any, writer: Writer, path: tuple[str, ...]) -> dict[str, 
     return level
 
 
+MSG_RAGGED = (
+    "A safetensors file has no ragged entries: save to a directory or to an archive "
+    "(`.tdz`), or pad them."
+)
 STREAMED_FROM = 16 << 20
 """Stacks of fewer bytes are gathered in memory, which is faster."""
 
@@ -475,11 +479,11 @@ def stack_to_level(stack: Any, writer: Writer, path: tuple[str, ...]) -> dict[st
     """
     found = _parts_of_members(stack, writer, path)
     if found is None:
-        level: dict[str, Any] = stack._as_dense()._to_level(writer, path)
+        level: dict[str, Any] = _as_dense(stack)._to_level(writer, path)
         return level
     # Where everything goes, and what cannot be stacked, is told by tensors without values.
     empty = Writer()
-    level = stack.to("meta")._as_dense()._to_level(empty, path)
+    level = _as_dense(stack.to("meta"))._to_level(empty, path)
     for name, like in empty.tensors.items():
         parts = found[name]
         if like.numel() == 0:
@@ -489,6 +493,19 @@ def stack_to_level(stack: Any, writer: Writer, path: tuple[str, ...]) -> dict[st
         else:
             writer.take(name, Stacked(parts, stack.stack_dim, like))
     return level
+
+
+def _as_dense(stack: Any) -> Any:
+    """A lazy stack with its entries stacked.
+
+    Raises:
+        RuntimeError: an entry is ragged, which the format cannot hold.
+    """
+    try:
+        return stack._as_dense()
+    except RuntimeError as error:
+        error.args = (f"{error} {MSG_RAGGED}",)
+        raise
 
 
 def _parts_of_members(
