@@ -20,6 +20,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.params_state import flat_state, nested_state
 from tensordict.ops.display import get_printoptions
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.storage.old_states import is_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -255,8 +256,9 @@ class TensorDictParams(TensorDictBase, nn.Module):
             )  # fmt: skip
         if strict:
             missing_keys += [key for key in known if key not in state_dict]
+            others = [key for key in state_dict if key.startswith(prefix)]
             unexpected_keys += [
-                key for key in state_dict if key.startswith(prefix) and key not in known
+                key for key in others if key not in known and not is_field(key)
             ]
         missing_keys[:] = list(OrderedDict.fromkeys(missing_keys))
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tensordict.storage import registry
 
 if TYPE_CHECKING:
     from tensordict._rust import SavedTensors
     from tensordict.storage.paths import SavedPath
 
-__all__ = ["load_stack", "plan_stack", "saved_stack", "take_loaded"]
+__all__ = ["load_members", "load_stack", "plan_stack", "saved_stack", "take_loaded"]
 
 MSG_EMPTY = "A lazy stack without members cannot be saved: it has no dtypes and shapes."
 MSG_NO_STACK = "{} holds no stack dim that can be read: {!r}."
@@ -68,7 +70,18 @@ def saved_stack(stack: Any, leaves: SavedTensors, directory: Any, inplace: bool)
 
 
 def load_stack(cls: Any, path: SavedPath, options: Any) -> Any:
-    """Make the stack that a directory holds.
+    """Make the stack that a directory holds. See :func:`load_members`."""
+    members, dim, name = load_members(path, options)
+    loaded = cls._of(members, dim, name)
+    loaded._memmap_prefix = options.home_of(path)
+    return loaded
+
+
+def load_members(path: SavedPath, options: Any) -> tuple[list[Any], int, str | None]:
+    """Load the members of the stack that a directory holds.
+
+    Returns:
+        the members, the stack dim and its name.
 
     Raises:
         ValueError: its metadata names no stack dim.
@@ -88,15 +101,20 @@ def load_stack(cls: Any, path: SavedPath, options: Any) -> Any:
             count += 1
         if not count:
             raise FileNotFoundError(MSG_MISSING.format(path / "0"))
+    rest = None
+    if options.size is not None:
+        rest = torch.Size([*options.size[:dim], *options.size[dim + 1 :]])
+    inner = options._replace(size=rest)
     members = []
     for at in range(count):
         directory = path / str(at)
         if not (directory / "meta.json").exists():
             raise FileNotFoundError(MSG_MISSING.format(directory))
-        members.append(load_directory(directory, options))
-    loaded = cls._of(members, dim, fields.get("stack_dim_name"))
-    loaded._memmap_prefix = options.home_of(path)
-    return loaded
+        member = load_directory(directory, inner)
+        if rest is not None and member._is_non_tensor:
+            member = member._loaded_in(rest, None, None)
+        members.append(member)
+    return members, dim, fields.get("stack_dim_name")
 
 
 def take_loaded(stack: Any, loaded: Any) -> Any:

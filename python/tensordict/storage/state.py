@@ -11,6 +11,7 @@ import torch
 from tensordict import _rust
 from tensordict.checks import is_tensorclass
 from tensordict.protocol import CollectionProtocol
+from tensordict.storage.old_states import as_of_today
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +93,7 @@ def load_state_dict(
     from_flatten: bool | None,
 ) -> Any:
     """See :meth:`tensordict.TensorDictBase.load_state_dict`."""
+    source = as_of_today(td, source)
     metadata = getattr(source, "_metadata", None) or {}
     if from_flatten is None:
         # Only a flat one has the metadata of its nested collections.

@@ -56,6 +56,10 @@ __all__ = [
 
 CPU = torch.device("cpu")
 
+MSG_SIZE = (
+    "{} makes no sense: the entry {!r} has shape {}, which does not begin with the batch "
+    "size {}."
+)
 MSG_SHARED = "memmap and shared memory are mutually exclusive features."
 MSG_IS_DIRECTORY = "Cannot write an archive at {}: it is an existing directory."
 MSG_COMPRESSION = (
@@ -123,6 +127,8 @@ class LoadOptions(NamedTuple):
     num_threads: int
     device: torch.device | None
     allow_pickle: bool | None
+    size: torch.Size | None = None
+    """The batch size of the container that what is loaded is an entry of, if known."""
 
     def home_of(self, path: SavedPath) -> Path | None:
         """The directory that a container loaded from ``path`` can grow in, if any."""
@@ -501,16 +507,36 @@ def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
     for key in tree.special:
         value = entries[key]
         if isinstance(value, str):
-            made = load_directory(_path_of(path, value), options)
+            inner = options._replace(size=batch_size)
+            made = load_directory(_path_of(path, value), inner)
             if made._is_non_tensor:
                 made = made._loaded_in(batch_size, home, tree.names)
             entries[key] = made
         elif options.has_values:
             entries[key] = _as_nested(*value)
+    if batch_size:
+        _check_sizes(entries, batch_size, path)
     cls = registry.find_class(options.requested, tree.class_text, tree.type_text, path)
     loaded = _rust.new(cls, entries, batch_size, home, tree.names)
     loaded._memmap_prefix = options.home_of(path)
     return loaded
+
+
+def _check_sizes(entries: dict[str, Any], size: torch.Size, path: SavedPath) -> None:
+    """Refuse what cannot be an entry of a container of this batch size.
+
+    Raises:
+        RuntimeError: the shape of an entry does not begin with it.
+    """
+    ndim = len(size)
+    for key, value in entries.items():
+        if isinstance(value, torch.Tensor) and _is_strided_nested(value):
+            shape = torch.Size([value.size(0)])
+        else:
+            shape = value.shape
+        if shape[:ndim] != size:
+            found = MSG_SIZE.format(path / "meta.json", key, list(shape), list(size))
+            raise RuntimeError(found)
 
 
 def _path_of(parent: SavedPath, directory: str) -> SavedPath:

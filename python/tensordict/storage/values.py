@@ -111,15 +111,13 @@ def plan_column(stack: Any, plan: Any, level: int) -> None:
     elif is_jsonable(data):
         fields["data"] = data
         notes = typed_paths(data)
-        if any(isinstance(value, (list, tuple)) for value in flat):
-            notes["batch_size"] = list(stack.batch_size)
     else:
         plan.add_file(level, COLUMN, _pickle_of(data))
         fields["data"] = COLUMN
-        if any(isinstance(value, list) for value in flat):
-            notes["batch_size"] = list(stack.batch_size)
-    if -1 in stack.batch_size or (0 in stack.batch_size and len(stack.batch_size) > 1):
-        notes["batch_size"] = list(stack.batch_size)
+    size = list(stack.batch_size)
+    # Of several dims, or with lists as values, the data do not tell which is which.
+    if len(size) > 1 or any(isinstance(value, (list, tuple)) for value in flat):
+        notes["batch_size"] = size
     rows = stack._noted_rows()
     if rows:
         notes["rows"] = rows
@@ -292,12 +290,16 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
         RuntimeError: it holds a pickle, which the caller does not allow.
         ValueError: its metadata names another file.
     """
-    from tensordict.storage.stacks import load_stack
+    from tensordict.storage.stacks import load_members
 
     text = (path / META).read_text(encoding="utf-8")
     fields = json.loads(text)
     if "data" not in fields:
-        return load_stack(cls, path, options)
+        # As releases before 0.6 wrote it.
+        members, dim, _ = load_members(path, options)
+        loaded = cls(*members, stack_dim=dim)
+        loaded._memmap_prefix = options.home_of(path)
+        return loaded
     data = fields["data"]
     if isinstance(data, str):
         if data != COLUMN:
@@ -305,7 +307,10 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
         data = _read_pickle(path / COLUMN, options.allow_pickle)
     notes = _notes(path, text)
     data = _with_types(data, notes)
-    loaded = cls._from_nested(data, notes.get("batch_size"))
+    size = notes.get("batch_size")
+    if size is None:
+        size = _likely_size(data, options.size)
+    loaded = cls._from_nested(data, size)
     device = fields.get("device")
     loaded._device = None if device is None else torch.device(device)
     if _is_fake():
@@ -322,6 +327,31 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
         loaded = loaded._with_noted_rows(rows)
     loaded._memmap_prefix = options.home_of(path)
     return loaded
+
+
+def _likely_size(data: list[Any], within: torch.Size | None) -> list[int] | None:
+    """Return the batch size of a stack of lists that the published release saved.
+
+    It does not say which lists are dims and which are values.
+
+    Args:
+        data: nested lists.
+        within: the batch size of what the stack is an entry of, if that is known.
+
+    Returns:
+        None: the lists are dims as far down as their lengths are equal.
+    """
+    from tensordict.containers.nontensor.making import common_shape
+
+    shape = common_shape(data)
+    if within and shape[: len(within)] == list(within):
+        return list(within)
+    flat: list[Any] = data
+    for _ in shape[1:]:
+        flat = [item for row in flat for item in row]
+    # Where they are dims, lists of numbers are a tensor and no values.
+    is_numbers = flat and all(isinstance(item, (int, float)) for item in flat)
+    return shape[:1] if is_numbers else None
 
 
 _CPU = torch.device("cpu")

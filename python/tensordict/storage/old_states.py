@@ -1,0 +1,66 @@
+"""State dicts of releases 0.2 to 0.8, in the form of those of today.
+
+They have the batch size and the device of a collection beside its entries, and of a
+tensorclass one dictionary with its tensors and one with the rest. Today all of that is
+in the metadata.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tensordict.protocol import CollectionProtocol
+
+__all__ = ["as_of_today", "is_field"]
+
+BATCH_SIZE = "__batch_size"
+DEVICE = "__device"
+TENSORS = "_tensordict"
+OTHERS = "_non_tensordict"
+
+
+def is_field(name: str) -> bool:
+    """Whether a dotted name is that of a batch size or a device."""
+    return name.rpartition(".")[2] in (BATCH_SIZE, DEVICE)
+
+
+def as_of_today(td: Any, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a state in the form of today: itself, if nothing of it is old.
+
+    Args:
+        td: the collection that it is for, whose entries are never taken for fields.
+            None where there is none.
+        state: a state dict, which is not changed.
+    """
+    entries = td._sample_entries() if isinstance(td, CollectionProtocol) else {}
+    about: dict[str, Any] = {}
+    values: dict[str, Any] = dict(state.items())
+    fields = values.get(OTHERS)
+    if TENSORS in values and isinstance(fields, Mapping) and TENSORS not in entries:
+        # Of a tensorclass, or of a value.
+        del values[OTHERS]
+        values.update(values.pop(TENSORS).items())
+        about["_non_tensor"] = dict(fields)
+        if "data" in fields and getattr(td, "_is_non_tensor", td is None):
+            about["_non_tensor"]["_is_non_tensor"] = True
+            about["_type"] = "NonTensorData"
+    if BATCH_SIZE in values and BATCH_SIZE not in entries:
+        about["batch_size"] = torch.Size(values.pop(BATCH_SIZE))
+        about["device"] = values.pop(DEVICE, None)
+    found = {
+        key: as_of_today(entries.get(key), value)
+        if isinstance(value, Mapping)
+        else value
+        for key, value in values.items()
+    }
+    if not about and all(found[key] is values[key] for key in values):
+        return state
+    new: Any = OrderedDict(found)
+    new._metadata = getattr(state, "_metadata", None) or OrderedDict()
+    if about:
+        new._metadata = OrderedDict({**new._metadata, "": about})
+    return new
