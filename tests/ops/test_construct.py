@@ -259,3 +259,14 @@ def test_make_tensordict_takes_keywords():
     td = make_tensordict({"a": torch.zeros(3)}, b=torch.zeros(3), auto_batch_size=True)
     assert td.batch_size == (3,)
     assert set(td.keys()) == {"a", "b"}
+
+
+def test_new_tensor_of_a_tensor_gives_the_advice_of_torch():
+    td = TensorDict(a=torch.ones(2), n={"b": torch.ones(2, dtype=torch.float64)})
+    with pytest.warns(UserWarning, match="To copy construct from a tensor"):
+        made = td.new_tensor(torch.arange(3))
+    assert made["a"].tolist() == [0, 1, 2]
+    assert made["n", "b"].dtype is torch.float64
+    with pytest.warns(UserWarning, match="To copy construct from a tensor"):
+        made = td.new_tensor(td)
+    assert made["a"].data_ptr() != td["a"].data_ptr()

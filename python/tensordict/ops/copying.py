@@ -344,8 +344,6 @@ class CopyingOps(CollectionProtocol):
             _set_device(result, data.device if device is NO_DEFAULT else device)
             return result
         size = data.shape if isinstance(data, torch.Tensor) else np.shape(data)
-        # A tensor is copied as new_tensor does it, without its advice to clone.
-        data = data.detach().tolist() if isinstance(data, torch.Tensor) else data
 
         def op(leaf: torch.Tensor) -> torch.Tensor:
             return leaf.new_tensor(data, **options)
@@ -381,14 +379,7 @@ class CopyingOps(CollectionProtocol):
             elif is_unbatched(value):
                 entries[key] = value._with_batch_size(data.batch_size)
             else:
-                copied = source.detach().to(
-                    device=options.get("device", value.device),
-                    dtype=options.get("dtype", value.dtype),
-                    copy=True,
-                )
-                if options.get("requires_grad"):
-                    copied.requires_grad_()
-                entries[key] = copied
+                entries[key] = value.new_tensor(source, **options)
         return _rust.new(self._dense_type(), entries, data.batch_size, None, None)
 
     # Variations ------------------------------------------------------------------
