@@ -140,6 +140,10 @@ class ModulesOps(CollectionProtocol):
         In a ``with`` statement the module has its own ones back at the end, and a
         parameter that the block gave the module is written to this collection.
 
+        The module shares the memory of the entries. Those that
+        :meth:`load_memmap` has loaded are files: training the module then writes into
+        the checkpoint, unless it was loaded with ``mode="r"``.
+
         Args:
             module: it must have every entry; those that are not here stay.
             inplace: copy the values into the module's tensors.
@@ -164,6 +168,16 @@ class ModulesOps(CollectionProtocol):
             >>> with params.to_module(module):
             ...     module(torch.ones(3)).item()
             3.0
+
+            A checkpoint that stays as it is while the module is trained:
+
+            >>> import tempfile
+            >>> path = tempfile.mkdtemp()
+            >>> _ = params.memmap(path)
+            >>> _ = TensorDict.load_memmap(path, mode="r").to_module(module)
+            >>> _ = module.weight.data.zero_()
+            >>> TensorDict.load_memmap(path)["weight"].tolist()
+            [[1.0, 1.0, 1.0]]
         """
         if memo is not None:
             raise RuntimeError(MSG_MEMO)

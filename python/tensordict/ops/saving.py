@@ -210,7 +210,10 @@ class SavingOps(CollectionProtocol):
             return_early: as for :meth:`memmap`.
             share_non_tensor: as for :meth:`memmap`.
             robust_key: as for :meth:`memmap`.
-            archive: as for :meth:`memmap`. The tensors are then stored to in place.
+            archive: as for :meth:`memmap`, and for a ``prefix`` that ends with ``.tdz``:
+                an archive of zeros is written. What is stored to the tensors of the
+                result reaches it, but they are plain tensors, and the result is not
+                locked and takes no further files.
             preallocate: whether the space of the files is set aside now. If not, a store
                 to a full disk is a bus error, which ends the process.
 
@@ -303,6 +306,11 @@ class SavingOps(CollectionProtocol):
         Files are mapped and not read: bytes come from the disk when they are used. Every
         file is compared with its metadata first. Loading never writes, and never makes
         a class or runs code that a file names.
+
+        Stores into the tensors reach the files, those of an optimizer included: a model
+        that is trained with parameters that were loaded (``load_memmap(path)
+        .to_module(model)``) writes its checkpoint anew at each step. Load with
+        ``mode="r"`` what should stay as it is on the disk.
 
         Args:
             prefix: the directory, or the archive.
