@@ -20,6 +20,7 @@ from tensordict.common import (
     MSG_PRESENT,
     _InplaceWriteError,
     check_number,
+    refused_first,
 )
 from tensordict.interop.access_twins import check_batch, contains, validate
 from tensordict.interop.key_twins import replace_entries
@@ -392,19 +393,21 @@ def copy_into(
         lists = [targets, values, non_blocking]
         ragged_leaves.foreach_leaves(torch._foreach_copy_, lists)
     elif targets:
-        _copy_all(targets, values, non_blocking)
+        copy_all(targets, values, non_blocking)
     for target, value in held:
         target.update_(value)
 
 
-def _copy_all(targets: list[Any], values: list[Any], non_blocking: bool) -> None:
-    """Copy each value into its target, in one call where that is the same."""
-    graph = [value.requires_grad for value in values]
-    is_mixed = any(graph) and not all(graph) and torch.is_grad_enabled()
-    # In one call every target would become part of the graph of some. Where a target
-    # is of one already, it may be refused, before anything is written.
-    if is_mixed and not any([target.requires_grad for target in targets]):
-        for target, value in zip(targets, values, strict=True):
+def copy_all(targets: list[Any], values: list[Any], non_blocking: bool = False) -> None:
+    """Copy each value into its target, in one call where no graph takes part in it.
+
+    One call would make all targets parts of the graph of some, and it has no derivative.
+    """
+    pairs = list(zip(targets, values, strict=True))
+    if torch.is_grad_enabled() and any(
+        [target.requires_grad or value.requires_grad for target, value in pairs]
+    ):
+        for target, value in refused_first(pairs, 0):
             target.copy_(value, non_blocking)
         return
     torch._foreach_copy_(targets, values, non_blocking)

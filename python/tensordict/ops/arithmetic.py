@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Self
 import torch
 
 from tensordict import _rust
+from tensordict.common import refused_first
 from tensordict.ops.families import (
     NUMBERS,
     combine,
@@ -57,6 +58,27 @@ def _interpolate(values: list[torch.Tensor], end: Any, weight: Any) -> Any:
 
 def _interpolate_(values: list[torch.Tensor], end: Any, weight: Any) -> Any:
     return torch._foreach_lerp_(values, _per_leaf(values, end), weight)
+
+
+def _maximum_(values: list[torch.Tensor], operand: Any) -> Any:
+    return _written(torch._foreach_maximum, torch._foreach_maximum_, values, operand)
+
+
+def _minimum_(values: list[torch.Tensor], operand: Any) -> Any:
+    return _written(torch._foreach_minimum, torch._foreach_minimum_, values, operand)
+
+
+def _written(op: Any, op_: Any, values: list[torch.Tensor], operand: Any) -> Any:
+    """``op_``, which has no derivative, or in a graph the copied results of ``op``."""
+    given = operand if type(operand) is list else [operand]
+    if torch.is_grad_enabled() and any(
+        [getattr(each, "requires_grad", False) for each in (*values, *given)]
+    ):
+        results = op(values, operand)
+        for value, result in refused_first(list(zip(values, results, strict=True)), 0):
+            value.copy_(result)
+        return values
+    return op_(values, operand)
 
 
 def _per_leaf(values: list[torch.Tensor], operand: Any) -> list[Any]:
@@ -275,7 +297,7 @@ class ArithmeticOps(CollectionProtocol):
             default: for keys that only one side has: ``"intersection"`` or a value.
         """
 
-    @elementwise_with_inplace(torch._foreach_maximum_)
+    @elementwise_with_inplace(_maximum_)
     def maximum_(self, other: Any) -> Self:
         """Take the greater of every element and ``other``, in place."""
 
@@ -288,7 +310,7 @@ class ArithmeticOps(CollectionProtocol):
             default: for keys that only one side has: ``"intersection"`` or a value.
         """
 
-    @elementwise_with_inplace(torch._foreach_minimum_)
+    @elementwise_with_inplace(_minimum_)
     def minimum_(self, other: Any) -> Self:
         """Take the smaller of every element and ``other``, in place."""
 

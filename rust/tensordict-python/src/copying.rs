@@ -128,8 +128,8 @@ fn copy_into<'py>(
     }
     match found {
         Some((targets, _)) if targets.is_empty() => Ok(()),
-        // Where only some are of a graph, not all copies are to be.
-        Some((targets, values)) if !have_gradients(imports, &values)? => {
+        // In one call all copies would be of the graph of some, and have no derivative.
+        Some((targets, values)) if !have_gradients(imports, [&targets, &values])? => {
             let copy = imports.foreach_copy.bind(py);
             ffi::call(copy, &[targets.into_any(), values.into_any(), non_blocking]).map(drop)
         }
@@ -137,16 +137,16 @@ fn copy_into<'py>(
     }
 }
 
-/// Whether what is done with one of `values`, which are tensors, becomes part of a graph.
-fn have_gradients(imports: &Imports, values: &Bound<'_, PyList>) -> PyResult<bool> {
-    let py = values.py();
+/// Whether what is done with tensors of the lists becomes part of a graph.
+fn have_gradients(imports: &Imports, lists: [&Bound<'_, PyList>; 2]) -> PyResult<bool> {
+    let py = lists[0].py();
     if !imports.is_grad_enabled.bind(py).call0()?.is_truthy()? {
         return Ok(false);
     }
     let name = imports.names.requires_grad.bind(py);
     let descriptor = imports.tensor.bind(py).getattr(name)?;
     let getter = Getter::of(descriptor);
-    for value in values {
+    for value in lists.into_iter().flat_map(PyListMethods::iter) {
         if Tensor::of(&value).is_some_and(|tensor| tensor.is_outside_of_graphs()) {
             continue;
         }
