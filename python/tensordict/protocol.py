@@ -473,6 +473,14 @@ class CollectionProtocol:
         """Whether an update that writes in place removes an entry for ``value``."""
         return False
 
+    def _parts_to_resize(self, source: CollectionProtocol) -> list[Any] | None:
+        """What of a collection each child may take its batch size from; None: no parts."""
+        return None
+
+    def _resize_members(self, source: CollectionProtocol) -> bool:
+        """Take the members of a collection, and their sizes; whether there are members."""
+        return False
+
     def _update_parts(self, source: Any) -> list[Any] | None:
         """Of a stack, what of the source of an update goes to each of its children."""
         return None

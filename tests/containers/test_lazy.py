@@ -255,12 +255,16 @@ def test_what_has_no_batch_dims_is_written_in_the_members_that_an_index_touches(
     assert [member["scale"].tolist() for member in members] == [[3.0] * 5] * 2
 
 
-def test_the_name_of_the_stack_dim_alone_does_not_leave_the_stack():
+def test_the_name_of_the_stack_dim_alone_stays_while_members_are_kept_apart():
     members = [TensorDict(a=torch.zeros(3), batch_size=[3]) for _ in range(2)]
     stack = lazy_stack(members, stack_dim_name="time")
     assert stack[:1].names == ["time", None]
     assert stack.contiguous().names == [None, None]
-    assert torch.stack([stack, stack]).names == [None] * 3
+    assert torch.stack([stack, stack]).names == [None, "time", None]
+    assert torch.cat([stack, stack]).names == ["time", None]
+    assert stack.unbind(1)[0].names == ["time"]
+    mask = torch.tensor([True, False])
+    assert stack.masked_select(mask).names == ["time", None]
     stack.names = ["time", "x"]
     assert stack.contiguous().names == ["time", "x"]
 

@@ -129,10 +129,11 @@ def test_new_leaves_take_a_dtype_and_a_device(container):
     assert made.device == made["n"].device == torch.device("meta")
 
 
-def test_names_stay_with_the_last_dims(container):
+def test_new_leaves_keep_names_where_there_are_as_many_dims(container):
     td = container({}, [3, 4], names=["x", "y"])
-    assert td.new_zeros(7).names == ["y"]
-    assert td.new_zeros(7, 8, 9).names == [None, "x", "y"]
+    assert td.new_zeros(7, 8).names == ["x", "y"]
+    assert td.new_zeros(7).names == [None]
+    assert td.new_zeros(7, 8, 9).names == [None] * 3
     assert td.new_zeros().names == []
 
 

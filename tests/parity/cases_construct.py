@@ -510,3 +510,19 @@ CASES = [
         on="empty flat empty_nested",
     ),
 ]
+
+CASES += cases(
+    "new_zeros",
+    """
+    td.new_zeros(5)
+    td.new_zeros([5])
+    td.new_zeros(torch.Size([5]))
+    td.new_zeros(2, 0, 3)
+    td.new_zeros(5, dtype=torch.float64)
+    td.new_zeros(5, device='meta')
+    td.new_zeros(5, device=None)
+    """,
+    on="named",
+    reason="the release gives the names to other dims than those that had them",
+    ours="result.names == [None] * result.batch_dims",
+)

@@ -369,3 +369,11 @@ CASES = [
         message=False,
     ),
 ]
+
+CASES += cases(
+    "ragged",
+    "td.to_dict()",
+    on="lazy_ragged",
+    reason="the release cannot stack entries that differ in shape",
+    ours="[row.shape for row in result['a']] == [each['a'].shape for each in td.unbind(0)]",
+)

@@ -448,3 +448,22 @@ CASES = [
         message=False,
     ),
 ]
+
+SPLIT = "the release gives the name of a dim that is split to the last of the new ones"
+CASES += cases(
+    "unflatten",
+    """
+    td.unflatten(0, [-1, 1])
+    td.unflatten(0, (2, 1), inplace=True)
+    """,
+    on="named half_named",
+    reason=SPLIT,
+    ours="result.names[:2] == ['x', None] == result['n'].names[:2]",
+)
+CASES += cases(
+    "unflatten",
+    "td.unflatten(1, (3, 1))",
+    on="named",
+    reason=SPLIT,
+    ours="result.names == ['x', 'y', None] == result['n'].names[:3]",
+)

@@ -594,7 +594,10 @@ def _filled_with(value: Any) -> Any:
 
 
 def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any) -> Any:
-    """``value`` if its batch size broadcasts to ``size``, or as one that has that size."""
+    """``value`` if its batch size is the end of ``size``, or as one that has that size.
+
+    Where its entries do not have that size it broadcasts, as a tensor does.
+    """
     source = value.batch_size
     if source == size or (source and size[-len(source) :] == source):
         return value
@@ -612,12 +615,26 @@ def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any)
     ):
         # All of it is meant.
         return value.expand(size)
-    value = value.copy()
+    sized = value.copy()
     try:
-        value.batch_size = size
+        sized.batch_size = size
     except RuntimeError:
-        raise misfit from None
-    return value
+        if not _broadcasts(source, size):
+            raise misfit from None
+        while value.batch_dims > len(size):
+            value = value[0]
+        return value.expand(size)
+    return sized
+
+
+def _broadcasts(source: torch.Size, size: torch.Size) -> bool:
+    """Whether what has the shape ``source`` can be written where there is ``size``."""
+    spare = max(len(source) - len(size), 0)
+    kept = source[spare:]
+    ends = size[len(size) - len(kept) :]
+    return all([length == 1 for length in source[:spare]]) and all(
+        [length in (1, end) for length, end in zip(kept, ends, strict=True)]
+    )
 
 
 def _check_fits(item: Any, leaf: Any, size: torch.Size, k: int) -> None:

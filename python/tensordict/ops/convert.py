@@ -50,7 +50,7 @@ class ConvertOps(CollectionProtocol):
             {'a': [0.0, 0.0], 'n': {'b': [1.0, 1.0]}}
         """
         if not convert_tensors and not tolist_first:
-            result = dict(self._entries())
+            result = dict(self._rows_or_entries())
             for key in [
                 k for k, v in result.items() if isinstance(v, CollectionProtocol)
             ]:
@@ -61,7 +61,7 @@ class ConvertOps(CollectionProtocol):
                     result[key] = item
             return result
         result = {}
-        for key, value in list(self._entries().items()):
+        for key, value in list(self._rows_or_entries().items()):
             if isinstance(value, CollectionProtocol):
                 if tolist_first:
                     item = value.tolist(convert_tensors=convert_tensors)
@@ -70,12 +70,16 @@ class ConvertOps(CollectionProtocol):
                         retain_none=retain_none, convert_tensors=convert_tensors
                     )
             elif convert_tensors:
-                item = value.numpy() if convert_tensors == "numpy" else value.tolist()
+                item = _converted(value, convert_tensors)
             else:
                 item = value
             if item is not None or retain_none:
                 result[key] = item
         return result
+
+    def _rows_or_entries(self) -> dict[str, Any]:
+        """The entries; of a stack, a list of rows for those that cannot be stacked."""
+        return self._entries()
 
     def tolist(
         self,
@@ -329,3 +333,10 @@ def _fill(result: np.ndarray[Any, Any], arrays: dict[str, Any]) -> None:
             _fill(result[key], value[1])
         else:
             result[key] = value
+
+
+def _converted(value: Any, kind: bool | Literal["numpy"]) -> Any:
+    """A tensor as numbers in lists or as an array, and a list of tensors as one of these."""
+    if isinstance(value, list):
+        return [_converted(each, kind) for each in value]
+    return value.numpy() if kind == "numpy" else value.tolist()

@@ -195,7 +195,7 @@ class CopyingOps(CollectionProtocol):
         """A collection of this structure and another batch size, filled with zeros.
 
         Leaves go from ``[*B, *F]`` to ``[*size, *F]``, as :meth:`torch.Tensor.new_zeros`
-        makes them. Names stay with the last batch dims.
+        makes them. Names stay where there are as many batch dims.
 
         Args:
             *size: the new batch size, as numbers or one sequence.
@@ -302,9 +302,9 @@ class CopyingOps(CollectionProtocol):
             op: Any = functools.partial(getattr(torch.Tensor, method), **options)
         else:
             op = method
-        # Names stay with the last batch dims: the new size replaces them from the left.
-        old, new = len(self.batch_size), len(prefix)
-        dims = tuple(dim if dim >= 0 else -1 for dim in range(old - new, old))
+        # Of another number of dims none is known to be one of those with a name.
+        ndim = len(prefix)
+        dims = tuple(range(ndim)) if ndim == len(self.batch_size) else (-1,) * ndim
         result = map_leaves(self, op, (prefix, *args), prefix, dims, SHAPE_TAIL)
         if device is not NO_DEFAULT:
             _set_device(result, device)

@@ -110,8 +110,9 @@ class DeviceOps(CollectionProtocol):
         """Move to a device, or cast to a dtype, or both.
 
         Forms: ``to(device)``, ``to(dtype)``, ``to(device, dtype, non_blocking)``,
-        ``to(tensor)`` (its device and dtype), ``to(collection)`` (its device). Leaves that
-        need no change are shared. Where nothing at all changes the result is this
+        ``to(tensor)`` (its device and dtype), ``to(collection)`` (its device),
+        ``to(other=collection)`` (its device, and the dtype if all of its leaves have one).
+        Leaves that need no change are shared. Where nothing at all changes the result is this
         collection; a cast always makes a new one. Lock and names are kept.
 
         In a ``with`` statement, changes to the result are written back at its end.
@@ -181,6 +182,8 @@ class DeviceOps(CollectionProtocol):
         if len(args) > 1:
             args, kwargs = _by_name(args, kwargs)
         device, dtype, given, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        if dtype is None and not anew and isinstance(other, CollectionProtocol):
+            dtype = other.dtype
         if device is not None:
             device = normalize_device(device)
         if given or non_blocking is None:

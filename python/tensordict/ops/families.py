@@ -47,6 +47,8 @@ MSG_BAD_DEFAULT = (
     "collections do not have the same keys."
 )
 
+MSG_BROADCAST = "output with shape {} doesn't match the broadcast shape {}"
+
 
 def _filled(method: Callable[..., Any], stub: F) -> F:
     """``method`` with the name, signature, annotations and docstring of ``stub``."""
@@ -625,8 +627,14 @@ def combine_inplace(op: ForEach, td: Any, *operands: Any) -> Any:
 
 
 def _write_combined(op: ForEach, td: Any, *operands: Any) -> Any:
-    """:func:`combine_inplace` with operands that are not in line as they are."""
-    _, values, lists = operand_lists(td, operands)
+    """:func:`combine_inplace` with operands that are not in line as they are.
+
+    Raises:
+        RuntimeError: together they have more batch dims, or larger ones, than ``td``.
+    """
+    written, values, lists = operand_lists(td, operands)
+    if written.batch_size != td.batch_size:
+        raise RuntimeError(MSG_BROADCAST.format(td.batch_size, written.batch_size))
     if values:
         check_results(op, values, lists)
         op(values, *lists)

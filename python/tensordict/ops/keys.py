@@ -88,10 +88,16 @@ class _TensorDictKeysView:
 
     def __len__(self) -> int:
         # list(view) asks for it, too, so it is worth not making the keys; but the leaves
-        # of other than dense containers may have to be made.
+        # of other than dense containers may have to be made, which those of a ragged
+        # stack cannot.
+        td = self.tensordict
+        is_dense = td._is_dense and (
+            not self.include_nested
+            or all([container._is_dense for container in _rust.containers(td)])
+        )
         found = _rust.walk(
-            self.tensordict,
-            1 if self.tensordict._is_dense else 0,
+            td,
+            1 if is_dense else 0,
             bool(self.include_nested),
             bool(self.leaves_only),
             self.is_leaf,
@@ -730,7 +736,8 @@ def _move_entry(source: Any, td: Any, path: tuple[str, ...], value: Any) -> None
 def _drop_values(td: Any) -> None:
     """Remove all non-tensor entries, in place."""
     for container in _rust.containers(td):
-        for key, value in list(container._entries().items()):
+        # One entry of each is enough: those of a stack need not fit together.
+        for key, value in list(container._sample_entries().items()):
             if isinstance(value, CollectionProtocol) and value._is_non_tensor:
                 container._del_entry(key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from tensordict import _rust
 from tensordict._deprecation import warn_of_cast
 from tensordict._rust import update
 from tensordict._unbatched import is_unbatched
-from tensordict.checks import is_leaf_nontensor
+from tensordict.checks import is_leaf_nontensor, is_tensorclass
 from tensordict.common import (
     MSG_BAD_KEY,
     MSG_LOCKED,
@@ -41,6 +42,14 @@ MSG_BATCH_SIZE_KEYS = (
     "mismatching batch-size. batch_size of source={}, batch_size of dest={}, keys in "
     "dest but not in source: {{{}}}."
 )
+MSG_INPLACE_SIZE = (
+    "Source and destination tensor collection shapes mismatch, but update was called "
+    "with inplace=True, which cannot be achieved."
+)
+MSG_SIZE_OF_SOME = (
+    "Updating tensordicts of different batch-size with keys_to_update is currently not "
+    "supported."
+)
 MSG_FILL = (
     "fill_ only supports 0-dimension value tensor but got tensor with {} dimensions. Write "
     "a tensor with set_ or update_."
@@ -62,25 +71,24 @@ def _chosen(source: Any, keys: Any) -> Any:
     return restricted(source, wanted)
 
 
-def _update_with_batch_size(
-    td: Any, source: CollectionProtocol, options: tuple[Any, ...]
-) -> None:
-    """Update ``td``, which takes the batch sizes of ``source``; or change nothing."""
-    held = [
-        (
-            container,
-            dict(container._entries()),
-            container.batch_size,
-            container._td_dim_names,
-        )
-        for container in _rust.containers(td)
-    ]
+def _update_with_batch_size(td: Any, source: Any, options: tuple[Any, ...]) -> None:
+    """Update ``td``, which takes the batch sizes of ``source``; or change nothing.
+
+    Raises:
+        RuntimeError: they differ where values are written in place.
+    """
+    held: list[Any] = []
+    _hold(td, held)
     try:
-        _take_batch_sizes(td, source)
+        _take_batch_sizes(td, source, options[1])
         update(td, source, *options)
     except BaseException:
         for container, entries, batch_size, names in held:
             container._batch_size = batch_size
+            if isinstance(entries, list):
+                container.tensordicts[:] = entries
+                container._td_dim_name = names
+                continue
             if container._td_dim_names != names:
                 container._td_dim_names = names
             for key in list(container._entries()):
@@ -88,6 +96,22 @@ def _update_with_batch_size(
             for key, value in entries.items():
                 container._set_entry(key, value)
         raise
+
+
+def _hold(td: Any, held: list[Any]) -> None:
+    """Add what ``td`` and the collections in it have: entries or members, size, names."""
+    td = _without_class(td)
+    members = None if td._is_non_tensor else getattr(td, "tensordicts", None)
+    if members is not None:
+        held.append((td, list(members), td.batch_size, td._td_dim_name))
+        children: Any = members
+    else:
+        entries = dict(td._entries())
+        held.append((td, entries, td.batch_size, td._td_dim_names))
+        children = entries.values()
+    for child in children:
+        if isinstance(child, CollectionProtocol):
+            _hold(child, held)
 
 
 class MergingOps(CollectionProtocol):
@@ -122,7 +146,8 @@ class MergingOps(CollectionProtocol):
                 unless there are keys that go on in it.
             is_leaf: which types of nested containers replace what is there.
             update_batch_size: take the batch size of the other container, which must
-                then have all leaves of this one.
+                then have all leaves of this one, and those of the containers in it. A
+                lazy stack takes the number of its members.
             ignore_lock: write to a locked container, too.
             **kwargs: more entries.
 
@@ -147,13 +172,15 @@ class MergingOps(CollectionProtocol):
         if keys_to_update is not None:
             chosen = _chosen(source, keys_to_update)
             is_sized = self._is_dense and isinstance(source, CollectionProtocol)
+            if keys_to_update and update_batch_size:
+                check_size_of_some(self, source)
             if keys_to_update and is_sized and not update_batch_size:
                 # As a whole, of which less is taken.
                 from tensordict.interop.merge_twins import check_update_size
 
                 check_update_size(self, source)
             source = chosen
-        if update_batch_size and isinstance(source, CollectionProtocol):
+        if update_batch_size:
             options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
             _update_with_batch_size(self, source, options)
         else:
@@ -179,7 +206,8 @@ class MergingOps(CollectionProtocol):
             input_dict_or_td: the values, in which keys may be nested.
             clone: has no effect, since values are copied.
             non_blocking: whether copies between devices may be asynchronous.
-            keys_to_update: copy only these. A key of a container copies all in it.
+            keys_to_update: copy only these, or this one. A key of a container copies
+                all in it.
             **kwargs: more values.
 
         Raises:
@@ -201,6 +229,10 @@ class MergingOps(CollectionProtocol):
             source = {**dict(source.items()), **kwargs}
         keys = None
         if keys_to_update is not None:
+            if isinstance(keys_to_update, str):
+                keys_to_update = [keys_to_update]
+            elif isinstance(keys_to_update, AbstractSet):
+                keys_to_update = list(keys_to_update)
             keys = _paths(keys_to_update)
         _rust.copy_into(self, source, keys, non_blocking)
         return self
@@ -397,39 +429,69 @@ class MergingOps(CollectionProtocol):
         return self
 
 
-def _take_batch_sizes(td: Any, source: Any) -> None:
+def _without_class(td: Any) -> Any:
+    """The collection inside a tensorclass; any other as it is."""
+    return td._tensordict if is_tensorclass(td) and not td._is_non_tensor else td
+
+
+def _has_other_size(td: Any, source: Any) -> bool:
+    """Whether the batch dims that both have differ."""
+    common = min(len(td.batch_size), len(source.batch_size))
+    return bool(td.batch_size[:common] != source.batch_size[:common])
+
+
+def check_size_of_some(td: Any, source: Any) -> None:
+    """Raise where ``td`` would take another batch size with some entries of ``source``."""
+    if isinstance(source, CollectionProtocol) and _has_other_size(td, source):
+        raise RuntimeError(MSG_SIZE_OF_SOME)
+
+
+def _take_batch_sizes(td: Any, source: Any, inplace: bool) -> None:
     """Take the batch sizes of ``source`` where they differ, and drop the leaves there."""
+    if isinstance(source, CollectionProtocol):
+        source = _without_class(source)
+        if _has_other_size(td, source):
+            check_resizable(td, source, inplace)
+            _follow_batch_sizes(td, source)
+            return
+        parts = td._parts_to_resize(source)
+        if parts is not None:
+            for member, part in zip(td._children(), parts, strict=True):
+                _take_batch_sizes(member, part, inplace)
+            return
+        source = source._entries()
+    for key, value in list(source.items()):
+        if isinstance(value, Mapping) or is_branch(value):
+            present = _rust.get(td, key, None)
+            if is_branch(present):
+                _take_batch_sizes(present, value, inplace)
+
+
+def check_resizable(td: Any, source: Any, inplace: bool = False) -> None:
+    """Raise where ``td`` cannot take another batch size with the entries of ``source``."""
+    if inplace:
+        raise RuntimeError(MSG_INPLACE_SIZE)
     size = td.batch_size
-    common = min(len(size), len(source.batch_size))
-    if size[:common] == source.batch_size[:common]:
-        for key, value in list(source._entries().items()):
-            present = td._get_entry(key, NO_DEFAULT)
-            if isinstance(value, CollectionProtocol) and isinstance(
-                present, CollectionProtocol
-            ):
-                _take_batch_sizes(present, value)
-        return
     absent = set(td.keys(True)) - set(source.keys(True))
     if absent:
         raise RuntimeError(MSG_BATCH_SIZE_KEYS.format(source.batch_size, size, absent))
     if td.is_locked:
         raise RuntimeError(MSG_LOCKED)
-    # All leaves come anew: without them any batch size fits.
-    for container in _rust.containers(td):
-        for key, value in list(container._entries().items()):
-            if not isinstance(value, CollectionProtocol):
-                container._del_entry(key)
-    _follow_batch_sizes(td, source)
 
 
 def _follow_batch_sizes(td: Any, source: Any) -> None:
-    """Take the batch sizes of ``source`` where there is no leaf; dims lose their names."""
-    td.batch_size = source.batch_size
-    td.names = None
-    for key, value in list(source._entries().items()):
-        present = td._get_entry(key, None)
+    """Take the batch sizes of ``source``, all leaves of which come; names are dropped."""
+    if td._resize_members(source):
+        return
+    # Without leaves any batch size fits.
+    for key, present in list(td._entries().items()):
+        value = source._get_entry(key, None)
         if is_branch(present) and is_branch(value):
             _follow_batch_sizes(present, value)
+        elif is_branch(present) or not isinstance(present, CollectionProtocol):
+            td._del_entry(key)
+    td.batch_size = source.batch_size
+    td.names = None
 
 
 def is_branch(value: Any) -> bool:

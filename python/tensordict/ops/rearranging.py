@@ -504,13 +504,18 @@ class RearrangingOps(CollectionProtocol):
     ) -> Self:
         """Pad ragged entries to tensors. The result is unlocked.
 
+        Ragged batch dims get the size of the longest element.
+
         Args:
             padding: what to pad with.
-            mask_key: where to store which elements were there.
+            mask_key: where to store which elements were there, as a tensor of truth
+                values with the batch size as its shape.
 
         Raises:
             RuntimeError: ``mask_key`` is given, and no batch dim is ragged.
         """
+        if -1 in self.batch_size:
+            return self._padded_batch(padding, mask_key)
         if mask_key is not None:
             raise RuntimeError(MSG_MASK_KEY)
         if any(leaf.is_nested for leaf in _rust.leaves(self)):
@@ -518,6 +523,31 @@ class RearrangingOps(CollectionProtocol):
 
             return _rust.map_leaves(self, padded, (padding,))
         return _rust.clone_structure(self)
+
+    def _padded_batch(self, padding: float, mask_key: NestedKeyLike | None) -> Self:
+        """The collection with the size of the longest element in ragged batch dims."""
+        from tensordict.ragged_leaves import padded
+
+        source: Any = self if self._is_dense else self.densify(layout=torch.jagged)
+        result: Self = _rust.map_leaves(source, padded, (padding,))
+        ndim = len(self.batch_size)
+        nested = next((leaf for leaf in _rust.leaves(source) if leaf.is_nested), None)
+        if nested is None:
+            return result
+        size = padded(nested, padding).shape[:ndim]
+        for container in _rust.containers(result):
+            own = container._batch_size
+            if container._is_non_tensor and -1 in own:
+                # Nothing pads values.
+                continue
+            container._batch_size = torch.Size([*size, *own[ndim:]][: len(own)])
+        if mask_key is not None:
+            mask = torch.zeros(size, dtype=torch.bool, device=nested.device)
+            for at, row in enumerate(nested.unbind()):
+                held = tuple(slice(length) for length in row.shape[: ndim - 1])
+                mask[(at, *held)] = True
+            result.set(mask_key, mask)
+        return result
 
     def pack(
         self, dim: int = -1, *, layout: PackLayout | None = None

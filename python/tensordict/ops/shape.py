@@ -419,7 +419,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
     ) -> Self:
         """Split one batch dim into several. As :meth:`torch.Tensor.unflatten`.
 
-        The last of the new dims takes the name.
+        The new dims have no name, except one that is as long as the old dim.
 
         Args:
             dim: the dim to split.
@@ -445,7 +445,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             new: Any = view_shape(torch.Size((dims[at],)), torch.Size(sizes))
         except RuntimeError:
             raise RuntimeError(MSG_UNFLATTEN.format(sizes, at, dims[at])) from None
-        names = (*range(at), *[-1] * (len(new) - 1), *range(at, len(dims)))
+        split = [at if length == dims[at] != 1 else -1 for length in new]
+        names = (*range(at), *split, *range(at + 1, len(dims)))
         dims[at : at + 1] = new
         size = torch.Size(dims)
         result = map_leaves(self, "view", (size,), size, names, SHAPE_TAIL, True, -1)

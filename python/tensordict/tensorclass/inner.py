@@ -113,6 +113,12 @@ class OverContainer(Making):
         self._check_mapping(source)
         return self._tensordict._update_parts(inside(source))
 
+    def _parts_to_resize(self, source: Any) -> list[Any] | None:
+        return self._tensordict._parts_to_resize(inside(source))
+
+    def _resize_members(self, source: Any) -> bool:
+        return self._tensordict._resize_members(inside(source))
+
     def _is_unset_by(self, present: Any, value: Any) -> bool:
         # A field of a nested class has no tensor that could hold a value instead.
         return value is None and not isinstance(present, torch.Tensor)

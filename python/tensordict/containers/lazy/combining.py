@@ -51,6 +51,7 @@ class CombiningOps(CollectionProtocol):
 
         def _index(self, index: Any) -> Any: ...
         def _like(self, members: list[Any]) -> Self: ...
+        def _own_names(self) -> list[str | None] | None: ...
         @classmethod
         def _of(cls, members: list[Any], dim: int) -> Self: ...
         def _as_dense(self) -> Any: ...
@@ -288,19 +289,19 @@ class CombiningOps(CollectionProtocol):
         ]
         if not members:
             return _rust.stack([_dense(td) for td in tds], dim)
-        return members[0]._stack_lazily(members, own + (dim <= own), None)
+        name = self._td_dim_name
+        return members[0]._stack_lazily(members, own + (dim <= own), name)
 
     def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
         own = self.stack_dim
         if dim == own:
-            members = [member for td in tds for member in _members(td, own)]
-            return type(self)._of(members, own) if members else self._like([])
+            return self._like([member for td in tds for member in _members(td, own)])
         if any(len(_members(td, own)) != len(self.tensordicts) for td in tds):
             return _rust.cat([_dense(td) for td in tds], dim)
         at = dim - (dim > own)
         groups = zip(*(_members(td, own) for td in tds), strict=True)
         members = [_rust.cat(list(group), at) for group in groups]
-        return type(self)._of(members, own) if members else self._like([])
+        return self._like(members)
 
     def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
         # A stack: what only some members have is kept.
@@ -382,6 +383,10 @@ class CombiningOps(CollectionProtocol):
             # Entries that cannot be stacked stay apart.
             return self._index(mask)
         result = _rust.new(self._plain_type, entries, size, self._device, None)
+        names, dims = self._own_names(), mask.ndim
+        if names is not None:
+            # Several dims that are selected from become one.
+            result.names = names if dims == 1 else [None, *names[dims:]]
         return self._replace_content(result) if inplace else result
 
     def gather(

@@ -401,11 +401,22 @@ class StackKeysOps(CollectionProtocol):
     def to_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """A dictionary of the stacked entries. See ``TensorDict.to_dict``.
 
+        Of members that differ in shape it has a list of the entries.
+
         Raises:
             RuntimeError: members have keys of their own.
         """
         self._refuse_exclusive("to_dict")
         return super().to_dict(*args, **kwargs)
+
+    def _rows_or_entries(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key in self._common_keys():
+            try:
+                found[key] = self._get_entry(key, None)
+            except RuntimeError:
+                found[key] = [each._rows_or_entries()[key] for each in self.tensordicts]
+        return found
 
     def to_namedtuple(self, dest_cls: type | None = None) -> Any:
         """A named tuple of the stacked entries. See ``TensorDict.to_namedtuple``.

@@ -30,6 +30,10 @@ __all__ = [
     "stack_size",
 ]
 
+MSG_NEW_SIZE = (
+    "Batch sizes in tensordicts differs: stack has batch_size={}, new_value has "
+    "batch_size={}."
+)
 MSG_MEMBER_TYPE = (
     "Expected all inputs to be TensorDictBase instances but got {} instead."
 )

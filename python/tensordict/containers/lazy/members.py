@@ -254,9 +254,8 @@ class MembersOps(CollectionProtocol):
             for member in members
         ]
         new_dim = dim - (op == "unbind" and at < dim)
-        name = None if op == "unbind" else self._td_dim_name
         return [
-            group[0]._stack_lazily(list(group), new_dim, name)
+            group[0]._stack_lazily(list(group), new_dim, self._td_dim_name)
             for group in zip(*rows, strict=True)
         ]
 

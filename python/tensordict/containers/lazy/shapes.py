@@ -308,9 +308,13 @@ def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
     if dim and len(sizes) == 2 and sizes[0] == 1:
         # The same members: what is stored in the one is seen in the other.
         return td._stack_lazily([td], dim, None)
+    names, length = td._own_names(), td.batch_size[dim]
     for at, count in enumerate(sizes[:-1], dim):
         parts = list(td.chunk(count, at))
         td = parts[0]._stack_lazily(parts, at, None)
+    if names is not None:
+        split = [names[dim] if size == length != 1 else None for size in sizes]
+        td.names = [*names[:dim], *split, *names[dim + 1 :]]
     return td
 
 

@@ -18,6 +18,7 @@ from tensordict.containers.lazy.files import FilesOps
 from tensordict.containers.lazy.keys import StackKeysOps
 from tensordict.containers.lazy.making import (
     MSG_NEGATIVE_DIM,
+    MSG_NEW_SIZE,
     MSG_STACK_DIM,
     checked_dim,
     fill_state,
@@ -52,10 +53,6 @@ __all__ = ["LazyStackedTensorDict", "lazy_stack"]
 
 MSG_NEW_TYPE = "Expected new value to be TensorDictBase instance but got {} instead."
 MSG_NEW_DEVICE = "Devices differ: stack has device={}, new value has device={}."
-MSG_NEW_SIZE = (
-    "Batch sizes in tensordicts differs: stack has batch_size={}, new_value has "
-    "batch_size={}."
-)
 MSG_GIVEN_SIZE = "batch_size does not match self.batch_size: {} vs {}."
 MSG_BATCH_SIZE = (
     "Received a new batch size {} with an existing batch_size {} in a lazy TD. "

@@ -10,12 +10,22 @@ from tensordict import _rust
 from tensordict._unbatched import UnbatchedTensor
 from tensordict.common import MSG_BAD_KEY
 from tensordict.containers.lazy.indexing import plan_index
-from tensordict.containers.lazy.making import have_own_keys
+from tensordict.containers.lazy.making import (
+    MSG_NEW_SIZE,
+    have_own_keys,
+    merged_batch_size,
+)
 from tensordict.containers.lazy.undoing import Undoing
 from tensordict.containers.lazy.writing import refuse_casts
+from tensordict.interop.merge_twins import copy_all
 from tensordict.metatensor import MetaTensor
 from tensordict.ops.families import NUMBERS
-from tensordict.ops.merging import _paths
+from tensordict.ops.merging import (
+    _paths,
+    _take_batch_sizes,
+    _without_class,
+    check_size_of_some,
+)
 from tensordict.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -83,6 +93,44 @@ class UpdatingOps(CollectionProtocol):
             return self._mapping_parts({})
         return self._mapping_parts(source)
 
+    def _parts_to_resize(self, source: Any) -> list[Any] | None:
+        """What of a collection each member may take its batch size from."""
+        source = _without_class(source)
+        if isinstance(source, UpdatingOps) and source.stack_dim == self.stack_dim:
+            return source.tensordicts
+        if len(source.batch_size) <= self.stack_dim:
+            return None
+        return list(source.unbind(self.stack_dim))
+
+    def _resize_members(self, source: Any) -> bool:
+        """Take the members of a collection: as many, and with their batch sizes.
+
+        Raises:
+            ValueError: it has no members along the stack dim, or they have other dims.
+        """
+        parts = self._parts_to_resize(source)
+        if parts is None:
+            raise ValueError(MSG_UPDATE_SHAPES)
+        members, device = self.tensordicts, self._device
+        added = []
+        for part in parts[len(members) :]:
+            if members and part.batch_dims != members[0].batch_dims:
+                raise ValueError(
+                    MSG_NEW_SIZE.format(members[0].batch_size, part.batch_size)
+                )
+            part = part.clone(False) if device is None else part.to(device).clone(False)
+            added.append(part if part.device == device else part.clear_device_())
+        for member, part in zip(members, parts, strict=False):
+            _take_batch_sizes(member, part, False)
+        # In place: whoever holds the list sees the new members.
+        members[len(parts) :] = added
+        dim = self.stack_dim
+        self._batch_size = (
+            merged_batch_size(members, dim) if members else source.batch_size
+        )
+        self._td_dim_names = None
+        return True
+
     def update(
         self,
         input_dict_or_td: Any = None,
@@ -98,6 +146,8 @@ class UpdatingOps(CollectionProtocol):
         """
         source = input_dict_or_td
         if isinstance(source, CollectionProtocol) and keys_to_update is not None:
+            if keys_to_update and kwargs.get("update_batch_size"):
+                check_size_of_some(self, source)
             source, keys_to_update = _chosen(source, keys_to_update), None
         return super().update(
             source, clone, inplace, keys_to_update=keys_to_update, **kwargs
@@ -348,7 +398,7 @@ class UpdatingOps(CollectionProtocol):
         ):
             return False
         if entries:
-            torch._foreach_copy_(entries, rows)
+            copy_all(entries, rows)
         return True
 
     def _put_in_members(self, key: str, index: Any, value: Any) -> bool:

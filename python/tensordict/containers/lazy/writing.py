@@ -15,6 +15,7 @@ from tensordict.containers.lazy.making import have_own_keys
 from tensordict.containers.lazy.members import MembersOps, _parts_of
 from tensordict.containers.lazy.undoing import Undoing
 from tensordict.indices import fills, refuse_cast
+from tensordict.interop.merge_twins import copy_all
 from tensordict.metatensor import merged_shape
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -308,9 +309,7 @@ class WritingOps(MembersOps):
             for at in touched:
                 self._give(at, key, values[at], rows[at])
         elif touched:
-            torch._foreach_copy_(
-                [values[at] for at in touched], [rows[at] for at in touched]
-            )
+            copy_all([values[at] for at in touched], [rows[at] for at in touched])
 
     def _give(self, member: int, key: str, held: torch.Tensor, value: Any) -> None:
         """Copy a value to a member: what is ``held`` of one that is a stack is a copy."""
@@ -363,9 +362,11 @@ class WritingOps(MembersOps):
             value = value.item()
         if plan.dim is None:
             member, at = plan.picks[0]
-            if isinstance(value, CollectionProtocol) and at is not None:
-                size = _rust.index_shape(members[member].batch_size, at)
-                if len(size) == value.batch_dims and -1 not in size:
+            if isinstance(value, CollectionProtocol):
+                size = members[member].batch_size
+                if at is not None:
+                    size = _rust.index_shape(size, at)
+                if len(size) <= value.batch_dims and -1 not in size:
                     value = _expanded_to(value, size)
             self._write_picks([(member, at)], [value], value)
             return
@@ -548,6 +549,8 @@ def _expanded_to(value: Any, size: torch.Size) -> Any:
     own = value.batch_size
     if own == size or (len(own) == len(size) and -1 in size):
         return value
+    while value.batch_dims > len(size) and value.batch_size[0] == 1:
+        value = value[0]
     return value.expand(size)
 
 
