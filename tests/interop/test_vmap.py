@@ -286,3 +286,29 @@ def test_values_that_are_mapped_are_not_chosen_among():
     td = TensorDict(a=torch.zeros(2), s=NonTensorStack("x", "y"), batch_size=[2])
     with pytest.raises(RuntimeError, match="Call it before or after"):
         torch.vmap(lambda one: one.where(torch.ones(()).bool(), one))(td)
+
+
+def rows_of_two():
+    return lazy_stack(
+        [TensorDict(a=torch.full((3,), v), batch_size=[3]) for v in (0, 1)]
+    )
+
+
+@pytest.mark.parametrize("out_dim", [0, 1])
+def test_what_is_written_into_a_mapped_stack_comes_back_as_a_stack(out_dim):
+    def write(row):
+        row["b"] = row["a"] + 1
+        return row
+
+    stack = rows_of_two()
+    result = torch.vmap(write, 0, out_dim)(stack)
+    assert type(result) is type(stack)
+    assert result.stack_dim == out_dim
+    assert result["b"].unbind(out_dim)[1].tolist() == [2, 2, 2]
+    assert list(stack.keys()) == ["a"]
+
+
+def test_what_is_written_in_place_reaches_the_members_of_a_stack():
+    stack = rows_of_two()
+    torch.vmap(lambda row: row.set_("a", row["a"] + 5)["a"])(stack)
+    assert stack["a"].tolist() == [[5, 5, 5], [6, 6, 6]]

@@ -145,11 +145,47 @@ def _create_batched_inputs(
 ) -> Any:
     if not any(map(_is_collection, flat_args)):
         return original(flat_in_dims, flat_args, vmap_level, args_spec)
-    batched = [
-        arg if dim is None else _add_batch_dim(arg, dim, vmap_level)
-        for dim, arg in zip(flat_in_dims, flat_args, strict=True)
-    ]
+    batched = []
+    mapped: list[tuple[Any, Any, list[int]]] = []
+    for dim, arg in zip(flat_in_dims, flat_args, strict=True):
+        if dim is None:
+            batched.append(arg)
+        elif _is_collection(arg) and _is_stack_along(arg, dim):
+            dense = arg.contiguous()
+            rows = _add_batch_dim(dense, dim, vmap_level)
+            for container in _rust.containers(rows):
+                container.__dict__[_ROWS] = True
+            mapped.append((arg, dense, [leaf._version for leaf in _leaves(dense)]))
+            batched.append(rows)
+        else:
+            batched.append(_add_batch_dim(arg, dim, vmap_level))
+    if mapped or hasattr(_stacks, "of_level"):
+        _stacks.__dict__.setdefault("of_level", {})[vmap_level] = mapped
     return _pytree.tree_unflatten(batched, args_spec)
+
+
+_ROWS = "_is_row_of_stack"
+"""Marks what stands for the members of a stack: what is returned of it is a stack again."""
+
+_stacks = threading.local()
+"""The stacks that are mapped over at each level, the copies of them, and their versions."""
+
+
+def _is_stack_along(td: Any, dim: int) -> bool:
+    """Whether members of ``td`` are what is mapped over."""
+    if torch.compiler.is_compiling() or td._is_non_tensor or td._is_dense:
+        return False
+    return getattr(td, "stack_dim", None) == dim
+
+
+def _write_back(level: int) -> None:
+    """Give the members of the stacks what was written in place into the copies of them."""
+    found = getattr(_stacks, "of_level", {}).pop(level, ())
+    for stack, dense, versions in found:
+        leaves = zip(dense.keys(True, True), _leaves(dense), versions, strict=True)
+        for key, leaf, version in list(leaves):
+            if leaf._version != version:
+                stack.set_(key, leaf)
 
 
 def _add_batch_dim(value: Any, dim: int, level: int) -> Any:
@@ -177,6 +213,7 @@ def _unwrap_batched(
     batch_size: int,
     func: Any,
 ) -> Any:
+    _write_back(vmap_level)
     flat, spec = _pytree.tree_flatten(outputs, is_leaf=_is_collection)
     if not any(map(_is_collection, flat)):
         return original(outputs, out_dims, vmap_level, batch_size, func)
@@ -212,7 +249,7 @@ def _remove_batch_dim(
         )
         raise IndexError(msg)
     old = tuple(range(len(size)))
-    return _rust.map_leaves(
+    result = _rust.map_leaves(
         value,
         _remove_from_leaf,
         (level, batch_size, dim),
@@ -221,6 +258,9 @@ def _remove_batch_dim(
         0,
         True,
     )
+    if not torch.compiler.is_compiling() and _ROWS in vars(value):
+        return result.to_lazystack(dim)
+    return result
 
 
 def _remove_from_leaf(leaf: Any, level: int, batch_size: int, dim: int) -> Any:
