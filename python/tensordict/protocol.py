@@ -127,6 +127,7 @@ class CollectionProtocol:
     _is_shared: bool = False
     _memmap_prefix: Any = None
     _last_op: tuple[Any, ...] | None = None
+    _locked_schema: ClassVar[None] = None
     _consolidated: dict[str, Any] | None = None
     _lock_parents_weakrefs: list[weakref.ref[Any]] | tuple[()] = ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import typing
 from typing import (
     TYPE_CHECKING,
@@ -17,6 +18,7 @@ from typing import (
 from tensordict import _rust
 from tensordict.checks import is_tensorclass
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.typed_links import Linked, default_of, linked
 from tensordict.interop import pickling
 from tensordict.interop.pytree import register_collection
 from tensordict.tensorclass.fields import own_annotations, resolved_annotation
@@ -24,7 +26,7 @@ from tensordict.tensorclass.reserved import RESERVED
 
 if TYPE_CHECKING:
     import dataclasses
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
@@ -77,7 +79,6 @@ MSG_RESERVED = (
 )
 MSG_MISSING = "{}() missing required field(s): {}"
 MSG_UNKNOWN = "{}() got unexpected field(s): {}"
-MSG_UNSET = "{!r} has field {!r} declared but not set"
 
 
 class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
@@ -117,6 +118,9 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
     _nocast: ClassVar[bool] = False
     _tensor_only: ClassVar[bool] = False
 
+    # Not an attribute of the state, which is that of a plain container.
+    __slots__ = ("_linked_to",)
+
     if TYPE_CHECKING:
         # A mapping or collection in place of the entries, and what goes with them.
         _source: Mapping[Any, Any] | CollectionProtocol | None = dataclasses.field(
@@ -145,6 +149,19 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         amin: ClassVar[_Reduction]  # type: ignore[assignment]
         all: ClassVar[_Truth]  # type: ignore[assignment]
         any: ClassVar[_Truth]  # type: ignore[assignment]
+
+    if not TYPE_CHECKING:
+
+        @property
+        def _source(self) -> TensorDict:
+            """The container that this one is by another class."""
+            try:
+                return self._linked_to
+            except AttributeError:
+                plain = TensorDict.__new__(TensorDict)
+                plain.__dict__ = self.__dict__
+                self._linked_to = plain
+                return plain
 
     def __init_subclass__(cls, **options: Any) -> None:
         for name in OPTIONS:
@@ -194,8 +211,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         """Make one that is ``td`` by another class: what happens to one, happens to both.
 
         Args:
-            td: a collection. It may have further keys. Of a stack or a view, which are
-                not ``td`` itself then, the entries are shared as they are now.
+            td: a collection, also a lazy stack or a view. It may have further keys.
             check: whether a missing key is an error.
 
         Raises:
@@ -219,15 +235,18 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         elif is_tensorclass(td):
             # What it holds, which is locked where it is frozen.
             return cls.from_tensordict(td._tensordict, check=False)
-        elif not td._is_dense:
-            dense = td._as_dense()
-            if td.is_locked:
-                _rust.lock_tree(dense)
-            td = dense
-        made = cls.__new__(cls)
+        elif isinstance(td, Linked):
+            td = td._source
+        declared: Any = cls._declared() if issubclass(cls, Linked) else cls
+        if not td._is_dense:
+            made = object.__new__(linked(declared))
+            made.__dict__["_source"] = td
+            return made  # type: ignore[no-any-return]
+        made = declared.__new__(declared)
         # All of the state, so that a batch size or a lock of one is that of the other.
         made.__dict__ = td.__dict__
-        return made
+        made._linked_to = td
+        return made  # type: ignore[no-any-return]
 
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Self:
         """Keep the elements where ``mask`` is true. See :meth:`TensorDict.masked_select`.
@@ -294,7 +313,37 @@ def _declare(cls: Any) -> None:
     )
     cls.__expected_keys__ = frozenset(required | optional)
     cls.__field_defaults__ = defaults
+    cls.__signature__ = _signature_of(cls)
+    if not cls.__dict__.get("__doc__"):
+        cls.__doc__ = f"{cls.__name__}{cls.__signature__}"
     register_collection(cls)
+
+
+def _signature_of(cls: Any) -> inspect.Signature:
+    """What :func:`inspect.signature` says of a class: its keys, then what all take."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    common = inspect.signature(TypedTensorDict.__init__).parameters.values()
+    source, *rest = [each for each in common if each.name not in ("self", "kwargs")]
+    keys = []
+    hints = dict(_all_annotations(cls))
+    for name in [*hints, *sorted(cls.__expected_keys__ - hints.keys())]:
+        if name not in cls.__expected_keys__:
+            continue
+        default = inspect.Parameter.empty
+        if name in cls.__optional_keys__:
+            default = cls.__field_defaults__.get(name, ...)
+        hint = hints.get(name, inspect.Parameter.empty)
+        keys.append(inspect.Parameter(name, kind, default=default, annotation=hint))
+    taken = {each.name for each in keys}
+    rest = [each for each in rest if each.name not in taken]
+    return inspect.Signature([source, *keys, *rest])
+
+
+def _all_annotations(cls: Any) -> Iterator[tuple[str, Any]]:
+    """The annotations of a class and of those that it inherits from, these first."""
+    for base in reversed(cls.__mro__):
+        if issubclass(base, TypedTensorDict) and base is not TypedTensorDict:
+            yield from own_annotations(base).items()
 
 
 _OTHER_VALUES = (
@@ -334,10 +383,7 @@ def _reader(name: str) -> Any:
             return self._tensordict[name]
         except KeyError:
             pass
-        defaults = type(self).__field_defaults__
-        if name in defaults:
-            return defaults[name]
-        raise AttributeError(MSG_UNSET.format(type(self).__name__, name))
+        return default_of(self, name)
 
     return read
 

@@ -92,7 +92,10 @@ def restore_typed(td: Any, state: dict[str, Any]) -> None:
     if "_source" not in state:
         restore(td, state)
         return
-    td.__dict__ = type(td).from_tensordict(state["_source"], check=False).__dict__
+    made = type(td).from_tensordict(state["_source"], check=False)
+    if not made._is_dense:
+        td.__class__ = type(made)
+    td.__dict__ = made.__dict__
     for name, value in state.items():
         if name != "_source" and name not in _OF_THIS_PROCESS:
             object.__setattr__(td, name, value)
