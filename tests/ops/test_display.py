@@ -131,3 +131,26 @@ def test_repr_of_a_stack_of_what_is_no_tensor_names_its_class():
     assert "a: [Size]" in repr(shapes)
     with set_printoptions(compact=True):
         assert "a: [Size]" in repr(shapes)
+
+
+def test_set_printoptions_has_effect_at_once(td):
+    before = get_printoptions()
+    try:
+        set_printoptions(compact=True)
+        assert "\n" not in repr(td)
+        options = set_printoptions(show_batch_size=False)
+        with options:
+            assert "batch_size" not in repr(td)
+        assert "batch_size" in repr(td)
+        assert get_printoptions()["compact"]
+    finally:
+        set_printoptions(**before)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda td: td, lambda td: lazy_stack([td, td]), lambda td: td.copy()]
+)
+def test_keys_are_shown_as_keys(make):
+    td = make(TensorDict(a=torch.zeros(2), n={"b": torch.zeros(2)}))
+    assert repr(td.keys()) == "dict_keys(['a', 'n'])"
+    assert repr(td.keys(True, True)) == "dict_keys(['a', ('n', 'b')])"

@@ -1,6 +1,6 @@
 """Choosing, renaming and regrouping entries."""
 
-from frame import EVERY, cases
+from frame import EVERY, cases, differing
 
 CASES = [
     *cases(
@@ -304,3 +304,10 @@ CASES = [
         ours="isinstance(error, RuntimeError) and 'a' in td and ('n', 'z') not in td",
     ),
 ]
+
+CASES = differing(
+    CASES,
+    "repr(td.keys())",
+    reason="keys are shown as those of a dictionary, and not by a private class",
+    ours="all(each.startswith(\"dict_keys(['a', \") for each in result)",
+)

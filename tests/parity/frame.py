@@ -11,7 +11,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +358,27 @@ def cases(method: str, programs: str, on: str = EVERY, **options: Any) -> list[C
         for line in lines
         if line
         for fixture in on.split()
+    ]
+
+
+def differing(
+    found: list[Case], *parts: str, reason: str, ours: str, on: str = ""
+) -> list[Case]:
+    """The same cases, those accepted differences whose programs have all of ``parts``.
+
+    Args:
+        found: the cases.
+        *parts: texts of the programs.
+        reason: why our answer is another one.
+        ours: what is true of it.
+        on: the fixtures. Default: all.
+    """
+    return [
+        replace(case, reason=reason, ours=ours)
+        if all(part in case.program for part in parts)
+        and (not on or case.fixture in on.split())
+        else case
+        for case in found
     ]
 
 

@@ -369,7 +369,7 @@ class _StringKeys(KeysView[str]):
         return len(path) == 1 and path[0] in self._mapping
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(dict_keys({list(self._mapping)}))"
+        return f"dict_keys({list(self._mapping)})"
 
 
 _StringKeys.__module__ = "tensordict.utils"

@@ -255,9 +255,7 @@ class AccessOps(CollectionProtocol):
         Examples:
             >>> td = TensorDict(batch_size=[3])
             >>> td.set("a", torch.zeros(3, 4)).set(("n", "b"), torch.ones(3)).keys(True)
-            _TensorDictKeysView(['a', ('n', 'b'), 'n'],
-                include_nested=True,
-                leaves_only=False)
+            dict_keys(['a', ('n', 'b'), 'n'])
         """
         set_entry(self, key, item, inplace or False, non_blocking)
         return self

@@ -79,9 +79,10 @@ def get_printoptions() -> dict[str, Any]:
 
 
 class set_printoptions(_DecoratorContextManager):  # noqa: N801 - a public name
-    """Options of how collections print: as a context manager, a decorator or for good.
+    """Set how collections print: for good, or as a context manager or decorator.
 
-    What is not given stays as it is.
+    The options have effect at once; at the end of a ``with`` block, and outside of a
+    decorated function, those from before are back. What is not given stays as it is.
 
     Args:
         verbose: false leaves out devices, dtypes and ``is_shared``, unless given.
@@ -105,8 +106,10 @@ class set_printoptions(_DecoratorContextManager):  # noqa: N801 - a public name
         >>> with set_printoptions(compact=True):
         ...     print(td)
         TensorDict(batch_size=[3], fields={a: f32[2]})
-        >>> set_printoptions(compact=True).set()
-        >>> set_printoptions(compact=False).set()
+        >>> options = set_printoptions(compact=True)
+        >>> print(td)
+        TensorDict(batch_size=[3], fields={a: f32[2]})
+        >>> options = set_printoptions(compact=False)
     """
 
     def __init__(self, *, verbose: bool = True, **kwargs: Any) -> None:
@@ -121,17 +124,33 @@ class set_printoptions(_DecoratorContextManager):  # noqa: N801 - a public name
         if "compact" not in kwargs and not _ONLY_LONG.isdisjoint(kwargs):
             self._kwargs = {**self._kwargs, "compact": False}
         self._before: list[types.MappingProxyType[str, Any]] = []
+        self._at_first: types.MappingProxyType[str, Any] | None = _options
+        self.set()
+        self._made = _options
 
     def clone(self) -> Self:
         """A fresh context manager with the same options, for each call of a decorated one."""
         return type(self)(**self._kwargs)
 
     def set(self) -> None:
-        """Keep the options from now on."""
+        """Keep the options from now on, as making this does until it is entered."""
         global _options  # noqa: PLW0603 - replaced as a whole, see above
         _options = types.MappingProxyType({**_options, **self._kwargs})
 
+    def __call__(self, orig_func: Any) -> Any:
+        """Decorate a function, which alone has the options then."""
+        self._restore()
+        return super().__call__(orig_func)
+
+    def _restore(self) -> None:
+        """Take back what making this has set, unless something else has been set since."""
+        global _options  # noqa: PLW0603
+        if self._at_first is not None and _options is self._made:
+            _options = self._at_first
+        self._at_first = None
+
     def __enter__(self) -> None:
+        self._restore()
         self._before.append(_options)
         self.set()
 

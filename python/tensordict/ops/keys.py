@@ -112,11 +112,7 @@ class _TensorDictKeysView:
         return _rust.contains(self.tensordict, key)
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self._list()},\n"
-            f"    include_nested={self.include_nested},\n"
-            f"    leaves_only={self.leaves_only})"
-        )
+        return f"dict_keys({list(self)})"
 
 
 _TensorDictKeysView.__module__ = "tensordict._td"

@@ -56,7 +56,7 @@ impl StringKeys {
         for key in self.entries.bind(py).try_iter()? {
             keys.append(key?)?;
         }
-        Ok(format!("_StringKeys(dict_keys({}))", keys.repr()?))
+        Ok(format!("dict_keys({})", keys.repr()?))
     }
 
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {

@@ -53,9 +53,6 @@ class _LazyStackedTensorDictKeysView(_TensorDictKeysView):
             members = self.tensordict.tensordicts
             return all(_rust.contains(member, path) for member in members)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({tuple(self._list())})"
-
 
 _LazyStackedTensorDictKeysView.__module__ = "tensordict._lazy"
 
