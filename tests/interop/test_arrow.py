@@ -1,5 +1,7 @@
 """Tables of Apache Arrow: answers of the release are in ``tests/parity/cases_arrow.py``."""
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given
@@ -101,3 +103,12 @@ def test_keys_that_some_members_lack_are_refused():
 def test_what_is_no_collection_is_refused():
     with pytest.raises(TypeError, match="expects a tensor collection, got a dict"):
         to_arrow({"a": 1})
+
+
+@pytest.mark.parametrize("call", [to_arrow, from_arrow])
+def test_without_pyarrow_the_error_says_what_to_install(call, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        ImportError, match=f"{call.__name__} needs .*pip install pyarrow"
+    ):
+        call(TensorDict(a=torch.zeros(2), batch_size=[2]))

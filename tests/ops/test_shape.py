@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tensordict import TensorDict
+from tensordict import TensorDict, lazy_stack
 
 
 class Sub(TensorDict):
@@ -130,3 +130,20 @@ def test_with_view_writes_back(td) -> None:
     with td.view(-1) as flat:
         flat["c"] = torch.arange(6)
     assert td["c"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_view_as_a_dtype_sets_the_batch_size_of_all(td):
+    viewed = td.view(torch.int32, batch_size=[2])
+    assert (viewed.batch_size, viewed["n"].batch_size) == ((2,), (2,))
+    assert (viewed["a"].shape, viewed["n", "b"].shape) == ((2, 3, 4), (2, 3, 8))
+    assert td.batch_size == (2, 3)
+    with pytest.raises(RuntimeError, match=r"batch dimension mismatch.*for key 'a'"):
+        td.view(torch.int32, batch_size=[2, 3, 4, 5])
+
+
+def test_view_as_a_dtype_of_a_stack(td):
+    stack = lazy_stack([td, td.clone()])
+    viewed = stack.view(torch.int32, batch_size=[2, 2])
+    assert type(viewed) is type(stack)
+    assert viewed["n", "b"].shape == (2, 2, 3, 8)
+    assert stack.view(torch.int32, batch_size=[])["a"].shape == (2, 2, 3, 4)

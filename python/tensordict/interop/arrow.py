@@ -44,6 +44,7 @@ MSG_ONE_BATCH_DIM = (
     "to_arrow needs a tensordict with one batch dimension, got the batch size {size}. Call "
     "td.reshape(-1) first to flatten it."
 )
+MSG_NO_PYARROW = "{} needs pyarrow, which is not installed: pip install pyarrow"
 MSG_EXCLUSIVE = (
     "to_arrow got a lazy stack of which only some members have {keys}: a table has all "
     "columns in every row. Select the keys that all members have, or set the others."
@@ -52,6 +53,19 @@ MSG_RAGGED_DIM = (
     "to_arrow needs the ragged dim of the jagged tensor {key!r} at position 1, got {dim}. "
     "Move it there first, for example with .transpose(1, {dim})."
 )
+
+
+def _pyarrow(asked: str) -> Any:
+    """Import pyarrow for the function ``asked``.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise ImportError(MSG_NO_PYARROW.format(asked)) from error
+    return pa
 
 
 def from_arrow(
@@ -95,8 +109,7 @@ def from_arrow(
         >>> from_arrow(pa.table({"a": [1, None]}), nulls="mask")["_mask", "a"]
         tensor([ True, False])
     """
-    import pyarrow as pa
-
+    pa = _pyarrow("from_arrow")
     if nulls not in NULLS:
         msg = f"nulls must be one of {NULLS}, got {nulls!r}."
         raise ValueError(msg)
@@ -139,8 +152,7 @@ def to_arrow(td: Any) -> pa.Table:
         >>> (from_arrow(to_arrow(td)) == td).all()
         True
     """
-    import pyarrow as pa
-
+    pa = _pyarrow("to_arrow")
     if not isinstance(td, CollectionProtocol):
         msg = f"to_arrow expects a tensor collection, got a {type(td).__name__}."
         raise TypeError(msg)

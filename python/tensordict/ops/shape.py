@@ -11,7 +11,7 @@ import torch
 from tensordict import _options, _rust
 from tensordict._rust import map_leaves, permute, view_shape
 from tensordict._unbatched import is_unbatched
-from tensordict.common import MSG_BATCH_MISMATCH
+from tensordict.common import MSG_BATCH_MISMATCH, as_size
 from tensordict.ops.rearranging import RearrangingOps
 from tensordict.ops.splitting import SplittingOps
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
@@ -79,7 +79,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
             *shape: the new batch size, as numbers or one sequence; -1 is inferred. Or
                 a dtype, as which the leaves are viewed.
             size: the same, as a keyword.
-            batch_size: accepted for compatibility and not used.
+            batch_size: with a dtype, the batch size of the result and of all that is
+                nested in it. Default: theirs. Not used with a shape.
 
         Raises:
             RuntimeError: the number of elements differs, or a leaf cannot be viewed
@@ -100,7 +101,10 @@ class ShapeOps(SplittingOps, RearrangingOps):
         new = view_shape(old, asked)
         if new is None:
             (dtype,) = cast("tuple[torch.dtype]", shape)
-            return self._view_dtype(dtype)
+            if batch_size is None:
+                return self._view_dtype(dtype)
+            viewed = _viewed_as(self, dtype, as_size(batch_size))
+            return self._remember(viewed, "view", shape, {})
         result = self
         if new != old:
             if _options._lazy_legacy:
@@ -482,6 +486,36 @@ def _batch_dim(dim: int, batch_size: torch.Size) -> int:
     if at < 0 or at >= ndim:
         raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
     return at
+
+
+def _viewed_as(td: Any, dtype: torch.dtype, size: torch.Size) -> Any:
+    """View all leaves as a dtype, in collections of batch size ``size``."""
+    members = td._member_operands(())
+    if members is not None:
+        dim = td.stack_dim
+        if size[dim : dim + 1] == (len(members),):
+            rest = torch.Size([*size[:dim], *size[dim + 1 :]])
+            return td._like([_viewed_as(each, dtype, rest) for each, _ in members])
+    if not td._is_dense:
+        td = td._as_dense()
+    entries: dict[str, Any] = {}
+    for key, value in list(td._entries().items()):
+        if is_unbatched(value):
+            entries[key] = value._with_batch_size(size)
+        elif not isinstance(value, CollectionProtocol):
+            leaf = value.view(dtype)
+            if leaf.shape[: len(size)] != size:
+                raise RuntimeError(MSG_BATCH_MISMATCH.format(size, leaf.shape, key))
+            entries[key] = leaf
+        elif not value._is_non_tensor:
+            nested: Any = value
+            entries[key] = nested.view(dtype, batch_size=size)
+        else:
+            entries[key] = value._sized(size) if value._is_one else value
+    names = td._td_dim_names
+    if names is not None:
+        names = [*names, *[None] * len(size)][: len(size)]
+    return _rust.new(type(td), entries, size, td._device, names)
 
 
 def _check_leading(td: Any) -> None:
