@@ -281,3 +281,16 @@ def _call(value: Any, op: Any, args: tuple[Any, ...], tail: int, k: int) -> Any:
     if isinstance(op, str):
         return getattr(value, op)(*args)
     return op(value, *args)
+
+
+def shape_of_lists(data: list[Any]) -> list[int]:
+    """The lengths of nested lists, as far down as all at a depth have one length."""
+    size = [len(data)]
+    level = data
+    while level and all(isinstance(item, list) for item in level):
+        lengths = {len(item) for item in level}
+        if len(lengths) != 1:
+            break
+        size.append(lengths.pop())
+        level = [item for row in level for item in row]
+    return size

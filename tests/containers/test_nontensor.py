@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -444,3 +445,110 @@ def test_a_stack_takes_the_whole_state_of_what_it_is_made_as(rows):
     assert type(made) is type(source)
     assert vars(made).keys() == vars(source).keys()
     assert made.tolist() == source.tolist()
+
+
+def column(values=("b", "a", "c")) -> TensorDict:
+    return TensorDict(s=list(values), batch_size=[len(values)])
+
+
+def test_reverse_and_sort_of_a_list_write_to_the_collection():
+    td = column()
+    values = td["s"]
+    values.reverse()
+    assert list(td["s"]) == list(values) == ["c", "a", "b"]
+    values.sort(key=str.upper, reverse=True)
+    assert list(td["s"]) == list(values) == ["c", "b", "a"]
+
+
+def test_reverse_of_nested_lists_keeps_them_linked():
+    td = TensorDict(s=[["a", "b"], ["c", "d"]], batch_size=[2])
+    values = td["s"]
+    values.reverse()
+    values[0][0] = "z"
+    assert td["s"].tolist() == [["z", "d"], ["a", "b"]]
+
+
+def test_reverse_of_linked_rows_of_tensors():
+    td = TensorDict(x=torch.arange(3), batch_size=[3])
+    td.tolist(as_linked_list=True).reverse()
+    assert td["x"].tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: values.append("x"),
+        lambda values: values.extend([]),
+        lambda values: values.insert(0, "x"),
+        lambda values: values.pop(),
+        lambda values: values.remove("a"),
+        lambda values: values.clear(),
+        lambda values: values.__delitem__(0),
+        lambda values: values.__iadd__(["x"]),
+        lambda values: values.__imul__(2),
+        lambda values: values.__setitem__(slice(0, 1), ["x", "y"]),
+    ],
+)
+def test_what_would_change_the_length_of_a_list_is_refused(change):
+    td = column()
+    values = td["s"]
+    with pytest.raises(RuntimeError, match="number of values"):
+        change(values)
+    assert list(td["s"]) == list(values) == ["b", "a", "c"]
+
+
+def test_a_copy_of_a_list_is_linked_to_a_copy_of_the_values():
+    td = column()
+    other = copy.deepcopy(td["s"])
+    other.sort()
+    assert (list(td["s"]), list(other)) == (["b", "a", "c"], ["a", "b", "c"])
+
+
+ARRAYS = [
+    (np.array(["a", "b"]), ["a", "b"]),
+    (np.array(["a", None], dtype=object), ["a", None]),
+    (np.array([b"a", b"b"]), [b"a", b"b"]),
+    (np.array([1, 2], dtype="M8[s]"), [np.datetime64(i, "s") for i in (1, 2)]),
+]
+
+
+@pytest.mark.parametrize(("array", "values"), ARRAYS)
+@pytest.mark.parametrize(
+    "store",
+    [
+        lambda array: TensorDict(s=array, batch_size=[2]),
+        lambda array: TensorDict.from_dict({"s": array}, batch_size=[2]),
+        lambda array: TensorDict.from_dict({"s": array}, auto_batch_size=True),
+        lambda array: TensorDict.from_any({"s": array}, batch_size=[2]),
+        lambda array: TensorDict(batch_size=[2]).set("s", array),
+        lambda array: TensorDict(batch_size=[2]).update({"s": array}),
+        lambda array: column("xy").update_({"s": array}),
+        lambda array: column("xy").set_("s", array),
+        lambda array: column("xyz").set_at_("s", array, slice(1, None))[1:],
+        lambda array: column("xyz").update_at_({"s": array}, slice(1, None))[1:],
+        lambda array: LazyStackedTensorDict(TensorDict(), TensorDict()).set("s", array),
+    ],
+)
+def test_an_array_of_rows_is_a_column(store, array, values):
+    td = store(array)
+    assert list(td["s"]) == values
+    assert [td[row]["s"] for row in range(2)] == values
+
+
+def test_an_array_that_is_not_of_the_rows_is_one_value():
+    array = np.array(["a", "b", "c"])
+    for td in (TensorDict(s=array), TensorDict(s=array, batch_size=[2])):
+        assert td["s"] is array
+    td = TensorDict(batch_size=[3]).set_non_tensor("s", array)
+    assert td[0]["s"] is array
+
+
+def test_the_further_dims_of_an_array_are_in_its_rows():
+    td = TensorDict(s=np.array([["a", "b"], ["c", "d"]]), batch_size=[2])
+    assert td[1]["s"].tolist() == ["c", "d"]
+
+
+def test_non_tensor_classes_take_a_type_in_brackets():
+    assert NonTensorData[int](1).data == 1
+    assert type(MetaData[str]("x")) is MetaData
+    assert "__orig_class__" not in vars(NonTensorData[int](1))

@@ -89,3 +89,53 @@ def test_to_tensordict_makes_plain_containers(container):
 def test_to_pytree_gives_other_collections_back(container):
     td = nested(container)
     assert td.to_pytree() is td
+
+
+TABLE = np.array(
+    [
+        ("ab", b"x", {"k": 1}, "2020-01-01", 3, ("p", "q"), ("in", 1.0)),
+        ("cd", b"y", None, "2021-01-01", 4, ("r", "s"), ("out", 2.0)),
+    ],
+    dtype=[
+        ("text", "U4"),
+        ("raw", "S2"),
+        ("thing", "O"),
+        ("day", "M8[D]"),
+        ("span", "m8[s]"),
+        ("tags", "U1", (2,)),
+        ("inner", [("word", "U4"), ("x", "f4")]),
+    ],
+)
+
+
+@pytest.mark.parametrize("array", [TABLE, np.rec.array(TABLE)])
+def test_each_row_of_a_struct_array_has_its_own_values(array):
+    td = from_struct_array(array)
+    assert [td[row]["text"] for row in range(2)] == ["ab", "cd"]
+    assert td[1]["raw"] == b"y"
+    assert td[0]["thing"] == {"k": 1}
+    assert td[1]["thing"] is None
+    assert td[1]["day"] == np.datetime64("2021-01-01")
+    assert td[0]["span"] == np.timedelta64(3, "s")
+    assert td[1]["tags"].tolist() == ["r", "s"]
+    assert td[1]["inner", "word"] == "out"
+
+
+def test_struct_arrays_come_back_with_their_columns():
+    back = from_struct_array(TABLE).to_struct_array()
+    assert back.dtype.names == TABLE.dtype.names
+    for name in TABLE.dtype.names:
+        assert back[name].tolist() == TABLE[name].tolist()
+        assert back[name].dtype.kind == TABLE[name].dtype.kind
+
+
+def test_struct_arrays_of_two_dims():
+    array = np.array([[("a",), ("b",)], [("c",), ("d",)]], dtype=[("t", "U1")])
+    td = from_struct_array(array)
+    assert td[1, 0]["t"] == "c"
+    assert td.to_struct_array()["t"].tolist() == array["t"].tolist()
+
+
+def test_an_array_that_is_one_value_is_a_column_of_a_struct_array():
+    td = TensorDict(batch_size=[2]).set_non_tensor("s", np.array(["a", "b"]))
+    assert td.to_struct_array()["s"].tolist() == ["a", "b"]

@@ -1,6 +1,6 @@
 """What lists, tuples and scalars of numpy become, by the way in which they are given."""
 
-from frame import cases
+from frame import cases, differing
 
 PREFIX = (
     "import numpy as np; from tensordict import NonTensorData, NonTensorStack; "
@@ -123,3 +123,10 @@ CASES = [
         on="empty",
     ),
 ]
+
+CASES = differing(
+    CASES,
+    "td.set_at_('x', np.array(['a', 'b']), slice(None))",
+    reason="an array of text is a column: in the release each row has all of it",
+    ours="list(result) == ['a', 'b']",
+)

@@ -504,7 +504,7 @@ CASES = [
     *cases(
         "struct_arrays_of_columns",
         "\n".join(
-            f"td = TensorDict(c=T([2]), batch_size=[2]); td.set('s', NonTensorStack({values})); td = td.to_struct_array(); (td.dtype, td['s'].tolist(), from_struct_array(td)['s'])"  # noqa: E501
+            f"td = TensorDict(c=T([2]), batch_size=[2]); td.set('s', NonTensorStack({values})); td = td.to_struct_array(); (td.dtype, td['s'].tolist(), [str(value) for value in from_struct_array(td)['s']])"  # noqa: E501
             for values in (
                 "{1}, {2}|'a', 'b'|1, 2|1, 2.5|1, 'b'|None, 'b'|'x' * 20, 'b'|True, False"
                 "|{'a': 1}, {'a': 1}|[1, 2], [3, 4]"

@@ -144,6 +144,9 @@ class ConstructOps(CopyingOps):
             )
             return cls._from_plain(made, input_dict)
         given = batch_size is not None
+        asked = batch_dims is not None if auto_batch_size is None else auto_batch_size
+        if not given and asked:
+            input_dict = _with_columns(input_dict)
         if batch_size is None:
             size = torch.Size([])
         elif isinstance(batch_size, Iterable):
@@ -160,7 +163,6 @@ class ConstructOps(CopyingOps):
         fitting = names is not None and len(names) == len(size)
         td = cls.__new__(cls)
         _rust.init(td, entries, size, device, names if fitting else None, False)
-        asked = batch_dims is not None if auto_batch_size is None else auto_batch_size
         if not given and asked:
             td.auto_batch_size_(batch_dims)
             if names is not None and len(names) == len(td.batch_size):
@@ -758,6 +760,19 @@ def _field(array: np.ndarray[Any, Any]) -> Any:
     if misfit or not array.flags.writeable or any(step < 0 for step in array.strides):
         array = array.copy()
     return torch.from_numpy(np.asarray(array))
+
+
+def _with_columns(entries: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Give arrays of text the batch dims that lists have: their shape, to be shared."""
+    made: dict[Any, Any] = {}
+    rows_of = CollectionProtocol._non_tensor_type._rows_of
+    for key, value in entries.items():
+        if isinstance(value, np.ndarray):
+            value = rows_of(value, value.shape)
+        elif isinstance(value, Mapping) and not isinstance(value, CollectionProtocol):
+            value = _with_columns(value)
+        made[key] = value
+    return made
 
 
 def _from_pytree(tree: Any) -> Any:

@@ -279,7 +279,7 @@ def _arrays(td: Any) -> dict[str, Any]:
     for key, entry in list(td._entries().items()):
         value: Any = entry
         if isinstance(entry, CollectionProtocol) and value._is_non_tensor:
-            arrays[key] = _texts(value) if value._is_one else _column(value)
+            arrays[key] = _column_of_one(value) if value._is_one else _column(value)
         elif isinstance(value, CollectionProtocol):
             arrays[key] = (value.batch_size, _arrays(value))
         elif isinstance(value, torch.Tensor):
@@ -298,14 +298,22 @@ def _column(values: Any) -> np.ndarray[Any, Any]:
         array = np.array(cells)
     except ValueError:  # Lists of several lengths.
         array = np.array(None)
-    if array.dtype.kind in "biufc":
-        return array.reshape(size + array.shape[1:])
-    if array.dtype.kind in "US" and array.ndim == 1:
+    if array.dtype.kind == "U" and array.ndim == 1:
         return _texts(values)
+    if array.dtype.kind != "O" and array.dtype.names is None:
+        return array.reshape(size + array.shape[1:])
     objects = np.empty(len(cells), dtype=object)
     for at, cell in enumerate(cells):
         objects[at] = cell
     return objects.reshape(size)
+
+
+def _column_of_one(value: Any) -> np.ndarray[Any, Any]:
+    """One value in each row: an array of the rows as it is, anything else as text."""
+    held, size = value.data, tuple(value.batch_size)
+    if isinstance(held, np.ndarray) and held.shape[: len(size)] == size:
+        return held
+    return _texts(value)
 
 
 def _texts(values: Any) -> np.ndarray[Any, Any]:

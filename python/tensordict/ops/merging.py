@@ -158,7 +158,7 @@ class MergingOps(CollectionProtocol):
         Examples:
             >>> td = TensorDict({"n": {"a": torch.zeros(3)}}, [3])
             >>> td.update({"n": {"b": torch.ones(3)}}, c=torch.ones(3))["n"].keys()
-            _StringKeys(dict_keys(['a', 'b']))
+            dict_keys(['a', 'b'])
         """
         if self._is_locked and not inplace and not ignore_lock:
             raise RuntimeError(MSG_LOCKED)
@@ -277,7 +277,7 @@ class MergingOps(CollectionProtocol):
                 target[index] = value
                 return self
             warn_of_cast(value, path[-1])
-            value = _as_entry(value)
+            value = _as_entry(_rows_at(target, index, value))
             holder = self if len(path) == 1 else _rust.get(self, path[:-1])
             if target._is_of_members:
                 _write_to_members(holder, path[-1], index, value)
@@ -360,6 +360,7 @@ class MergingOps(CollectionProtocol):
         _collect_writes(self, source, idx, idx, writes, fresh)
         for parent, name, target, at, value in refused_first(writes, 2):
             if isinstance(target, CollectionProtocol):
+                value = _rows_at(target, at, value)
                 if target._is_of_members:
                     _write_to_members(parent, name, at, value)
                     continue
@@ -715,6 +716,14 @@ def _as_entry(value: Any) -> Any:
     if tensor is None and isinstance(value, tuple):
         tensor = np.asarray(value)
     return value if tensor is None else tensor
+
+
+def _rows_at(target: Any, index: Any, value: Any) -> Any:
+    """An array of text that is written at an index of a non-tensor entry as a column."""
+    if not isinstance(value, np.ndarray):
+        return value
+    size = _rust.index_shape(target.batch_size, index)
+    return target._non_tensor_type._rows_of(value, size)
 
 
 def _tensor_of(value: Any, target: torch.Tensor, key: Any) -> Any:

@@ -155,7 +155,7 @@ class StoringOps(CollectionProtocol):
         else:
             converted = tensor_of(value, self.device)
         if converted is None:
-            converted = self._non_tensor_type._entry_of(value)
+            converted = self._non_tensor_type._entry_of(value, self.batch_size)
         if isinstance(converted, CollectionProtocol):
             own, size = converted.batch_size, self.batch_size
             if own and own[: len(size)] != size:

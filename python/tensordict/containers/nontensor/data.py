@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
@@ -177,6 +178,11 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         )
 
     @classmethod
+    def __class_getitem__(cls, item: Any) -> Any:
+        """The class in annotations, with the type of the value: ``NonTensorData[str]``."""
+        return types.GenericAlias(cls, item)
+
+    @classmethod
     def _of(
         cls,
         cells: list[Any],
@@ -195,11 +201,22 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         return made
 
     @classmethod
-    def _entry_of(cls, value: Any) -> Any:
-        """The non-tensor entry that a value becomes, of no batch size yet."""
+    def _entry_of(cls, value: Any, size: Sequence[int] = ()) -> Any:
+        """The non-tensor entry that a value becomes in a collection of batch size ``size``.
+
+        One value for all rows has no batch size yet.
+        """
         from tensordict.containers.nontensor.convert import non_tensor_of
 
-        return non_tensor_of(value)
+        return non_tensor_of(value, size)
+
+    @classmethod
+    def _rows_of(cls, value: Any, size: Sequence[int]) -> Any:
+        """Make a column of an array with a row per element of ``size``; else ``value``."""
+        from tensordict.containers.nontensor.convert import stack_of_array
+
+        stack = stack_of_array(value, size)
+        return value if stack is None else stack
 
     def _sized(self, size: torch.Size) -> Self:
         """One of another batch size with the same value, of its own."""

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["LinkedList"]
+
+MSG_LENGTH = (
+    "{} would change the number of values, and there is one for each of the {} rows of "
+    "the collection that they were read from. Take list(values) for a list of its own, or "
+    "set the entry to other values."
+)
 
 
 class LinkedList(list[Any]):
     """The values of a :class:`NonTensorStack` as a list that writes to the stack.
 
+    There is a value per row: what would change the length is refused.
+
     Examples:
-        >>> td = TensorDict(people=["ada", "alan"], batch_size=[2])
-        >>> td["people"][0] = "grace"
+        >>> td = TensorDict(people=["grace", "alan"], batch_size=[2])
+        >>> td["people"][0] = "ada"
+        >>> td["people"].reverse()
         >>> td["people"]
-        LinkedList(['grace', 'alan'])
+        LinkedList(['alan', 'ada'])
     """
+
+    _td: Any = None
 
     def __init__(self, *args: Any, td: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -31,14 +45,110 @@ class LinkedList(list[Any]):
         return cls(values, td=td)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Set values here and in the stack."""
+        """Set values here and in the stack.
+
+        What is no list, or a list of one value, is set in all rows of a slice.
+
+        Raises:
+            RuntimeError: a list has more or fewer values than the slice has rows.
+        """
+        td = self._td
+        if td is None or not isinstance(index, slice):
+            if td is not None:
+                td[index] = value
+            super().__setitem__(index, value)
+            return
+        num_rows = len(range(*index.indices(len(self))))
+        if isinstance(value, list) and len(value) not in (1, num_rows):
+            self._refuse("This assignment to a slice")
+        td[index] = value
+        super().__setitem__(slice(None), self._read_again())
+
+    def reverse(self) -> None:
+        """Put the values in the opposite order, here and in the stack."""
+        self._put_in_order(range(len(self) - 1, -1, -1))
+
+    def sort(
+        self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False
+    ) -> None:
+        """Sort the values here and in the stack, as :meth:`list.sort` does."""
+        keys = self if key is None else [key(value) for value in self]
+        order = sorted(range(len(self)), key=keys.__getitem__, reverse=reverse)
+        self._put_in_order(order)
+
+    def _put_in_order(self, order: Sequence[int]) -> None:
+        td, positions = self._td, list(order)
+        values = [self[position] for position in positions]
+        if td is not None and values:
+            td[:] = td[positions]
+            values = self._read_again()
+        super().__setitem__(slice(None), values)
+
+    def _read_again(self) -> list[Any]:
+        """The values, or the rows of a collection, as they are now."""
+        td = self._td
+        if not td._is_non_tensor:
+            rows: list[Any] = td.tolist()
+            return rows
+        return self._of(td, td.tolist())
+
+    # What would change the length ------------------------------------------------------
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise RuntimeError(MSG_LENGTH.format(what, len(self)))
+
+    def _check_free(self, what: str) -> None:
         if self._td is not None:
-            self._td[index] = value
-        super().__setitem__(index, value)
+            self._refuse(what)
+
+    def append(self, value: Any) -> None:
+        """Refused: there is a value per row."""
+        self._check_free("append")
+        super().append(value)
 
     def extend(self, object: Any) -> None:
-        """Add values here; the stack keeps its size."""
+        """Refused: there is a value per row."""
+        self._check_free("extend")
         super().extend(object)
+
+    def insert(self, index: Any, value: Any) -> None:
+        """Refused: there is a value per row."""
+        self._check_free("insert")
+        super().insert(index, value)
+
+    def pop(self, index: Any = -1) -> Any:
+        """Refused: there is a value per row."""
+        self._check_free("pop")
+        return super().pop(index)
+
+    def remove(self, value: Any) -> None:
+        """Refused: there is a value per row."""
+        self._check_free("remove")
+        super().remove(value)
+
+    def clear(self) -> None:
+        """Refused: there is a value per row."""
+        self._check_free("clear")
+        super().clear()
+
+    def __delitem__(self, index: Any) -> None:
+        """Refused: there is a value per row."""
+        self._check_free("del")
+        super().__delitem__(index)
+
+    def __iadd__(self, values: Any) -> Self:  # type: ignore[misc]
+        """Refused: there is a value per row."""
+        self._check_free("+=")
+        return super().__iadd__(values)
+
+    def __imul__(self, times: Any) -> Self:
+        """Refused: there is a value per row."""
+        self._check_free("*=")
+        return super().__imul__(times)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Not by adding the values to a list that is linked already.
+        return type(self), (list(self),), {"_td": self._td}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({super().__repr__()})"

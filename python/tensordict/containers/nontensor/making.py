@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tensordict.containers.nontensor.stack import NonTensorStack
 
-__all__ = ["common_shape", "stack_of", "stack_of_lists"]
+__all__ = ["stack_of", "stack_of_lists"]
 
 MSG_STACK_DIM = "Stack dim {} is too big for batch size {}."
 
@@ -55,19 +55,6 @@ def stack_of_lists(items: list[Any]) -> Any:
         for item in items
     ]
     return stack_of(members, 0)
-
-
-def common_shape(data: list[Any]) -> list[int]:
-    """The lengths of nested lists, as far down as all at a depth have one length."""
-    size = [len(data)]
-    level = data
-    while level and all(isinstance(item, list) for item in level):
-        lengths = {len(item) for item in level}
-        if len(lengths) != 1:
-            break
-        size.append(lengths.pop())
-        level = [item for row in level for item in row]
-    return size
 
 
 def _member(item: Any) -> Any:

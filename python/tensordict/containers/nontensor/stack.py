@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.collection import TensorDictBase
+from tensordict.common import shape_of_lists
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.lazy.combining import MSG_TO_SIZE, CombiningOps
 from tensordict.containers.nontensor.base import NonTensorOps, release
@@ -19,11 +20,7 @@ from tensordict.containers.nontensor.data import (
     _nested,
 )
 from tensordict.containers.nontensor.linked import LinkedList
-from tensordict.containers.nontensor.making import (
-    common_shape,
-    stack_of,
-    stack_of_lists,
-)
+from tensordict.containers.nontensor.making import stack_of, stack_of_lists
 from tensordict.containers.nontensor.operations import MSG_REDUCED, REFUSED
 from tensordict.containers.nontensor.positions import (
     Found,
@@ -232,7 +229,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """The stack of nested lists: of a batch size, or of as many dims as they have."""
         if batch_size is not None and -1 in batch_size:
             return stack_of_lists(data)
-        size = common_shape(data) if batch_size is None else batch_size
+        size = shape_of_lists(data) if batch_size is None else batch_size
         flat = data
         for _ in size[1:]:
             flat = [item for row in flat for item in row]
@@ -360,7 +357,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             return
         if is_one or not isinstance(data, list):
             data = NonTensorData(data)
-        elif common_shape(data)[: len(self._batch_size)] == list(self._batch_size):
+        elif shape_of_lists(data)[: len(self._batch_size)] == list(self._batch_size):
             # A value may be a list itself: its own items are below the batch dims.
             data = self._from_nested(data, list(self._batch_size))
         self._write((), data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 
 from tensordict import _rust
@@ -313,6 +314,8 @@ class StackWriting(NonTensorOps):
     def _copied(self, value: Any) -> Any:
         if isinstance(value, list):
             value = self._non_tensor_stack_type.from_list(value)
+        elif isinstance(value, np.ndarray):
+            value = self._non_tensor_type._rows_of(value, self._batch_size)
         if isinstance(value, (int, float)):
             value = torch.as_tensor(value)
         if isinstance(value, StackWriting):
