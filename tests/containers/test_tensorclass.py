@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
+import inspect
 import pickle
+import types
 import weakref
 from typing import Any, ClassVar, Generic, NotRequired, TypeVar
 
@@ -461,3 +464,134 @@ def test_a_view_is_updated_with_a_class_whose_field_hides_a_method():
     one = TensorDict(n=Hiding(torch.ones(())))
     td._get_sub_tensordict(0).update_(one)
     assert td["n"].a.tolist() == [1.0, 0.0]
+
+
+class Noted(TensorClass):
+    x: torch.Tensor
+    notes: list[Any] = dataclasses.field(default_factory=list)
+    n: int = 0
+    f: float | None = None
+    either: int | str = 0
+
+
+@pytest.mark.parametrize("size", [[], [3]])
+def test_numbers_stay_numbers_whatever_the_batch_size(size):
+    for noted in (
+        Noted(torch.zeros(3), n=2, f=1.5, batch_size=size),
+        Noted(torch.zeros(3), batch_size=size).update({"n": 2, "f": 1.5}),
+        Noted(torch.zeros(3), batch_size=size).replace(n=2, f=1.5),
+        Noted.from_dict({"x": torch.zeros(3), "n": 2, "f": 1.5}, batch_size=size),
+        Noted.from_dict({"x": torch.zeros(3), "n": 2, "f": 1.5}),
+    ):
+        assert type(noted.n) is int
+        assert (noted.n, noted.f) == (2, 1.5)
+
+
+def test_numbers_of_fields_that_may_be_something_else():
+    assert Noted(torch.zeros(3), either=2).either == 2
+    assert Noted(torch.zeros(3), either=2, batch_size=[3])[0].either == 2
+    assert isinstance(Data(torch.zeros(3), 2).b, torch.Tensor)
+
+
+@pytest.mark.parametrize("size", [[], [3], [3, 1]])
+@pytest.mark.parametrize("notes", [[], [1, 2], [[1], [2]]])
+def test_a_list_that_is_no_column_is_one_value(size, notes):
+    x = torch.zeros(3, 1)
+    for noted in (
+        Noted(x, notes, batch_size=size),
+        Noted(x, batch_size=size).update({"notes": notes}),
+        Noted(x, batch_size=size).set("notes", notes),
+        Noted.from_dict({"x": x, "notes": notes}, batch_size=size),
+    ):
+        assert noted.notes == notes
+        assert noted.batch_size == torch.Size(size)
+    if size:
+        assert Noted(x, notes, batch_size=size)[0].notes == notes
+
+
+def test_a_list_with_an_item_for_each_row_is_a_column():
+    noted = Noted(torch.zeros(2), ["a", "b"], batch_size=[2])
+    assert noted[1].notes == "b"
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        Data(torch.zeros(2), [1, 2, 3], batch_size=[2])
+
+
+class TensorsOnly(TensorClass["tensor_only"]):
+    t: TensorDict
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [dict, collections.UserDict, collections.ChainMap, types.MappingProxyType],
+)
+def test_tensor_only_takes_any_mapping(wrap):
+    def mapping(key):
+        return wrap({key: torch.zeros(2), "deep": wrap({"z": torch.ones(2)})})
+
+    tensors = TensorsOnly(mapping("a"), batch_size=[2])
+    assert sorted(tensors.t.keys(True, True), key=str) == [("deep", "z"), "a"]
+    tensors.t = mapping("b")
+    assert "a" not in tensors.t.keys()
+    tensors.set("t", mapping("c"))
+    tensors.update({"t": mapping("d")}).update(wrap({"t": mapping("e")}))
+    assert set(tensors.t.keys()) == {"c", "d", "e", "deep"}
+    tensors.update_(wrap({"t": mapping("c")}))
+    other = dataclasses.replace(tensors, t=mapping("f"))
+    assert (set(other.t.keys()), other.batch_size) == ({"f", "deep"}, (2,))
+    assert "g" in tensors.replace(t=mapping("g")).t.keys()
+
+
+def test_dataclasses_replace_keeps_batch_size_device_and_names():
+    noted = Noted(torch.zeros(2), n=1, batch_size=[2], device="cpu", names=["time"])
+    other = dataclasses.replace(noted, n=2)
+    assert (other.n, other.notes, other.x is noted.x) == (2, [], True)
+    assert (other.batch_size, other.names) == ((2,), ["time"])
+    assert other.device == torch.device("cpu")
+    wider = dataclasses.replace(noted, x=torch.zeros(3), batch_size=[3])
+    assert wider.batch_size == (3,)
+    names = [field.name for field in dataclasses.fields(noted)]
+    assert names == ["x", "notes", "n", "f", "either"]
+    assert list(dataclasses.asdict(Noted(torch.zeros(2)))) == names
+
+
+@pytest.mark.parametrize("is_decorated", [False, True])
+def test_the_constructor_calls_set_attribute_of_the_class(is_decorated):
+    seen = []
+
+    class Watched(object if is_decorated else TensorClass):
+        x: torch.Tensor
+        n: int = 3
+
+        def __setattr__(self, name, value):
+            seen.append(name)
+            super().__setattr__(name, value)
+
+    if is_decorated:
+        Watched = tensorclass(Watched)  # noqa: N806
+    watched = Watched(torch.zeros(2), batch_size=[2])
+    assert seen == ["x", "n"]
+    assert (watched.x.shape, watched.n) == ((2,), 3)
+    watched[0].clone()
+    assert len(seen) == 2
+
+
+def test_get_gives_attributes_of_the_collection():
+    data = Data(torch.zeros(2), batch_size=[2])
+    assert data.get("batch_size") == (2,)
+    assert data.get("device", "none") == "none"
+    assert data.get("names") == [None]
+    assert data.get("keys", "none") == "none"
+
+
+def test_signatures_have_defaults():
+    class Own(TensorClass):
+        x: torch.Tensor
+
+        def __init__(self, x, scale=2, **kwargs):
+            self.x = x * scale
+
+    for cls in (Data, Own):
+        parameters = inspect.signature(cls).parameters
+        assert parameters["batch_size"].default is None
+        assert cls.__doc__.startswith(f"{cls.__name__}(")
+    assert Own(torch.ones(2), 3, batch_size=[2]).x.tolist() == [3, 3]

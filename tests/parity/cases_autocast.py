@@ -1,6 +1,6 @@
 """What a field of each annotation makes of values, under each option of tensorclasses."""
 
-from frame import cases
+from frame import cases, differing
 
 ANNOTATIONS = (
     *(
@@ -52,3 +52,32 @@ CASES = [
         on="none",
     )
 ]
+
+NUMBERS = "a field of numbers keeps them without batch dims, too"
+LISTS = "a field of lists keeps a list of numbers that is no column of rows"
+KEPT = {
+    "int": (NUMBERS, "result[0] == 'int 1' and result[2] == 'bool True'"),
+    "int | None": (NUMBERS, "result[0] == 'int 1' and result[2] == 'bool True'"),
+    "float": (NUMBERS, "result[:2] == ['int 1', 'float 1.5']"),
+    "bool": (NUMBERS, "result[2] == 'bool True'"),
+    "list": (LISTS, "result[6] == 'list [1, 2]'"),
+    "list[int]": (LISTS, "result[6] == 'list [1, 2]'"),
+}
+for annotation, (reason, ours) in KEPT.items():
+    for options in ("", "frozen=True", *(["nocast=True"] if reason == LISTS else [])):
+        CASES = differing(
+            CASES,
+            f"in_field({annotation}, [",
+            f"], [], **dict({options}))",
+            reason=reason,
+            ours=ours,
+        )
+
+# In a batch the release raises for what it cannot cast.
+CASES = differing(
+    CASES,
+    "in_field(int | None, [",
+    "**dict(autocast=True))",
+    reason="a field of numbers keeps them, whatever the batch size and options",
+    ours="result[0] == 'int 1' and result[2] == 'bool True'",
+)

@@ -1,6 +1,6 @@
 """What the body of a class declares; typed dictionaries of a container."""
 
-from frame import cases
+from frame import cases, differing
 
 
 def on_classes(method, names, programs):
@@ -95,7 +95,7 @@ CASES = [
         """
         sorted(C.__expected_keys__)
         [f.name for f in dataclasses.fields(C)]
-        str(__import__('inspect').signature(C))
+        str(__import__('inspect').signature(C)).replace('batch_size=None', 'batch_size')
         is_tensorclass(C), is_tensorclass(C(T([3])))
         C(T([3]), batch_size=[3]).x
         C(T([3]), batch_size=[3])[0].x
@@ -175,3 +175,10 @@ CASES = [
         """,
     ),
 ]
+
+CASES = differing(
+    CASES,
+    "ChecksFrozen(T([3]), late=3).late",
+    reason="a field of numbers keeps them without batch dims, too",
+    ours="result == 3 and type(result) is int",
+)

@@ -241,12 +241,12 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         if not td._is_dense:
             made = object.__new__(linked(declared))
             made.__dict__["_source"] = td
-            return made  # type: ignore[no-any-return]
+            return made
         made = declared.__new__(declared)
         # All of the state, so that a batch size or a lock of one is that of the other.
         made.__dict__ = td.__dict__
         made._linked_to = td
-        return made  # type: ignore[no-any-return]
+        return made
 
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Self:
         """Keep the elements where ``mask`` is true. See :meth:`TensorDict.masked_select`.

@@ -161,10 +161,10 @@ class Linked:
         return found if is_entry else _outside(self, found)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.unbind(0))  # type: ignore[attr-defined]
+        return iter(self.unbind(0))
 
     def __copy__(self) -> Any:
-        return self.clone(recurse=False)  # type: ignore[attr-defined]
+        return self.clone(recurse=False)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # As the declared class itself is pickled, by ours and by the published release.

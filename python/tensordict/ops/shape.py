@@ -500,6 +500,7 @@ def _viewed_as(td: Any, dtype: torch.dtype, size: torch.Size) -> Any:
         td = td._as_dense()
     entries: dict[str, Any] = {}
     for key, value in list(td._entries().items()):
+        nested: Any = value
         if is_unbatched(value):
             entries[key] = value._with_batch_size(size)
         elif not isinstance(value, CollectionProtocol):
@@ -508,10 +509,9 @@ def _viewed_as(td: Any, dtype: torch.dtype, size: torch.Size) -> Any:
                 raise RuntimeError(MSG_BATCH_MISMATCH.format(size, leaf.shape, key))
             entries[key] = leaf
         elif not value._is_non_tensor:
-            nested: Any = value
             entries[key] = nested.view(dtype, batch_size=size)
         else:
-            entries[key] = value._sized(size) if value._is_one else value
+            entries[key] = nested._sized(size) if nested._is_one else nested
     names = td._td_dim_names
     if names is not None:
         names = [*names, *[None] * len(size)][: len(size)]

@@ -341,9 +341,9 @@ def _likely_size(data: list[Any], within: torch.Size | None) -> list[int] | None
     Returns:
         None: the lists are dims as far down as their lengths are equal.
     """
-    from tensordict.containers.nontensor.making import common_shape
+    from tensordict.common import shape_of_lists
 
-    shape = common_shape(data)
+    shape = shape_of_lists(data)
     if within and shape[: len(within)] == list(within):
         return list(within)
     flat: list[Any] = data

@@ -12,7 +12,7 @@ from tensordict import _rust
 from tensordict.collection import TensorCollection
 from tensordict.common import MSG_LOCKED
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.tensorclass.casting import cast_field
+from tensordict.tensorclass.casting import are_rows, as_dicts, cast_field
 from tensordict.tensorclass.delegation import forwarded
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class FieldAccess(TensorCollection):
     __ordered_fields__: ClassVar[tuple[str, ...]] = ()
     _type_hints: ClassVar[dict[str, Any]] = {}
     _scalar_fields: ClassVar[dict[str, tuple[type, ...]]] = {}
+    _list_fields: ClassVar[frozenset[str]] = frozenset()
     _tensorclass_fields: ClassVar[dict[str, Any]] = {}
     __plain_fields__: ClassVar[frozenset[str]] = frozenset()
 
@@ -206,16 +207,26 @@ class FieldAccess(TensorCollection):
             value, is_settled = cast_field(self, name, value)
             if is_settled:
                 return value, isinstance(value, (torch.Tensor, CollectionProtocol))
-        if cls._tensor_only or isinstance(value, (torch.Tensor, CollectionProtocol)):
+        if isinstance(value, (torch.Tensor, CollectionProtocol)):
             return value, True
-        if isinstance(value, (bool, int, float, complex)):
-            scalars = cls._scalar_fields.get(name)
-            stays = scalars is not None and isinstance(value, scalars)
-            in_batch = bool(self._tensordict.batch_size)
-            return value, not (cls._nocast or (stays and in_batch))
-        if isinstance(value, np.ndarray):
-            return value, not cls._nocast
-        return value, isinstance(value, list) and not cls._autocast
+        if cls._tensor_only:
+            return as_dicts(value), True
+        if isinstance(value, (bool, int, float, complex, list)):
+            is_list = isinstance(value, list)
+            not_cast = cls._autocast if is_list else cls._nocast
+            size = self._tensordict.batch_size
+            return value, not (not_cast or cls._stays(name, value, size))
+        return value, isinstance(value, np.ndarray) and not cls._nocast
+
+    @classmethod
+    def _stays(cls, name: str, value: Any, size: torch.Size) -> bool:
+        """Whether a field keeps a number or a list as it is, which its annotation says.
+
+        A list is kept where its items are not those of the rows.
+        """
+        if isinstance(value, list):
+            return name in cls._list_fields and not are_rows(value, size)
+        return isinstance(value, cls._scalar_fields.get(name, ()))
 
     def _read_field(self, name: str) -> Any:
         """The entry of a field; where only some members of a stack have it, a list."""
@@ -319,7 +330,8 @@ class FieldAccess(TensorCollection):
     def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
         """The value at a nested key, or a default; of a field as the attribute gives it.
 
-        Below a field it is what the collection in the field gives.
+        Below a field it is what the collection in the field gives. The name of another
+        attribute, such as ``"batch_size"``, gives that.
         """
         path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
         if len(path) > 1:
@@ -333,6 +345,12 @@ class FieldAccess(TensorCollection):
             kwargs.pop("default", None)
             if not kwargs:
                 return _rust.get_field(path[0], self)
+        elif path and not path[0].startswith("_") and hasattr(type(self), path[0]):
+            # No entry, but an attribute such as `batch_size`.
+            entry = self._tensordict._get_entry(path[0], NO_DEFAULT)
+            found = getattr(self, path[0]) if entry is NO_DEFAULT else None
+            if found is not None and not callable(found):
+                return found
         return self._value_of_entry(self._tensordict.get(key, *args, **kwargs))
 
     def set(

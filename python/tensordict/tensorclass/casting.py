@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from tensordict.checks import is_tensorclass
+from tensordict.common import shape_of_lists
 from tensordict.protocol import CollectionProtocol
 
-__all__ = ["cast_field"]
+__all__ = ["are_rows", "as_dicts", "cast_field"]
 
 _EXACT = frozenset({bool, int, float, complex, str})
 """Annotations whose subclasses are cast, too: True is no int, np.float64 no float."""
@@ -60,3 +62,26 @@ def cast_field(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
     if hint is np.ndarray:
         return np.asarray(value), True
     return make(value), True
+
+
+def as_dicts(value: Any) -> Any:
+    """Make nested dictionaries of a mapping of any type; leave any other value as it is."""
+    if isinstance(value, CollectionProtocol) or not isinstance(value, Mapping):
+        return value
+    return {key: as_dicts(item) for key, item in value.items()}
+
+
+def are_rows(items: list[Any], size: Sequence[int]) -> bool:
+    """Whether a list has an item per row of a batch of ``size``.
+
+    Without batch dims it is a column of its own, unless it has numbers or nothing at all.
+    """
+    if size:
+        return shape_of_lists(items)[: len(size)] == list(size)
+    return bool(items) and not all(map(_is_of_numbers, items))
+
+
+def _is_of_numbers(item: Any) -> bool:
+    if isinstance(item, list):
+        return all(map(_is_of_numbers, item))
+    return isinstance(item, (bool, int, float))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import functools
 import inspect
@@ -10,11 +11,13 @@ import types
 import typing
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from tensordict import _rust
 from tensordict.interop.pytree import register_tensorclass
 from tensordict.protocol import CollectionProtocol
+from tensordict.tensorclass.access import FieldAccess
 from tensordict.tensorclass.reserved import RESERVED
 
 __all__ = [
@@ -92,6 +95,7 @@ def prepare(
         if name not in cls.__dict__:
             setattr(cls, name, dataclasses.field())
     dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    cls.__dataclass_fields__ = _DataclassFields(cls.__dataclass_fields__)
     _pass_over_generated(cls)
     if "__hash__" not in cls.__dict__:
         cls.__hash__ = _frozen_hash if cls._frozen else None
@@ -101,10 +105,11 @@ def prepare(
     cls.__ordered_fields__ = tuple(fields)
     cls._type_hints = hints
     cls._scalar_fields = {
-        name: scalars
-        for name in fields
-        if not cls._autocast and (scalars := scalars_of(hints[name]))
+        name: scalars for name in fields if (scalars := scalars_of(hints[name]))
     }
+    cls._list_fields = frozenset(
+        name for name in fields if not cls._autocast and _is_of_lists(hints[name])
+    )
     cls._tensorclass_fields = {
         name: nested
         for name in fields
@@ -128,6 +133,29 @@ def prepare(
         cls.__init__ = _generated_init(cls)
     if not has_text:
         cls.__doc__ = f"{cls.__name__}{inspect.signature(cls)}"
+
+
+class _DataclassFields(dict[str, Any]):
+    """The fields that :mod:`dataclasses` sees; of an instance its batch size, too.
+
+    ``dataclasses.replace`` calls the class with what it finds among the fields of the
+    instance. Init variables are read there, and are no fields for anything else.
+    """
+
+    def __get__(self, instance: Any, owner: Any = None) -> dict[str, Any]:
+        return self if instance is None else {**_OWN_VARIABLES, **self}
+
+
+def _init_variable(name: str) -> dataclasses.Field[Any]:
+    made: Any = dataclasses.field(default=None, kw_only=True)
+    made.name, made.type = name, Any
+    made._field_type = dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
+    return made
+
+
+_OWN_VARIABLES = {
+    name: _init_variable(name) for name in ("batch_size", "device", "names")
+}
 
 
 def _forget_preparation(cls: Any, own: dict[str, Any]) -> None:
@@ -249,12 +277,26 @@ def _names_around(cls: Any) -> dict[str, Any]:
 
 
 def scalars_of(hint: Any) -> tuple[type, ...]:
-    """The types of the numbers that a field keeps as they are; none where it does not."""
+    """The types of the numbers that a field keeps as they are; none where it does not.
+
+    One that may be a tensor, too, makes tensors of numbers.
+    """
     options = _options_of(hint)
-    scalars = [_SCALARS.get(option, ()) for option in options if _is_class(option)]
-    if len(scalars) != len(options) or not all(scalars):
+    tensors = (torch.Tensor, np.ndarray, CollectionProtocol)
+    if not all(map(_is_class, options)) or any(
+        option is object or issubclass(option, tensors) for option in options
+    ):
         return ()
-    return tuple(kind for kinds in scalars for kind in kinds)
+    return tuple(kind for option in options for kind in _SCALARS.get(option, ()))
+
+
+def _is_of_lists(hint: Any) -> bool:
+    """Whether an annotation names lists, perhaps as optional, and nothing else."""
+    options = [typing.get_origin(option) or option for option in _options_of(hint)]
+    return bool(options) and all(
+        option in (list, collections.abc.Sequence, collections.abc.MutableSequence)
+        for option in options
+    )
 
 
 def _options_of(hint: Any) -> list[Any]:
@@ -357,7 +399,9 @@ def _generated_init(cls: Any) -> Any:
     complete = arguments if arguments.issuperset(optional) else None
     is_frozen = cls._frozen
     num_positional = len(positional)
-    is_plain = not (init_vars or is_frozen or hasattr(cls, "__post_init__"))
+    is_plain = sets_natively(cls) and not (
+        init_vars or is_frozen or hasattr(cls, "__post_init__")
+    )
     # How many arguments are all of them, where each can be given by position.
     num_all = num_positional if complete == set(positional) else -1
 
@@ -392,7 +436,12 @@ def _generated_init(cls: Any) -> Any:
                         defaults[name] if name in defaults else factories[name]()
                     )
         passed = [values.pop(name) for name in init_vars] if init_vars else ()
-        _rust.fill_fields(self, values, batch_size, device, dim_names)
+        if sets_natively(type(self)):
+            _rust.fill_fields(self, values, batch_size, device, dim_names)
+        else:
+            _rust.fill_fields(self, {}, batch_size, device, dim_names)
+            for name, value in values.items():
+                setattr(self, name, value)
         if further:
             _set_further(self, further)
         if hasattr(type(self), "__post_init__"):
@@ -441,6 +490,11 @@ def _generated_init(cls: Any) -> Any:
     }
     __init__.__signature__ = _signature_of(fields)  # type: ignore[attr-defined]
     return __init__
+
+
+def sets_natively(cls: Any) -> bool:
+    """Whether a class leaves ``__setattr__`` as it is, so that fields can be set at once."""
+    return cls._frozen or cls.__setattr__ is FieldAccess.__setattr__
 
 
 def _is_init_var(field: dataclasses.Field[Any]) -> bool:
@@ -507,11 +561,7 @@ def _signature_of(fields: list[Any]) -> inspect.Signature:
     """
     kinds = inspect.Parameter
     parameters = [kinds("self", kinds.POSITIONAL_OR_KEYWORD)]
-    own = {
-        "batch_size": kinds("batch_size", kinds.KEYWORD_ONLY),
-        "device": kinds("device", kinds.KEYWORD_ONLY, default=None),
-        "names": kinds("names", kinds.KEYWORD_ONLY, default=None),
-    }
+    own = _own_parameters()
     has_default = False
     for field in fields:
         if not field.init:
@@ -539,7 +589,15 @@ def _set_further(tc: Any, values: dict[str, Any]) -> None:
     """Set the fields that are no arguments; any other name is an error."""
     for name, value in values.items():
         tc._check_field(name)
+        _assign(tc, name, value)
+
+
+def _assign(tc: Any, name: str, value: Any) -> None:
+    """Set a field, of a frozen class as well."""
+    if sets_natively(type(tc)):
         tc._store_field(name, value)
+    else:
+        setattr(tc, name, value)
 
 
 def _wrapped_init(cls: Any, own_init: Any) -> Any:
@@ -561,7 +619,22 @@ def _wrapped_init(cls: Any, own_init: Any) -> Any:
         if lock or cls._frozen:
             self._tensordict.lock_()
 
+    declared = inspect.signature(own_init)
+    parameters = list(declared.parameters.values())
+    known = set(declared.parameters)
+    parameters += [
+        each for name, each in _own_parameters().items() if name not in known
+    ]
+    parameters.sort(key=lambda parameter: parameter.kind)
+    __init__.__signature__ = declared.replace(parameters=parameters)  # type: ignore[attr-defined]
     return __init__
+
+
+def _own_parameters() -> dict[str, inspect.Parameter]:
+    """What every tensorclass takes besides its fields, as its signature says it."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    names = ("batch_size", "device", "names")
+    return {name: inspect.Parameter(name, kind, default=None) for name in names}
 
 
 def _fill_defaults(tc: Any) -> None:
@@ -575,8 +648,8 @@ def _fill_defaults(tc: Any) -> None:
         if field.name in held:
             continue
         if field.default is not dataclasses.MISSING:
-            tc._store_field(field.name, field.default)
+            _assign(tc, field.name, field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            tc._store_field(field.name, field.default_factory())
+            _assign(tc, field.name, field.default_factory())
         else:
             raise TypeError(MSG_REQUIRED.format(type(tc).__qualname__, field.name))

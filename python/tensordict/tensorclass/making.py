@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from tensordict import _rust
@@ -13,6 +13,7 @@ from tensordict.checks import is_tensorclass
 from tensordict.common import value_of
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.access import FieldAccess
+from tensordict.tensorclass.casting import as_dicts
 from tensordict.tensorclass.fields import post_init_arguments
 
 __all__ = ["Making", "around"]
@@ -23,6 +24,9 @@ MSG_KEYS = (
     "Keys from the tensordict ({}) must correspond to the class attributes ({}). Got the "
     "set of keys {{{}}} which do not belong to the class."
 )
+
+
+_STAYING = (bool, int, float, complex, list)
 
 
 def around(cls: Any, inner: Any) -> Any:
@@ -55,6 +59,58 @@ class Making(FieldAccess):
             if value is not None:
                 made._set_field_entry(name, value)
         return made
+
+    @classmethod
+    def _from_entries(
+        cls,
+        input_dict: Mapping[Any, Any],
+        *,
+        auto_batch_size: bool | None = None,
+        batch_size: Any = None,
+        batch_dims: int | None = None,
+        **options: Any,
+    ) -> Any:
+        size = () if batch_size is None else batch_size
+        if isinstance(size, Iterable):
+            is_known = batch_size is not None or not (auto_batch_size or batch_dims)
+            input_dict = cls._with_values(input_dict, tuple(size) if is_known else None)
+        return super()._from_entries(
+            input_dict,
+            auto_batch_size=auto_batch_size,
+            batch_size=batch_size,
+            batch_dims=batch_dims,
+            **options,
+        )
+
+    @classmethod
+    def _with_dicts(cls, source: Any) -> Any:
+        """A mapping for a class of tensors alone: nested mappings are dictionaries."""
+        return as_dicts(source) if cls._tensor_only else source
+
+    @classmethod
+    def _with_values(cls, source: Any, size: Any) -> Any:
+        """A mapping whose numbers and lists are values where the annotations say so.
+
+        Args:
+            source: the mapping. Any other value is given back.
+            size: the batch size of what they are set in; None where it is not known yet.
+        """
+        if isinstance(source, CollectionProtocol) or not isinstance(source, Mapping):
+            return source
+        if cls._tensor_only:
+            return as_dicts(source)
+        if cls._nocast:
+            return source
+        changed = {}
+        known: Any = () if size is None else size
+        kinds = (bool, int, float, complex) if size is None else _STAYING
+        for name, value in source.items():
+            if isinstance(value, kinds) and cls._stays(name, value, known):
+                hint = cls._type_hints[name]
+                if cls._autocast and isinstance(hint, type):
+                    value = value if type(value) is hint else hint(value)
+                changed[name] = cls._non_tensor_type(value, batch_size=known)
+        return {**source, **changed} if changed else source
 
     @classmethod
     def _from_plain(cls, made: Any, source: Any = None) -> Self:

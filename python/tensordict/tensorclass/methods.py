@@ -5,13 +5,11 @@ All others are that container's: see :mod:`tensordict.tensorclass.delegation`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from tensordict import _rust
 from tensordict.protocol import CollectionProtocol, NestedKeyLike
 from tensordict.tensorclass.delegation import inside
-from tensordict.tensorclass.fields import scalars_of
 from tensordict.tensorclass.inner import OverContainer
 from tensordict.tensorclass.making import around
 
@@ -108,8 +106,9 @@ class MethodsOfClass(OverContainer):
 
         See :meth:`TensorDict.replace`.
         """
-        inner = self._tensordict
-        changed = inner.replace(*args, **kwargs)
+        inner, size = self._tensordict, self._tensordict.batch_size
+        args = tuple([self._with_values(value, size) for value in args])
+        changed = inner.replace(*args, **self._with_values(kwargs, size))
         # The fields that are exchanged are set before `__post_init__` sees them.
         return self if changed is inner else self._from_tensordict(changed)
 
@@ -158,24 +157,11 @@ class MethodsOfClass(OverContainer):
             self._tensordict.update(given, *args, **kwargs)
             return self
         inplace = args[1] if len(args) > 1 else kwargs.get("inplace", False)
-        if not (inplace or type(self)._nocast) and self._tensordict.batch_size:
-            input_dict_or_td = self._with_numbers(input_dict_or_td)
-            kwargs = self._with_numbers(kwargs)
+        if not inplace:
+            size = self._tensordict.batch_size
+            input_dict_or_td = self._with_values(input_dict_or_td, size)
+            kwargs = self._with_values(kwargs, size)
         return super().update(input_dict_or_td, *args, **kwargs)
-
-    def _with_numbers(self, source: Any) -> Any:
-        """A mapping whose numbers are values where the field is one of such numbers."""
-        if isinstance(source, CollectionProtocol) or not isinstance(source, Mapping):
-            return source
-        changed = {}
-        for name, value in source.items():
-            if isinstance(value, (bool, int, float, complex)):
-                hint = type(self)._type_hints.get(name)
-                if isinstance(value, scalars_of(hint)):
-                    entry, _ = self._as_entry(name, value)
-                    size = self._tensordict.batch_size
-                    changed[name] = self._non_tensor_type(entry, batch_size=size)
-        return {**source, **changed} if changed else source
 
     def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Write into the fields. See :meth:`TensorDict.update_`.
@@ -184,14 +170,16 @@ class MethodsOfClass(OverContainer):
             ValueError: a mapping has a key that is no field.
         """
         self._check_mapping(input_dict_or_td)
-        self._tensordict.update_(inside(input_dict_or_td), *args, **kwargs)
+        source = self._with_dicts(inside(input_dict_or_td))
+        self._tensordict.update_(source, *args, **kwargs)
         return self
 
     def update_at_(
         self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
     ) -> Self:
         """Write into the fields at an index. See :meth:`TensorDict.update_at_`."""
-        self._tensordict.update_at_(inside(input_dict_or_td), idx, *args, **kwargs)
+        source = self._with_dicts(inside(input_dict_or_td))
+        self._tensordict.update_at_(source, idx, *args, **kwargs)
         return self
 
     def cat_tensors(self, *keys: Any, **kwargs: Any) -> Any:

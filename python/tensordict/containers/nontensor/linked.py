@@ -141,7 +141,7 @@ class LinkedList(list[Any]):
         self._check_free("+=")
         return super().__iadd__(values)
 
-    def __imul__(self, times: Any) -> Self:
+    def __imul__(self, times: Any) -> Self:  # type: ignore[misc]
         """Refused: there is a value per row."""
         self._check_free("*=")
         return super().__imul__(times)
