@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from tensordict.ops.families import mismatch_message
+from tensordict.ops.families import mismatch_message, unset_fields
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.ragged_leaves import with_rows_of
 
 __all__ = ["assert_allclose_td", "assert_close"]
 
@@ -81,6 +82,7 @@ def assert_close(
         ):
             assert_close(value, other, rtol, atol, equal_nan, intersection, msg, path)
             continue
+        other = with_rows_of(value, other)
         try:
             text = MSG_MISMATCH.format(path, _mean_squared_difference(value, other))
         except RuntimeError as error:
@@ -110,4 +112,8 @@ def _check_keys(actual: Any, expected: Any, intersection: bool) -> None:
     """Raise where two collections differ in their keys, and that matters."""
     mine, theirs = set(actual._sample_entries()), set(expected._sample_entries())
     if not intersection and mine != theirs:
-        raise KeyError(mismatch_message(mine - theirs, theirs - mine))
+        missing, extra = mine - theirs, theirs - mine
+        missing -= unset_fields(actual, missing, expected)
+        extra -= unset_fields(expected, extra, actual)
+        if missing or extra:
+            raise KeyError(mismatch_message(missing, extra))

@@ -24,6 +24,7 @@ __all__ = [
     "padded",
     "rows_moved",
     "where_leaf",
+    "with_rows_of",
     "write_rows",
 ]
 
@@ -204,6 +205,30 @@ def cat_leaves(leaves: list[Any], dim: int) -> Any:
     return _rebuilt(first, values, offsets, None)
 
 
+def with_rows_of(leaf: Any, operand: Any) -> Any:
+    """Let a jagged operand have the offsets of ``leaf``, if it has rows of its lengths.
+
+    torch takes two jagged tensors for different in shape unless they share their
+    offsets, which tensors that come from a file, or from a copy of a buffer, do not.
+    Anything else is given back as it is.
+    """
+    if operand is leaf or not (is_jagged(leaf) and is_jagged(operand)):
+        return operand
+    offsets, lengths = leaf.offsets(), leaf.lengths()
+    if (
+        operand.offsets() is offsets
+        or leaf._ragged_idx != operand._ragged_idx
+        or not torch.equal(offsets, operand.offsets())
+    ):
+        return operand
+    others = operand.lengths()
+    if (lengths is None) != (others is None):
+        return operand
+    if lengths is not None and not torch.equal(lengths, others):
+        return operand
+    return _rebuilt(leaf, operand.values(), offsets, lengths)
+
+
 def foreach_leaves(op: Any, lists: list[Any]) -> list[Any] | None:
     """``op``, a ``torch._foreach_*`` function, leaf by leaf; None where none is nested.
 
@@ -213,6 +238,12 @@ def foreach_leaves(op: Any, lists: list[Any]) -> list[Any] | None:
     if not any(leaf.is_nested for leaf in leaves):
         return None
     name = getattr(op, "__name__", "").removeprefix("_foreach_")
+    lists = [
+        list(map(with_rows_of, leaves, each))
+        if isinstance(each, (list, tuple))
+        else each
+        for each in lists
+    ]
     rows = (
         [each[at] if isinstance(each, (list, tuple)) else each for each in lists]
         for at in range(len(leaves))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from jagged_collections import ROWS, jagged, nested, outer, ragged
-from tensordict import TensorDict, lazy_stack
+from tensordict import TensorDict, assert_close, lazy_stack
 
 
 def deep():
@@ -285,3 +285,19 @@ def test_rows_of_one_shape_are_copied_though_they_were_made_apart():
     with pytest.raises(RuntimeError):
         td.set_("a", jagged([7.0, 8.0], [9.0]))
     assert [row.tolist() for row in held.unbind()] == [[7.0], [8.0, 9.0]]
+
+
+def test_entries_of_the_same_rows_with_offsets_of_their_own():
+    rows = [torch.ones(2), torch.arange(3.0)]
+    whole = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    td = TensorDict(j=whole, k=whole * 2, batch_size=[2])
+    for other in (td.consolidate(), td.apply(lambda x: x.clone())):
+        assert (td == other).all()
+        assert (other == td).all()
+        assert not (td != other).any()
+        assert (td + other == td * 2).all()
+        assert (other - td == td * 0).all()
+        assert_close(td, other)
+    longer = torch.nested.nested_tensor([torch.ones(3), rows[0]], layout=torch.jagged)
+    with pytest.raises(RuntimeError, match="shapes"):
+        _ = td == TensorDict(j=longer, k=longer, batch_size=[2])

@@ -20,6 +20,7 @@ from tensordict import (
     TensorDict,
     TensorDictBase,
     TypedTensorDict,
+    assert_close,
     is_tensor_collection,
     is_tensorclass,
     tensorclass,
@@ -595,3 +596,32 @@ def test_signatures_have_defaults():
         assert parameters["batch_size"].default is None
         assert cls.__doc__.startswith(f"{cls.__name__}(")
     assert Own(torch.ones(2), 3, batch_size=[2]).x.tolist() == [3, 3]
+
+
+@tensorclass
+class PartlySet:
+    a: torch.Tensor
+    b: torch.Tensor | None = None
+    s: str | None = None
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_compared_with_what_was_made_of_its_dictionary(nested):
+    held = PartlySet(a=torch.ones(3), batch_size=[3])
+    if nested:
+        held = TensorDict(c=held, batch_size=[3])
+    made = TensorDict.from_dict(held.to_dict(), batch_size=[3])
+    for first, second in ((held, made), (made, held)):
+        assert (first == second).all()
+        assert not (first != second).any()
+        assert_close(first, second)
+    other = made.clone()
+    (other["c"] if nested else other)["s"] = "text"
+    with pytest.raises(KeyError, match="keys in tensordicts mismatch"):
+        _ = held == other
+    with pytest.raises(KeyError, match="keys in tensordicts mismatch"):
+        _ = other == held
+    # A collection has no fields.
+    plain = TensorDict(a=torch.ones(3), batch_size=[3])
+    with pytest.raises(KeyError, match="keys in tensordicts mismatch"):
+        _ = plain == TensorDict(a=torch.ones(3), s=None, batch_size=[3])

@@ -19,9 +19,10 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import foreach
-from tensordict.checks import is_leaf_nontensor
+from tensordict.checks import is_leaf_nontensor, is_tensorclass
 from tensordict.common import check_results
 from tensordict.protocol import CollectionProtocol
+from tensordict.ragged_leaves import is_jagged, with_rows_of
 
 __all__ = [
     "casting",
@@ -297,7 +298,13 @@ def comparing(
 
     def fill(stub: F) -> F:
         def method(self: Any, other: Any) -> Any:
-            result = _rust.compare(self, op, other, self._plain_type)
+            try:
+                result = _rust.compare(self, op, other, self._plain_type)
+            except RuntimeError:
+                # Jagged tensors that have the same rows can be compared below.
+                if not any(map(is_jagged, _rust.leaves(self))):
+                    raise
+                result = None
             if result is not None:
                 return result
             if isinstance(other, CollectionProtocol):
@@ -663,8 +670,37 @@ def compare_collections(
             result._td_dim_names = None
             return result
         return _compare_entries(operator, td, other)
-    values = list(map(op, _rust.leaves(td), operands))
+    leaves = _rust.leaves(td)
+    try:
+        values = list(map(op, leaves, operands))
+    except RuntimeError:
+        if not any(map(is_jagged, leaves)):
+            raise
+        values = list(map(op, leaves, map(with_rows_of, leaves, operands)))
     return _rust.rebuild_as(td, values, td._plain_type)
+
+
+def unset_fields(td: Any, keys: Iterable[str], other: Any) -> set[str]:
+    """The keys at which ``td`` has None and ``other`` a field that is not set.
+
+    What is made of the dictionary that a tensorclass gives has such entries.
+
+    Args:
+        td: a collection.
+        keys: keys of ``td`` that ``other`` does not have.
+        other: a collection, which has fields if it is a tensorclass.
+    """
+    if not is_tensorclass(other):
+        return set()
+    found = {key: td._get_entry(key, None) for key in keys}
+    return {
+        key
+        for key, value in found.items()
+        if key in type(other).__expected_keys__
+        and getattr(value, "_is_non_tensor", False)
+        and value._is_one
+        and value.data is None
+    }
 
 
 def _compare_entries(operator: Callable[[Any, Any], Any], td: Any, other: Any) -> Any:
@@ -676,7 +712,11 @@ def _compare_entries(operator: Callable[[Any, Any], Any], td: Any, other: Any) -
     mine, theirs = dict(td._entries()), dict(other._entries())
     if mine.keys() != theirs.keys():
         missing, extra = mine.keys() - theirs.keys(), theirs.keys() - mine.keys()
-        raise KeyError(mismatch_message(missing, extra))
+        unset = unset_fields(td, missing, other)
+        missing, extra = missing - unset, extra - unset_fields(other, extra, td)
+        if missing or extra:
+            raise KeyError(mismatch_message(missing, extra))
+        mine = {key: value for key, value in mine.items() if key not in unset}
     entries = {key: operator(value, theirs[key]) for key, value in mine.items()}
     if td.device is not None:
         for key, value in mine.items():

@@ -19,6 +19,7 @@ from tensordict.ops.access import AccessOps
 from tensordict.ops.consolidating import ConsolidatingOps
 from tensordict.ops.display import DisplayOps
 from tensordict.ops.distributed import DistributedOps
+from tensordict.ops.families import unset_fields
 from tensordict.ops.modules import ModulesOps
 from tensordict.ops.pickling import PicklingOps
 from tensordict.ops.saving import SavingOps
@@ -63,6 +64,9 @@ _NOT_DELEGATED = frozenset(
 )
 
 
+_COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"})
+
+
 def delegate(cls: Any) -> None:
     """Give a class around a container, as ``_tensordict``, the methods of that.
 
@@ -73,6 +77,8 @@ def delegate(cls: Any) -> None:
             continue
         if isinstance(member, property):
             setattr(cls, name, _delegated_property(name, member))
+        elif name in _COMPARISONS:
+            setattr(cls, name, _delegated_comparison(name, member))
         else:
             setattr(cls, name, _delegated_method(name, member))
 
@@ -108,6 +114,26 @@ def _delegated_method(name: str, function: Any) -> Any:
         if kwargs:
             kwargs = {key: inside(value) for key, value in kwargs.items()}
         return _outside(self, getattr(inner, name)(*given, **kwargs))
+
+    return method
+
+
+def _delegated_comparison(name: str, function: Any) -> Any:
+    @functools.wraps(function)
+    def method(self: Any, other: Any) -> Any:
+        compare = getattr(self._tensordict, name)
+        if not isinstance(other, CollectionProtocol):
+            return _outside(self, compare(other))
+        given = inside(other)
+        try:
+            return _outside(self, compare(given))
+        except KeyError:
+            # A dictionary of fields has those that are not set, as None.
+            extra = set(given._sample_entries()) - set(self._sample_entries())
+            unset = unset_fields(given, extra, self)
+            if not unset:
+                raise
+        return _outside(self, compare(given.exclude(*unset)))
 
     return method
 
