@@ -647,3 +647,10 @@ CASES = differing(
     reason="a number of a field of numbers is a value, as it is for `update`",
     ours="result.k == 3 and td.k != 3",
 )
+CASES = differing(
+    CASES,
+    "type(td).from_dict(td.to_dict())",
+    on="c_autocast",
+    reason="a field of numbers keeps them without batch dims, too",
+    ours="result.i == 7 and type(result.i) is int",
+)
