@@ -542,7 +542,7 @@ def test_a_save_without_sums_is_not_said_to_be_compared(capsys):
     path = next(RELEASE.glob("memmap_0_15_3/*/meta.json")).parent
     status, text = call(capsys, "verify", path, "--deep")
     assert status == 0
-    assert "no sums to compare" in text
+    assert "no checksums to compare" in text
 
 
 @pytest.mark.parametrize("layout", NAMES)

@@ -13,14 +13,13 @@ import json
 import math
 import random
 import typing
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from tensordict._deprecation import strtobool
+from tensordict._deprecation import strtobool, warn_caller
 from tensordict.common import MSG_LOCKED
 
 __all__ = [
@@ -204,9 +203,7 @@ def deprecated(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def warning(*args: Any, **kwargs: Any) -> Any:
-            warnings.warn(
-                _message(what, removal, replacement), DeprecationWarning, stacklevel=2
-            )
+            warn_caller(_message(what, removal, replacement), DeprecationWarning)
             return function(*args, **kwargs)
 
         return warning
@@ -231,7 +228,7 @@ def deprecated_attributes(
             raise AttributeError(msg)
         value, replacement = attributes[name]
         message = _message(f"{module}.{name}", removal, replacement)
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        warn_caller(message, DeprecationWarning)
         return value
 
     return attribute
@@ -242,7 +239,7 @@ def warn_deprecated_env_var(
 ) -> None:
     """Warn of an environment variable that is on its way out."""
     message = _message(f"{name}={value}", removal, replacement)
-    warnings.warn(message, FutureWarning, stacklevel=2)
+    warn_caller(message)
 
 
 def _message(what: str, removal: str, replacement: str | None) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import FrameType
 
 __all__ = [
     "deprecated_names",
@@ -35,6 +36,12 @@ MSG_CAST_IN = (
     "td.exclude(<non-tensor keys>)[index] to leave them unchanged now."
 )
 
+# What calls this package on behalf of somebody else.
+BETWEEN = frozenset(
+    {"tensordict", "torch", "importlib", "contextlib", "functools", "threading"}
+    | {"concurrent", "copy", "copyreg", "pickle", "dataclasses", "runpy"}
+)
+
 TRUE_WORDS = frozenset({"y", "yes", "t", "true", "on", "1"})
 FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
 
@@ -50,21 +57,43 @@ def warn_deprecated(
     advice: str | None = None,
     *,
     category: type[Warning] = DeprecationWarning,
-    stacklevel: int = 2,
 ) -> None:
-    """Warn the caller of the function that calls this one."""
-    warnings.warn(
-        deprecation_message(name, advice), category, stacklevel=stacklevel + 1
-    )
+    """Warn the code outside of the package that uses a deprecated name."""
+    warn_caller(deprecation_message(name, advice), category)
 
 
 def warn_caller(message: str, category: type[Warning] = FutureWarning) -> None:
-    """Warn the code outside of the package that made the call, however deep this is."""
-    level, frame = 1, sys._getframe()
-    package = __name__.partition(".")[0]
-    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == package:
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    """Warn the code that made the call, however deep this is.
+
+    The line that is named is the innermost one that is neither of this package nor of
+    what stands between it and its callers: torch, and a few modules of Python. Where
+    there is no such line, it is that of the caller of this package.
+    """
+    outside = sys._getframe(1)
+    while outside.f_back and _package_of(outside) == "tensordict":
+        outside = outside.f_back
+    caller: FrameType | None = outside
+    while caller and _package_of(caller) in BETWEEN:
+        caller = caller.f_back
+    named = caller or outside
+    # As `warnings.warn` does, which counts frames and leaves some of them out.
+    warnings.warn_explicit(
+        message,
+        category,
+        named.f_code.co_filename,
+        named.f_lineno,
+        module=named.f_globals.get("__name__") or "<unknown>",
+        registry=named.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+# The compiler calls it as it traces: a compiled function warns once, when it is compiled.
+warn_caller._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _package_of(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__") or ""
+    return name.partition(".")[0]
 
 
 def warn_of_cast(value: Any, key: str | None = None) -> None:
@@ -140,7 +169,7 @@ def environment_flag(
         return None
     value = strtobool(text)
     if value is deprecated:
-        warn_deprecated(f"{name}={text}", advice, category=FutureWarning, stacklevel=3)
+        warn_deprecated(f"{name}={text}", advice, category=FutureWarning)
     return value
 
 

@@ -1,7 +1,7 @@
-"""Names at the import paths where clients of the published release find them.
+"""Names at the import paths where clients of tensordict 0.15 find them.
 
 A module of an established import path has the names that belong there. All others that
-are public somewhere, it offers by :func:`established_names`, since the release imports
+are public somewhere, it offers by :func:`established_names`, since tensordict 0.15 imports
 them into most modules: each is found when it is first asked for.
 """
 

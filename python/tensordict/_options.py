@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, ClassVar, Self
 
 # The base of torch's own context managers that are decorators too.
@@ -22,6 +21,7 @@ from tensordict._deprecation import (
     REMOVAL,
     deprecation_message,
     environment_flag,
+    warn_caller,
     warn_deprecated,
 )
 from tensordict.ops import access
@@ -59,7 +59,7 @@ _capture: bool | None = environment_flag(
 )
 _lazy_legacy: bool | None = environment_flag("LAZY_LEGACY_OP")
 if _lazy_legacy:
-    warnings.warn(MSG_LAZY_LEGACY, FutureWarning, stacklevel=2)
+    warn_caller(MSG_LAZY_LEGACY)
 if (
     environment_flag("TD_GET_DEFAULTS_TO_NONE", deprecated=False, advice=USE_INDEXING)
     is False
@@ -136,7 +136,7 @@ class set_lazy_legacy(_Mode):  # noqa: N801 - a public name
     def __init__(self, mode: bool) -> None:
         super().__init__(mode)
         if mode:
-            warnings.warn(MSG_LAZY_LEGACY, DeprecationWarning, stacklevel=2)
+            warn_caller(MSG_LAZY_LEGACY, DeprecationWarning)
 
 
 class set_capture_non_tensor_stack(_Mode):  # noqa: N801 - a public name
@@ -205,20 +205,17 @@ def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
 
 def get_defaults_to_none(set_to_none: bool = True) -> bool:  # noqa: ARG001
     """Whether ``td.get`` of a missing key is None; deprecated."""
-    warnings.warn(
-        deprecation_message("get_defaults_to_none()", USE_INDEXING),
-        DeprecationWarning,
-        stacklevel=2,
+    warn_caller(
+        deprecation_message("get_defaults_to_none()", USE_INDEXING), DeprecationWarning
     )
     return access.DEFAULT_OF_GET is NONE_IF_MISSING
 
 
 def set_get_defaults_to_none(set_to_none: bool = True) -> None:
     """Set whether ``td.get`` of a missing key is None; deprecated."""
-    warnings.warn(
+    warn_caller(
         deprecation_message("set_get_defaults_to_none()", USE_INDEXING),
         DeprecationWarning,
-        stacklevel=2,
     )
     access.DEFAULT_OF_GET = NONE_IF_MISSING if set_to_none else NO_DEFAULT
 

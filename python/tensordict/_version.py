@@ -1,4 +1,4 @@
-"""Established import path: the version, and that of the release that it stands in for."""
+"""Established import path: the version, and that of the interface."""
 
 from tensordict import __version__
 

@@ -33,8 +33,11 @@ CLOSED_PIPE: Final = 141
 # Each command with its module and what it does.
 COMMANDS: Final = {
     "inspect": ("cli.inspect", "list what a save holds, without reading its tensors"),
-    "verify": ("cli.verify", "check a save: compare its bytes with the sums it keeps"),
-    "seal": ("cli.seal", "take the sums of a finished dataset, for verify"),
+    "verify": (
+        "cli.verify",
+        "check a save: compare its bytes with the checksums it keeps",
+    ),
+    "seal": ("cli.seal", "take the checksums of a finished dataset, for verify"),
     "convert": ("cli.convert", "save again in another layout"),
     "diff": ("cli.diff", "compare two saves: keys, metadata, values"),
     "doctor": (

@@ -36,11 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--durable", action="store_true", help="wait until it is on the disk"
     )
-    parser.add_argument("--no-checks", action="store_true", help="keep no sums")
+    parser.add_argument("--no-checks", action="store_true", help="keep no checksums")
     parser.add_argument(
         "--no-verify",
         action="store_true",
-        help="do not compare the source with its sums before: a damage is copied",
+        help="do not compare the source with its checksums before: a damage is copied",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     common.add_loading(parser)
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise FileExistsError(17, "It exists already; --force replaces it", there[0])
     source = common.load_save(arguments.source, arguments)
     if not arguments.no_verify:
-        # The sums of the target would say of damaged bytes that they are good.
+        # The checksums of the target would say of damaged bytes that they are good.
         damages = verify(arguments.source, arguments.threads).lines(DAMAGED)
         if damages:
             raise RuntimeError("\n".join(damages))

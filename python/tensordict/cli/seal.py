@@ -1,4 +1,4 @@
-"""Take the sums of a finished dataset, so that ``verify`` can compare with them."""
+"""Take the checksums of a finished dataset, so that ``verify`` can compare with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
-    """Take the sums and say how many."""
+    """Take the checksums and say how many."""
     from tensordict.storage import checks
 
     count = checks.seal(
@@ -28,5 +28,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         common.print_json({"path": arguments.path, "files": count})
     else:
-        print(f"{arguments.path}: sums of {count} files taken")
+        print(f"{arguments.path}: checksums of {count} files taken")
     return 0

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="look at what no sum covers, too: read files of others to their end, check "
+        help="look at what no checksum covers, too: read files of others to their end, check "
         "the CRC-32 of archives and the form of pickles",
     )
     common.add_threads(parser)
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     problems = list(found.problems)
     modified: list[str] = []
     outcomes: Counter[str] = Counter()
-    # What cannot be read whole is not compared with sums either.
+    # What cannot be read whole is not compared with checksums either.
     if not problems:
         report = checks.verify(
             arguments.path,
@@ -80,7 +80,7 @@ def _show(
     how = "sizes and metadata"
     if outcomes.keys() == {"unchecked"}:
         read = "every byte can be read" if arguments.deep else how
-        how = f"{read}; the save has no sums to compare its bytes with"
+        how = f"{read}; the save has no checksums to compare its bytes with"
     elif outcomes:
         counted = [f"{count} {outcome}" for outcome, count in outcomes.items()]
         how = f"every byte: {', '.join(counted)}"

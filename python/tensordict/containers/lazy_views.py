@@ -101,7 +101,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return copy
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's."""
+        """Take the state of a pickle, ours or one of tensordict 0.15."""
         self.__dict__.update(state)
         if self._batch_size is None:
             self._batch_size = self._apply(self._source.empty()).batch_size

@@ -747,7 +747,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self._param_td.is_shared()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state, with what the published release and torch expect of a module."""
+        """The state, with what tensordict 0.15 and torch expect of a module."""
         return {
             **super().__getstate__(),
             "_parameters": dict(self._parameters),
@@ -756,7 +756,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's."""
+        """Take the state of a pickle, ours or one of tensordict 0.15."""
         state = dict(state)
         state.pop("_locked_tensordicts", None)
         named = [state.pop(kind, None) or _NOTHING for kind in _KINDS]

@@ -262,11 +262,11 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         return _rust.new(type(self), plain._tensordict, size, device, names)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state in the form that the published release reads."""
+        """The state in the form that tensordict 0.15 reads."""
         return pickling.typed_state_of(self, TensorDict)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's."""
+        """Take the state of a pickle, ours or one of tensordict 0.15."""
         pickling.restore_typed(self, state)
 
     def _child_type(self) -> type[Any]:

@@ -130,7 +130,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         self.idx = at if isinstance(at, tuple) else (at,)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's."""
+        """Take the state of a pickle, ours or one of tensordict 0.15."""
         if "_asked" not in state:
             made = type(self)(state["_source"], state["idx"], state["_batch_size"])
             state = {**vars(made), **state}

@@ -2,7 +2,7 @@
 
 ``td[:, 0]`` of a batch size ``[3]`` takes the first feature of every row. Where not all
 leaves have such a feature, or the batch size of the result would be another for each, it
-is the error of an index of too many dims. The release means to drop such indices, and
+is the error of an index of too many dims. tensordict 0.15 means to drop such indices, and
 warns of them; so does this.
 """
 

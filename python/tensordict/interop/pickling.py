@@ -1,4 +1,4 @@
-"""Pickles that the published release reads, and reading those that it wrote.
+"""Pickles that tensordict 0.15 reads, and reading those that it wrote.
 
 A dense container is pickled as a call of :func:`_make_td` with its class and its
 instance dictionary, less what belongs to this process: write-back of a ``with`` block,
@@ -32,7 +32,7 @@ _OF_THIS_PROCESS = frozenset(
         "_locked_schema",
     }
 )
-"""What is in an instance dictionary, of ours or of the release, but not restored."""
+"""What is in an instance dictionary, of ours or of tensordict 0.15, but not restored."""
 
 _ALWAYS = ["_tensordict", "_batch_size", "_device", "_td_dim_names"]
 """The state of a dense container, nothing of which belongs to this process."""
@@ -53,7 +53,7 @@ _StringOnlyDict = dict
 
 
 class _LockedSchema(NamedTuple):
-    """What the release keeps with a lock: in its pickles, and ignored on load."""
+    """What tensordict 0.15 keeps with a lock: in its pickles, and ignored on load."""
 
     keys: tuple[str, ...]
 
@@ -77,7 +77,7 @@ def state_of(td: Any) -> dict[str, Any]:
 def typed_state_of(td: Any, plain_type: Any) -> dict[str, Any]:
     """The state of a container with declared keys: a plain one, as ``_source``.
 
-    The published release has it so. Attributes that a program has set stand beside it.
+    tensordict 0.15 has it so. Attributes that a program has set stand beside it.
     """
     state = state_of(td)
     source = plain_type.__new__(plain_type)
@@ -102,7 +102,7 @@ def restore_typed(td: Any, state: dict[str, Any]) -> None:
 
 
 def restore(td: Any, state: dict[str, Any]) -> None:
-    """Fill an instance from the state of a pickle, ours or the release's."""
+    """Fill an instance from the state of a pickle, ours or one of tensordict 0.15."""
     state = {k: v for k, v in state.items() if k not in _OF_THIS_PROCESS}
     locked = state.pop("_is_locked", False)
     if td._is_dense:

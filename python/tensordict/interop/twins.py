@@ -70,7 +70,7 @@ def unravel_key_to_tuple(key: Any) -> tuple[str, ...]:
 def unravel_key(key: Any) -> str | tuple[str, ...]:
     """The simplest form of a nested key: a string, or a tuple of two or more.
 
-    A tuple that is no nested key gives an empty one, as in the published release.
+    A tuple that is no nested key gives an empty one, as in tensordict 0.15.
 
     Raises:
         RuntimeError: the key is neither a string nor a tuple.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import pickle
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Self
@@ -14,7 +13,7 @@ from torch import nn
 
 from tensordict import _rust
 from tensordict._deprecated_utils import NN_COMMON
-from tensordict._deprecation import warn_deprecated
+from tensordict._deprecation import warn_caller, warn_deprecated
 from tensordict._established import established_names
 from tensordict.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
@@ -310,7 +309,7 @@ class TensorDictModuleBase(nn.Module):
         """
         if parameters is None:
             if not _reset_below(self):
-                warnings.warn(MSG_NOTHING_RESET, stacklevel=2)
+                warn_caller(MSG_NOTHING_RESET, UserWarning)
             return None
         if parameters.batch_dims:
             raise RuntimeError(MSG_BATCHED)
@@ -442,15 +441,15 @@ class TensorDictModule(TensorDictModuleBase):
                 self._kwargs = list(in_keys)
                 in_keys = list(in_keys.values())
         elif out_to_in_map is not None:
-            warnings.warn(
+            warn_caller(
                 "out_to_in_map is not None but is only used when in_key is a dictionary.",
-                stacklevel=2,
+                UserWarning,
             )
         self.out_keys: list[Any] = _as_keys(self, out_keys, self._OUT_KEY_ERR)
         self.in_keys: list[Any] = _as_keys(self, in_keys, self._IN_KEY_ERR)
         if SINK in self.in_keys:
             msg = 'key "_" is for ignoring output, it should not be used in input keys'
-            warnings.warn(msg, stacklevel=2)
+            warn_caller(msg, UserWarning)
         self.strict = strict
         self.module = module
         self.inplace = inplace
@@ -467,11 +466,10 @@ class TensorDictModule(TensorDictModuleBase):
     @property
     def device(self) -> torch.device:
         """The device of the first parameter, or the CPU; deprecated."""
-        warnings.warn(
+        warn_caller(
             "TensorDictModule.device is deprecated and will be removed in TensorDict "
             "0.17. Modules may contain parameters and buffers on multiple devices",
             DeprecationWarning,
-            stacklevel=2,
         )
         for parameter in self.parameters():
             return parameter.device

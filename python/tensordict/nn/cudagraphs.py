@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import torch
 from torch.utils import _pytree
 
 from tensordict import _rust
+from tensordict._deprecation import warn_caller
 from tensordict._established import established_names
 from tensordict.nn.dispatching import dispatch
 from tensordict.protocol import CollectionProtocol
@@ -76,7 +76,7 @@ class CudaGraphModule:
             raise ValueError(msg)
         self._has_cuda = torch.cuda.is_available()
         if not self._has_cuda:
-            warnings.warn(MSG_NO_CUDA, stacklevel=2)
+            warn_caller(MSG_NO_CUDA, UserWarning)
         self.module = module
         self.warmup = warmup
         if in_keys is None:

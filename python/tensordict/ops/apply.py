@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import torch
 
 from tensordict import _rust
+from tensordict._deprecation import warn_caller
 from tensordict._rust import apply_nest
 from tensordict.common import MSG_OUT_BATCH_SIZE
 from tensordict.ops.batch import MSG_NAMES_LENGTH
@@ -435,9 +435,7 @@ class ApplyOps(CollectionProtocol):
 
 def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:
     names = ", ".join(map(repr, keywords))
-    warnings.warn(
-        MSG_UNKNOWN_KEYWORDS.format(method, names), FutureWarning, stacklevel=3
-    )
+    warn_caller(MSG_UNKNOWN_KEYWORDS.format(method, names))
 
 
 def _check_names(names: Sequence[str | None] | None, size: torch.Size) -> None:

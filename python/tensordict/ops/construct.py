@@ -10,7 +10,6 @@ import dataclasses
 import importlib
 import numbers
 import uuid
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict._deprecation import warn_caller
 from tensordict.common import as_size
 from tensordict.ops.copying import CopyingOps
 from tensordict.protocol import CollectionProtocol
@@ -504,13 +504,11 @@ class ConstructOps(CopyingOps):
             if len(names) == len(result.batch_size):
                 result.names = names
             else:
-                warnings.warn(
+                warn_caller(
                     f"from_list ignores names={list(names)}, whose length is not the "
                     "number of batch dims of the result, today. Starting with "
                     "TensorDict 0.17, the default will change to raising a ValueError, "
-                    "as for a batch_size of another length.",
-                    FutureWarning,
-                    stacklevel=2,
+                    "as for a batch_size of another length."
                 )
         return result
 
@@ -805,7 +803,7 @@ def _from_pytree(tree: Any) -> Any:
 def _warn_batch_dims_ignored(
     method: str, batch_dims: int | None, auto_batch_size: bool, batch_size: Any
 ) -> None:
-    """Say that a method ignores ``batch_dims``, as the published release does."""
+    """Say that a method ignores ``batch_dims``, as tensordict 0.15 does."""
     if batch_dims is None or auto_batch_size:
         return
     advice = (
@@ -813,10 +811,8 @@ def _warn_batch_dims_ignored(
         if batch_size is None
         else "Drop batch_dims to keep today's result."
     )
-    warnings.warn(
+    warn_caller(
         f"{method} ignores batch_dims={batch_dims} without auto_batch_size=True. Starting "
         "with TensorDict 0.17, the default will change to turning auto_batch_size on "
-        f"when batch_dims is given, as from_dict does. {advice}",
-        FutureWarning,
-        stacklevel=3,
+        f"when batch_dims is given, as from_dict does. {advice}"
     )

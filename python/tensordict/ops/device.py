@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Self
 from weakref import ref
 
 import torch
 
 from tensordict import _rust
+from tensordict._deprecation import warn_caller
 from tensordict._rust import map_leaves
 from tensordict.common import MSG_LOCKED
 from tensordict.ops.families import cast_leaves, cast_of
@@ -220,7 +220,7 @@ class DeviceOps(CollectionProtocol):
         if batch_size is not None:
             containers = _rust.containers(result)
             if len(containers) > 1 or self._td_dim_names is not None:
-                warnings.warn(MSG_BATCH_SIZE, FutureWarning, stacklevel=4)
+                warn_caller(MSG_BATCH_SIZE)
             for container in containers:
                 container.names = None
                 container.batch_size = batch_size
@@ -301,7 +301,7 @@ class DeviceOps(CollectionProtocol):
 
     def pin_memory_(self, num_threads: int = 0) -> Self:
         """Put the leaves into pinned memory. Deprecated: ``pin_memory(inplace=True)``."""
-        warnings.warn(MSG_PIN_MEMORY_, DeprecationWarning, stacklevel=2)
+        warn_caller(MSG_PIN_MEMORY_, DeprecationWarning)
         return self.pin_memory(num_threads, inplace=True)
 
     def record_stream(self, stream: Any) -> Self:

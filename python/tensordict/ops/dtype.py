@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 import builtins
-import warnings
 from collections.abc import Callable
 from typing import Any, Self
 
 import torch
 
 from tensordict import _rust
+from tensordict._deprecation import warn_caller
 from tensordict.ops.families import casting
 from tensordict.protocol import CollectionProtocol
 
@@ -165,22 +165,20 @@ class DtypeOps(CollectionProtocol):
 
     def qint8(self, *, cast_filter: CastFilter | None = None) -> Self:
         """Cast to ``torch.qint8``. Deprecated: it never worked without a scale."""
-        warnings.warn(MSG_QUANTIZED.format("qint8"), DeprecationWarning, stacklevel=2)
+        warn_caller(MSG_QUANTIZED.format("qint8"), DeprecationWarning)
         return self.type(torch.qint8, cast_filter=cast_filter)
 
     def quint8(self, *, cast_filter: CastFilter | None = None) -> Self:
         """Cast to ``torch.quint8``. Deprecated: it never worked without a scale."""
-        warnings.warn(MSG_QUANTIZED.format("quint8"), DeprecationWarning, stacklevel=2)
+        warn_caller(MSG_QUANTIZED.format("quint8"), DeprecationWarning)
         return self.type(torch.quint8, cast_filter=cast_filter)
 
     def qint32(self, *, cast_filter: CastFilter | None = None) -> Self:
         """Cast to ``torch.qint32``. Deprecated: it never worked without a scale."""
-        warnings.warn(MSG_QUANTIZED.format("qint32"), DeprecationWarning, stacklevel=2)
+        warn_caller(MSG_QUANTIZED.format("qint32"), DeprecationWarning)
         return self.type(torch.qint32, cast_filter=cast_filter)
 
     def quint4x2(self, *, cast_filter: CastFilter | None = None) -> Self:
         """Cast to ``torch.quint4x2``. Deprecated: it never worked without a scale."""
-        warnings.warn(
-            MSG_QUANTIZED.format("quint4x2"), DeprecationWarning, stacklevel=2
-        )
+        warn_caller(MSG_QUANTIZED.format("quint4x2"), DeprecationWarning)
         return self.type(torch.quint4x2, cast_filter=cast_filter)

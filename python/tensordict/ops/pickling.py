@@ -24,7 +24,7 @@ class PicklingOps(CollectionProtocol):
         return pickling.state_of(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's; lock it again."""
+        """Take the state of a pickle, ours or one of tensordict 0.15; lock it again."""
         pickling.restore(self, state)
 
     def clear_refs_for_compile_(self) -> Self:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from tensordict._deprecation import warn_caller
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import growing as _growing
 from tensordict.storage import state as _state
@@ -38,7 +38,7 @@ class SavingOps(CollectionProtocol):
     """Saving to files and loading from them.
 
     A save is a directory: a file of raw bytes per tensor, a directory per nested
-    collection, and a ``meta.json`` in each. The published release of tensordict reads
+    collection, and a ``meta.json`` in each. tensordict 0.15 reads
     and writes the same.
     """
 
@@ -90,7 +90,7 @@ class SavingOps(CollectionProtocol):
             compression: how the tensors of an archive are compressed: ``"stored"``
                 (default: not at all, so that they can be mapped), ``"deflate"``,
                 ``"bzip2"`` or ``"lzma"``.
-            atomic: False to write over the files in place, as the published release
+            atomic: False to write over the files in place, as tensordict 0.15
                 does: readers see the change arrive, and a kill leaves a mixture.
                 Default: the save appears in one step.
             durable: whether the save is on the disk when this returns, and survives a
@@ -411,11 +411,10 @@ class SavingOps(CollectionProtocol):
 
     def load_(self, prefix: str | Path, *args: Any, **kwargs: Any) -> Self:
         """Load a save into this collection. Deprecated: :meth:`load_memmap_`."""
-        warnings.warn(
+        warn_caller(
             "TensorDictBase.load_() is deprecated and will be removed in TensorDict "
             "0.17. Use load_memmap_() instead.",
             DeprecationWarning,
-            stacklevel=2,
         )
         return self.load_memmap_(prefix, *args, **kwargs)
 
@@ -530,7 +529,7 @@ class SavingOps(CollectionProtocol):
             if file is None:
                 return made
             if made._filename is None:
-                warnings.warn(MSG_NO_FILE.format(path[-1]), FutureWarning, stacklevel=4)
+                warn_caller(MSG_NO_FILE.format(path[-1]))
                 return made
             return MemoryMappedTensor.from_storage(
                 storage, shape=shape, dtype=dtype, filename=file

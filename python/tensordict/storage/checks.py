@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict import _rust
+from tensordict._deprecation import warn_caller
 from tensordict.storage.foreign import MSG_NO_LAYOUT, explain
 from tensordict.storage.future import with_bar
 from tensordict.storage.paths import subpath_parts
@@ -184,7 +184,7 @@ def check_loaded(path: str | Path, num_threads: int, subpath: Any = None) -> Non
     report = check_undamaged(path, num_threads, subpath)
     changes = report.lines(*CHANGED)
     if changes:
-        warnings.warn("\n".join(changes), stacklevel=4)
+        warn_caller("\n".join(changes), UserWarning)
 
 
 def check_undamaged(path: str | Path, num_threads: int, subpath: Any = None) -> Report:

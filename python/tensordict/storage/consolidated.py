@@ -1,6 +1,6 @@
 """Consolidated containers: all leaves in one buffer, which may be a file.
 
-The file has three parts, as in the published release: the bytes of the leaves, each
+The file has three parts, as in tensordict 0.15: the bytes of the leaves, each
 padded to a multiple of 8; JSON that says which leaf lies where; and the length of that
 JSON, 8 bytes, little-endian. Between the first two lies a part of ours, which readers
 that look for the JSON from the end pass over: see :mod:`tensordict.storage.remarks`.
@@ -287,7 +287,7 @@ def load(
     Args:
         filename: the file.
         requested: the class that the caller loads.
-        mode: ``"r+"`` for stores that reach the file. Otherwise, as published, they stay
+        mode: ``"r+"`` for stores that reach the file. Otherwise, as in tensordict 0.15, they stay
             in this process.
 
     Raises:

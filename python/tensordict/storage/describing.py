@@ -141,7 +141,7 @@ def problem_of(level: Any) -> str:
         if isinstance(field, dict) and isinstance(field.get("leaves"), dict):
             return (
                 f"a nested collection under the key {name!r} has taken the place of what "
-                "is noted there (the published release writes it so)"
+                "is noted there (tensordict 0.15 writes it so)"
             )
         if not isinstance(field, (str, type) if name == "cls" else dict):
             return f"its field {name!r} is {field!r}"

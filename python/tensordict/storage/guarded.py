@@ -21,11 +21,12 @@ import pickle
 import sys
 import types
 import uuid
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+from tensordict._deprecation import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,7 +65,7 @@ def read_pickle(file: SavedPath, allow_pickle: bool | None) -> Any:
     if allow_pickle:
         with file.open("rb") as stream:
             return pickle.load(stream)  # noqa: S301 - the caller allows it
-    warnings.warn(MSG_PICKLE.format(file) + MSG_DEFAULT, FutureWarning, stacklevel=2)
+    warn_caller(MSG_PICKLE.format(file) + MSG_DEFAULT)
     try:
         return loads(file.read_bytes())
     except RefusedPickleError as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict._deprecation import warn_caller
 from tensordict.storage.chains import one_index
 from tensordict.storage.leaves import nested_from_flat, nested_table
 from tensordict.storage.making import (
@@ -593,9 +593,8 @@ def reduce_shared(tensor: MemoryMappedTensor) -> Any:
 
 
 def _warn_deprecated(name: str) -> None:
-    warnings.warn(
+    warn_caller(
         f"MemoryMappedTensor.{name} is deprecated and will be removed in "
         "TensorDict 0.17.",
         DeprecationWarning,
-        stacklevel=3,
     )

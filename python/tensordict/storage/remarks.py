@@ -1,7 +1,7 @@
-"""What a published format has no place for, beside it: classes, order of keys, values.
+"""What an established format has no place for, beside it: classes, order of keys, values.
 
 The text of a consolidated file, and that of ``__metadata__["tensordict"]`` in a
-safetensors file, is read by the published release too, and holds what that can
+safetensors file, is read by tensordict 0.15 too, and holds what that can
 understand. The rest is in remarks, by path: the class of a container that is no plain
 ``TensorDict``, the order of keys where tensors and nested collections alternate, and
 values that change when they go through JSON (a tuple becomes a list, ``{1: 2}``
@@ -61,9 +61,9 @@ class Remarks:
     # Classes ---------------------------------------------------------------------
 
     def class_name(self, level: dict[str, Any], path: tuple[str, ...]) -> str:
-        """The name of a class that the published release knows; the class is noted.
+        """The name of a class that tensordict 0.15 knows; the class is noted.
 
-        The release finds the class of a field, and takes that of the root, or of a
+        tensordict 0.15 finds the class of a field, and takes that of the root, or of a
         stack, for one that it has itself.
         """
         cls = level["cls"]

@@ -2,10 +2,10 @@
 
 The names of tensors are the keys, joined by dots. What names cannot say (batch sizes,
 names of dims, classes, values that are no tensors) is JSON in the entry ``tensordict``
-of the file's ``__metadata__``, as the published release writes it: a *level* for each
-container. Fields of ours in it, which the release passes over:
+of the file's ``__metadata__``, as tensordict 0.15 writes it: a *level* for each
+container. Fields of ours in it, which tensordict 0.15 passes over:
 
-- ``stack_dim_name`` of a lazy stack, whose name the release loses;
+- ``stack_dim_name`` of a lazy stack, whose name tensordict 0.15 loses;
 - ``subclass``, the texts of a class of dense containers;
 - ``kind`` and ``value`` of an entry, for values that are no plain JSON.
 

@@ -1,8 +1,8 @@
 """A lazy stack as a directory: one directory per member, ``0``, ``1``, and so on.
 
-The published release takes as many members as there are such directories, so that those
+tensordict 0.15 takes as many members as there are such directories, so that those
 of an older, longer stack count, too. Here the number is in ``meta.json``, as a field that
-the release ignores; where it is missing, the directories are counted.
+tensordict 0.15 ignores; where it is missing, the directories are counted.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ override the methods that call them.
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from tensordict import _rust
+from tensordict._deprecation import warn_caller
 from tensordict.common import MSG_LOCKED
 from tensordict.protocol import CollectionProtocol
 from tensordict.storage import registry, single
@@ -209,14 +209,12 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
         source._save_plan(plan, 0)
         leaves, grown = plan.create(options.existsok, options.preallocate)
         for file, before, now, leaf in grown:
-            warnings.warn(
+            warn_caller(
                 f"memmap_like grew the existing file {file} from {before} to {now} bytes "
                 f"for the leaf {leaf}, so the leaf mixes the old values and zeros. "
                 "Starting with TensorDict 0.17, the default will change to raising a "
                 "RuntimeError when an existing file is smaller than the leaf. Remove "
-                "the file, or use a new prefix, to get a file filled with zeros.",
-                FutureWarning,
-                stacklevel=4,
+                "the file, or use a new prefix, to get a file filled with zeros."
             )
         directory = _Directory(path, options.escapes_keys)
         return _with_device(source._saved(leaves, directory, False), device)

@@ -1,6 +1,6 @@
 """Non-tensor values as directories: ``meta.json``, and a pickle of what JSON cannot say.
 
-The files are those of the published release. What it loses on the way is noted in a file
+The files are those of tensordict 0.15. What it loses on the way is noted in a file
 of ours, which it does not read: where tuples, sizes and ordered dicts stood, and the
 batch size of a value that is saved alone.
 """
@@ -330,7 +330,7 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
 
 
 def _likely_size(data: list[Any], within: torch.Size | None) -> list[int] | None:
-    """Return the batch size of a stack of lists that the published release saved.
+    """Return the batch size of a stack of lists that tensordict 0.15 saved.
 
     It does not say which lists are dims and which are values.
 
@@ -369,7 +369,7 @@ def _home(options: Any) -> torch.device:
 
 
 def _notes(path: SavedPath, text: str) -> dict[str, Any]:
-    """What the release does not say, if it is about this very metadata."""
+    """What tensordict 0.15 does not say, if it is about this very metadata."""
     file = path / NOTES
     if not file.exists():
         return {}

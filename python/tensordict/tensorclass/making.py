@@ -242,11 +242,11 @@ class Making(FieldAccess):
         return {**source, **changed} if changed else source
 
     def __getstate__(self) -> dict[str, Any]:
-        """The container inside, under the names that the published release reads."""
+        """The container inside, under the names that tensordict 0.15 reads."""
         return {"tensordict": self._tensordict, "non_tensordict": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's."""
+        """Take the state of a pickle, ours or one of tensordict 0.15."""
         object.__setattr__(self, "_tensordict", state["tensordict"])
         object.__setattr__(self, "_non_tensordict", {})
         object.__setattr__(self, "_is_initialized", True)

@@ -1,8 +1,8 @@
 """The field names that a tensorclass refuses, unless it shadows.
 
-They are the members that tensorclasses of release 0.15.3 have, recorded by declaring a
+They are the members that tensorclasses of tensordict 0.15.3 have, recorded by declaring a
 field of each name. Members that only this package has are not among them: a class that
-the release accepts is accepted here.
+tensordict 0.15 accepts is accepted here.
 """
 
 __all__ = ["RESERVED"]

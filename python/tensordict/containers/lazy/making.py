@@ -54,7 +54,7 @@ MSG_OUT_SIZE = (
 def fill_state(
     stack: Any, members: list[Any], dim: int, size: torch.Size, name: str | None
 ) -> None:
-    """Give a new stack its state: the keys of an instance of the published release."""
+    """Give a new stack its state: the keys of an instance of tensordict 0.15."""
     stack._is_locked = None
     stack.stack_dim = dim
     stack._batch_size = size

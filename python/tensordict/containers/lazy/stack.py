@@ -194,7 +194,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return TensorDict.from_list(input, *args, **{**kwargs, "lazy": True})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's; lock it again."""
+        """Take the state of a pickle, ours or one of tensordict 0.15; lock it again."""
         state = dict(state)
         locked = state.pop("_is_locked", None)
         for name in ("_last_op", "_last_op_queue", "_lock_parents_weakrefs"):

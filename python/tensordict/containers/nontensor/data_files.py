@@ -55,7 +55,7 @@ class DataFiles(NonTensorOps):
 
     @property
     def _tensordict(self) -> Any:  # type: ignore[override]
-        """An empty dense container of the same size: what the release keeps here."""
+        """An empty dense container of the same size: what tensordict 0.15 keeps here."""
         names = self._td_dim_names
         return _rust.new(
             self._plain_type,
@@ -74,7 +74,7 @@ class DataFiles(NonTensorOps):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state in the form that the published release reads."""
+        """The state in the form that tensordict 0.15 reads."""
         td = self._tensordict
         if self.is_locked:
             td.lock_()
@@ -84,7 +84,7 @@ class DataFiles(NonTensorOps):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's."""
+        """Take the state of a pickle, ours or one of tensordict 0.15."""
         td, fields = state["tensordict"], state["non_tensordict"]
         self._cells = [fields["data"]]
         self._at = 0

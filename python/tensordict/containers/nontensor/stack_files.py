@@ -84,7 +84,7 @@ class StackFiles(NonTensorOps):
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a call of the class, which the published release understands, too."""
+        """As a call of the class, which tensordict 0.15 understands, too."""
         is_plain = (
             self._device is None
             and self._td_dim_names is None
@@ -102,7 +102,7 @@ class StackFiles(NonTensorOps):
         return copyreg.__newobj__, (self._non_tensor_stack_type,), self.__getstate__()  # type: ignore[attr-defined]
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state in the form that the published release reads."""
+        """The state in the form that tensordict 0.15 reads."""
         state: dict[str, Any] = {
             "_is_locked": self._is_locked or None,
             "stack_dim": self.stack_dim,
@@ -119,7 +119,7 @@ class StackFiles(NonTensorOps):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or the published release's."""
+        """Take the state of a pickle, ours or one of tensordict 0.15."""
         dim, size = state.get("stack_dim", 0), state.get("_batch_size")
         members = state["tensordicts"]
         if size is not None and not size.numel() and not members:

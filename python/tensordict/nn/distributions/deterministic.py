@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch import distributions
 
+from tensordict._deprecation import warn_caller
 from tensordict.nn.settings import InteractionType
 
 __all__ = ["deterministic_sample", "estimated_mean", "register"]
@@ -72,7 +72,7 @@ def deterministic_sample(dist: Any, num_samples: int = 1000) -> Any:
     cls = type(dist)
     kind = _kinds.get(cls)
     if kind is None:
-        warnings.warn(MSG_FALLING_BACK.format(cls=cls), stacklevel=2)
+        warn_caller(MSG_FALLING_BACK.format(cls=cls), UserWarning)
     if kind is not InteractionType.MODE:
         return estimated_mean(dist, num_samples)
     try:

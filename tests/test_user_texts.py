@@ -1,0 +1,116 @@
+"""What users read: texts of the package, and the lines that its warnings name."""
+
+import ast
+import contextlib
+import os
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import tensordict
+from tensordict import MemoryMappedTensor, NonTensorData, TensorDict
+from tensordict.nn import TensorDictModule
+
+PACKAGE = Path(tensordict.__file__).parent
+OF_SOMEBODY_ELSE = re.compile(
+    r"\b(?:the|published) release\b|\bas published\b", re.IGNORECASE
+)
+
+
+def nodes(kind):
+    """Each node of a kind with its file, which is shown where a test fails."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, kind):
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node
+
+
+def test_no_text_speaks_of_the_release_of_somebody_else():
+    assert [
+        where
+        for where, node in nodes(ast.Constant)
+        if isinstance(node.value, str) and OF_SOMEBODY_ELSE.search(node.value)
+    ] == []
+
+
+def test_every_warning_goes_through_warn_caller():
+    assert [
+        where
+        for where, call in nodes(ast.Call)
+        if re.fullmatch(r"(warnings\.)?warn(_explicit)?", ast.unparse(call.func))
+        and not where.startswith("_deprecation.py:")
+    ] == []
+
+
+class OwnModule(TensorDictModule):
+    def __init__(self):
+        super().__init__(nn.Identity(), in_keys=["_"], out_keys=["x"])
+
+
+def modified(path):
+    TensorDict(a=torch.zeros(3)).save(path)
+    os.utime(path / "a.memmap", (0, 0))
+    with open(path / "a.memmap", "r+b") as file:
+        file.write(b"\1")
+
+
+def grown(path):
+    TensorDict(a=torch.zeros(3), batch_size=[3]).memmap_like(path)
+    os.truncate(path / "a.memmap", 4)
+
+
+PREPARE = {
+    "pickle": lambda path: TensorDict(a=NonTensorData({1, 2})).save(path),
+    "modified": modified,
+    "grown": grown,
+    "load_": lambda path: TensorDict(a=torch.zeros(3)).save(path),
+}
+CALLS = {
+    "unknown keyword": lambda path: TensorDict().apply(torch.neg, bogus=3),
+    "names of a list": lambda path: TensorDict.from_list([{"a": 1}], names=["x", "y"]),
+    "batch_dims": lambda path: TensorDict.from_any({"a": torch.zeros(3)}, batch_dims=1),
+    "load_": lambda path: TensorDict().load_(path),
+    "qint8": lambda path: TensorDict(a=torch.zeros(3)).qint8(),
+    "quint4x2": lambda path: TensorDict(a=torch.zeros(3)).quint4x2(),
+    "pin_memory_": lambda path: TensorDict(a=torch.zeros(3)).pin_memory_(),
+    "nothing to reset": lambda path: TensorDictModule(
+        nn.Identity(), ["a"], ["b"]
+    ).reset_parameters_recursive(),
+    "a key that is ignored": lambda path: OwnModule(),
+    "device of a module": lambda path: TensorDictModule(nn.Identity(), [], []).device,
+    "a deprecated function": lambda path: tensordict.get_defaults_to_none(),
+    "a deprecated mode": lambda path: tensordict.set_lazy_legacy(True),
+    "a deprecated name": lambda path: tensordict.utils.strtobool,
+    "a mapped tensor": lambda path: (
+        MemoryMappedTensor.from_tensor(torch.zeros(3)).index
+    ),
+    "pickle": lambda path: TensorDict.load(path),
+    "modified": lambda path: TensorDict.load(path, verify=True),
+    "grown": lambda path: TensorDict(a=torch.zeros(3), batch_size=[3]).memmap_like(
+        path
+    ),
+    "compiled": lambda path: torch.compile(
+        lambda td: td.apply(torch.neg, bogus=3), backend="eager", fullgraph=True
+    )(TensorDict(a=torch.zeros(3))),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_warning_names_the_line_of_the_user(what, tmp_path):
+    PREPARE.get(what, lambda path: None)(tmp_path)
+    # Some of the calls end in an error, after the warning.
+    with (
+        warnings.catch_warnings(record=True, action="always") as caught,
+        contextlib.suppress(Exception),
+    ):
+        CALLS[what](tmp_path)
+    assert caught
+    first = CALLS[what].__code__.co_firstlineno
+    for warning in caught:
+        assert warning.filename == __file__, warning
+        if what != "a key that is ignored":
+            assert first <= warning.lineno <= first + 2
