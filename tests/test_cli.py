@@ -52,6 +52,12 @@ def test_doctor_knows_the_kernel_and_the_filesystem():
     assert doctor.filesystem(Path("/proc"))["type"] == "proc"
 
 
+def test_doctor_answers_with_an_extension_of_another_build(monkeypatch, capsys):
+    monkeypatch.delattr(_rust, "shortcuts", raising=False)
+    assert cli.main(["doctor"]) in (0, 1)
+    assert tensordict.__version__ in capsys.readouterr().out
+
+
 def test_doctor_prints_for_people(capsys, installed):
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out

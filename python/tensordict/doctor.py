@@ -118,8 +118,9 @@ def shortcuts() -> dict[str, bool]:
 
     ``TENSORDICT_SHORTCUTS=0`` in the environment turns all of them off.
     """
-    native = _module("tensordict._rust")
-    return {} if native is None else dict(native.shortcuts())
+    # An extension of another build may not have it: a mixture is what this is to show.
+    ask = getattr(_module("tensordict._rust"), "shortcuts", None)
+    return {} if ask is None else dict(ask())
 
 
 def cores() -> dict[str, float | None]:
