@@ -615,6 +615,7 @@ def collate(
 
     Raises:
         KeyError: a sample lacks an entry that is named.
+        TypeError: some samples are tensorclasses and some are not.
         ValueError: a key is in both lists, there is a mask but nothing to pad, the
             mask is an entry of a sample, or samples to be padded have batch dims.
 
@@ -638,6 +639,13 @@ def collate(
         if not isinstance(sample, CollectionProtocol):
             msg = f"a {type(sample).__name__} among the samples has no batch_size"
             raise AttributeError(msg)
+        if is_tensorclass(sample) != is_tensorclass(first):
+            kinds = [type(each).__name__ for each in batch]
+            msg = (
+                "Cannot collate a batch that mixes tensorclass instances with "
+                f"tensordicts: got {kinds}."
+            )
+            raise TypeError(msg)
     padded, nested = _checked_keys(batch, pad_keys, nested_keys, mask_key)
     cls: Any = type(first)
     if not padded and not nested:

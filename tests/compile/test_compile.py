@@ -242,3 +242,22 @@ def test_a_compiled_write_reaches_features():
         return td
 
     assert write(TensorDict({"a": torch.zeros(3, 4)}, [3]))["a"].sum() == 21
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "add_", "mul_"])
+def test_arithmetic_with_a_tensor_of_no_dims_is_one_graph(name):
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    def work(td, number):
+        return getattr(td, name)(number)
+
+    td = TensorDict(a=torch.arange(3.0), n={"b": torch.ones(2)})
+    number = torch.tensor(2.0)
+    torch._dynamo.reset()
+    found = torch.compile(work, backend=backend)(td.clone(), number)
+    assert len(graphs) == 1
+    assert (found == work(td.clone(), number)).all()

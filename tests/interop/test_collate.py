@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from tensordict import TensorDict
+from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
 
 class Samples(Dataset):
@@ -41,3 +42,30 @@ def test_data_loader_workers_give_collections():
         [0, 1, 2, 3, 4],
         [5, 6, 7, 8, 9],
     ]
+
+
+@tensorclass
+class Pair:
+    a: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [TensorDict(a=torch.ones(2)), TensorDict(a=torch.ones(3))],
+        [TensorDict(a=torch.ones(2)), TensorDict(b=torch.ones(2))],
+        [TensorDict(a=torch.ones(2), b=torch.ones(1)), TensorDict(a=torch.ones(2))],
+    ],
+)
+def test_default_collate_of_samples_that_differ_is_a_lazy_stack(samples):
+    batch = default_collate(samples)
+    assert type(batch) is LazyStackedTensorDict
+    assert batch[1] is samples[1]
+    assert batch.batch_size == (2,)
+
+
+def test_default_collate_keeps_classes_apart():
+    batch = default_collate([Pair(a=torch.ones(2)), Pair(a=torch.ones(3))])
+    assert type(batch) is Pair
+    with pytest.raises(TypeError, match="mixes tensorclass instances with tensordicts"):
+        default_collate([Pair(a=torch.ones(2)), TensorDict(a=torch.ones(2))])

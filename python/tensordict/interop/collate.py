@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tensordict.collection import TensorCollection
+from tensordict.functional import collate
 
 __all__ = ["install"]
 
 
 def _collate_collections(batch: list[Any], **_: Any) -> Any:
-    """The samples stacked along a new first dim."""
-    return torch.stack(batch, 0)
+    """The samples stacked along a new first dim, lazily where they differ in shape."""
+    return collate(batch)
 
 
 def install() -> None:

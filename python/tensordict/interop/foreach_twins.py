@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict._unbatched import results_as_sources
@@ -28,6 +29,17 @@ def _in_line(td: Any, operand: Any, is_complete: bool = False) -> Any:
     ):
         return None
     return align(td, operand, is_complete)
+
+
+def _of_each(lists: list[Any], count: int) -> list[Any]:
+    """The operands with one value per leaf for each that is a tensor of no dims.
+
+    Given one tensor, some functions of lists read its value, which cannot be compiled.
+    """
+    return [
+        [operand] * count if isinstance(operand, torch.Tensor) else operand
+        for operand in lists
+    ]
 
 
 def foreach(
@@ -53,7 +65,9 @@ def foreach(
         sources = [*held.values()]
         if sources and not any_special(*sources):
             # In line what the functions below do, which the compiler would enter.
-            held.update(zip(held, op(sources, *lists), strict=False))
+            held.update(
+                zip(held, op(sources, *_of_each(lists, len(sources))), strict=False)
+            )
             names = td._td_dim_names
             result = new(
                 td.__class__,
@@ -66,7 +80,10 @@ def foreach(
                 lock_tree(result)
             return result
     sources = leaves(td)
-    values = op(sources, *lists) if sources else sources
+    if sources:
+        values = op(sources, *_of_each(lists, len(sources)))
+    else:
+        values = sources
     if any_special(*sources):
         # The compiler does not ask the classes of tensors in a list.
         values = results_as_sources(values, sources)
@@ -88,7 +105,7 @@ def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:
     values = leaves(td)
     if values:
         check_results(op, values, lists)
-        op(values, *lists)
+        op(values, *_of_each(lists, len(values)))
     if not is_dense_throughout(td):
         td._store_leaves(values)
     return True
