@@ -69,3 +69,9 @@ def test_default_collate_keeps_classes_apart():
     assert type(batch) is Pair
     with pytest.raises(TypeError, match="mixes tensorclass instances with tensordicts"):
         default_collate([Pair(a=torch.ones(2)), TensorDict(a=torch.ones(2))])
+
+
+def test_default_collate_of_collections_in_lists():
+    sample = {"more": [torch.ones(1), TensorDict(a=torch.ones(2))]}
+    batch = default_collate([sample, sample])
+    assert batch["more"][1].batch_size == (2,)

@@ -14,7 +14,8 @@ __all__ = ["install"]
 
 def _collate_collections(batch: list[Any], **_: Any) -> Any:
     """The samples stacked along a new first dim, lazily where they differ in shape."""
-    return collate(batch)
+    # Parts of samples come as tuples.
+    return collate(list(batch))
 
 
 def install() -> None:
