@@ -545,7 +545,7 @@ class RearrangingOps(CollectionProtocol):
             mask = torch.zeros(size, dtype=torch.bool, device=nested.device)
             for at, row in enumerate(nested.unbind()):
                 held = tuple(slice(length) for length in row.shape[: ndim - 1])
-                mask[(at, *held)] = True
+                mask[at][held] = True
             result.set(mask_key, mask)
         return result
 

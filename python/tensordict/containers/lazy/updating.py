@@ -398,7 +398,7 @@ class UpdatingOps(CollectionProtocol):
         ):
             return False
         if entries:
-            copy_all(entries, rows)
+            copy_all(entries, list(rows))
         return True
 
     def _put_in_members(self, key: str, index: Any, value: Any) -> bool:
