@@ -3,7 +3,8 @@
 A lazy module sets the shapes of its parameters when it is called first. What
 :meth:`TensorDict.from_modules` gives of several such modules has one tensor for all of them,
 which gets its shape with the first call under :func:`torch.vmap`: the module that is called
-sets the shape of one row, and all rows are made.
+sets the shape of one row, and all rows are made. Each is drawn by itself, also where
+``randomness="same"``.
 """
 
 from __future__ import annotations
@@ -70,8 +71,82 @@ class _Row:
         self.__class__ = self.cls_to_become  # type: ignore[attr-defined]
 
 
-class _RowParameter(_Row, nn.UninitializedParameter):
+_DRAWS = {
+    getattr(torch.Tensor, name)
+    for name in (
+        "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_",
+        "random_", "uniform_",
+    )
+}  # fmt: skip
+"""The methods that fill a tensor with random numbers."""
+
+_STARTED = {
+    torch.Tensor.__getitem__,
+    torch.Tensor.detach,
+    torch.Tensor.new_empty,
+    torch.Tensor.view,
+}
+"""What gives another tensor that is filled to start a row."""
+
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+class _FreshRow(torch.Tensor):
+    """A row that was made just now: its module starts it with values.
+
+    Each row is drawn by itself, also in a mapped function whose random numbers are the
+    same in each call: it would start all modules with the same values.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        row = args[0] if args else kwargs.get("tensor")
+        draws = func in _DRAWS or getattr(func, "__module__", "") == nn.init.__name__
+        if func == _DATA:
+            # torch has no data of a mapped tensor.
+            func = torch.Tensor.detach
+        with torch._C.DisableTorchFunctionSubclass():
+            if draws and _is_mapped_alike(row):
+                for member in _members(row):
+                    if args:
+                        func(member, *args[1:], **kwargs)
+                    else:
+                        func(**{**kwargs, "tensor": member})
+                return row
+            result = func(*args, **kwargs)
+            return result.as_subclass(_FreshRow) if func in _STARTED else result
+
+
+def _is_mapped_alike(row: Any) -> bool:
+    """Whether this is mapped by a function that draws the same in each call."""
+    native: Any = torch._C._functorch
+    interpreter = native.peek_interpreter_stack()
+    return bool(
+        native.is_batchedtensor(row)
+        and native.maybe_get_level(row) == interpreter.level()
+        and interpreter.key() == native.TransformType.Vmap
+        and native.CVmapInterpreterPtr(interpreter).randomness()
+        == native.RandomnessType.Same
+    )
+
+
+def _members(row: Any) -> tuple[torch.Tensor, ...]:
+    """The tensors of all modules, of which a mapped function sees one row."""
+    native: Any = torch._C._functorch
+    whole: torch.Tensor = native.get_unwrapped(row)
+    with torch.no_grad():
+        return whole.unbind(native.maybe_get_bdim(row))
+
+
+class _FreshParameter(_FreshRow, nn.Parameter):
     pass
+
+
+class _RowParameter(_Row, nn.UninitializedParameter):
+    cls_to_become = _FreshParameter
 
 
 class _RowBuffer(_Row, UninitializedBuffer):
