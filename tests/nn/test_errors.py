@@ -78,6 +78,13 @@ def in_a_block(nested):
         module(torch.ones(3))
 
 
+def stacked_in_a_block():
+    """Call a module with the stacked parameters of others."""
+    module = nn.Linear(3, 2)
+    with TensorDict(weight=torch.ones(4, 2, 3)).to_module(module):
+        module(torch.ones(3))
+
+
 MISSING = [
     "TensorDictModule reads in_keys=['q']",
     "are None: {'q'}",
@@ -362,12 +369,21 @@ CASES = {
     "shape_in_a_block": (
         lambda: in_a_block(nested=False),
         RuntimeError,
-        ["Linear has parameters", "weight [5, 5] in place of [2, 3]", "Give values of"],
+        ["of Linear", "weight [5, 5] in place of [2, 3]", "give values of"],
     ),
     "shape_in_a_nested_block": (
         lambda: in_a_block(nested=True),
         RuntimeError,
-        ["Sequential has", "0.weight [5, 5] in place of [2, 3]", "Give values of"],
+        ["of Sequential", "0.weight [5, 5] in place of [2, 3]", "give values of"],
+    ),
+    "stacked_in_a_block": (
+        stacked_in_a_block,
+        RuntimeError,
+        [
+            "Linear has parameters",
+            "weight [4, 2, 3] in place of [2, 3]",
+            "Give values of",
+        ],
     ),
     "shape_of_state": (
         lambda: params().load_state_dict({"a": torch.ones(7)}),

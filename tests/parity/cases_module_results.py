@@ -884,9 +884,6 @@ m[0].weight
 m=nn.Linear(2,2); p=TensorDict.from_module(m)*0; q=p.to_module(m)
 (q,type(m.weight).__name__,m.weight)
 
-m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(3,3),bias=torch.zeros(3)); p.to_module(m)
-m(torch.ones(1,3))
-
 m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(2,2)); r=p.to_module(m,return_swap=False); r=(r,m.weight,type(m.weight).__name__)
 r
 

@@ -13,6 +13,7 @@ from torch import nn
 from tensordict import _rust
 from tensordict.interop.leaf_loops import special_keys
 from tensordict.interop.twins import new
+from tensordict.interop.uninitialized import has_uninitialized
 from tensordict.protocol import NO_DEFAULT, CollectionProtocol
 
 __all__ = ["restore_module", "swap_module"]
@@ -28,6 +29,17 @@ MSG_NO_PLACE = (
 )
 
 
+MSG_OTHER_SHAPES = (
+    "to_module got values of other shapes than those of {module}: {shapes}. The module has "
+    "not been changed: give values of its shapes, which may have dims in front if they are "
+    "stacked, or build a module of these shapes."
+)
+
+
+class _OtherShapeError(Exception):
+    """A value has another shape than the tensor of a module that it replaces."""
+
+
 def swap_module(
     td: Any, module: nn.Module, preserve: bool = True, plan_only: bool = False
 ) -> Any:
@@ -41,10 +53,18 @@ def swap_module(
 
     Raises:
         KeyError: the module lacks an entry. It has not been changed then.
+        RuntimeError: an entry has another shape than what it replaces, dims in front
+            aside. The module has not been changed then.
     """
     writes: list[_Write] = []
     as_kind = _wrapper() if preserve else None
-    swapped = _plan_module(td, module, as_kind, None, {}, writes, None)
+    plan = _plan_params if isinstance(module, CollectionProtocol) else _plan_module
+    # What is only planned may have other shapes: it is copied, where it fits.
+    like = td if plan_only else None
+    try:
+        swapped = plan(td, module, as_kind, like, {}, writes, None)
+    except _OtherShapeError:
+        raise _other_shapes(td, module) from None
     if not plan_only:
         _carry_out(writes)
     return swapped
@@ -61,7 +81,8 @@ def restore_module(
     """
     writes: list[_Write] = []
     replaced: list[tuple[Any, str, Any]] = []
-    current = _plan_module(td, module, None, source, {}, writes, replaced)
+    plan = _plan_params if isinstance(module, CollectionProtocol) else _plan_module
+    current = plan(td, module, None, source, {}, writes, replaced)
     if not plan_only:
         _carry_out(writes)
         for container, key, value in replaced:
@@ -84,6 +105,35 @@ def _no_place(key: str, module: nn.Module) -> KeyError:
     return KeyError(
         MSG_NO_PLACE.format(key=key, module=type(module).__name__, names=names)
     )
+
+
+def _other_shapes(td: Any, module: nn.Module) -> RuntimeError:
+    """The error that names the values which have another shape than the module's."""
+    own = dict(module.named_parameters(remove_duplicate=False))
+    own.update(module.named_buffers(remove_duplicate=False))
+    found = []
+    for key, value in td.items(True, True):
+        name = key if isinstance(key, str) else ".".join(key)
+        if name in own and not _fits(value, own[name]):
+            shapes = f"{list(value.shape)} in place of {list(own[name].shape)}"
+            found.append(f"{name} {shapes}")
+    listed = ", ".join(found[:8]) + (", ..." if len(found) > 8 else "")
+    name = type(module).__name__
+    return RuntimeError(MSG_OTHER_SHAPES.format(module=name, shapes=listed))
+
+
+def _fits(value: Any, old: Any) -> bool:
+    """Whether a value has the shape of ``old``, dims in front aside."""
+    if not isinstance(value, torch.Tensor) or not isinstance(old, torch.Tensor):
+        return True
+    if has_uninitialized((value, old)):
+        return True
+    return value.shape[max(value.dim() - old.dim(), 0) :] == old.shape
+
+
+def _always_fits(value: Any, old: Any) -> bool:  # noqa: ARG001
+    """What Dynamo traces for :func:`_fits`: a graph has no use for a comparison of sizes."""
+    return True
 
 
 def _plan_module(
@@ -162,6 +212,8 @@ def _plan_module(
                 if as_kind is not None:
                     value = as_kind(value, old, slots is buffers)
                 writes.append((slots, {key: value}, None))
+        if like is None and not _fits(value, old):
+            raise _OtherShapeError
         entries[key] = old
         if replaced is not None:
             own = wanted[key]  # type: ignore[index]  # with `like` there is one
@@ -191,17 +243,18 @@ def _plan_params(
         if key not in slots:
             raise _no_place(key, params)
         old = slots[key]
-        if isinstance(value, CollectionProtocol):
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
             entries[key] = _plan_params(
                 value, old, as_kind, below, seen, writes, replaced
             )
             continue
         entries[key] = old
-        if as_kind is not None:
+        if as_kind is not None and isinstance(value, torch.Tensor):
             value = as_kind(value, old, False)
         writes.append((slots, {key: value}, None))
         if (
             replaced is not None
+            and isinstance(value, torch.Tensor)
             and old is not below
             and not _is_same_memory(old, below)
         ):
@@ -265,6 +318,7 @@ TRACED = (
     (_wrapper, _no_wrapper),
     (_moves_between, _stays),
     (_is_same_memory, _is_same_object),
+    (_fits, _always_fits),
 )
 """What :mod:`tensordict.interop.compile` registers, each with its form for Dynamo."""
 

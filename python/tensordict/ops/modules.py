@@ -64,6 +64,9 @@ class ModulesOps(CollectionProtocol):
             >>> params["weight"].shape
             torch.Size([2, 3])
         """
+        if isinstance(module, CollectionProtocol):
+            # It is what is asked for already.
+            return _finished(module, False, lock)
         kind: Any = cls if cls._is_dense else cls._plain_type
         if use_state_dict:
             td = _from_state_dict(kind, module)
@@ -161,6 +164,8 @@ class ModulesOps(CollectionProtocol):
 
         Raises:
             KeyError: the module lacks an entry. It has not been changed then.
+            RuntimeError: an entry has another shape than what it replaces. Dims in front
+                may be there, as stacked parameters have. The module has not been changed.
 
         Examples:
             >>> module = nn.Linear(3, 1, bias=False)
@@ -186,6 +191,9 @@ class ModulesOps(CollectionProtocol):
             raise TypeError(msg)
         if use_state_dict and inplace is not None:
             raise RuntimeError(MSG_INPLACE_STATE_DICT)
+        if isinstance(module, CollectionProtocol) and use_state_dict:
+            # Its state has the names of its entries already.
+            inplace, use_state_dict = True, False
         copies = bool(inplace or use_state_dict)
         swapped = _rust.swap_module(
             self, module, preserve_module_state and not copies, copies
@@ -208,6 +216,9 @@ class ModulesOps(CollectionProtocol):
             swapped = _write_inplace(swapped, self, non_blocking)
         if not return_swap:
             return None
+        if isinstance(module, CollectionProtocol):
+            held: Any = module
+            swapped = held._like(swapped)
         if swap_dest is not None:
             _rust.write_tree(swap_dest, swapped, False, True)
             swapped = swap_dest

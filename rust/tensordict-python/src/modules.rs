@@ -15,7 +15,7 @@ use crate::container::{self, Kind, kind};
 use crate::ffi::{self, Getter, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::storage::dlpack::begin_together;
-use crate::tensors::Tensor;
+use crate::tensors::{Tensor, with_layout};
 
 const TWINS: &str = "tensordict.interop.module_twins";
 
@@ -121,6 +121,8 @@ struct Walk<'py> {
     preserve: bool,
     // Whether what takes the place of a parameter, and is none, becomes an attribute.
     moves: bool,
+    // Whether values must have the shapes of what they replace.
+    checks: bool,
     // Whether what the modules have is wanted.
     collects: bool,
     // Whether tensors may be those of a function that torch.func transforms.
@@ -154,6 +156,27 @@ fn slots_of<'py>(
     Ok(found.cast_into_exact::<PyDict>().ok())
 }
 
+/// Whether a tensor is known to have another shape than `old`, dims in front aside.
+fn do_not_fit(imports: &Imports, value: &Bound<'_, PyAny>, old: &Bound<'_, PyAny>) -> bool {
+    let fits = match (Tensor::of(value), Tensor::of(old)) {
+        (Some(value), Some(old)) => {
+            old.with_shape(|own| value.with_shape(|shape| shape.ends_with(own)))
+        }
+        // One that a transform wraps has not the shape that its memory has.
+        _ if is_exactly_tensor(imports, value) || !ffi::is_subtype(old, &imports.tensor) => None,
+        _ => with_layout(old, |own, _| {
+            with_layout(value, |shape, _| shape.ends_with(own))
+        }),
+    };
+    !fits.flatten().unwrap_or(true)
+}
+
+/// Whether a value is of one of the two classes of ordinary tensors.
+fn is_exactly_tensor(imports: &Imports, value: &Bound<'_, PyAny>) -> bool {
+    let class = value.get_type();
+    class.is(&imports.tensor) || class.is(&imports.parameter)
+}
+
 /// Whether two tensors begin in one place of one memory.
 fn is_one_place(first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>) -> bool {
     if let (Some(one), Some(other)) = (Tensor::of(first), Tensor::of(second))
@@ -175,6 +198,7 @@ impl<'py> Walk<'py> {
             requires_grad: Getter::of(modules.requires_grad.bind(py).clone()),
             preserve,
             moves,
+            checks: false,
             collects,
             is_transformed: preserve && !stack.bind(py).call0()?.is_none(),
             seen: HashMap::default(),
@@ -278,6 +302,10 @@ impl<'py> Walk<'py> {
             }
             if is_again {
                 continue;
+            }
+            // The twin tells which do not fit.
+            if self.checks && do_not_fit(self.imports, &value, &old) {
+                return Ok(None);
             }
             let value = if self.preserve {
                 self.as_kind_of(value, &old, is_buffer)?
@@ -433,6 +461,7 @@ fn swap_module<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let mut walk = Walk::new(py, preserve, !preserve, true)?;
+    walk.checks = !plan_only;
     let Some(swapped) = walk.plan(td, module, None)? else {
         let arguments = (td, module, preserve, plan_only);
         return from_twin(py, TWINS, "swap_module", arguments);
