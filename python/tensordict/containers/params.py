@@ -459,6 +459,14 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _shape_fields(self) -> dict[str, str | None]:
         return {}
 
+    def _leaves_owner(self) -> Any:
+        # An operation in place on parameters fails where gradients are recorded, as it
+        # does on parameters themselves.
+        return self._param_td
+
+    def _take_written(self) -> None:
+        _convert(self._param_td, bool(self.no_convert))
+
     def _take_loaded(self, loaded: Any) -> Self:
         # Optimizers hold the parameters, so these stay and get the values.
         self.data.update_(loaded)
@@ -665,7 +673,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         """Copy this collection; its parameters become new parameters, without history."""
         if not recurse:
             return self._clone_structure()
-        return self._like(_rust.map_leaves(self._param_td, _clone_leaf))
+        return self._like(_rust.map_leaves(self._param_td, _tied(_clone_leaf)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """New parameters throughout; tied ones stay tied."""
@@ -837,7 +845,8 @@ def _converted(value: Any, seen: dict[int, Any], as_buffers: bool) -> Any:
         return value
     if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
         return value
-    if getattr(value, "_is_buffer", False):
+    if getattr(value, "_is_buffer", False) or (as_buffers and value.requires_grad):
+        # A buffer has no history: what is part of a graph stays in it.
         return value
     found = seen.get(id(value))
     if found is None:
@@ -865,6 +874,19 @@ def _as_kind_of(value: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     if getattr(old, "_is_buffer", False) and value is not old:
         return nn.Buffer(value)
     return value
+
+
+def _tied(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``fn``, which gives one result for an object that it is called with twice."""
+    known: dict[int, Any] = {}
+
+    def of(leaf: Any) -> Any:
+        found = known.get(id(leaf))
+        if found is None:
+            found = known[id(leaf)] = fn(leaf)
+        return found
+
+    return of
 
 
 def _clone_leaf(leaf: torch.Tensor) -> torch.Tensor:

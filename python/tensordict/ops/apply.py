@@ -410,7 +410,7 @@ class ApplyOps(CollectionProtocol):
             )  # fmt: skip
             if tree is None:
                 return None
-            _rust.write_tree(self, tree, True, checked)
+            _rust.write_tree(self._leaves_owner(), tree, True, checked)
             return self
         if device is not NO_DEFAULT and device is not None:
             device = torch.device(device)
@@ -427,10 +427,18 @@ class ApplyOps(CollectionProtocol):
         )  # fmt: skip
         if out is not None and result is not None:
             _rust.write_tree(out, result, False, checked, is_leaf is not True)
+            out._take_written()
             result = out
         if propagate_lock and result is not None and self.is_locked:
             result.lock_()
         return result
+
+    def _leaves_owner(self) -> Any:
+        """The container whose leaves an operation in place writes to."""
+        return self
+
+    def _take_written(self) -> None:
+        """Make entries that were stored below this container what they are to be in it."""
 
 
 def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:
