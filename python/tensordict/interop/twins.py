@@ -84,7 +84,10 @@ def unravel_key(key: Any) -> str | tuple[str, ...]:
 def unravel_key_list(keys: Any) -> list[str | tuple[str, ...]]:
     """:func:`unravel_key` of each key of a list or tuple, all of which are nested keys."""
     if not isinstance(keys, (list, tuple)):
-        msg = "unravel_key_list expects a list or a tuple of keys."
+        msg = (
+            "unravel_key_list(): incompatible function arguments. Expected a list or a "
+            f"tuple of keys, got {type(keys)}."
+        )
         raise TypeError(msg)
     flat = [unravel_key(key) for key in keys]
     if () in flat:

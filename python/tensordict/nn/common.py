@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Self
 
@@ -655,10 +655,10 @@ def _as_keys(module: Any, keys: Any, message: str) -> list[NestedKey]:
     message = f"{message} Got {keys!r} for {type(module).__name__}."
     if isinstance(keys, (str, tuple)):
         keys = [keys]
-    if not isinstance(keys, list):
+    if not isinstance(keys, MutableSequence):
         raise ValueError(message)
     try:
-        return _rust.unravel_key_list(keys)
+        return _rust.unravel_key_list(list(keys))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(message) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +86,11 @@ class CudaGraphModule:
             out_keys = getattr(module, "out_keys", None)
         self.in_keys: list[NestedKey] | None
         self.out_keys: list[NestedKey] | None
-        self.in_keys = None if in_keys is None else _rust.unravel_key_list(in_keys)
-        self.out_keys = None if out_keys is None else _rust.unravel_key_list(out_keys)
+        self.in_keys = None if in_keys is None else _keys(in_keys)
+        self.out_keys = None if out_keys is None else _keys(out_keys)
+        self._is_tensordict_module = (
+            self.in_keys is not None and self.out_keys is not None
+        )
         self._device = device
         self._num_calls = 0
         self._graph: Any = None
@@ -94,9 +98,7 @@ class CudaGraphModule:
         self._spec: Any = None
         self._outputs: Any = None
         self.__wrapped__: Callable[..., Any] = (
-            self._call_with_collection
-            if self.in_keys is not None and self.out_keys is not None
-            else self._call
+            self._call_with_collection if self._is_tensordict_module else self._call
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -184,6 +186,13 @@ class CudaGraphModule:
         ]
         body = indent(",\n".join(fields), 4 * " ")
         return f"{type(self).__name__}(\n{body})"
+
+
+def _keys(keys: Any) -> list[NestedKey]:
+    """Keys in any mutable sequence as a list."""
+    return _rust.unravel_key_list(
+        list(keys) if isinstance(keys, MutableSequence) else keys
+    )
 
 
 def _copied(value: Any) -> Any:

@@ -9,6 +9,7 @@ import torch
 
 from tensordict._established import established_names
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.params import TensorDictParams
 from tensordict.nn.common import TensorDictModuleBase, _reset_below, keys_of
 from tensordict.nn.dispatching import dispatch
@@ -96,6 +97,9 @@ class EnsembleModule(TensorDictModuleBase):
         Args:
             parameters: a collection of stacked parameters, ``[N]``.
 
+        Returns:
+            A lazy stack of the same tensors, row by row, with gradients.
+
         Raises:
             ValueError: there are none: those of the ensemble are ``params_td``.
         """
@@ -108,9 +112,8 @@ class EnsembleModule(TensorDictModuleBase):
         if not parameters.batch_dims:
             module: Any = self.module
             return module.reset_parameters_recursive(parameters)
-        for row in parameters.unbind(0):
-            self.reset_parameters_recursive(row)
-        return parameters
+        rows = [self.reset_parameters_recursive(row) for row in parameters.unbind(0)]
+        return LazyStackedTensorDict.lazy_stack(rows)
 
 
 def _drawn_anew(module: TensorDictModuleBase) -> Any:

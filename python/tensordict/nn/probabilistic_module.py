@@ -346,27 +346,38 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         key = self._generator_key
         if key is None:
             return self._generator, None
-        value = _rust.get(tensordict, key, None)
-        value = getattr(value, "data", value) if _is_non_tensor(value) else value
+        entry = _rust.get(tensordict, key, None)
+        is_value = _is_non_tensor(entry)
+        value = getattr(entry, "data", entry) if is_value else entry
         if value is None or isinstance(value, torch.Generator):
             return value, None
-        if isinstance(value, torch.Tensor):
-            if value.numel() != 1:
-                msg = (
-                    f"Generator key {key!r} resolved to a tensor of {value.numel()} "
-                    "elements; expected a scalar seed."
-                )
-                raise ValueError(msg)
-            old = value
-            generator = torch.Generator().manual_seed(int(value))
+        is_tensor = isinstance(value, torch.Tensor)
+        if is_tensor and value.numel() != 1:
+            msg = (
+                f"Generator key {key!r} resolved to a tensor of {value.numel()} "
+                "elements; expected a scalar seed."
+            )
+            raise ValueError(msg)
+        if not is_tensor and (not isinstance(value, int) or isinstance(value, bool)):
+            msg = (
+                f"Generator key {key!r} resolved to a value of type "
+                f"{type(value).__name__}; expected torch.Generator, int, or scalar Tensor."
+            )
+            raise TypeError(msg)
+        generator = torch.Generator().manual_seed(int(value))
 
-            def write_back(generator: torch.Generator) -> None:
-                # The next call draws other numbers: it gets a seed of its own.
-                seed = torch.randint(2**62, old.shape, generator=generator)
-                tensordict.set(key, seed.to(old))
+        def write_back(generator: torch.Generator) -> None:
+            # The next call draws other numbers: it gets a seed of its own.
+            seed: Any = torch.randint(2**62, (), generator=generator)
+            if is_tensor:
+                seed = seed.to(value.device)
+                if tensordict.batch_dims:
+                    seed = seed.expand(value.shape).clone()
+            else:
+                seed = type(entry)(int(seed), batch_size=entry.batch_size)
+            tensordict.set(key, seed)
 
-            return generator, write_back
-        return torch.Generator().manual_seed(int(value)), None
+        return generator, write_back
 
     def _dist_sample(
         self,
@@ -389,6 +400,9 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             except AttributeError as error:
                 msg = f"method {type(dist)}.median is not implemented"
                 raise NotImplementedError(msg) from error
+        if kind is not InteractionType.RANDOM:
+            msg = f"unknown interaction_type {kind}"
+            raise NotImplementedError(msg)
         with _use_generator(generator):
             draw = dist.rsample if dist.has_rsample else dist.sample
             return draw(self.num_samples) if self.num_samples is not None else draw()
@@ -546,7 +560,7 @@ def _as_generator(generator: Any) -> tuple[torch.Generator | None, NestedKey | N
     """The generator that is given, or the key of one."""
     if generator is None or isinstance(generator, torch.Generator):
         return generator, None
-    if isinstance(generator, int):
+    if isinstance(generator, int) and not isinstance(generator, bool):
         return torch.Generator().manual_seed(generator), None
     if isinstance(generator, (str, tuple)):
         return None, _rust.unravel_key(generator)

@@ -75,6 +75,9 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         (torch.Size([2, 2]), torch.Size([2, 2]))
     """
 
+    # Whether the last module gives a value, where modules before it do not.
+    _requires_sample = True
+
     def __init__(
         self,
         *modules: Any,
@@ -102,6 +105,21 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         elif not return_composite and not ends_in_one:
             raise TypeError(MSG_LAST.format(last=type(self._last_module).__name__))
         self.return_composite = return_composite
+        self._requires_sample = self._last_gives_value()
+
+    def _last_gives_value(self) -> bool:
+        """Whether a value of the last module is written by no module before it."""
+        last = self._last_module
+        if self.return_composite or not isinstance(last, _DISTRIBUTED):
+            return True
+        written = [
+            key for module in [*self._module_iter()][:-1] for key in module.out_keys
+        ]
+        return not all(key in written for key in last.dist_sample_keys)
+
+    def _hold(self, modules: dict[str, Any]) -> None:
+        super()._hold(modules)
+        self._requires_sample = self._last_gives_value()
 
     def _options(self, last: Any) -> dict[str, Any]:
         composes = self.return_composite or not isinstance(last, _DISTRIBUTED)
@@ -200,6 +218,18 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return size
 
     # Distributions ---------------------------------------------------------------------
+
+    def _dist_sample(
+        self,
+        dist: Any,
+        interaction_type: InteractionType | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """The value of a distribution that is asked for, as the last module takes it."""
+        return self._last_probabilistic()._dist_sample(
+            dist, interaction_type, generator=generator
+        )
 
     def get_dist_params(
         self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any
@@ -373,15 +403,24 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     ) -> Any:
         """Call the modules; the last gives no value where ``requires_sample`` is False."""
         last = self._last_module
-        if requires_sample is not False or not isinstance(last, _DISTRIBUTED):
+        gives_value = self._requires_sample and requires_sample is not False
+        if gives_value or not isinstance(last, _DISTRIBUTED):
             return super().forward(td, out, **kwargs)
-        before = TensorDictSequential(*list(self._module_iter())[:-1])
-        return last(before(td, out, **kwargs), _requires_sample=False)
+        is_plain = (
+            out is None and self.inplace is None and not self._select_before_return
+        )
+        result = TensorDictSequential(*list(self._module_iter())[:-1])(
+            td if is_plain else td.copy(), **kwargs
+        )
+        result = last(result, _requires_sample=False)
+        return result if is_plain else self._given(td, result, out)
 
 
 def _traced(sequence: Any, *args: Any, **kwargs: Any) -> Any:
     """What the compiler traces for the ``forward`` of a probabilistic sequence."""
-    if not is_plain_sequence(sequence, args, kwargs, SKIP):
+    if not sequence._requires_sample or not is_plain_sequence(
+        sequence, args, kwargs, SKIP
+    ):
         return _whole(sequence, *args, **kwargs)
     td = args[0]
     for module in tuple(sequence._modules["module"]._modules.values()):

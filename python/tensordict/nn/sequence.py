@@ -94,7 +94,6 @@ class TensorDictSequential(TensorDictModule):
             held = nn.ModuleList([_as_module(module) for module in modules])
         in_keys, out_keys = self._compute_in_and_out_keys([*held._modules.values()])
         super().__init__(held, in_keys, out_keys, inplace=inplace)
-        self._complete_out_keys = list(out_keys)
         self._select_before_return = False
         self.partial_tolerant = partial_tolerant
         if selected_out_keys is not None:
@@ -103,6 +102,17 @@ class TensorDictSequential(TensorDictModule):
             if missing:
                 raise self._cannot_select(missing)
             self._select(selected)
+
+    @property
+    def _complete_out_keys(self) -> list[NestedKey]:
+        """All that the modules write, the outputs that were not selected included."""
+        found: list[NestedKey] = self.__dict__.get("_complete_out_keys", self._out_keys)
+        return found
+
+    @_complete_out_keys.setter
+    def _complete_out_keys(self, keys: list[NestedKey]) -> None:
+        # A subclass may set it, whose constructor is that of another class.
+        self.__dict__["_complete_out_keys"] = keys
 
     def _compute_in_and_out_keys(
         self, modules: list[Any]
@@ -199,10 +209,14 @@ class TensorDictSequential(TensorDictModule):
 
     def _sequence_of(self, modules: list[tuple[str, Any]]) -> TensorDictSequential:
         """A sequence of some of the modules, with the options of this one."""
-        options = self._options(modules[-1][1] if modules else None)
+        # The constructor of a subclass may take modules only.
         if isinstance(self.module, nn.ModuleDict):
-            return type(self)(dict(modules), **options)
-        return type(self)(*[module for _, module in modules], **options)
+            made = type(self)(dict(modules))
+        else:
+            made = type(self)(*[module for _, module in modules])
+        for name, value in self._options(modules[-1][1] if modules else None).items():
+            setattr(made, name, value)
+        return made
 
     def _options(self, last: Any) -> dict[str, Any]:
         """The options of this sequence for one that ends with ``last``."""
@@ -369,7 +383,6 @@ class TensorDictSequential(TensorDictModule):
         self.module._modules = modules
         self.in_keys: list[Any] = in_keys
         self.out_keys: list[Any] = out_keys
-        self._complete_out_keys = list(out_keys)
         if selected is not None:
             self._out_keys_apparent = selected
 

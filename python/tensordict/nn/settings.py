@@ -205,8 +205,12 @@ class set_composite_lp_aggregate(_Mode):  # noqa: N801 - a public name
         super().__init__(mode, thread_local=thread_local)
 
     def set(self) -> None:
-        """Make the mode hold from now on."""
+        """Make the mode hold from now on, or until :meth:`unset`."""
         self.__enter__()
+
+    def unset(self) -> None:
+        """Put back what held before :meth:`set`."""
+        self.__exit__()
 
 
 # Modules whose results are there already --------------------------------------------

@@ -38,15 +38,22 @@ class TDGraphModule(nn.Module):
         self._gm = graph_module
 
     @dispatch(auto_batch_size=False)
-    def forward(self, tensordict: Any) -> Any:
-        """Execute the graph, and write its outputs."""
+    def forward(self, tensordict: Any, tensordict_out: Any = None) -> Any:
+        """Execute the graph, and write its outputs.
+
+        Args:
+            tensordict: the collection; or tensors by position or name.
+            tensordict_out: where the outputs go.
+        """
         outputs = self._gm(tensordict)
         if not isinstance(outputs, tuple):
             outputs = (outputs,)
+        if tensordict_out is None:
+            tensordict_out = tensordict
         for key, value in zip(self.out_keys, outputs, strict=True):
             if key != SINK:
-                _rust.set_entry(tensordict, key, value)
-        return tensordict
+                _rust.set_entry(tensordict_out, key, value)
+        return tensordict_out
 
     def __getattr__(self, name: str) -> Any:
         """An attribute of the graph, such as its ``code``."""

@@ -90,9 +90,11 @@ fn unravel_key<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 #[pyfunction]
 fn unravel_key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     if !keys.is_instance_of::<PyList>() && !keys.is_instance_of::<PyTuple>() {
-        return Err(PyTypeError::new_err(
-            "unravel_key_list expects a list or a tuple of keys.",
-        ));
+        return Err(PyTypeError::new_err(format!(
+            "unravel_key_list(): incompatible function arguments. Expected a list or a tuple of \
+             keys, got {}.",
+            keys.get_type().repr()?
+        )));
     }
     let out = PyList::empty(keys.py());
     for key in keys.try_iter()? {
