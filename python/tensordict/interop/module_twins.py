@@ -109,7 +109,7 @@ def _no_place(key: str, module: nn.Module) -> KeyError:
 
 def _other_shapes(td: Any, module: nn.Module) -> RuntimeError:
     """The error that names the values which have another shape than the module's."""
-    own = dict(module.named_parameters(remove_duplicate=False))
+    own: dict[str, Any] = dict(module.named_parameters(remove_duplicate=False))
     own.update(module.named_buffers(remove_duplicate=False))
     found = []
     for key, value in td.items(True, True):
