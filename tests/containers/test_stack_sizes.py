@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict import TensorDict, lazy_stack, tensorclass
+from tensordict import TensorDict, lazy_stack, set_lazy_legacy, tensorclass
 
 
 def stack_of(count, size=(2,), start=0, dim=0):
@@ -205,3 +205,22 @@ def test_nothing_is_written_in_place_into_what_would_have_to_grow(name, size, la
     assert (other == 5).all()
     IN_PLACE[name](other, td)
     assert not (other == 5).any()
+
+
+@pytest.mark.filterwarnings("ignore:The legacy lazy mode:DeprecationWarning")
+def test_a_part_has_views_in_the_lazy_mode():
+    td = TensorDict(a=torch.arange(6).view(3, 2), batch_size=[3, 2])
+    part = td._get_sub_tensordict(slice(0, 2))
+    with set_lazy_legacy(True):
+        views = part.view(-1), part.permute(1, 0), part[:, :1].squeeze()
+        for view, expected in zip(
+            views, ([0, 1, 2, 3], [[0, 2], [1, 3]], [0, 2]), strict=True
+        ):
+            assert view["a"].tolist() == expected
+        views[0]["a"] = torch.zeros(4, dtype=torch.int64)
+    assert td["a"].tolist() == [[0, 0], [0, 0], [4, 5]]
+    with (
+        set_lazy_legacy(False),
+        pytest.raises(RuntimeError, match="Cannot call `permute`"),
+    ):
+        part.permute(1, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
 
-from tensordict import _rust
+from tensordict import _options, _rust
 from tensordict._unbatched import is_unbatched
 from tensordict.checks import is_tensorclass
 from tensordict.collection import TensorDictBase
@@ -712,6 +712,8 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Refused, but for the shape that it has: use :meth:`reshape`."""
         if shape and isinstance(shape[0], torch.dtype):
             return self._shown().view(*shape, **kwargs)
+        if _options.lazy_legacy():
+            return super().view(*shape, **kwargs)
         given = shape[0] if shape and isinstance(shape[0], (list, tuple)) else shape
         if -1 in (*given, *kwargs.get("size", ())):
             raise RuntimeError(MSG_SHAPE.format("view", "`reshape` or "))
@@ -730,13 +732,15 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def squeeze(self, *args: Any, **kwargs: Any) -> Self:
         """Refused, but for a dim that stays: make an ordinary collection of it first."""
-        if not args and kwargs.get("dim") is None:
+        if not (args or kwargs.get("dim") is not None or _options.lazy_legacy()):
             raise RuntimeError(MSG_SHAPE.format("squeeze", ""))
         return super().squeeze(*args, **kwargs)
 
-    def permute(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: make an ordinary collection of it first."""
-        raise RuntimeError(MSG_SHAPE.format("permute", ""))
+    def permute(self, *args: Any, **kwargs: Any) -> Self:
+        """Refused outside of the lazy mode: make an ordinary collection of it first."""
+        if not _options.lazy_legacy():
+            raise RuntimeError(MSG_SHAPE.format("permute", ""))
+        return super().permute(*args, **kwargs)
 
     def atleast_1d(self) -> Self:
         """Refused where it has fewer dims."""
