@@ -17,6 +17,11 @@ DEMO ?=
 BENCH ?=
 PEER ?=
 
+# The newest Python: make test-newest NEWEST=/path/to/python3.14, and its environment.
+NEWEST ?=
+NEWEST_VENV ?= build/newest
+NEWEST_TESTS ?= tests/containers tests/ops tests/storage tests/native tests/concurrent
+
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -92,6 +97,25 @@ test-core: ## run the tests of the Rust core, which need no Python
 test-python: $(stamps)/installed ## run the tests of the package, doctests included
 	@# The workers share the cores; torch's own threads would only add to them.
 	OMP_NUM_THREADS=1 $(python) -m pytest $(PYTEST)
+
+# The newest Python here that torch is built for, or none where this is the newest.
+newest := $(or $(NEWEST),$(shell $(PYTHON) tools/newest_python.py))
+
+.PHONY: test-newest
+test-newest: ## run the tests near the native code on the newest Python of the machine
+ifeq ($(newest),)
+	@echo "no Python newer than this one was found: NEWEST=/path/to/python names one"
+else
+	@# What is compiled for one Python is not compiled anew for the other each time.
+	CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath build/newest-target)) \
+		$(MAKE) VENV=$(NEWEST_VENV) PYTHON=$(newest) extension
+	OMP_NUM_THREADS=1 $(NEWEST_VENV)/bin/python -m pytest $(PYTEST) $(NEWEST_TESTS)
+endif
+
+.PHONY: test-without-shortcuts
+test-without-shortcuts: $(stamps)/extension ## run the tests near the native code without its shortcuts
+	TENSORDICT_SHORTCUTS=0 OMP_NUM_THREADS=1 $(python) -m pytest $(PYTEST) \
+		tests/containers tests/ops tests/property tests/concurrent
 
 .PHONY: torture
 torture: $(stamps)/extension ## kill saves five hundred times per layout

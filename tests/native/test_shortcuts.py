@@ -1,0 +1,78 @@
+"""The shortcuts into CPython and torch: which are taken, and that none has to be."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensordict import _rust, cli
+
+PAGE = Path(__file__).parents[2] / "docs" / "dev" / "native.md"
+KNOWN = (3, 11) <= sys.version_info[:2] <= (3, 13)
+NEEDS_LOCK = pytest.mark.skipif(
+    "free-threading" in sys.version, reason="an interpreter without a lock has none"
+)
+
+
+def run(program: str, setting: str | None) -> str:
+    environment = dict(os.environ)
+    environment.pop("TENSORDICT_SHORTCUTS", None)
+    if setting is not None:
+        environment["TENSORDICT_SHORTCUTS"] = setting
+    command = [sys.executable, "-c", program]
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+TAKEN = (
+    "import json; from tensordict import _rust; print(json.dumps(_rust.shortcuts()))"
+)
+
+
+@NEEDS_LOCK
+@pytest.mark.skipif(not KNOWN, reason="a version whose layouts are not known")
+@pytest.mark.parametrize("setting", [None, "1"])
+def test_all_shortcuts_are_taken_where_their_layouts_are_known(setting):
+    taken = json.loads(run(TAKEN, setting))
+    assert [name for name in taken if not taken[name]] == []
+
+
+def test_the_variable_turns_all_shortcuts_off():
+    taken = json.loads(run(TAKEN, "0"))
+    assert not any(taken.values())
+
+
+def test_without_shortcuts_a_program_gives_the_same_answers(tmp_path):
+    program = f"""
+import torch
+from tensordict import TensorDict, TensorClass, lazy_stack
+class Point(TensorClass):
+    a: torch.Tensor
+td = TensorDict(a=torch.arange(6).view(2, 3), n=dict(b=torch.ones(2, 3)), batch_size=[2])
+td.memmap({str(tmp_path)!r})
+print(TensorDict.load_memmap({str(tmp_path)!r}) + td, td[0], torch.stack([td, td]).unbind(0))
+print(td.update(td.clone()), td.flatten_keys(), lazy_stack([td[0], td[1]])["n", "b"])
+point = Point(torch.ones(2), batch_size=[2])
+point.a = point.a + 1
+print(point, point.a, len(td), "a" in td, td.batch_size, list(td.split(1)), td == td)
+"""
+    (tmp_path / "first").mkdir()
+    assert run(program, "0") == run(program, None)
+
+
+def test_doctor_prints_the_shortcuts(capsys):
+    cli.main(["doctor"])
+    out = capsys.readouterr().out
+    for name, is_taken in _rust.shortcuts().items():
+        state = "taken" if is_taken else "not taken"
+        assert re.search(rf"^  {name} +{state}$", out, re.MULTILINE)
+
+
+def test_the_page_describes_each_shortcut():
+    headings = re.findall(r"^## `(.*)`", PAGE.read_text(), re.MULTILINE)
+    assert headings == list(_rust.shortcuts())
