@@ -420,3 +420,13 @@ def test_a_nested_tensor_that_another_container_added_is_named(tmp_path):
     with pytest.raises(RuntimeError, match="a nested tensor of 3 components"):
         td.make_memmap("x", SIZES)
     assert td.memmap_refresh_()["x"]._nested_tensor_size().tolist() == SIZES.tolist()
+
+
+def test_a_storage_without_a_file_loads_nothing_that_an_earlier_save_left(tmp_path):
+    TensorDict(a=torch.zeros(3), batch_size=[3]).memmap(tmp_path / "s")
+    td = TensorDict(batch_size=[3]).memmap_(tmp_path / "s")
+    storage = torch.ones(3).untyped_storage()
+    with pytest.warns(FutureWarning, match="without a file"):
+        td.make_memmap_from_storage("a", storage, (3,), dtype=torch.float32)
+    assert td["a"].tolist() == [1, 1, 1]
+    assert "a" not in TensorDict.load_memmap(tmp_path / "s")
