@@ -303,14 +303,8 @@ impl<'py> Walk<'py> {
             if is_again {
                 continue;
             }
-            // The twin tells which do not fit.
-            if self.checks && do_not_fit(self.imports, &value, &old) {
+            let Some(value) = self.given(value, &old, is_buffer)? else {
                 return Ok(None);
-            }
-            let value = if self.preserve {
-                self.as_kind_of(value, &old, is_buffer)?
-            } else {
-                value
             };
             self.writes.push(Write {
                 slots,
@@ -392,6 +386,22 @@ impl<'py> Walk<'py> {
             }
         };
         Ok(Some(Slot { slots, old, before }))
+    }
+
+    /// What a module gets for `value`; None where the twin must tell which do not fit.
+    fn given(
+        &self,
+        value: Bound<'py, PyAny>,
+        old: &Bound<'py, PyAny>,
+        is_buffer: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if self.checks && do_not_fit(self.imports, &value, old) {
+            return Ok(None);
+        }
+        if !self.preserve {
+            return Ok(Some(value));
+        }
+        self.as_kind_of(value, old, is_buffer).map(Some)
     }
 
     /// A tensor without gradient as a parameter, where it replaces one.
