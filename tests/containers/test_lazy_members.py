@@ -96,6 +96,10 @@ def _stack(text, count=3):
     )
 
 
+@pytest.mark.skipif(
+    not _rust.shortcuts()["tensors"],
+    reason="where shapes are not known at once, the primitive leaves this to its twin",
+)
 def test_values_are_written_into_members_in_one_call() -> None:
     stack, other = _stack("x"), _stack("y")
     held = [member.get("s") for member in stack.tensordicts]
