@@ -31,6 +31,11 @@ from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
 sys.path.insert(0, str(Path(__file__).parent))
 import trees  # noqa: E402
 
+needs_shortcuts = pytest.mark.skipif(
+    not _rust.shortcuts()["tensors"],
+    reason="without them these leave to their twins what they do natively else",
+)
+
 TWINS = {
     name: getattr(module, name)
     for module in (
@@ -267,6 +272,7 @@ def test_align(data):
     both("align", td, other)
 
 
+@needs_shortcuts
 @given(data=st.data(), lock=st.booleans())
 @relaxed
 def test_functions_of_lists(data, lock):
@@ -745,6 +751,7 @@ def test_set_index(data, index, value, lock):
     both_on_deep_copies("set_index", td, index, value)
 
 
+@needs_shortcuts
 @given(data=st.data(), index=indices, change=st.sampled_from(["none", "keys", "dtype"]))
 @settings(max_examples=150, deadline=None)
 def test_write_fitting(data, index, change):
@@ -762,6 +769,7 @@ def test_write_fitting(data, index, change):
     both_on_deep_copies("write_fitting", td, index, value)
 
 
+@needs_shortcuts
 @given(
     data=st.data(),
     index=st.sampled_from([0, slice(1, None), (), [0, 2], torch.tensor([1, 0])]),
