@@ -30,6 +30,10 @@ DEFAULT_OF_GET: Any = NONE_IF_MISSING
 """What ``get`` uses without a default; ``set_get_defaults_to_none`` exchanges it."""
 
 
+MANY = 1 << 20
+"""So many containers are not made at once where they are asked for one by one."""
+
+
 class AccessOps(CollectionProtocol):
     """Reading, writing and removing single entries."""
 
@@ -89,6 +93,10 @@ class AccessOps(CollectionProtocol):
         """
         if not self.batch_size:
             raise TypeError(MSG_ITERATION)
+        length = self.batch_size[0]
+        if length > MANY:
+            # One after the other: nobody may want all, and memory may not have room.
+            return (self[at] for at in range(length))
         return iter(self.unbind(0))
 
     def is_empty(self) -> bool:

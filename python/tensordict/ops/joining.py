@@ -351,6 +351,8 @@ def maybe_dense_stack(
         return dense_stack_tds(input, dim)
     try:
         return stack_collections(input, dim, out)
+    except RecursionError:
+        raise
     except RuntimeError:
         from tensordict.containers.lazy.making import lazy_stack
 
@@ -377,6 +379,8 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     if isinstance(td_list, CollectionProtocol):
         try:
             return td_list if td_list._is_dense else td_list._stack_members()
+        except RecursionError:
+            raise
         except RuntimeError:
             # Members that differ stay apart: only lazy stacks have some.
             own: int = td_list.stack_dim  # type: ignore[attr-defined]
@@ -385,6 +389,8 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
         raise ValueError(MSG_NO_STACK_DIM)
     try:
         return stack_collections(td_list, dim, None)
+    except RecursionError:
+        raise
     except RuntimeError:
         from tensordict.containers.lazy.making import lazy_stack
 
@@ -419,6 +425,8 @@ def _stack_by_level(tds: Sequence[Any], dim: int) -> Any:
             return None
     try:
         result = _rust.stack([td.exclude(*nested) for td in tds], dim)
+    except RecursionError:
+        raise
     except RuntimeError:
         return None
     entries = {key: result._get_entry(key, None) for key in keys if key not in nested}

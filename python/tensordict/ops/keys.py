@@ -156,6 +156,8 @@ def listed_values(
         return iter([value for _, value in pairs])
     try:
         return iter(_rust.walk(td, 1, bool(include_nested), bool(leaves_only), is_leaf))
+    except RecursionError:
+        raise
     except RuntimeError:
         read = _one_by_one(td, include_nested, leaves_only, is_leaf)
         return (value for _, value in read)
@@ -177,6 +179,8 @@ def listed_items(
         return sorted(direct, key=itemgetter(0)) if sort else iter(direct)
     try:
         pairs = _rust.walk(td, 2, bool(include_nested), bool(leaves_only), is_leaf)
+    except RecursionError:
+        raise
     except RuntimeError:
         if sort:
             raise

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "describe",
+    "detach",
     "flat_components",
     "naming_the_entry",
     "nested_from_flat",
@@ -63,7 +64,33 @@ def naming_the_entry(td: Any) -> Iterator[None]:
 def _has_no_file(value: Any) -> bool:
     """Whether a tensor has no values, or some that no file has the form for."""
     is_dense = value.is_nested or value.layout == torch.strided
-    return value.is_meta or value.is_quantized or not is_dense
+    if value.is_meta or value.is_quantized or not is_dense:
+        return True
+    return _is_cut(value)
+
+
+def _is_cut(value: Any) -> bool:
+    """Whether the storage of a tensor, or the file it is mapped from, is too short."""
+    if value.is_nested or value.device.type != "cpu" or value.numel() == 0:
+        return False
+    reach = sum(
+        stride * (size - 1)
+        for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
+    end = (value.storage_offset() + reach + 1) * value.element_size()
+    if end > value.untyped_storage().nbytes():
+        return True
+    mapping = _rust.mapping_of(value.data_ptr())
+    if mapping is None:
+        return False
+    file, offset, _, _ = mapping
+    return file.stat().st_size < offset + (reach + 1) * value.element_size()
+
+
+def detach(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor over the memory of ``tensor``, whatever is put in the place of that."""
+    with torch._C.DisableTorchFunction():
+        return tensor.detach()
 
 
 def with_batch_dims(td: Any) -> Any:

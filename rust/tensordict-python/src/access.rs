@@ -5,6 +5,7 @@ use pyo3::types::{PyString, PyTuple};
 
 use crate::container::is_plain;
 use crate::container::{self, Kind, kind};
+use crate::ffi::RecursionGuard;
 use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
 use crate::index::index as index_at;
 use crate::keys;
@@ -82,6 +83,7 @@ fn step<'py>(
         },
         Kind::Foreign => {
             let py = td.py();
+            let _guard = RecursionGuard::enter(py)?;
             let no_default = imports.no_default.bind(py);
             let value =
                 td.call_method1(imports.names.method_get_entry.bind(py), (key, no_default))?;
@@ -139,6 +141,7 @@ fn sample<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     if kind(imports, td)? == Kind::Foreign {
         let py = td.py();
+        let _guard = RecursionGuard::enter(py)?;
         let value = td.call_method1(imports.names.method_sample_entry.bind(py), (key,))?;
         return Ok(Some(value).filter(|value| !value.is(imports.no_default.bind(py))));
     }

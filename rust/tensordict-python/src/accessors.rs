@@ -13,19 +13,19 @@
 //! This is one of the modules that may hold `unsafe`: it reads two attributes and a dict
 //! by the C API, as the handful of instructions that they are.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PySystemError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFunction, PyInt, PyString, PyTuple};
 
 use crate::access;
 use crate::calling;
 use crate::container::{self, Names};
 use crate::dims;
-use crate::ffi::{call_method, is_subclass};
+use crate::ffi::{Resolved, call_method, is_subclass};
 use crate::fields;
 use crate::foreach;
 use crate::imports::{Imports, imports};
@@ -81,6 +81,36 @@ fn call_foreach_natively(function: &Bound<'_, PyFunction>, takes_operand: bool) 
     );
 }
 
+/// What a function that the interpreter calls returns: what `call` gives, or null with the exception set. A
+/// panic must not leave the function, and is an exception as well.
+///
+/// # Safety
+/// The thread is attached.
+#[inline]
+unsafe fn answered(
+    call: impl FnOnce(Python<'_>) -> PyResult<*mut ffi::PyObject>,
+) -> *mut ffi::PyObject {
+    // SAFETY: as the caller says.
+    let py = unsafe { Python::assume_attached() };
+    match std::panic::catch_unwind(AssertUnwindSafe(|| call(py))) {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => failed(py, error),
+        Err(panic) => failed(py, panicked(&*panic)),
+    }
+}
+
+#[cold]
+fn panicked(panic: &(dyn std::any::Any + Send)) -> PyErr {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    PySystemError::new_err(format!(
+        "tensordict has a bug: {}",
+        text.unwrap_or("a panic")
+    ))
+}
+
 /// A native form of a function: what `$body` gives for the arguments; where it gives None,
 /// what the function itself does.
 macro_rules! native {
@@ -95,30 +125,32 @@ macro_rules! native {
             keywords: *mut ffi::PyObject,
         ) -> *mut ffi::PyObject {
             const COUNT: usize = [$(stringify!($argument)),+].len();
-            // SAFETY: CPython calls this with the thread attached and with as many
-            // arguments as it says, all of them alive for the call.
-            unsafe {
-                let py = Python::assume_attached();
-                if ffi::PyVectorcall_NARGS(nargsf).cast_unsigned() == COUNT && keywords.is_null() {
-                    let mut place = arguments;
-                    $(
-                        let $argument = Bound::from_borrowed_ptr(py, *place);
-                        place = place.add(1);
-                    )+
-                    let _ = place;
-                    let $function = Bound::from_borrowed_ptr(py, function);
-                    let answer = imports(py).and_then(|$imports| $body);
-                    match answer {
-                        Ok(Some(value)) => return value.into_ptr(),
-                        Ok(None) => {}
-                        Err(error) => return failed(py, &error),
+            let call = |py: Python<'_>| {
+                // SAFETY: CPython calls this with as many arguments as it says, all of them
+                // alive for the call.
+                unsafe {
+                    let num_arguments = ffi::PyVectorcall_NARGS(nargsf).cast_unsigned();
+                    if num_arguments == COUNT && keywords.is_null() {
+                        let mut place = arguments;
+                        $(
+                            let $argument = Bound::from_borrowed_ptr(py, *place);
+                            place = place.add(1);
+                        )+
+                        let _ = place;
+                        let $function = Bound::from_borrowed_ptr(py, function);
+                        let answer = imports(py).and_then(|$imports| $body)?;
+                        if let Some(value) = answer {
+                            return Ok(value.into_ptr());
+                        }
+                    }
+                    match RUN.get() {
+                        Some(run) => Ok(run(function, arguments, nargsf, keywords)),
+                        None => Err(PyTypeError::new_err("a function that cannot be run")),
                     }
                 }
-                match RUN.get() {
-                    Some(run) => run(function, arguments, nargsf, keywords),
-                    None => failed(py, &PyTypeError::new_err("a function that cannot be run")),
-                }
-            }
+            };
+            // SAFETY: CPython calls this with the thread attached.
+            unsafe { answered(call) }
         }
     };
 }
@@ -249,7 +281,7 @@ unsafe extern "C" fn torch_function(
 
 /// The table of the torch functions that containers take part in, and that of the handlers
 /// that have a native form.
-static TABLES: PyOnceLock<[Py<PyDict>; 2]> = PyOnceLock::new();
+static TABLES: Resolved<[Py<PyDict>; 2]> = Resolved::new();
 
 /// What the table's entry for a torch function gives; None where there is none, or where
 /// other types take part.
@@ -347,15 +379,22 @@ fn exchange(function: &Bound<'_, PyFunction>, call: ffi::vectorcallfunc) {
         return;
     }
     // SAFETY: it is a function, alive and, as its maker has not handed it on yet, not
-    // called by any other thread. Its version says which calls the interpreter may
-    // inline: none.
+    // called by any other thread. The interpreter's own function, where it has one, has the
+    // type that is said here.
     unsafe {
-        let function = function.as_ptr().cast::<ffi::PyFunctionObject>();
-        if let Some(run) = (*function).vectorcall {
+        let raw = function.as_ptr().cast::<ffi::PyFunctionObject>();
+        if let Some(run) = (*raw).vectorcall {
             RUN.get_or_init(|| run);
         }
-        (*function).vectorcall = Some(call);
-        (*function).func_version = 0;
+        let set = libc::dlsym(libc::RTLD_DEFAULT, c"PyFunction_SetVectorcall".as_ptr());
+        if set.is_null() {
+            // Python 3.11. The version says which calls may be inlined: none.
+            (*raw).vectorcall = Some(call);
+            (*raw).func_version = 0;
+        } else {
+            type Set = unsafe extern "C" fn(*mut ffi::PyObject, ffi::vectorcallfunc);
+            std::mem::transmute::<*mut libc::c_void, Set>(set)(function.as_ptr(), call);
+        }
     }
 }
 
@@ -366,38 +405,27 @@ unsafe extern "C" fn get(
     nargsf: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: CPython calls this with the thread attached, with a function that
-    // `read_natively` was given, and with as many arguments as it says, all of them alive
-    // for the call. `quick` keeps to that.
-    unsafe {
-        let py = Python::assume_attached();
-        if ffi::PyVectorcall_NARGS(nargsf) != 1 || !keywords.is_null() {
-            return failed(
-                py,
-                &PyTypeError::new_err("a getter takes the instance alone"),
-            );
+    let call = |py: Python<'_>| {
+        // SAFETY: CPython calls this with a function that `read_natively` was given, and with as
+        // many arguments as it says, all of them alive for the call. The name of the function
+        // is owned, since it can be given another one. `quick` keeps to that.
+        unsafe {
+            if ffi::PyVectorcall_NARGS(nargsf) != 1 || !keywords.is_null() {
+                return Err(PyTypeError::new_err("a getter takes the instance alone"));
+            }
+            let tc = *arguments;
+            let name = (*getter.cast::<ffi::PyFunctionObject>()).func_name;
+            let name = Bound::from_borrowed_ptr(py, name);
+            let value = quick(py, imports(py)?, tc, name.as_ptr());
+            if !value.is_null() {
+                return Ok(value);
+            }
+            let tc = Bound::from_borrowed_ptr(py, tc);
+            fields::get_field(name.cast::<PyString>()?, &tc).map(Bound::into_ptr)
         }
-        let tc = *arguments;
-        let name = (*getter.cast::<ffi::PyFunctionObject>()).func_name;
-        let imports = match imports(py) {
-            Ok(imports) => imports,
-            Err(error) => return failed(py, &error),
-        };
-        let value = quick(py, imports, tc, name);
-        if !value.is_null() {
-            return value;
-        }
-        let name = Bound::from_borrowed_ptr(py, name);
-        let tc = Bound::from_borrowed_ptr(py, tc);
-        let found = match name.cast::<PyString>() {
-            Ok(name) => fields::get_field(name, &tc),
-            Err(error) => Err(error.into()),
-        };
-        match found {
-            Ok(value) => value.into_ptr(),
-            Err(error) => failed(py, &error),
-        }
-    }
+    };
+    // SAFETY: CPython calls this with the thread attached.
+    unsafe { answered(call) }
 }
 
 /// What a call of `__setattr__` does.
@@ -407,22 +435,21 @@ unsafe extern "C" fn set(
     nargsf: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: CPython calls this with the thread attached, and with as many arguments as
-    // it says, all of them alive for the call.
-    unsafe {
-        let py = Python::assume_attached();
-        if ffi::PyVectorcall_NARGS(nargsf) != 3 || !keywords.is_null() {
-            let message = "__setattr__ takes the instance, a name and a value";
-            return failed(py, &PyTypeError::new_err(message));
-        }
-        let tc = Bound::from_borrowed_ptr(py, *arguments);
-        let name = Bound::from_borrowed_ptr(py, *arguments.add(1));
-        let value = Bound::from_borrowed_ptr(py, *arguments.add(2));
-        match write(&tc, &name, &value) {
-            Ok(()) => py.None().into_ptr(),
-            Err(error) => failed(py, &error),
-        }
-    }
+    let call = |py: Python<'_>| {
+        // SAFETY: CPython calls this with as many arguments as it says, all of them alive for
+        // the call.
+        let [tc, name, value] = unsafe {
+            if ffi::PyVectorcall_NARGS(nargsf) != 3 || !keywords.is_null() {
+                let message = "__setattr__ takes the instance, a name and a value";
+                return Err(PyTypeError::new_err(message));
+            }
+            [0, 1, 2].map(|at| Bound::from_borrowed_ptr(py, *arguments.add(at)))
+        };
+        write(&tc, &name, &value)?;
+        Ok(py.None().into_ptr())
+    };
+    // SAFETY: CPython calls this with the thread attached.
+    unsafe { answered(call) }
 }
 
 fn write<'py>(
@@ -495,8 +522,8 @@ unsafe fn owned(py: Python<'_>, pointer: *mut ffi::PyObject) -> Option<Bound<'_,
     found
 }
 
-fn failed(py: Python<'_>, error: &PyErr) -> *mut ffi::PyObject {
-    error.clone_ref(py).restore(py);
+fn failed(py: Python<'_>, error: PyErr) -> *mut ffi::PyObject {
+    error.restore(py);
     std::ptr::null_mut()
 }
 

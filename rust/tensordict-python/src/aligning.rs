@@ -11,6 +11,7 @@ use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::listing::entry_pairs;
 use crate::locking;
+use crate::slots::NextPair;
 use crate::storing::batch_size_of;
 use crate::walks::{NewLeaves, refill};
 
@@ -19,6 +20,7 @@ fn entries_of<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Bound<
     if container::is_dense(imports, td)? {
         Ok(container::entries(imports, td)?.into_any())
     } else {
+        let _guard = RecursionGuard::enter(td.py())?;
         td.call_method0(imports.names.method_entries.bind(td.py()))
     }
 }
@@ -95,8 +97,8 @@ fn add_aligned<'py>(
 }
 
 /// Calls `add` with the leaves of the plain containers `td` and `other` side by side; false
-/// where keys and kinds of values are not the same in the same order. Neither this nor `add`
-/// runs Python code.
+/// where keys and kinds of values are not the same in the same order. `add` must not run Python
+/// code.
 fn each_alike<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -106,20 +108,29 @@ fn each_alike<'py>(
     let _guard = RecursionGuard::enter(td.py())?;
     let mine = container::entries(imports, td)?;
     let theirs = container::entries(imports, other)?;
-    let mut added = Ok(true);
-    let have_same_keys = ffi::visit_pairs(&mine, &theirs, |value, found| {
-        if container::is_plain_leaf(imports, &value) && container::is_plain_leaf(imports, &found) {
-            add(&value, &found);
-            return true;
+    let mut walk = ffi::PairWalk::new(&mine, &theirs);
+    loop {
+        let next = walk.next(|value, found| {
+            let are_leaves = container::is_plain_leaf(imports, &value)
+                && container::is_plain_leaf(imports, &found);
+            if are_leaves {
+                add(&value, &found);
+            }
+            are_leaves
+        });
+        // What is nested is owned now: to read its attributes can run Python code.
+        match next {
+            NextPair::Pair(value, found) => {
+                let are_plain =
+                    container::is_plain(imports, &value) && container::is_plain(imports, &found);
+                if !are_plain || !each_alike(imports, &value, &found, add)? {
+                    return Ok(false);
+                }
+            }
+            NextPair::End => return Ok(true),
+            NextPair::Differ => return Ok(false),
         }
-        added = if container::is_plain(imports, &value) && container::is_plain(imports, &found) {
-            each_alike(imports, &value, &found, add)
-        } else {
-            Ok(false)
-        };
-        matches!(added, Ok(true))
-    });
-    added.map(|is_alike| is_alike && have_same_keys)
+    }
 }
 
 /// The leaves of `other` where both are plain containers of the same structure, with the keys

@@ -8,12 +8,11 @@
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyBaseException, PyException};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 use crate::container;
-use crate::ffi;
+use crate::ffi::{self, Resolved};
 use crate::imports::Imports;
 use crate::keys;
 use crate::storing::{self, Inplace};
@@ -69,7 +68,7 @@ struct Names {
     as_outputs: Py<PyString>,
 }
 
-static CALLS: PyOnceLock<Calls> = PyOnceLock::new();
+static CALLS: Resolved<Calls> = Resolved::new();
 
 fn calls(py: Python<'_>) -> PyResult<&'static Calls> {
     if let Some(found) = CALLS.get(py) {
@@ -77,7 +76,7 @@ fn calls(py: Python<'_>) -> PyResult<&'static Calls> {
     }
     let fresh = Calls::resolve(py)?;
     // Another thread may have been first, in which case its objects are the same ones.
-    drop(CALLS.set(py, fresh));
+    CALLS.set(py, fresh);
     Ok(CALLS
         .get(py)
         .expect("the cell was filled by the line above or before it"))

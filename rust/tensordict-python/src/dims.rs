@@ -392,7 +392,7 @@ fn unbind<'py>(td: &Bound<'py, PyAny>, dim: &Bound<'py, PyAny>) -> PyResult<Boun
         order.remove(usize::try_from(at)?);
         let sizes = source.sizes(&order)?;
         let prefix = ffi::new_size(source.imports.size.bind(py), &sizes)?;
-        let prefixes = PyList::new(py, vec![prefix; length.extract()?])?;
+        let prefixes = ffi::repeated(&prefix, &length)?;
         let (args, names) = (PyTuple::new(py, [at])?, Names::Moved(order));
         let op = source.imports.names.unbind.bind(py);
         return splitting::split_dense(source.imports, td, op, &args, &prefixes, &names, false);

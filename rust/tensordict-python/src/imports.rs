@@ -5,9 +5,9 @@
 //! Python imports: two threads may both resolve, and the first result stays.
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
 
+use crate::ffi::Resolved;
 use crate::state;
 use crate::tensors;
 
@@ -139,7 +139,7 @@ pub(crate) struct Imports {
     pub(crate) names: Names,
 }
 
-static IMPORTS: PyOnceLock<Imports> = PyOnceLock::new();
+static IMPORTS: Resolved<Imports> = Resolved::new();
 
 impl Imports {
     fn resolve(py: Python<'_>) -> PyResult<Self> {
@@ -172,7 +172,7 @@ impl Imports {
     }
 }
 
-static PLAIN_TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static PLAIN_TYPE: Resolved<Py<PyType>> = Resolved::new();
 
 impl Imports {
     /// The plain dense container's class; None while the package is being imported.
@@ -181,7 +181,7 @@ impl Imports {
             return Some(class);
         }
         let class = self.protocol.bind(py).getattr("_plain_type").ok()?;
-        drop(PLAIN_TYPE.set(py, class.cast_into::<PyType>().ok()?.unbind()));
+        PLAIN_TYPE.set(py, class.cast_into::<PyType>().ok()?.unbind());
         PLAIN_TYPE.get(py).inspect(|class| state::remember(class))
     }
 }
@@ -202,7 +202,7 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
 fn resolve_imports(py: Python<'_>) -> PyResult<&'static Imports> {
     let fresh = Imports::resolve(py)?;
     // Another thread may have been first, in which case its objects are the same ones.
-    drop(IMPORTS.set(py, fresh));
+    IMPORTS.set(py, fresh);
     tensors::learn(py);
     Ok(IMPORTS
         .get(py)

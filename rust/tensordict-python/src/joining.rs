@@ -6,13 +6,13 @@
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyInt, PyList, PySequence, PyTuple};
 use smallvec::SmallVec;
 
 use crate::container::{self, Kind, State, kind};
-use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
+use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall, Resolved};
 use crate::imports::{Imports, from_twin, imports};
+use crate::slots::NextPair;
 
 const TWINS: &str = "tensordict.interop.joining_twins";
 
@@ -39,10 +39,11 @@ fn add_column<'py>(
     column: &mut Vec<Bound<'py, PyAny>>,
 ) -> PyResult<bool> {
     let start = column.len();
-    if ffi::visit_pairs(entries, other, |_, value| {
+    let end = ffi::PairWalk::new(entries, other).next(|_, value| {
         column.push(value.to_owned());
         true
-    }) {
+    });
+    if matches!(end, NextPair::End) {
         return Ok(true);
     }
     if other.len() != entries.len() {
@@ -282,7 +283,7 @@ pub(crate) fn join_plain<'py>(
 
 /// Whether `torch.stack` makes a lazy stack, as the process was told.
 pub(crate) fn is_lazy_by_default(py: Python<'_>) -> PyResult<bool> {
-    static OPTIONS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    static OPTIONS: Resolved<Py<PyModule>> = Resolved::new();
     let options = OPTIONS.get_or_try_init(py, || {
         Ok::<_, PyErr>(py.import("tensordict._options")?.unbind())
     })?;

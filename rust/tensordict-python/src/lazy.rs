@@ -15,7 +15,7 @@ use tensordict_core::lazy::MergedShape;
 
 use crate::aligning;
 use crate::container::{self, Kind, Names, kind};
-use crate::ffi;
+use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::mapping;
 use crate::slots;
@@ -117,6 +117,7 @@ fn entry<'py>(
             under(&entries, place, key)?
         }
         Kind::Foreign => {
+            let _guard = RecursionGuard::enter(py)?;
             let missing = imports.no_default.bind(py);
             let name = imports.names.method_get_entry.bind(py);
             Some(td.call_method1(name, (key, missing))?).filter(|value| !value.is(missing))
@@ -142,6 +143,7 @@ fn sampled<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py
     if container::is_dense(imports, td)? {
         return container::entries(imports, td);
     }
+    let _guard = RecursionGuard::enter(td.py())?;
     let entries = td.call_method0(imports.names.method_held_keys.bind(td.py()))?;
     Ok(entries.cast_into::<PyDict>()?)
 }
@@ -224,7 +226,7 @@ fn stacked<'py>(
     cls: &Bound<'py, PyType>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = cls.py();
-    let _guard = ffi::RecursionGuard::enter(py)?;
+    let _guard = RecursionGuard::enter(py)?;
     let Some(first) = members.first() else {
         return Ok(None);
     };

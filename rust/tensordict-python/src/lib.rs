@@ -43,7 +43,10 @@ mod walks;
 use pyo3::prelude::*;
 
 /// The native half of `tensordict`. Its names are private: use the Python package.
-#[pymodule(gil_used = false)]
+///
+/// Walks look into dictionaries and tuples while nobody else can change them, which takes the
+/// interpreter's lock: a build without one takes it for this module.
+#[pymodule(gil_used = true)]
 fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     shortcuts::register(module)?;
     slots::register(module)?;

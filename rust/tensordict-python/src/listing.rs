@@ -118,6 +118,7 @@ fn pairs_by<'py>(
     if container::is_dense(imports, td)? {
         return Ok(ffi::dict_pairs(&container::entries(imports, td)?));
     }
+    let _guard = RecursionGuard::enter(py)?;
     let entries = td.call_method0(method.bind(py))?;
     if let Ok(entries) = entries.cast_exact::<PyDict>() {
         return Ok(ffi::dict_pairs(entries));

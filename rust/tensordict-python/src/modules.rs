@@ -8,11 +8,10 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyType};
 
 use crate::container::{self, Kind, kind};
-use crate::ffi::{self, Getter, RecursionGuard};
+use crate::ffi::{self, Getter, RecursionGuard, Resolved};
 use crate::imports::{Imports, from_twin, imports};
 use crate::storage::dlpack::begin_together;
 use crate::tensors::{Tensor, with_layout};
@@ -37,7 +36,7 @@ struct Modules {
     as_kind_of: Py<PyAny>,
 }
 
-static MODULES: PyOnceLock<Modules> = PyOnceLock::new();
+static MODULES: Resolved<Modules> = Resolved::new();
 
 fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
     if let Some(found) = MODULES.get(py) {
@@ -67,7 +66,7 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
         as_kind_of: py.import(TWINS)?.getattr("_as_kind_of")?.unbind(),
     };
     // Another thread may have been first, in which case its objects are the same ones.
-    drop(MODULES.set(py, fresh));
+    MODULES.set(py, fresh);
     Ok(MODULES
         .get(py)
         .expect("the cell was filled by the line above or before it"))

@@ -138,36 +138,80 @@ pub(crate) fn visit<'py>(
     Some(true)
 }
 
-/// As `ffi::visit_pairs`, for two dicts of one size; None where the entries of one of them are
-/// kept in another way, before anything was visited.
+/// What comes next of two dictionaries that are walked side by side.
+pub(crate) enum NextPair<'py> {
+    /// Two values at the same key.
+    Pair(Bound<'py, PyAny>, Bound<'py, PyAny>),
+    /// Both are at their ends.
+    End,
+    /// The keys are other ones.
+    Differ,
+}
+
+/// Calls `accept` with the values of two dicts of one size from `place` on, while they have the same
+/// keys, until it says false, and moves `place` behind that pair, which is returned. An error where
+/// the entries of one of them are kept in another way. `accept` must not run Python code; between
+/// two calls it may run.
 #[inline]
-pub(crate) fn visit_pairs<'py>(
+pub(crate) fn other_pair<'py>(
     first: &Bound<'py, PyDict>,
     second: &Bound<'py, PyDict>,
-    mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
-) -> Option<bool> {
-    let (slots, others) = (Slots::of(first)?, Slots::of(second)?);
+    place: &mut usize,
+    mut accept: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
+) -> Result<NextPair<'py>, Unknown> {
+    let slots = Slots::of(first).ok_or(Unknown)?;
+    let others = Slots::of(second).ok_or(Unknown)?;
     // Where entries were deleted, the places of the others do not correspond.
     if slots.count != first.len() || others.count != second.len() {
-        return None;
+        return Err(Unknown);
     }
-    for place in 0..slots.count.min(others.count) {
+    while *place < slots.count.min(others.count) {
         // SAFETY: the place is below both counts, and neither dict has a hole. No Python code
         // runs while the entries are lent.
         unsafe {
-            let (entry, other) = (slots.at(place), others.at(place));
-            if !is_same_key((*entry).key, (*other).key)
-                || !visit(
-                    Borrowed::from_ptr(first.py(), (*entry).value),
-                    Borrowed::from_ptr(first.py(), (*other).value),
-                )
-            {
-                return Some(false);
+            let (entry, other) = (slots.at(*place), others.at(*place));
+            if !is_same_key((*entry).key, (*other).key) {
+                return Ok(NextPair::Differ);
+            }
+            *place += 1;
+            let value = Borrowed::from_ptr(first.py(), (*entry).value);
+            let found = Borrowed::from_ptr(first.py(), (*other).value);
+            if !accept(value, found) {
+                return Ok(NextPair::Pair(value.to_owned(), found.to_owned()));
             }
         }
     }
-    Some(true)
+    Ok(NextPair::End)
 }
+
+/// Calls `accept` with the values from `place` on until it says false, and moves `place` behind
+/// that one, which is returned; None behind the last one. An error where the entries are kept in
+/// another way. `accept` must not run Python code; between two calls it may run.
+#[inline]
+pub(crate) fn other_value<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: &mut usize,
+    mut accept: impl FnMut(Borrowed<'_, 'py, PyAny>) -> bool,
+) -> Result<Option<Bound<'py, PyAny>>, Unknown> {
+    let slots = Slots::of(dict).ok_or(Unknown)?;
+    while *place < slots.count {
+        // SAFETY: the place is below the count; the value is lent for the call alone, or owned.
+        unsafe {
+            let value = (*slots.at(*place)).value;
+            *place += 1;
+            if !value.is_null() {
+                let value = Borrowed::from_ptr(dict.py(), value);
+                if !accept(value) {
+                    return Ok(Some(value.to_owned()));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The entries of a dictionary are kept in another way than this module knows.
+pub(crate) struct Unknown;
 
 /// What is at a place of a dictionary.
 pub(crate) enum Place<'py> {

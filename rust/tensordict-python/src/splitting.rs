@@ -77,6 +77,7 @@ impl<'py> SplitLeaves<'_, 'py> {
         let state = State::of(imports, td)?;
         let entries = ffi::copy_dict(&state.entries)?;
         let num_parts = self.prefixes.len();
+        ffi::check_room(num_parts)?;
         let mut rows = SmallVec::<[Parts<'py>; 8]>::with_capacity(entries.len());
         let mut place = 0;
         while let Some(value) = ffi::value_at(&entries, &mut place) {

@@ -13,7 +13,7 @@ use crate::flags::truth;
 use crate::imports::{ACCESS_TWINS, Imports, common_attribute, from_twin, imports};
 use crate::index::plain_dims;
 use crate::keys;
-use crate::tensors::with_layout;
+use crate::tensors::{with_layout, with_layout_at_a_glance};
 
 /// The batch size of any container.
 pub(crate) fn batch_size_of<'py>(
@@ -21,10 +21,11 @@ pub(crate) fn batch_size_of<'py>(
     td: &Bound<'py, PyAny>,
     kind: Kind,
 ) -> PyResult<Bound<'py, PyAny>> {
-    match kind {
-        Kind::Dense => Ok(container::batch_size(imports, td)?.into_any()),
-        _ => td.getattr(imports.names.property_batch_size.bind(td.py())),
+    if kind == Kind::Dense {
+        return Ok(container::batch_size(imports, td)?.into_any());
     }
+    let _guard = RecursionGuard::enter(td.py())?;
+    td.getattr(imports.names.property_batch_size.bind(td.py()))
 }
 
 /// Whether `shape` begins with `batch_size`; both are tuples of numbers.
@@ -183,25 +184,43 @@ impl<'py> Target<'py> {
         })
     }
 
-    /// Whether the plain tensor `value` is stored as it is. Runs no Python code.
+    /// Whether the plain tensor `value` is stored as it is.
     pub(crate) fn takes(&self, value: &Bound<'py, PyAny>) -> bool {
-        let Some(dims) = &self.batch_dims else {
-            return false;
-        };
-        let takes_anywhere = self.device.is_none();
-        (takes_anywhere && dims.is_empty())
+        self.takes_every()
             || with_layout(value, |shape, is_on_cpu| {
-                shape.starts_with(dims) && (takes_anywhere || (self.takes_cpu && is_on_cpu))
+                self.takes_layout(shape, is_on_cpu)
             })
             .unwrap_or(false)
     }
 
-    /// Whether all `entries` are plain tensors under strings that are stored as they are.
+    /// As [`Self::takes`], false also where that cannot be told without running Python code.
+    fn takes_at_a_glance(&self, value: &Bound<'py, PyAny>) -> bool {
+        self.takes_every()
+            || with_layout_at_a_glance(value, |shape, is_on_cpu| {
+                self.takes_layout(shape, is_on_cpu)
+            })
+            .unwrap_or(false)
+    }
+
+    /// Whether every tensor is stored as it is.
+    fn takes_every(&self) -> bool {
+        self.device.is_none() && self.batch_dims.as_ref().is_some_and(Dims::is_empty)
+    }
+
+    fn takes_layout(&self, shape: &[i64], is_on_cpu: bool) -> bool {
+        let Some(dims) = &self.batch_dims else {
+            return false;
+        };
+        shape.starts_with(dims) && (self.device.is_none() || (self.takes_cpu && is_on_cpu))
+    }
+
+    /// Whether all `entries` are known to be plain tensors under strings that are stored as they
+    /// are. Runs no Python code.
     pub(crate) fn takes_all(&self, entries: &Bound<'py, PyDict>) -> bool {
         ffi::all_entries(entries, |key, value| {
             key.is_exact_instance_of::<PyString>()
                 && value.get_type_ptr() == self.imports.tensor.as_ptr().cast()
-                && self.takes(value)
+                && self.takes_at_a_glance(value)
         })
     }
 

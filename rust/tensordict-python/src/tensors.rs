@@ -17,15 +17,16 @@
 
 use std::ffi::c_void;
 use std::mem::transmute;
+use std::ptr::NonNull;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use smallvec::SmallVec;
 use tensordict_core::storage::region::prefetch;
 use tensordict_core::storage::source::Signs;
 
+use crate::ffi::Resolved;
 use crate::shortcuts::Shortcut;
 use crate::storage::dlpack;
 
@@ -43,6 +44,8 @@ struct Access {
     dtype: Ask<i32>,
     is_contiguous: Ask<bool>,
     data: Ask<*mut c_void>,
+    /// What holds the memory of a tensor, if torch has it.
+    storages: Option<Storages>,
     /// The names of dtypes that this package reads as memory, with their numbers.
     dtypes: Vec<(i32, &'static str)>,
     cpu: i32,
@@ -59,6 +62,45 @@ struct Access {
     graph: Option<usize>,
 }
 
+/// The functions for the memory that a tensor lies in.
+struct Storages {
+    num_bytes: Ask<i64>,
+    offset: Ask<i64>,
+    strides: Ask<*mut i64>,
+    view: View,
+    delete: unsafe extern "C" fn(*mut c_void) -> i32,
+}
+
+/// `AOTITorchError (*)(AtenTensorHandle, int64_t, const int64_t*, const int64_t*, int64_t,
+/// AtenTensorHandle*)`: a tensor over the memory of another one.
+type View =
+    unsafe extern "C" fn(*const c_void, i64, *const i64, *const i64, i64, *mut *mut c_void) -> i32;
+
+/// What a tensor lies in.
+pub(crate) struct Storage {
+    pub(crate) held: HeldStorage,
+    /// Whether it is as long as the tensor needs.
+    pub(crate) has_all_elements: bool,
+}
+
+/// The memory that a tensor lay in when this was made, whatever becomes of the tensor.
+pub(crate) struct HeldStorage {
+    handle: NonNull<c_void>,
+    delete: unsafe extern "C" fn(*mut c_void) -> i32,
+}
+
+// SAFETY: the handle is a tensor of our own, which may be deleted on any thread.
+unsafe impl Send for HeldStorage {}
+// SAFETY: nothing is done with the handle by reference.
+unsafe impl Sync for HeldStorage {}
+
+impl Drop for HeldStorage {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours, and deleted once.
+        unsafe { (self.delete)(self.handle.as_ptr()) };
+    }
+}
+
 /// The dispatch keys of a tensor: a word whose bits say, among other things, which signs it shows
 /// the other way round.
 struct Keys {
@@ -72,7 +114,7 @@ struct Keys {
 /// another one, and the keys come last.
 const TENSOR_WORDS: usize = 22;
 
-static ACCESS: PyOnceLock<Option<Access>> = PyOnceLock::new();
+static ACCESS: Resolved<Option<Access>> = Resolved::new();
 
 /// An ordinary tensor that can be asked, while the Python object lives.
 pub(crate) struct Tensor<'a, 'py> {
@@ -87,20 +129,38 @@ impl<'a, 'py> Tensor<'a, 'py> {
         Self::by(ACCESS.get(object.py())?.as_ref()?, object)
     }
 
+    /// As [`Self::of`], for instances of a class that derives from `torch.Tensor`.
+    pub(crate) fn of_class(
+        object: &'a Bound<'py, PyAny>,
+        class: &Bound<'py, PyType>,
+    ) -> Option<Self> {
+        let access = ACCESS.get(object.py())?.as_ref()?;
+        // SAFETY: the object is a tensor.
+        let is_ordinary =
+            object.get_type().is(class) && unsafe { Self::is_ordinary(access, object) };
+        is_ordinary.then_some(Self { access, object })
+    }
+
     #[inline]
     fn by(access: &'a Access, object: &'a Bound<'py, PyAny>) -> Option<Self> {
         let class = object.get_type_ptr();
         let is_tensor = std::ptr::addr_eq(class, access.tensor.as_ptr())
             || std::ptr::addr_eq(class, access.parameter.as_ptr());
-        // SAFETY: an object of these types has the `at::Tensor` at its place, which is one
-        // pointer; where that is not null, it is to an object that begins with a pointer to
-        // its table.
-        let is_ordinary = is_tensor
-            && unsafe {
-                let target = *word(object, access.place).cast::<*const usize>();
-                !target.is_null() && *target == access.table
-            };
+        // SAFETY: the object is a tensor.
+        let is_ordinary = is_tensor && unsafe { Self::is_ordinary(access, object) };
         is_ordinary.then_some(Self { access, object })
+    }
+
+    /// # Safety
+    /// The type of the object is `torch.Tensor`, or one that derives from it.
+    #[inline]
+    unsafe fn is_ordinary(access: &Access, object: &Bound<'_, PyAny>) -> bool {
+        // SAFETY: such an object has the `at::Tensor` at its place, which is one pointer; where
+        // that is not null, it is to an object that begins with a pointer to its table.
+        unsafe {
+            let target = *word(object, access.place).cast::<*const usize>();
+            !target.is_null() && *target == access.table
+        }
     }
 
     #[inline]
@@ -127,6 +187,14 @@ impl<'a, 'py> Tensor<'a, 'py> {
         (!sizes.is_null()).then(|| look(unsafe { std::slice::from_raw_parts(sizes, num_dims) }))
     }
 
+    /// What `look` says of the shape, and of whether it is on the CPU. It must not run Python
+    /// code.
+    #[inline]
+    pub(crate) fn with_layout<T>(&self, look: impl FnOnce(&[i64], bool) -> T) -> Option<T> {
+        let is_on_cpu = self.is_on_cpu()?;
+        self.with_shape(|shape| look(shape, is_on_cpu))
+    }
+
     /// Whether it is on the CPU.
     #[inline]
     pub(crate) fn is_on_cpu(&self) -> Option<bool> {
@@ -144,6 +212,52 @@ impl<'a, 'py> Tensor<'a, 'py> {
     pub(crate) fn data(&self) -> Option<*const u8> {
         let data = self.ask(self.access.data, std::ptr::null_mut())?;
         Some(data.cast::<u8>().cast_const())
+    }
+
+    /// The memory that it lies in, to be held; `item_bytes` has each of its elements.
+    pub(crate) fn storage(&self, item_bytes: u64) -> Option<Storage> {
+        let storages = self.access.storages.as_ref()?;
+        let num_bytes = self.ask(storages.num_bytes, 0)?;
+        let offset = self.ask(storages.offset, 0)?;
+        let length = self.reach(storages)?;
+        let end = length.checked_add(offset);
+        let end = end.and_then(|end| end.checked_mul(i64::try_from(item_bytes).ok()?));
+        let has_all_elements = length == 0 || end.is_some_and(|end| end <= num_bytes);
+        let mut handle = std::ptr::null_mut();
+        let no_dims = [0_i64; 1];
+        // SAFETY: the handle is that of a tensor which the Python object keeps alive; the new
+        // tensor has no dims, so that nothing is read of the lists.
+        let failed = unsafe {
+            let own = word(self.object, self.access.place);
+            let (sizes, strides) = (no_dims.as_ptr(), no_dims.as_ptr());
+            (storages.view)(own.cast(), 0, sizes, strides, 0, &raw mut handle)
+        };
+        let handle = NonNull::new(handle).filter(|_| failed == 0)?;
+        let delete = storages.delete;
+        Some(Storage {
+            held: HeldStorage { handle, delete },
+            has_all_elements,
+        })
+    }
+
+    /// How many elements there are in memory from the first one to the last one.
+    fn reach(&self, storages: &Storages) -> Option<i64> {
+        let strides = self.ask(storages.strides, std::ptr::null_mut())?;
+        self.with_shape(|shape| {
+            if shape.contains(&0) {
+                return Some(0);
+            }
+            if shape.is_empty() {
+                return Some(1);
+            }
+            // SAFETY: the strides are the tensor's own, as many as it has dims.
+            let strides = unsafe { std::slice::from_raw_parts(strides, shape.len()) };
+            let mut length = 1_i64;
+            for (&size, &stride) in shape.iter().zip(strides) {
+                length = length.checked_add(stride.checked_mul(size - 1)?)?;
+            }
+            Some(length)
+        })?
     }
 
     /// Which of its values have the other sign than in memory. Torch's own methods give the
@@ -241,10 +355,19 @@ pub(crate) fn with_layout<T>(
     look: impl FnOnce(&[i64], bool) -> T,
 ) -> Option<T> {
     if let Some(ordinary) = Tensor::of(tensor) {
-        let is_on_cpu = ordinary.is_on_cpu()?;
-        return ordinary.with_shape(|shape| look(shape, is_on_cpu));
+        return ordinary.with_layout(look);
     }
     dlpack::with_layout(tensor, look)
+}
+
+/// As [`with_layout`] of an ordinary tensor, None of every other one: this runs no Python code,
+/// which `DLPack` and the attributes of others can.
+#[inline]
+pub(crate) fn with_layout_at_a_glance<T>(
+    tensor: &Bound<'_, PyAny>,
+    look: impl FnOnce(&[i64], bool) -> T,
+) -> Option<T> {
+    Tensor::of(tensor)?.with_layout(look)
 }
 
 /// Whether two tensors are known to have one shape.
@@ -253,9 +376,8 @@ pub(crate) fn have_one_shape(first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>
         (Some(first), Some(second)) => {
             first.with_shape(|shape| second.with_shape(|other| other == shape))
         }
-        _ => with_layout(first, |shape, _| {
-            with_layout(second, |other, _| other == shape)
-        }),
+        // One shape is owned, since to ask for the other one may run Python code.
+        _ => shape_of(first).map(|shape| with_layout(second, |other, _| *other == *shape)),
     };
     answer.flatten().unwrap_or(false)
 }
@@ -272,7 +394,7 @@ pub(crate) fn learn(py: Python<'_>) {
         .is_allowed()
         .then(|| found(py).ok().flatten())
         .flatten();
-    drop(ACCESS.set(py, access));
+    ACCESS.set(py, access);
 }
 
 /// Whether tensors can be asked here: for their shape and its like, for the signs of their
@@ -326,6 +448,7 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
                 "aoti_torch_is_contiguous",
             )?),
             data: transmute::<*const c_void, Ask<*mut c_void>>(address("aoti_torch_get_data_ptr")?),
+            storages: None,
             dtypes: Vec::new(),
             cpu: transmute::<*const c_void, Constant>(cpu)(),
             tensor: torch.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
@@ -380,6 +503,7 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
     if !is_right {
         return Ok(None);
     }
+    learn_storages(&mut access, address, &probes[2])?;
     // Torch is asked in another way where it has no such thing.
     if Shortcut::Signs.is_allowed() {
         access.keys = place_of_keys(&access, &probes[0]).ok().flatten();
@@ -388,6 +512,55 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
         access.graph = place_of_graph(&access, &probes[0]).ok().flatten();
     }
     Ok(Some(access))
+}
+
+/// Finds how the memory of a tensor is held, if that is so in this way.
+fn learn_storages(
+    access: &mut Access,
+    address: impl Fn(&str) -> PyResult<*const c_void>,
+    real: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    access.storages = storages_by(address).ok();
+    if !holds_storages(access, real)? {
+        access.storages = None;
+    }
+    Ok(())
+}
+
+/// The functions for the memory of tensors, of which `address` gives the addresses.
+fn storages_by(address: impl Fn(&str) -> PyResult<*const c_void>) -> PyResult<Storages> {
+    type Delete = unsafe extern "C" fn(*mut c_void) -> i32;
+    let num_bytes = address("aoti_torch_get_storage_size")?;
+    let offset = address("aoti_torch_get_storage_offset")?;
+    let strides = address("aoti_torch_get_strides")?;
+    let view = address("aoti_torch__reinterpret_tensor")?;
+    let delete = address("aoti_torch_delete_tensor_object")?;
+    // SAFETY: the functions of these names have these types in every version of torch that
+    // has them. The library that they are in is never unloaded.
+    unsafe {
+        Ok(Storages {
+            num_bytes: transmute::<*const c_void, Ask<i64>>(num_bytes),
+            offset: transmute::<*const c_void, Ask<i64>>(offset),
+            strides: transmute::<*const c_void, Ask<*mut i64>>(strides),
+            view: transmute::<*const c_void, View>(view),
+            delete: transmute::<*const c_void, Delete>(delete),
+        })
+    }
+}
+
+/// Whether the memory of a tensor can be held in this way.
+fn holds_storages(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let own = real.call_method0("clone")?;
+    let part = own.call_method1("__getitem__", (0,))?;
+    let (Some(tensor), Some(row)) = (Tensor::by(access, &own), Tensor::by(access, &part)) else {
+        return Ok(false);
+    };
+    let has_all = |tensor: &Tensor<'_, '_>, item_bytes| {
+        let storage = tensor.storage(item_bytes);
+        storage.map(|storage| storage.has_all_elements)
+    };
+    let are_inside = has_all(&tensor, 8) == Some(true) && has_all(&row, 8) == Some(true);
+    Ok(are_inside && has_all(&tensor, 16) == Some(false))
 }
 
 /// Where tensors have the word that torch prints for their dispatch keys, and which bits of it are

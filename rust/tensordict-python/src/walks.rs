@@ -46,27 +46,28 @@ fn collect_leaves<'py>(
 }
 
 /// Adds the leaves of the plain container `td`; false where something in it is neither a
-/// plain leaf nor a plain container. Runs no Python code.
+/// plain leaf nor a plain container.
 fn collect_plain<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     out: &mut ffi::Leaves<'py>,
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
-    let mut added = Ok(true);
-    ffi::all_entries(&container::entries(imports, td)?, |_, value| {
-        if container::is_plain_leaf(imports, value) {
+    let entries = container::entries(imports, td)?;
+    let mut place = 0;
+    // What is nested is owned before it is entered: to read its attributes can run Python code.
+    while let Some(value) = ffi::other_value(&entries, &mut place, |value| {
+        let is_leaf = container::is_plain_leaf(imports, value);
+        if is_leaf {
             out.push(value.clone());
-            return true;
         }
-        added = if container::is_plain(imports, value) {
-            collect_plain(imports, value, out)
-        } else {
-            Ok(false)
-        };
-        matches!(added, Ok(true))
-    });
-    added
+        is_leaf
+    }) {
+        if !container::is_plain(imports, &value) || !collect_plain(imports, &value, out)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The leaves of a plain container that holds nothing but plain leaves and containers;

@@ -35,9 +35,13 @@ use std::sync::atomic::{Ordering, fence};
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::checksum;
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals,
+    memfd_create,
+};
 
 use self::memory::{Table, Word};
+use super::io::zeros;
 use super::{StorageError, StorageResult};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"tdvalues");
@@ -96,8 +100,22 @@ impl Arena {
     /// # Errors
     /// There is not enough memory.
     pub fn in_memory<B: AsRef<[u8]>>(values: &[B]) -> StorageResult<Self> {
-        let file = memfd_create("tensordict-values", MemfdFlags::CLOEXEC);
-        Self::create(File::from(file.map_err(failed)?), values)
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("tensordict-values", flags).map_err(failed)?;
+        // A file that was cut under a mapping of it would be a bus error.
+        fcntl_add_seals(&file, SealFlags::SHRINK).map_err(failed)?;
+        Self::create(File::from(file), values)
+    }
+
+    /// Opens an arena that [`Self::in_memory`] made, here or in another process.
+    ///
+    /// # Errors
+    /// The file is none.
+    pub fn open_shared(file: File) -> StorageResult<Self> {
+        match fcntl_get_seals(&file) {
+            Ok(seals) if seals.contains(SealFlags::SHRINK) => Self::open(file),
+            _ => Err(damaged("it is not memory of a fixed size")),
+        }
     }
 
     /// Makes an arena in an empty file.
@@ -154,6 +172,9 @@ impl Arena {
             return Err(damaged("it is shorter than its table"));
         }
         let table = Table::map(&file, table_words(num_slots)).map_err(failed)?;
+        if !table.has_mutex().map_err(failed)? {
+            return Err(damaged("its lock is none"));
+        }
         Ok(Self {
             file,
             table,
@@ -207,7 +228,7 @@ impl Arena {
         // Writers that are faster than a reader wait for it once.
         let _lock = self.table.lock().map_err(failed)?;
         let found = self.try_read(slot)?;
-        Ok(found.expect("nobody writes while the lock is held"))
+        found.ok_or_else(|| damaged("a value was written to without its lock"))
     }
 
     /// Gives a slot another value; its generation. Where this fails the old value stays.
@@ -262,7 +283,7 @@ impl Arena {
         if !is_current() {
             return Ok(None);
         }
-        let mut bytes = vec![0; usize::try_from(entry.length).map_err(|_| too_long())?];
+        let mut bytes = room_for(entry)?;
         let found = self.file.read_exact_at(&mut bytes, entry.offset);
         if !is_current() {
             return Ok(None);
@@ -293,7 +314,7 @@ impl Arena {
         let mut batch = Batch::new(self, live);
         for slot in 0..self.num_slots {
             let entry = self.current(slot);
-            let mut bytes = vec![0; usize::try_from(entry.length).map_err(|_| too_long())?];
+            let mut bytes = room_for(entry)?;
             let found = self.file.read_exact_at(&mut bytes, entry.offset);
             found.map_err(failed)?;
             batch.add(slot, &bytes)?;
@@ -456,8 +477,11 @@ fn damaged(reason: &str) -> StorageError {
     }
 }
 
-fn too_long() -> StorageError {
-    damaged("a value is longer than the memory")
+/// Memory for the bytes of a value.
+fn room_for(entry: Entry) -> StorageResult<Vec<u8>> {
+    let length = usize::try_from(entry.length).ok();
+    let bytes = length.and_then(|length| zeros(length).ok());
+    bytes.ok_or_else(|| damaged("a value is longer than the memory"))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::file::{Segment, save_file};
-use super::io::{Disk, open_to_read};
+use super::io::{Disk, open_to_read, zeros};
 use super::job::Job;
 use super::json::{self, Value};
 use super::map::{self, Mapping, Mode};
@@ -201,7 +201,7 @@ fn read_number(file: &File, at: u64) -> io::Result<u64> {
 /// None where the bytes are no text.
 fn read_text(file: &File, at: u64, length: u64) -> io::Result<Option<String>> {
     let length = usize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    let mut bytes = vec![0; length];
+    let mut bytes = zeros(length)?;
     Disk::REAL.read_exact_at(file, &mut bytes, at)?;
     Ok(String::from_utf8(bytes).ok())
 }

@@ -51,6 +51,17 @@ pub enum Call {
 /// The most parts that the kernel takes in one call.
 const MAX_PARTS: usize = 1024;
 
+/// So many zeros, or an error where there is no memory for them: the length of a file is what somebody
+/// says, and it need not have as many bytes on its disk.
+pub(crate) fn zeros(length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(length).is_err() {
+        return Err(Errno::NOMEM.into());
+    }
+    bytes.resize(length, 0);
+    Ok(bytes)
+}
+
 /// Opens a file that is to be read, without waiting: a pipe in its place is found, and not waited for.
 pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -381,7 +392,7 @@ impl Disk<'_> {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let length = usize::try_from(metadata.len()).map_err(|_| Errno::FBIG)?;
-        let mut bytes = vec![0; length];
+        let mut bytes = zeros(length)?;
         let read = self.read_at_most(&file, &mut bytes, 0)?;
         bytes.truncate(read);
         Ok(bytes)

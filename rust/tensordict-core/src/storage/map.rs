@@ -74,7 +74,9 @@ impl FileIdentity {
         file.metadata().ok().as_ref().map(Self::of)
     }
 
-    pub(crate) fn of(metadata: &Metadata) -> Self {
+    /// That of a file whose metadata is known.
+    #[must_use]
+    pub fn of(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),

@@ -1,15 +1,15 @@
 //! Threads for one call: made when it begins, gone when it ends.
 
 use std::num::NonZeroUsize;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// No more threads than this unless asked for: a disk gains nothing from more.
 const DEFAULT_LIMIT: usize = 8;
 
-/// The cores that this process may use: asked for once, since that reads a dozen files of the system.
-static AVAILABLE: OnceLock<usize> = OnceLock::new();
+/// The cores that this process may use; 0 before they are known: asked for once, since that reads a
+/// dozen files of the system. (No lock is held meanwhile, as another thread may fork.)
+static AVAILABLE: AtomicUsize = AtomicUsize::new(0);
 
 /// How many threads to use: `asked`, or for 0 the cores this process may use, at most 8.
 #[must_use]
@@ -17,11 +17,14 @@ pub fn thread_count(asked: usize) -> usize {
     if asked > 0 {
         return asked;
     }
-    *AVAILABLE.get_or_init(|| {
-        thread::available_parallelism()
-            .map_or(1, NonZeroUsize::get)
-            .min(DEFAULT_LIMIT)
-    })
+    let known = AVAILABLE.load(Ordering::Relaxed);
+    if known > 0 {
+        return known;
+    }
+    let found = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let found = found.min(DEFAULT_LIMIT);
+    AVAILABLE.store(found, Ordering::Relaxed);
+    found
 }
 
 /// Calls `work` with every index below `count`, on at most `threads` threads, this one

@@ -8,7 +8,7 @@ use pyo3::sync::critical_section::{with_critical_section, with_critical_section2
 use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
 
-use crate::slots::{self, Place};
+use crate::slots::{self, NextPair, Place};
 
 /// How many entries of one container fit on the stack of a walk.
 const INLINE_ENTRIES: usize = 16;
@@ -49,53 +49,123 @@ pub(crate) fn paired_values<'py>(
     second: &Bound<'py, PyDict>,
 ) -> Option<Pairs<'py>> {
     let mut pairs = Pairs::new();
-    visit_pairs(first, second, |value, other| {
+    let end = PairWalk::new(first, second).next(|value, other| {
         pairs.push((value.to_owned(), other.to_owned()));
         true
-    })
-    .then_some(pairs)
+    });
+    matches!(end, NextPair::End).then_some(pairs)
 }
 
-/// Calls `visit` with the values of two dicts at each key: false where the two do not have
-/// the same keys in the same order, or as soon as `visit` says so. It must not run Python code.
-pub(crate) fn visit_pairs<'py>(
-    first: &Bound<'py, PyDict>,
-    second: &Bound<'py, PyDict>,
-    mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
-) -> bool {
-    if first.len() != second.len() {
-        return false;
+/// A walk over two dicts side by side.
+pub(crate) struct PairWalk<'a, 'py> {
+    first: &'a Bound<'py, PyDict>,
+    second: &'a Bound<'py, PyDict>,
+    /// How many pairs have had their turn.
+    seen: usize,
+    /// Where `PyDict_Next` goes on.
+    places: [isize; 2],
+}
+
+impl<'a, 'py> PairWalk<'a, 'py> {
+    #[inline]
+    pub(crate) fn new(first: &'a Bound<'py, PyDict>, second: &'a Bound<'py, PyDict>) -> Self {
+        Self {
+            first,
+            second,
+            seen: 0,
+            places: [0, 0],
+        }
     }
-    if let Some(answer) = slots::visit_pairs(first, second, &mut visit) {
-        return answer;
-    }
-    let (mut place, mut other_place, mut seen) = (0, 0, 0);
-    let null = std::ptr::null_mut;
-    let (mut key, mut value, mut other_key, mut other_value) = (null(), null(), null(), null());
-    with_critical_section2(first, second, || {
-        // SAFETY: both are dicts that the caller keeps alive and, on free-threaded builds,
-        // locked. No Python code runs here, so the entries that they lend stay valid.
-        unsafe {
-            let py = first.py();
-            while ffi::PyDict_Next(first.as_ptr(), &raw mut place, &raw mut key, &raw mut value)
-                != 0
-                && ffi::PyDict_Next(
-                    second.as_ptr(),
-                    &raw mut other_place,
-                    &raw mut other_key,
-                    &raw mut other_value,
-                ) != 0
-                && is_same_key(key, other_key)
-                && visit(
-                    Borrowed::from_ptr(py, value),
-                    Borrowed::from_ptr(py, other_value),
-                )
-            {
-                seen += 1;
+
+    /// Calls `accept` with the values at each key until it says false: those, owned. It must not
+    /// run Python code. Between two calls that may run, and change the dicts: places are
+    /// compared with their sizes each time.
+    #[inline]
+    pub(crate) fn next(
+        &mut self,
+        mut accept: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
+    ) -> NextPair<'py> {
+        if self.first.len() != self.second.len() {
+            return NextPair::Differ;
+        }
+        match slots::other_pair(self.first, self.second, &mut self.seen, &mut accept) {
+            Ok(next) => {
+                self.places = [self.seen.cast_signed(); 2];
+                next
             }
+            Err(slots::Unknown) => self.next_by_name(accept),
+        }
+    }
+
+    fn next_by_name(
+        &mut self,
+        mut accept: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
+    ) -> NextPair<'py> {
+        let (first, second) = (self.first, self.second);
+        let (seen, [place, other_place]) = (&mut self.seen, &mut self.places);
+        let null = std::ptr::null_mut;
+        let (mut key, mut value, mut other_key, mut other_value) = (null(), null(), null(), null());
+        with_critical_section2(first, second, || {
+            // SAFETY: both are dicts that the caller keeps alive and, on free-threaded builds,
+            // locked. No Python code runs here, so the entries that they lend stay valid.
+            unsafe {
+                let py = first.py();
+                while ffi::PyDict_Next(first.as_ptr(), place, &raw mut key, &raw mut value) != 0
+                    && ffi::PyDict_Next(
+                        second.as_ptr(),
+                        other_place,
+                        &raw mut other_key,
+                        &raw mut other_value,
+                    ) != 0
+                    && is_same_key(key, other_key)
+                {
+                    *seen += 1;
+                    let value = Borrowed::from_ptr(py, value);
+                    let other = Borrowed::from_ptr(py, other_value);
+                    if !accept(value, other) {
+                        return NextPair::Pair(value.to_owned(), other.to_owned());
+                    }
+                }
+            }
+            if *seen == first.len() {
+                NextPair::End
+            } else {
+                NextPair::Differ
+            }
+        })
+    }
+}
+
+/// Calls `accept` with the values from `place` on until it says false, and moves `place` behind
+/// that one, which is returned; None behind the last one. `accept` must not run Python code;
+/// between two calls it may run, and change the dict: the place is compared with its size
+/// each time.
+#[inline]
+pub(crate) fn other_value<'py>(
+    dict: &Bound<'py, PyDict>,
+    place: &mut usize,
+    mut accept: impl FnMut(&Bound<'py, PyAny>) -> bool,
+) -> Option<Bound<'py, PyAny>> {
+    if let Ok(found) = slots::other_value(dict, place, |value| accept(&value)) {
+        return found;
+    }
+    let mut position = place.cast_signed();
+    let (null, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let found = with_critical_section(dict, || {
+        // SAFETY: `dict` is alive and, on free-threaded builds, locked. A value is lent for the
+        // call alone, or owned.
+        unsafe {
+            while ffi::PyDict_Next(dict.as_ptr(), &raw mut position, null, &raw mut value) != 0 {
+                let value = Borrowed::from_ptr(dict.py(), value);
+                if !accept(&value) {
+                    return Some(value.to_owned());
+                }
+            }
+            None
         }
     });
-    seen == first.len()
+    *place = position.cast_unsigned();
+    found
 }
 
 /// Whether two keys are one object, or equal strings. Runs no Python code.

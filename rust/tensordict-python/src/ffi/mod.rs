@@ -6,22 +6,24 @@
 
 mod calls;
 mod dicts;
+mod recursion;
+mod resolved;
 
-use std::cell::Cell;
-
-use pyo3::exceptions::PyRecursionError;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PySlice, PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PyInt, PyList, PySlice, PyString, PyTuple, PyType};
 
 use crate::shortcuts::Shortcut;
 
 pub(crate) use calls::{Callee, Getter, Operation, RepeatedCall, call, call_method};
 pub(crate) use dicts::{
-    Filling, Leaves, Pairs, Values, all_entries, copy_dict, dict_pairs, dict_values, is_same_key,
-    list_of, paired_values, put_values, replace_entries, replace_others, replace_values, value_at,
-    visit_pairs,
+    Filling, Leaves, PairWalk, Pairs, Values, all_entries, copy_dict, dict_pairs, dict_values,
+    is_same_key, list_of, other_value, paired_values, put_values, replace_entries, replace_others,
+    replace_values, value_at,
 };
+pub(crate) use recursion::RecursionGuard;
+pub(crate) use resolved::Resolved;
 
 /// Whether `value`'s type is `class` or derives from it. Runs no Python code.
 pub(crate) fn is_subtype(value: &Bound<'_, PyAny>, class: &Py<PyType>) -> bool {
@@ -105,6 +107,56 @@ pub(crate) fn new_size<'py>(
         }
         Ok(made)
     }
+}
+
+/// The least bytes that one of many containers takes, with all that belongs to it.
+const CONTAINER_BYTES: usize = 256;
+
+/// So many are made without a look at the memory.
+const FEW: usize = 1 << 16;
+
+/// Refuses to make so many containers where the memory does not have room for them.
+///
+/// # Errors
+/// `MemoryError`.
+pub(crate) fn check_room(count: usize) -> PyResult<()> {
+    if count <= FEW {
+        return Ok(());
+    }
+    // SAFETY: the function takes a number and gives one.
+    let [num_pages, page_bytes] =
+        [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
+    let memory = u64::try_from(num_pages.saturating_mul(page_bytes)).unwrap_or(u64::MAX);
+    let needed = count.checked_mul(CONTAINER_BYTES);
+    let has_room = needed.is_some_and(|needed| {
+        needed as u64 <= memory && Vec::<u8>::new().try_reserve_exact(needed).is_ok()
+    });
+    if has_room {
+        return Ok(());
+    }
+    Err(PyMemoryError::new_err(format!(
+        "there is no memory for {count} containers"
+    )))
+}
+
+/// A list with `item` for each of so many containers that are to be made.
+///
+/// # Errors
+/// `MemoryError` where they do not fit into memory.
+pub(crate) fn repeated<'py>(
+    item: &Bound<'py, PyAny>,
+    count: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = item.py();
+    let count: isize = count.extract()?;
+    check_room(count.max(0).cast_unsigned())?;
+    let one = PyList::new(py, [item])?;
+    // SAFETY: the list is alive.
+    let made = unsafe {
+        let made = ffi::PySequence_Repeat(one.as_ptr(), count);
+        Bound::from_owned_ptr_or_err(py, made)?
+    };
+    Ok(made.cast_into::<PyList>()?)
 }
 
 /// `start`, `stop` and `step` of a slice.
@@ -223,60 +275,6 @@ pub(crate) fn weak_reference<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'
             value.py(),
             ffi::PyWeakref_NewRef(value.as_ptr(), std::ptr::null_mut()),
         )
-    }
-}
-
-/// One level of a walk, counted and given back on drop.
-///
-/// The interpreter counts its own frames: those of a walk would only be seen by it where it is
-/// told, which costs more than all else that a level of a small container does.
-pub(crate) struct RecursionGuard<'py> {
-    depth: u32,
-    /// The thread's count: to ask for it is a call.
-    count: *const Cell<u32>,
-    _py: Python<'py>,
-}
-
-/// How deep containers may be nested: Python's own default limit.
-const MAX_DEPTH: u32 = 1000;
-
-thread_local! {
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
-}
-
-impl<'py> RecursionGuard<'py> {
-    /// Counts one level.
-    ///
-    /// # Errors
-    /// `RecursionError` where the limit is reached.
-    #[inline]
-    pub(crate) fn enter(py: Python<'py>) -> PyResult<Self> {
-        DEPTH.with(|count| {
-            let depth = count.get();
-            if depth >= MAX_DEPTH {
-                return Err(too_deep());
-            }
-            count.set(depth + 1);
-            Ok(Self {
-                depth,
-                count,
-                _py: py,
-            })
-        })
-    }
-}
-
-#[cold]
-fn too_deep() -> PyErr {
-    PyRecursionError::new_err("maximum recursion depth exceeded while walking nested containers")
-}
-
-impl Drop for RecursionGuard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: the guard stays in its thread, as the interpreter's token does, and the
-        // count lives as long as that.
-        unsafe { (*self.count).set(self.depth) };
     }
 }
 

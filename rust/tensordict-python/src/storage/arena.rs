@@ -36,7 +36,7 @@ impl SharedValues {
         // SAFETY: the caller gives the descriptor away, as `multiprocessing` does with one that
         // was detached; a number that is not open is refused by the first system call.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
-        let arena = Arena::open(file).map_err(|error| exception(py, &error))?;
+        let arena = Arena::open_shared(file).map_err(|error| exception(py, &error))?;
         Ok(Self { arena })
     }
 

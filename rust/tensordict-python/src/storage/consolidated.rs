@@ -8,13 +8,12 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 use tensordict_core::storage::consolidated;
 use tensordict_core::storage::file::Segment;
 use tensordict_core::storage::map::Mode;
 
 use super::exception;
-use super::leaves::values_of;
+use super::leaves::{Kept, values_of};
 use super::load::parse_mode;
 use super::mapped::bytes_over;
 use super::save::SaveProgress;
@@ -22,19 +21,16 @@ use super::save::SaveProgress;
 /// What the bindings make segments of: the offset, a tensor, and the key for messages.
 pub(crate) type Part<'py> = (u64, Bound<'py, PyAny>, String);
 
-/// Segments of tensors, and the objects that hold their memory.
-pub(crate) fn segments_of<'py>(
-    py: Python<'py>,
-    parts: Vec<Part<'py>>,
-) -> PyResult<(Vec<Segment>, Bound<'py, PyList>)> {
-    let held = PyList::empty(py);
+/// Segments of tensors, and what holds their memory.
+fn segments_of(parts: Vec<Part<'_>>) -> PyResult<(Vec<Segment>, Vec<Kept>)> {
+    let mut held = Vec::with_capacity(parts.len());
     let mut segments = Vec::with_capacity(parts.len());
     for (offset, tensor, key) in parts {
         let values = values_of(&tensor)?;
-        held.append(&values.holder)?;
-        // SAFETY: the list that is returned holds the tensor, and with it its memory; the
-        // callers hold it until the segments are written.
+        // SAFETY: what is kept is returned, and the caller holds it until the segments are
+        // written.
         let source = unsafe { values.source() }?;
+        held.push(values.kept);
         segments.push(Segment {
             offset,
             source,
@@ -59,7 +55,7 @@ fn write_consolidated<'py>(
     checks: bool,
     progress: &SaveProgress,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (segments, held) = segments_of(py, parts)?;
+    let (segments, held) = segments_of(parts)?;
     let saved = py.detach(|| {
         let job = progress.job((0, durable, checks));
         consolidated::save(&job, &path, &segments, data_bytes, &remarks, &description)

@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods};
 use smallvec::SmallVec;
 use tensordict_core::storage::region::{Region, prefetch};
 use tensordict_core::storage::source::{Signs, Source, Strided};
 
+use crate::ffi::Resolved;
 use crate::shortcuts::Shortcut;
 use crate::tensors::Tensor;
 
@@ -95,7 +95,7 @@ unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
 
-static TABLE: PyOnceLock<Table> = PyOnceLock::new();
+static TABLE: Resolved<Table> = Resolved::new();
 
 fn table(py: Python<'_>) -> PyResult<&ExchangeApi> {
     let table = TABLE.get_or_try_init(py, || {
@@ -256,6 +256,37 @@ impl Memory {
         self.strides.is_none() && self.signs == Signs::default()
     }
 
+    /// The bytes of an item, of a tensor that has some.
+    pub(crate) fn item_bytes(&self) -> usize {
+        let num_items: i64 = self.shape.iter().product();
+        self.num_bytes / usize::try_from(num_items).unwrap_or(1).max(1)
+    }
+
+    /// The addresses between which its items lie; None for a tensor that is larger than any memory.
+    pub(crate) fn bounds(&self) -> Option<(usize, usize)> {
+        let first = self.pointer.addr();
+        let Some(strides) = self.strides.as_ref().filter(|_| self.num_bytes > 0) else {
+            return Some((first, first.checked_add(self.num_bytes)?));
+        };
+        let (below, above) = self.reach(strides)?;
+        let item_bytes = self.item_bytes();
+        let lowest = first.checked_sub(below.checked_mul(item_bytes)?)?;
+        let length = above.checked_add(1)?.checked_mul(item_bytes)?;
+        Some((lowest, first.checked_add(length)?))
+    }
+
+    /// How many items lie below the first one, and above it, as far as the tensor reaches.
+    fn reach(&self, strides: &[i64]) -> Option<(usize, usize)> {
+        let (mut lowest, mut highest) = (0_i64, 0_i64);
+        for (&size, &stride) in self.shape.iter().zip(strides) {
+            let reach = stride.checked_mul(size - 1)?;
+            lowest = lowest.checked_add(reach.min(0))?;
+            highest = highest.checked_add(reach.max(0))?;
+        }
+        let below = usize::try_from(lowest.unsigned_abs()).ok()?;
+        Some((below, usize::try_from(highest).ok()?))
+    }
+
     /// Where a save reads the bytes. None for a tensor that is larger than any memory.
     ///
     /// # Safety
@@ -266,20 +297,15 @@ impl Memory {
             let region = unsafe { Region::new(self.pointer, self.num_bytes) };
             return Some(Source::Memory(region));
         }
-        let num_items = self.shape.iter().product::<i64>();
-        let item_bytes = self.num_bytes / usize::try_from(num_items).ok()?;
+        let item_bytes = self.item_bytes();
         let strides = self
             .strides
             .clone()
             .unwrap_or_else(|| row_major(&self.shape));
-        let (mut lowest, mut highest) = (0_i64, 0_i64);
-        for (&size, &stride) in self.shape.iter().zip(&strides) {
-            let reach = stride.checked_mul(size - 1)?;
-            lowest = lowest.checked_add(reach.min(0))?;
-            highest = highest.checked_add(reach.max(0))?;
-        }
-        let start = usize::try_from(lowest.unsigned_abs()).ok()? * item_bytes;
-        let length = usize::try_from(highest.checked_sub(lowest)? + 1).ok()? * item_bytes;
+        let (below, above) = self.reach(&strides)?;
+        let start = below.checked_mul(item_bytes)?;
+        let num_items = below.checked_add(above)?.checked_add(1)?;
+        let length = num_items.checked_mul(item_bytes)?;
         // SAFETY: the items of the tensor lie between the lowest and the highest of them; the rest
         // is the contract of this function.
         let region = unsafe { Region::new(self.pointer.wrapping_sub(start), length) };

@@ -17,7 +17,9 @@ use tensordict_core::storage::{StorageResult, thread_count};
 
 use super::dlpack;
 use super::exception;
-use super::leaves::{NewLeaf, PlainLeaf, file_of, new_leaf, plain_leaf, tensor_class};
+use super::leaves::{
+    Kept, NewLeaf, PlainLeaf, check_file, file_of, new_leaf, plain_leaf, tensor_class,
+};
 use crate::ffi::Pairs;
 use crate::tensors;
 
@@ -32,8 +34,8 @@ const FETCHED_AHEAD: usize = 6;
 
 /// A leaf on the Python side, beside what the container holds.
 pub(super) struct SavedLeaf {
-    /// What holds the bytes that are written, where it is a copy without gaps.
-    pub(super) copied: Option<Py<PyAny>>,
+    /// What holds the bytes that are written, where there are any.
+    pub(super) kept: Option<Kept>,
     /// Where its bytes begin in memory, where there are any to write.
     pub(super) address: usize,
     /// Of a nested tensor, whose file has its values flat: how many they are.
@@ -248,12 +250,17 @@ impl<'r> Reader<'r, '_> {
         key: &'k str,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<Entry<'k>> {
-        // SAFETY: the pairs hold the tensor now, and the plan's state as long as the plan.
-        let plain = unsafe { plain_leaf(value, self.last.as_ref()) };
-        if let Some(PlainLeaf { meta, region }) = plain.filter(|_| !self.is_sparse) {
+        let plain = if self.is_sparse {
+            None
+        } else {
+            // SAFETY: what is kept is held by the state of the plan as long as the plan.
+            unsafe { plain_leaf(value, self.last.as_ref()) }
+        };
+        if let Some(PlainLeaf { meta, region, kept }) = plain {
+            check_file(region.address(), region.address() + region.len())?;
             self.last = Some(meta.clone());
             self.leaves.push(SavedLeaf {
-                copied: None,
+                kept: Some(kept),
                 address: region.address(),
                 num_flat: None,
             });
@@ -273,15 +280,14 @@ impl<'r> Reader<'r, '_> {
             num_flat,
         } = new_leaf(value, self.is_sparse)?;
         let mut saved = SavedLeaf {
-            copied: None,
+            kept: None,
             address: 0,
             num_flat,
         };
         let mut content = Content::Absent;
         if let Some(values) = values {
-            // SAFETY: the plan's state holds the tensor of this memory as long as the plan.
+            // SAFETY: what is kept is held by the state of the plan as long as the plan.
             let source = unsafe { values.source() }?;
-            saved.copied = (!values.holder.is(value)).then(|| values.holder.clone().unbind());
             if let Some(memory) = values.memory() {
                 saved.address = memory.pointer.addr();
             }
@@ -297,6 +303,7 @@ impl<'r> Reader<'r, '_> {
                 });
             }
             content = Content::Data(source);
+            saved.kept = Some(values.kept);
         }
         self.leaves.push(saved);
         Ok(Entry::Leaf {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
 use tensordict_core::storage::dtype;
 use tensordict_core::storage::metadata::{LeafMeta, Shape};
@@ -15,13 +14,16 @@ use tensordict_core::storage::source::{Remote, Signs, Source};
 use super::devices::DeviceBytes;
 use super::dlpack::{self, Memory};
 use super::load::num_bytes;
-use super::mapped::mapped_class;
-use crate::tensors::Tensor;
+use super::mapped::{cut_file_at, mapped_class};
+use crate::ffi::Resolved;
+use crate::tensors::{HeldStorage, Tensor};
 
 struct Imports {
     tensor: Py<PyType>,
     parameter: Py<PyType>,
     prepare: Py<PyAny>,
+    /// What gives a tensor over the same memory.
+    detach: Py<PyAny>,
     /// The class of what has the values of a tensor of another device.
     reader: Py<PyType>,
     describe: Py<PyAny>,
@@ -31,7 +33,7 @@ struct Imports {
     is_conj: Py<PyAny>,
 }
 
-static IMPORTS: PyOnceLock<Imports> = PyOnceLock::new();
+static IMPORTS: Resolved<Imports> = Resolved::new();
 
 fn imports(py: Python<'_>) -> PyResult<&Imports> {
     IMPORTS.get_or_try_init(py, || {
@@ -50,6 +52,7 @@ fn imports(py: Python<'_>) -> PyResult<&Imports> {
             tensor,
             parameter: class("torch.nn", "Parameter")?,
             prepare: leaves.getattr("prepare_to_write")?.unbind(),
+            detach: leaves.getattr("detach")?.unbind(),
             reader: class("tensordict.storage.devices", "DeviceReader")?,
             describe: leaves.getattr("describe")?.unbind(),
             filename: PyString::intern(py, "_filename").unbind(),
@@ -58,20 +61,38 @@ fn imports(py: Python<'_>) -> PyResult<&Imports> {
 }
 
 /// A leaf about to be planned.
-pub(super) struct NewLeaf<'py> {
+pub(super) struct NewLeaf {
     pub(super) meta: Arc<LeafMeta>,
     /// The bytes, where there are any to write.
-    pub(super) values: Option<Values<'py>>,
+    pub(super) values: Option<Values>,
     pub(super) num_bytes: u64,
     pub(super) table: Option<Vec<u8>>,
     /// Of a nested tensor, how many values there are.
     pub(super) num_flat: Option<i64>,
 }
 
+/// What keeps the memory of a leaf in place. The tensor itself would not: it can be given other memory
+/// while its bytes are written (`tensor.data = ...`, `set_`), and then frees what it had.
+pub(crate) enum Kept {
+    Storage(#[expect(dead_code, reason = "it is only held")] HeldStorage),
+    /// A tensor or reader that nobody else knows.
+    Object(Py<PyAny>),
+}
+
+impl Kept {
+    /// The object, for the garbage collector.
+    pub(super) fn object(&self) -> Option<&Py<PyAny>> {
+        match self {
+            Self::Storage(_) => None,
+            Self::Object(object) => Some(object),
+        }
+    }
+}
+
 /// The values of a leaf.
-pub(crate) struct Values<'py> {
+pub(crate) struct Values {
     /// What holds them.
-    pub(crate) holder: Bound<'py, PyAny>,
+    pub(crate) kept: Kept,
     bytes: Bytes,
 }
 
@@ -80,20 +101,18 @@ enum Bytes {
     Remote(Arc<DeviceBytes>),
 }
 
-impl<'py> Values<'py> {
-    fn in_memory(holder: Bound<'py, PyAny>, memory: Memory) -> Self {
-        let bytes = Bytes::Memory(memory);
-        Self { holder, bytes }
-    }
-
+impl Values {
     /// Of what `leaves.prepare_to_write` has made of a tensor.
-    fn prepared(holder: Bound<'py, PyAny>) -> PyResult<Self> {
-        let bytes = if holder.is_instance(imports(holder.py())?.reader.bind(holder.py()))? {
-            Bytes::Remote(Arc::new(DeviceBytes::new(&holder)?))
+    fn prepared(made: Bound<'_, PyAny>) -> PyResult<Self> {
+        let bytes = if made.is_instance(imports(made.py())?.reader.bind(made.py()))? {
+            Bytes::Remote(Arc::new(DeviceBytes::new(&made)?))
         } else {
-            Bytes::Memory(required_memory(&holder)?)
+            let memory = required_memory(&made)?;
+            check_storage(&made, &memory)?;
+            Bytes::Memory(memory)
         };
-        Ok(Self { holder, bytes })
+        let kept = Kept::Object(made.unbind());
+        Ok(Self { kept, bytes })
     }
 
     fn num_bytes(&self) -> u64 {
@@ -114,13 +133,13 @@ impl<'py> Values<'py> {
     /// Where a save reads them.
     ///
     /// # Safety
-    /// The holder, and with it its memory, is held for as long as the source is in use.
+    /// What is kept is held for as long as the source is in use.
     pub(crate) unsafe fn source(&self) -> PyResult<Source> {
         match &self.bytes {
             Bytes::Memory(memory) => {
                 // SAFETY: the contract of this function.
                 let source = unsafe { memory.source() };
-                source.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
+                source.ok_or_else(no_memory)
             }
             Bytes::Remote(remote) => Ok(Source::Remote(remote.clone())),
         }
@@ -128,12 +147,13 @@ impl<'py> Values<'py> {
 }
 
 /// Reads a leaf; its description alone where `is_sparse`.
-pub(super) fn new_leaf<'py>(value: &Bound<'py, PyAny>, is_sparse: bool) -> PyResult<NewLeaf<'py>> {
+pub(super) fn new_leaf(value: &Bound<'_, PyAny>, is_sparse: bool) -> PyResult<NewLeaf> {
     let py = value.py();
-    if let Some(memory) = plain_memory(value)? {
+    if let Some((memory, kept)) = plain_memory(value)? {
         let meta = meta_on_cpu(&memory.shape, memory.dtype);
         let num_bytes = memory.num_bytes as u64;
-        let values = (!is_sparse).then(|| Values::in_memory(value.clone(), memory));
+        let bytes = Bytes::Memory(memory);
+        let values = (!is_sparse).then_some(Values { kept, bytes });
         return Ok(NewLeaf {
             meta,
             values,
@@ -165,7 +185,7 @@ pub(super) fn new_leaf<'py>(value: &Bound<'py, PyAny>, is_sparse: bool) -> PyRes
     }
     // Everything that is not plain memory: torch makes it so.
     let prepared = imports(py)?.prepare.bind(py).call1((value,))?;
-    let (bytes, device, shape, dtype, table): Prepared<'py> = prepared.extract()?;
+    let (bytes, device, shape, dtype, table): Prepared<'_> = prepared.extract()?;
     let values = Values::prepared(bytes)?;
     let num_flat = match &table {
         Some(_) => {
@@ -201,6 +221,8 @@ fn meta_on_cpu(shape: &[i64], dtype: &'static str) -> Arc<LeafMeta> {
 pub(super) struct PlainLeaf {
     pub(super) meta: Arc<LeafMeta>,
     pub(super) region: Region,
+    /// What keeps the region in place.
+    pub(super) kept: Kept,
 }
 
 /// Reads an ordinary tensor whose memory is its values, in few steps; None for every other one, which
@@ -208,7 +230,7 @@ pub(super) struct PlainLeaf {
 /// metadata is shared.
 ///
 /// # Safety
-/// The tensor, and with it its memory, is held for as long as the region is in use.
+/// What is kept is held for as long as the region is in use.
 pub(super) unsafe fn plain_leaf(
     value: &Bound<'_, PyAny>,
     last: Option<&Arc<LeafMeta>>,
@@ -228,10 +250,15 @@ pub(super) unsafe fn plain_leaf(
     if num_bytes > 0 && pointer.is_null() {
         return None;
     }
+    let storage = tensor.storage(item)?;
+    if !storage.has_all_elements {
+        return None;
+    }
     // SAFETY: the items of the tensor lie from its pointer on, without gaps; the rest is the contract of
     // this function.
     let region = unsafe { Region::new(pointer, num_bytes) };
-    Some(PlainLeaf { meta, region })
+    let kept = Kept::Storage(storage.held);
+    Some(PlainLeaf { meta, region, kept })
 }
 
 /// The file that a tensor of this package's class is mapped from.
@@ -257,21 +284,36 @@ type Described = (String, Vec<i64>, String, i64, Option<Vec<u8>>);
 /// `leaves.prepare_to_write`.
 type Prepared<'py> = (Bound<'py, PyAny>, String, Vec<i64>, String, Option<Vec<u8>>);
 
-/// The memory of a tensor that is its values as they are; None where torch has to help.
+/// The memory of a tensor that is its values as they are, and what keeps it; None where torch has to
+/// help.
 ///
 /// Of other subclasses nothing is assumed: a fake tensor has no memory, a wrapper is not its own.
-fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
+fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<(Memory, Kept)>> {
     let py = value.py();
     let imports = imports(py)?;
     let class = value.get_type();
-    let is_known =
-        class.is(&imports.tensor) || class.is(mapped_class(py)?) || class.is(&imports.parameter);
+    let mapped = mapped_class(py)?;
+    let is_known = class.is(&imports.tensor) || class.is(mapped) || class.is(&imports.parameter);
     if !is_known {
         return Ok(None);
     }
+    let ordinary = Tensor::of(value).or_else(|| Tensor::of_class(value, mapped));
+    let own;
+    // Of a tensor that cannot be asked natively another one is made, which nobody else knows.
+    let (value, held) = if let Some(storage) = ordinary.and_then(|tensor| tensor.storage(1)) {
+        (value, Some(Kept::Storage(storage.held)))
+    } else {
+        own = imports.detach.bind(py).call1((value,))?;
+        (&own, None)
+    };
     let Some(mut memory) = dlpack::strided_memory_of(value)? else {
         return Ok(None);
     };
+    check_storage(value, &memory)?;
+    if let Some((lowest, highest)) = memory.bounds() {
+        check_file(lowest, highest)?;
+    }
+    let kept = held.unwrap_or_else(|| Kept::Object(value.clone().unbind()));
     // DLPack gives the bytes of such views as they lie.
     let is_complex = memory.is_complex();
     memory.signs = match Tensor::of(value).and_then(|tensor| tensor.signs()) {
@@ -283,14 +325,59 @@ fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
     };
     // The sign of a float is a bit; that of an integer is not.
     let can_be_negated = !memory.signs.negated || is_complex || memory.dtype.contains("float");
-    Ok(can_be_negated.then_some(memory))
+    Ok(can_be_negated.then_some((memory, kept)))
+}
+
+/// Refuses a tensor whose storage was made shorter than it is.
+fn check_storage(value: &Bound<'_, PyAny>, memory: &Memory) -> PyResult<()> {
+    if memory.num_bytes == 0 {
+        return Ok(());
+    }
+    let item_bytes = memory.item_bytes();
+    let ordinary = Tensor::of(value).and_then(|tensor| tensor.storage(item_bytes as u64));
+    let has_all = if let Some(storage) = ordinary {
+        storage.has_all_elements
+    } else {
+        let storage = value.call_method0("untyped_storage")?;
+        let start = storage.call_method0("data_ptr")?.extract::<usize>()?;
+        let length = storage.call_method0("nbytes")?.extract::<usize>()?;
+        let (lowest, highest) = memory.bounds().ok_or_else(no_memory)?;
+        start <= lowest && highest <= start.saturating_add(length)
+    };
+    if has_all {
+        return Ok(());
+    }
+    Err(PyRuntimeError::new_err(format!(
+        "a tensor of the shape {:?} and the dtype {} reaches beyond the end of its storage, which \
+         was made shorter: it has no values that could be saved",
+        &memory.shape[..],
+        memory.dtype
+    )))
+}
+
+/// Refuses a tensor between two addresses over a file of this package that somebody has cut: to read
+/// it would be a bus error.
+pub(super) fn check_file(lowest: usize, highest: usize) -> PyResult<()> {
+    match cut_file_at(lowest, highest) {
+        None => Ok(()),
+        Some(path) => Err(PyRuntimeError::new_err(format!(
+            "the file '{}' was cut after a tensor was mapped from it: the tensor has no values that \
+             could be saved",
+            path.display()
+        ))),
+    }
+}
+
+fn no_memory() -> PyErr {
+    PyRuntimeError::new_err(MSG_NO_MEMORY)
 }
 
 /// The values of any tensor, which are a copy where torch has to help; those of a reader.
-pub(crate) fn values_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<Values<'py>> {
+pub(crate) fn values_of(value: &Bound<'_, PyAny>) -> PyResult<Values> {
     let py = value.py();
-    if let Some(memory) = plain_memory(value)? {
-        return Ok(Values::in_memory(value.clone(), memory));
+    if let Some((memory, kept)) = plain_memory(value)? {
+        let bytes = Bytes::Memory(memory);
+        return Ok(Values { kept, bytes });
     }
     let imports = imports(py)?;
     if value.is_instance(imports.reader.bind(py))? {
@@ -302,5 +389,5 @@ pub(crate) fn values_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<Values<'py>>
 
 /// The memory of a tensor that was made plain.
 pub(super) fn required_memory(tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
-    dlpack::memory_of(tensor)?.ok_or_else(|| PyRuntimeError::new_err(MSG_NO_MEMORY))
+    dlpack::memory_of(tensor)?.ok_or_else(no_memory)
 }

@@ -1,18 +1,19 @@
 //! Tensors whose memory is a mapped file, and the record of all such memory.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use tensordict_core::storage::dtype;
 use tensordict_core::storage::map::{FileIdentity, Mapping};
 
 use super::dlpack::{self, DataType};
+use crate::ffi::Resolved;
 
 /// What is mapped at an address.
 #[derive(Clone)]
@@ -23,9 +24,31 @@ struct Record {
     path: PathBuf,
 }
 
-/// Every mapping that a tensor stands on, by address. The lock is held for a look-up and
-/// never while Python runs.
-static MAPPED: Mutex<BTreeMap<usize, Record>> = Mutex::new(BTreeMap::new());
+/// The records by address.
+type Records = BTreeMap<usize, Record>;
+
+/// Every mapping that a tensor stands on. The lock is held for a look-up, never while Python
+/// runs, and by the one who forks. (It is one of the standard library: others have tables that
+/// a fork can leave locked.)
+static MAPPED: Mutex<Records> = Mutex::new(BTreeMap::new());
+
+fn mapped() -> MutexGuard<'static, Records> {
+    MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// What a thread holds while it forks, so that nobody holds it who is not there in the child.
+    static HELD: RefCell<Option<MutexGuard<'static, Records>>> = const { RefCell::new(None) };
+}
+
+extern "C" fn before_fork() {
+    // A thread that is about to end has no such place any more, and forks without.
+    let _ = HELD.try_with(|held| *held.borrow_mut() = Some(mapped()));
+}
+
+extern "C" fn after_fork() {
+    let _ = HELD.try_with(|held| drop(held.borrow_mut().take()));
+}
 
 /// A mapping that is on record while it lives.
 struct Recorded {
@@ -40,7 +63,7 @@ impl Recorded {
             is_shared: mapping.is_shared(),
             path: path.to_path_buf(),
         };
-        MAPPED.lock().insert(mapping.as_mut_ptr().addr(), record);
+        mapped().insert(mapping.as_mut_ptr().addr(), record);
         Self { mapping }
     }
 }
@@ -48,7 +71,7 @@ impl Recorded {
 impl Drop for Recorded {
     fn drop(&mut self) {
         // Before the memory is unmapped and its address given to another mapping.
-        MAPPED.lock().remove(&self.mapping.as_mut_ptr().addr());
+        mapped().remove(&self.mapping.as_mut_ptr().addr());
     }
 }
 
@@ -58,7 +81,7 @@ pub(crate) fn whole_file_at(
     length: usize,
     path: &Path,
 ) -> Option<FileIdentity> {
-    let record = MAPPED.lock().get(&pointer.addr()).cloned()?;
+    let record = mapped().get(&pointer.addr()).cloned()?;
     let is_it = record.is_shared
         && record.length == length
         && FileIdentity::of_path(path) == Some(record.file);
@@ -67,9 +90,27 @@ pub(crate) fn whole_file_at(
 
 /// The file that shared memory at an address is mapped from.
 pub(crate) fn file_at(address: usize) -> Option<FileIdentity> {
-    let mapped = MAPPED.lock();
+    let mapped = mapped();
     let (start, record) = mapped.range(..=address).next_back()?;
     (record.is_shared && address - start < record.length).then_some(record.file)
+}
+
+/// The file that memory between two addresses is mapped from, where it is shorter by now than
+/// that. None too where its name leads to another file: only processes that have it open could
+/// have cut it.
+pub(crate) fn cut_file_at(lowest: usize, highest: usize) -> Option<PathBuf> {
+    let (start, record) = {
+        let mapped = mapped();
+        let (start, record) = mapped.range(..=lowest).next_back()?;
+        if lowest - start >= record.length {
+            return None;
+        }
+        (*start, record.clone())
+    };
+    let metadata = std::fs::metadata(&record.path).ok()?;
+    let needed = u64::try_from(highest - start).unwrap_or(u64::MAX);
+    let is_cut = metadata.len() < needed && FileIdentity::of(&metadata) == record.file;
+    is_cut.then_some(record.path)
 }
 
 /// The mapping that an address lies in: `(file, offset, bytes, is_shared)`, or None.
@@ -78,7 +119,7 @@ pub(crate) fn file_at(address: usize) -> Option<FileIdentity> {
 #[pyfunction]
 fn mapping_of(address: usize) -> Option<(PathBuf, usize, usize, bool)> {
     let (start, record) = {
-        let mapped = MAPPED.lock();
+        let mapped = mapped();
         let (start, record) = mapped.range(..=address).next_back()?;
         (*start, record.clone())
     };
@@ -97,7 +138,7 @@ struct Imports {
     class_attribute: Py<PyString>,
 }
 
-static IMPORTS: PyOnceLock<Imports> = PyOnceLock::new();
+static IMPORTS: Resolved<Imports> = Resolved::new();
 
 fn imports(py: Python<'_>) -> PyResult<&Imports> {
     IMPORTS.get_or_try_init(py, || {
@@ -272,5 +313,11 @@ pub(crate) fn empty<'py>(
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // SAFETY: the functions stay: an extension module is never unloaded.
+    let failed =
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
+    if failed != 0 {
+        return Err(io::Error::from_raw_os_error(failed).into());
+    }
     module.add_function(wrap_pyfunction!(mapping_of, module)?)
 }

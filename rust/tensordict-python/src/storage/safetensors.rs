@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyDict;
 use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::safetensors::{self, Header, NewFile, NewIndex, NewTensor};
 use tensordict_core::storage::source::{Joined, Source};
@@ -56,7 +56,7 @@ fn write_safetensors<'py>(
     maps: bool,
 ) -> PyResult<Vec<(Texts, Bound<'py, PyDict>)>> {
     // What the regions point into, held until all is written.
-    let held = PyList::empty(py);
+    let mut held = Vec::new();
     let mut planned = Vec::with_capacity(files.len());
     for (path, other_path, tensors, metadata) in files {
         let tensors = tensors
@@ -77,9 +77,10 @@ fn write_safetensors<'py>(
                     })?;
                     let mut sources = parts.iter().map(|part| {
                         let values = values_of(part)?;
-                        held.append(&values.holder)?;
-                        // SAFETY: `held` holds the tensor, and with it its memory, during the call.
-                        unsafe { values.source() }
+                        // SAFETY: what is kept is held until all is written.
+                        let source = unsafe { values.source() };
+                        held.push(values.kept);
+                        source
                     });
                     let source = if parts.len() == 1 {
                         sources.next().transpose()?.unwrap_or(Source::EMPTY)
@@ -112,6 +113,7 @@ fn write_safetensors<'py>(
         let job = progress.job((num_threads, durable, checks));
         safetensors::save(&job, &planned, index.as_ref(), stale.as_deref(), maps)
     });
+    drop(held);
     let written = saved.map_err(|error| progress.exception(py, &error))?;
     let paths = planned.iter().map(|file| file.path.as_path());
     written

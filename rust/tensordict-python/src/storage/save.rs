@@ -30,7 +30,7 @@ use tensordict_core::storage::{
 use super::archive::OpenArchive;
 use super::entries::{self, MappedLeaf, SavedLeaf};
 use super::exception;
-use super::leaves::required_memory;
+use super::leaves::{Kept, values_of};
 use super::load::num_bytes;
 use super::mapped::{file_at, mapped_tensor, whole_file_at};
 use super::saved::{Place, Saved, SavedTensors};
@@ -299,7 +299,7 @@ impl SavePlan {
                 visit.call(original)?;
             }
             for leaf in &state.leaves {
-                visit.call(&leaf.copied)?;
+                visit.call(leaf.kept.as_ref().and_then(Kept::object))?;
             }
         }
         Ok(())
@@ -473,8 +473,10 @@ fn write_file<'py>(
     shape: Vec<i64>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let length = num_bytes(dtype, &shape)?;
-    let memory = required_memory(source)?;
-    // SAFETY: the caller's reference holds the tensor, and with it its memory, during the call.
+    let values = values_of(source)?;
+    let memory = values.memory().filter(|memory| memory.is_plain());
+    let memory = memory.ok_or_else(|| PyRuntimeError::new_err("the tensor has gaps"))?;
+    // SAFETY: the values are held during the call, and with them the memory.
     let region = unsafe { Region::new(memory.pointer, memory.num_bytes) };
     let written = py.detach(|| replace::write_file(Disk::REAL, &path, region, length));
     let mapping = written.map_err(|error| exception(py, &error))?;

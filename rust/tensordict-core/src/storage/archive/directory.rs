@@ -108,8 +108,10 @@ pub(super) fn read_directory(file: &File) -> io::Result<(Named<Entry>, u64)> {
         return Err(invalid("its directory is not there"));
     }
     let room = count.min(size / CENTRAL_BYTES as u64);
-    let mut entries =
-        Named::with_capacity_and_hasher(usize::try_from(room).unwrap_or(0), RandomState::default());
+    let mut entries = Named::with_hasher(RandomState::default());
+    entries
+        .try_reserve(usize::try_from(room).unwrap_or(usize::MAX))
+        .map_err(|_| invalid("its directory does not fit into memory"))?;
     let range = Range {
         file,
         at: start,

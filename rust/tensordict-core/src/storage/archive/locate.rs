@@ -56,10 +56,22 @@ impl Archive {
             let start = batch * LOCATE_BATCH;
             let end = leaves.len().min(start + LOCATE_BATCH);
             let batch = &leaves[start..end];
+            self.check_length()?;
             let found = batch.iter().map(|leaf| self.locate_leaf(leaf));
             prepare(batch, found.collect::<StorageResult<_>>()?)
         };
         work_ahead(batches, &find, take)
+    }
+
+    /// Whether the file has the bytes that are mapped: to look at those that were cut off would be a
+    /// bus error.
+    fn check_length(&self) -> StorageResult<()> {
+        let refused = |source| StorageError::io(self.path(), source);
+        let metadata = self.file().metadata().map_err(refused)?;
+        if metadata.len() < self.mapped_bytes() {
+            return Err(self.damaged("", "the file was cut while it was read"));
+        }
+        Ok(())
     }
 
     fn locate_leaf(&self, leaf: &Leaf) -> StorageResult<LeafBytes> {

@@ -127,6 +127,11 @@ impl Archive {
         relative(path, &self.root)?.to_str()
     }
 
+    /// How many bytes are mapped; 0 before they are.
+    pub(super) fn mapped_bytes(&self) -> u64 {
+        self.mapping.get().map_or(0, |mapping| mapping.len() as u64)
+    }
+
     /// The mapping of all of the archive: writable where the archive is, otherwise private.
     ///
     /// # Errors
@@ -204,7 +209,16 @@ impl Archive {
         if entry.method != 0 || entry.packed == entry.length {
             bytes.try_reserve_exact(length.min(1 << 20)).ok();
         }
-        let crc32 = self.stream(name, entry, |piece| bytes.extend_from_slice(piece))?;
+        let mut has_room = true;
+        let crc32 = self.stream(name, entry, |piece| {
+            has_room = has_room && bytes.try_reserve(piece.len()).is_ok();
+            if has_room {
+                bytes.extend_from_slice(piece);
+            }
+        })?;
+        if !has_room {
+            return Err(self.damaged(name, "it does not fit into memory"));
+        }
         if entry.method != 0 && crc32 != entry.crc32 {
             return Err(self.damaged(name, "its bytes are not those of its checksum"));
         }

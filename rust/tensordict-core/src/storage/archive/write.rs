@@ -12,7 +12,6 @@ use super::super::file::{Crc32, FileWriter, save_file};
 use super::super::job::Job;
 use super::super::map::Mapping;
 use super::super::plan::Plan;
-use super::super::source::Source;
 use super::super::sums::{SUMS_FILE, Summer, Sums};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 use super::entries::{NewContent, NewEntry, Packed, collect, planned};
@@ -286,8 +285,15 @@ fn compress(job: &Job<'_>, entry: &NewEntry<'_>, method: Method) -> StorageResul
                 for_each_piece(job.disk, path, *length, &mut buffer, take)
             }
             NewContent::Zeros(length) => {
-                let zeros = Source::Bytes(vec![0; usize::try_from(*length).unwrap_or(0)]);
-                zeros.units(&mut buffer, |_, unit| take(unit), refused)
+                let zeros = [0; 1 << 12];
+                let mut left = *length;
+                while left > 0 {
+                    let piece =
+                        usize::try_from(left).map_or(zeros.len(), |left| left.min(zeros.len()));
+                    take(&zeros[..piece])?;
+                    left -= piece as u64;
+                }
+                Ok(())
             }
             NewContent::Packed(packed) => take(&packed.bytes),
         }

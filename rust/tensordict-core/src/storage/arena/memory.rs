@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -46,26 +46,21 @@ impl Table {
 
     /// Makes the mutex. Nobody else may have the file yet.
     pub(super) fn make_mutex(&self) -> io::Result<()> {
-        let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
-        let attributes = attributes.as_mut_ptr();
-        // SAFETY: the attributes are used after they were initialised and until they are
-        // destroyed; the mutex is memory of its own in the mapping, which nobody else uses yet.
-        unsafe {
-            check(libc::pthread_mutexattr_init(attributes))?;
-            let made = check(libc::pthread_mutexattr_setpshared(
-                attributes,
-                libc::PTHREAD_PROCESS_SHARED,
-            ))
-            .and_then(|()| {
-                check(libc::pthread_mutexattr_setrobust(
-                    attributes,
-                    libc::PTHREAD_MUTEX_ROBUST,
-                ))
-            })
-            .and_then(|()| check(libc::pthread_mutex_init(self.mutex(), attributes)));
-            libc::pthread_mutexattr_destroy(attributes);
-            made
-        }
+        // SAFETY: it is memory of its own in the mapping, which nobody else uses yet.
+        unsafe { make_mutex(self.mutex()) }
+    }
+
+    /// Whether there is a mutex such as [`Self::make_mutex`] makes, whoever holds it.
+    pub(super) fn has_mutex(&self) -> io::Result<bool> {
+        let mut fresh = [0_u64; HEADER_WORDS - MUTEX_WORD];
+        // SAFETY: it is memory of our own, large enough and aligned.
+        unsafe { make_mutex(fresh.as_mut_ptr().cast())? };
+        Ok(fresh.iter().zip(MUTEX_WORD..).all(|(fresh, at)| {
+            let found = self.word(at).load(Ordering::Relaxed).to_ne_bytes();
+            // What is not zero while nobody holds it says of which kind it is.
+            let mut bytes = fresh.to_ne_bytes().into_iter().zip(found);
+            bytes.all(|(fresh, found)| fresh == 0 || fresh == found)
+        }))
     }
 
     /// Keeps all others from locking, in this process and in others, until it is dropped. If a
@@ -105,6 +100,31 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         // SAFETY: this thread holds the mutex.
         unsafe { libc::pthread_mutex_unlock(self.table.mutex()) };
+    }
+}
+
+/// # Safety
+/// There is room for a mutex, which nobody else uses yet.
+unsafe fn make_mutex(mutex: *mut libc::pthread_mutex_t) -> io::Result<()> {
+    let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
+    let attributes = attributes.as_mut_ptr();
+    // SAFETY: the attributes are used after they were initialised and until they are destroyed;
+    // the rest is the contract of this function.
+    unsafe {
+        check(libc::pthread_mutexattr_init(attributes))?;
+        let made = check(libc::pthread_mutexattr_setpshared(
+            attributes,
+            libc::PTHREAD_PROCESS_SHARED,
+        ))
+        .and_then(|()| {
+            check(libc::pthread_mutexattr_setrobust(
+                attributes,
+                libc::PTHREAD_MUTEX_ROBUST,
+            ))
+        })
+        .and_then(|()| check(libc::pthread_mutex_init(mutex, attributes)));
+        libc::pthread_mutexattr_destroy(attributes);
+        made
     }
 }
 

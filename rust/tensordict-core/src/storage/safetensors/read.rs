@@ -199,12 +199,20 @@ pub(super) fn parse_header(
         .map(|(name, tensor)| (tensor.offset, tensor.length, name.as_str()))
         .collect();
     places.sort_unstable();
-    for pair in places.windows(2) {
-        let ((offset, length, first), (next, _, second)) = (pair[0], pair[1]);
-        if offset + length > next {
-            let reason = format!("its bytes are those of '{first}' too");
-            return Err((second.to_owned(), reason));
+    let (mut end, mut before) = (data_start, "");
+    for (offset, length, name) in places {
+        if offset < end {
+            let reason = format!("its bytes are those of '{before}' too");
+            return Err((name.to_owned(), reason));
         }
+        (end, before) = (offset + length, name);
+    }
+    if end != size {
+        let reason = format!(
+            "its header names the bytes up to {end}, and the file has {size}: something was \
+             appended, or the header is of another file"
+        );
+        return Err((none(), reason));
     }
     Ok(header)
 }

@@ -7,9 +7,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::ffi::Resolved;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 /// It is wrapped by a function transform, such as `torch.vmap`.
@@ -28,7 +28,7 @@ static SEEN: AtomicU8 = AtomicU8::new(0);
 /// The subclasses of [`SUBCLASS`].
 static SUBCLASSES: Mutex<Vec<Py<PyType>>> = Mutex::new(Vec::new());
 
-static PEEK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static PEEK: Resolved<Py<PyAny>> = Resolved::new();
 
 /// Whether a refusal of this kind of tensor has been met before.
 pub(super) fn is_expected(tensor: &Bound<'_, PyAny>) -> bool {
@@ -85,7 +85,7 @@ fn flag(attribute: PyResult<Bound<'_, PyAny>>) -> bool {
 }
 
 fn is_strided(tensor: &Bound<'_, PyAny>) -> bool {
-    static STRIDED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static STRIDED: Resolved<Py<PyAny>> = Resolved::new();
     let py = tensor.py();
     let strided = STRIDED.get_or_try_init(py, || {
         py.import("torch")?.getattr("strided").map(Bound::unbind)
