@@ -441,8 +441,8 @@ def save_in_parts(td: Any, path: str) -> Times:
     giving back what the plan held.
     """
     from tensordict import _rust
-    from tensordict.storage import registry
-    from tensordict.storage.tree import _Directory
+    from tensordict.primitives import registry
+    from tensordict.storage.layouts.directory import _Directory
 
     texts = registry.type_text(type(td)), registry.class_text(type(td))
     used = time.process_time()

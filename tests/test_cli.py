@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import tensordict
-from tensordict import _rust, cli, demo, doctor
+from tensordict import _rust, cli
+from tensordict.cli import demo, doctor
 
 TINY = ["--d-model", "16", "--layers", "1", "--images", "1500", "--side", "4"]
 TINY += ["--batch", "8", "--batches", "4", "--threads", "2"]
@@ -217,7 +218,7 @@ def test_import_brings_neither_the_commands_nor_what_they_need():
     # torch itself may import tqdm, so what it brings does not count.
     code = (
         "import sys, torch; before = set(sys.modules); import tensordict; "
-        "print({'tensordict.cli', 'tensordict.demo', 'tensordict.doctor', 'tqdm', "
+        "print({'tensordict.cli', 'tensordict.cli.demo', 'tensordict.cli.doctor', 'tqdm', "
         "'cloudpickle', 'torch._dynamo'} & (set(sys.modules) - before))"
     )
     done = subprocess.run(

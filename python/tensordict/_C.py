@@ -1,9 +1,9 @@
 """Deprecated import path: the functions of keys, once those of a native module."""
 
 from tensordict._deprecated_utils import _unravel_keys as unravel_keys
-from tensordict._deprecation import warn_deprecated
 from tensordict._rust import unravel_key, unravel_key_list
 from tensordict._rust import unravel_key_to_tuple as _unravel_key_to_tuple
+from tensordict.primitives.deprecation import warn_deprecated
 
 __all__ = ["_unravel_key_to_tuple", "unravel_key", "unravel_key_list", "unravel_keys"]
 

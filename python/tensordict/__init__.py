@@ -2,52 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from tensordict import (
-    _deprecated_utils,
-    _deprecation,
-    _later,
-    _pytree,
-    _reductions,
-    _td,
-)
+from tensordict import _deprecated_utils, _later, _pytree, _reductions, _td
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
-from tensordict._options import (
-    capture_non_tensor_stack,
-    get_defaults_to_none,
-    lazy_legacy,
-    list_to_stack,
-    set_capture_non_tensor_stack,
-    set_get_defaults_to_none,
-    set_lazy_legacy,
-    set_list_to_stack,
-)
 from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
-from tensordict._unbatched import UnbatchedTensor
 from tensordict.base import TensorCollection, TensorDictBase
-from tensordict.checks import (
-    default_is_leaf,
-    is_bool,
-    is_floating,
-    is_inexact,
-    is_integer,
-    is_leaf_nontensor,
-    is_non_tensor,
-    is_tensor_collection,
-    is_tensorclass,
-)
-from tensordict.closeness import assert_allclose_td, assert_close
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict, lazy_stack
 from tensordict.containers.params import TensorDictParams
-from tensordict.factories import (
-    from_any,
-    from_dict,
-    from_namedtuple,
-    from_pytree,
-    from_struct_array,
-    from_tuple,
-    fromkeys,
-)
 from tensordict.functional import (
     collate,
     group_by,
@@ -61,8 +22,17 @@ from tensordict.interop import hooks as _hooks
 
 # The module comes first: the function of the same name then takes the name.
 from tensordict.memmap import MemmapTensor, MemoryMappedTensor
-from tensordict.metatensor import MetaTensor
+from tensordict.ops.closeness import assert_allclose_td, assert_close
 from tensordict.ops.display import get_printoptions, set_printoptions
+from tensordict.ops.factories import (
+    from_any,
+    from_dict,
+    from_namedtuple,
+    from_pytree,
+    from_struct_array,
+    from_tuple,
+    fromkeys,
+)
 from tensordict.ops.joining import (
     cat,
     dense_stack_tds,
@@ -71,12 +41,30 @@ from tensordict.ops.joining import (
 )
 from tensordict.ops.modules import from_module, from_modules
 from tensordict.ops.packing import PackLayout
-from tensordict.storage.archives import (
-    is_memmap_archive,
-    pack_memmap,
-    refresh_archive_checksums,
-    unpack_memmap,
+from tensordict.primitives import deprecation
+from tensordict.primitives.checks import (
+    default_is_leaf,
+    is_bool,
+    is_floating,
+    is_inexact,
+    is_integer,
+    is_leaf_nontensor,
+    is_non_tensor,
+    is_tensor_collection,
+    is_tensorclass,
 )
+from tensordict.primitives.metatensor import MetaTensor
+from tensordict.primitives.options import (
+    capture_non_tensor_stack,
+    get_defaults_to_none,
+    lazy_legacy,
+    list_to_stack,
+    set_capture_non_tensor_stack,
+    set_get_defaults_to_none,
+    set_lazy_legacy,
+    set_list_to_stack,
+)
+from tensordict.primitives.unbatched import UnbatchedTensor
 from tensordict.storage.functions import (
     from_consolidated,
     from_safetensors,
@@ -85,6 +73,12 @@ from tensordict.storage.functions import (
     memmap,
     save,
     to_safetensors,
+)
+from tensordict.storage.layouts.archive import (
+    is_memmap_archive,
+    pack_memmap,
+    refresh_archive_checksums,
+    unpack_memmap,
 )
 
 # As above, the decorator takes the name of the module it is in.
@@ -123,7 +117,7 @@ if TYPE_CHECKING:
 
 _hooks.install()
 if not TYPE_CHECKING:  # which is to find names that there are not
-    __getattr__ = _deprecation.deprecated_names(
+    __getattr__ = deprecation.deprecated_names(
         __name__,
         _deprecated_utils.TOP,
         later={

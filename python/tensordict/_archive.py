@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
-from tensordict.storage.archives import (
+from tensordict.storage.layouts.archive import (
     is_memmap_archive,
     pack_memmap,
     refresh_archive_checksums,

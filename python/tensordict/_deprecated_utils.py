@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensordict._deprecation import strtobool, warn_caller
-from tensordict.common import MSG_LOCKED
+from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.deprecation import strtobool, warn_caller
 
 __all__ = [
     "NN_COMMON",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tensordict._deprecation import deprecated_names
+from tensordict.primitives.deprecation import deprecated_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ HOMES: dict[str, str] = {
     "BEST_ATTEMPT_INPLACE": "tensordict._established",
     "Delta": "tensordict.nn.distributions",
     "LinkedList": "tensordict.utils",
-    "NO_DEFAULT": "tensordict.protocol",
+    "NO_DEFAULT": "tensordict.primitives.protocol",
     "PYTREE_REGISTERED_LAZY_TDS": "tensordict._pytree",
     "PYTREE_REGISTERED_TDS": "tensordict._pytree",
     "T": "tensordict._established",
@@ -52,14 +52,14 @@ HOMES: dict[str, str] = {
     "convert_ellipsis_to_idx": "tensordict._indexing",
     "deprecated": "tensordict._deprecated_utils",
     "deprecated_attributes": "tensordict._deprecated_utils",
-    "deprecation_message": "tensordict._deprecation",
+    "deprecation_message": "tensordict.primitives.deprecation",
     "expand_as_right": "tensordict.utils",
     "expand_right": "tensordict.utils",
     "is_dataclass": "dataclasses",
     "json_dumps": "tensordict._utils_key_json",
     "symbolic_trace": "tensordict.prototype.fx",
     "to_mds": "tensordict._datasets",
-    "warn_deprecated": "tensordict._deprecation",
+    "warn_deprecated": "tensordict.primitives.deprecation",
     "warn_deprecated_env_var": "tensordict._deprecated_utils",
     # What the release imports from torch, and clients from there.
     "Buffer": "torch.nn.parameter",

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
-from tensordict.interop.pickling import (
+from tensordict.storage.pickles import (
     _make_td,
     _rebuild_tensordict_files_consolidated,
     _reduce_td,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
 from tensordict.containers.lazy import lazy_stack
-from tensordict.factories import from_pytree, fromkeys
+from tensordict.ops.factories import from_pytree, fromkeys
 from tensordict.ops.joining import cat, maybe_dense_stack, stack
 from tensordict.ops.modules import from_module, from_modules
 from tensordict.storage.functions import load, load_memmap, memmap, save

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
-from tensordict.collection import TensorCollection
+from tensordict.containers.collection import TensorCollection
 
 __all__ = ["TensorCollection"]
 

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
-from tensordict._options import (
+from tensordict.ops.display import get_printoptions, set_printoptions
+from tensordict.primitives.options import (
     capture_non_tensor_stack,
     lazy_legacy,
     list_to_stack,
@@ -11,7 +12,6 @@ from tensordict._options import (
     set_lazy_legacy,
     set_list_to_stack,
 )
-from tensordict.ops.display import get_printoptions, set_printoptions
 
 __all__ = [
     "capture_non_tensor_stack",

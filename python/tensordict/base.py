@@ -6,31 +6,31 @@ import torch
 
 from tensordict._established import established_names
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
-from tensordict._options import get_defaults_to_none, set_get_defaults_to_none
-from tensordict.checks import (
-    _NESTED_TENSORS_AS_LISTS,
-    default_is_leaf,
-    is_leaf_nontensor,
-    is_tensor_collection,
+from tensordict.containers.collection import TensorCollection, TensorDictBase
+from tensordict.interop.torch_functions import (
+    TD_HANDLED_FUNCTIONS as _TD_HANDLED_FUNCTIONS,
 )
-from tensordict.collection import TensorCollection, TensorDictBase
-from tensordict.common import (
-    MSG_BAD_KEY,
-    MSG_LOCKED,
-    _InplaceWriteError,
-    _KeyThroughLeafError,
-)
-from tensordict.factories import (
+from tensordict.ops.factories import (
     from_any,
     from_dict,
     from_namedtuple,
     from_struct_array,
     from_tuple,
 )
-from tensordict.interop.torch_functions import (
-    TD_HANDLED_FUNCTIONS as _TD_HANDLED_FUNCTIONS,
+from tensordict.primitives.checks import (
+    _NESTED_TENSORS_AS_LISTS,
+    default_is_leaf,
+    is_leaf_nontensor,
+    is_tensor_collection,
 )
-from tensordict.protocol import NO_DEFAULT, _NoDefault
+from tensordict.primitives.common import (
+    MSG_BAD_KEY,
+    MSG_LOCKED,
+    _InplaceWriteError,
+    _KeyThroughLeafError,
+)
+from tensordict.primitives.options import get_defaults_to_none, set_get_defaults_to_none
+from tensordict.primitives.protocol import NO_DEFAULT, _NoDefault
 from tensordict.utils import DeviceType, IndexType
 
 __all__ = [

@@ -10,12 +10,16 @@ import torch
 
 from tensordict import _rust
 from tensordict._established import established_names
-from tensordict._unbatched import all_unbatched
-from tensordict.checks import is_leaf_nontensor, is_non_tensor, is_tensorclass
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.nontensor import MetaData
 from tensordict.ops.joining import dense_stack_tds
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.checks import (
+    is_leaf_nontensor,
+    is_non_tensor,
+    is_tensorclass,
+)
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import all_unbatched
 from tensordict.tensorclass.delegation import inside
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from tensordict._established import established_names
-from tensordict.storage.anonymous import FileHandler as _FileHandler
-from tensordict.storage.mapped import MemoryMappedTensor
+from tensordict.storage.tensors.anonymous import FileHandler as _FileHandler
+from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 MemmapTensor = MemoryMappedTensor
 """The name of the class in early releases."""

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from tensordict._deprecation import warn_deprecated
 from tensordict._established import established_names
+from tensordict.primitives.deprecation import warn_deprecated
 
 warn_deprecated(
     "tensordict.tabular",

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 from tensordict._deprecated_utils import TENSORDICT
 from tensordict._established import established_names
 from tensordict._nestedkey import NestedKey
-from tensordict.checks import is_tensor_collection, is_tensorclass
-from tensordict.closeness import assert_allclose_td
-from tensordict.collection import TensorDictBase
+from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.functional import (
@@ -18,7 +16,9 @@ from tensordict.functional import (
     pad_sequence,
 )
 from tensordict.memmap import MemoryMappedTensor
-from tensordict.protocol import NO_DEFAULT
+from tensordict.ops.closeness import assert_allclose_td
+from tensordict.primitives.checks import is_tensor_collection, is_tensorclass
+from tensordict.primitives.protocol import NO_DEFAULT
 from tensordict.utils import expand_as_right, expand_right
 
 __all__ = [

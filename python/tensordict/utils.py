@@ -21,20 +21,14 @@ from tensordict import _rust
 from tensordict._deprecated_utils import UTILS
 from tensordict._established import established_names
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
-from tensordict._options import (
-    capture_non_tensor_stack,
-    lazy_legacy,
-    list_to_stack,
-    set_capture_non_tensor_stack,
-    set_lazy_legacy,
-    set_list_to_stack,
-)
 from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
 from tensordict._utils_key_json import (
     _decode_key_from_filesystem,
     _encode_key_for_filesystem,
 )
-from tensordict.checks import (
+from tensordict.containers.nontensor.write_through import LinkedList
+from tensordict.ops.display import get_printoptions, set_printoptions
+from tensordict.primitives.checks import (
     _is_non_tensor,
     _is_tensorclass,
     is_bool,
@@ -44,17 +38,23 @@ from tensordict.checks import (
     is_non_tensor,
     is_tensorclass,
 )
-from tensordict.common import MSG_BAD_KEY, MSG_LOCKED
-from tensordict.containers.nontensor.linked import LinkedList
-from tensordict.ops.display import get_printoptions, set_printoptions
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED
+from tensordict.primitives.options import (
+    capture_non_tensor_stack,
+    lazy_legacy,
+    list_to_stack,
+    set_capture_non_tensor_stack,
+    set_lazy_legacy,
+    set_list_to_stack,
+)
+from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.future import TensorDictFuture
 from tensordict.storage.listing import print_directory_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tensordict.collection import TensorCollection
+    from tensordict.containers.collection import TensorCollection
 
 __all__ = [
     "KEY_SEPARATOR",
@@ -341,7 +341,7 @@ def parse_tensor_dict_string(s: str) -> Any:
         >>> bool((parse_tensor_dict_string(repr(td)) == td * 0).all())
         True
     """
-    from tensordict._parsing import parse
+    from tensordict.ops.parsing import parse
 
     return parse(s)
 

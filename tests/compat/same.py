@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["assert_same"]
 

@@ -9,7 +9,8 @@ import torch
 from torch._dynamo.variables.builder import VariableBuilder
 
 from tensordict import TensorDict, lazy_stack, tensorclass
-from tensordict.interop import construction, twins
+from tensordict.compile import construction
+from tensordict.primitives import tree as tree_primitives
 
 TAKEN = construction.install_rules()
 pytestmark = pytest.mark.skipif(not TAKEN, reason="this Dynamo takes no rule")
@@ -60,7 +61,7 @@ def state(value):
 def test_containers_are_made_by_the_rule_as_without_it(name, monkeypatch):
     function, td = FUNCTIONS[name], tree()
     by_rule = compiled(function, td)
-    monkeypatch.delitem(VariableBuilder._id_dispatch(), id(twins.new))
+    monkeypatch.delitem(VariableBuilder._id_dispatch(), id(tree_primitives.new))
     assert state(compiled(function, td)) == state(by_rule) == state(function(td))
 
 

@@ -10,10 +10,10 @@ from torch._dynamo.variables.builder import VariableBuilder
 from torch.fx.node import map_arg
 
 from tensordict import TensorDict, UnbatchedTensor
-from tensordict.common import SHAPE_TAIL
-from tensordict.interop.leaf_loops import (
+from tensordict.compile.leaf_loop_rules import install_rules
+from tensordict.primitives.common import SHAPE_TAIL
+from tensordict.primitives.leaf_loops import (
     all_begin_with,
-    install_rules,
     on_plain,
     picked,
     special_keys,

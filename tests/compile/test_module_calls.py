@@ -8,7 +8,6 @@ from torch import nn
 from torch._dynamo.variables.builder import VariableBuilder
 
 from tensordict import NonTensorData, TensorDict, UnbatchedTensor, lazy_stack
-from tensordict.interop import module_calls
 from tensordict.nn import (
     InteractionType,
     NormalParamExtractor,
@@ -20,6 +19,7 @@ from tensordict.nn import (
     set_interaction_type,
     set_skip_existing,
 )
+from tensordict.primitives import module_calls
 
 RULES = (
     module_calls.plain_inputs,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tensordict.interop.older_dynamo import spell_out
+from tensordict.compile.older_dynamo import spell_out
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,8 +83,8 @@ def test_the_twins_do_the_same_when_spelled_out() -> None:
     program = """
 import torch
 from tensordict import TensorDict
-from tensordict.interop.compile import twin_modules
-from tensordict.interop.older_dynamo import spell_out
+from tensordict.compile.registration import twin_modules
+from tensordict.compile.older_dynamo import spell_out
 
 spell_out(twin_modules())
 td = TensorDict(a=torch.arange(6).view(2, 3), n={"b": torch.ones(2)}, batch_size=[2])

@@ -7,7 +7,8 @@ import torch
 from torch._dynamo.variables.builder import VariableBuilder
 
 from tensordict import TensorDict, UnbatchedTensor
-from tensordict.interop.leaf_loops import install_rules, special_keys
+from tensordict.compile.leaf_loop_rules import install_rules
+from tensordict.primitives.leaf_loops import special_keys
 
 
 def tree() -> TensorDict:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 CHECK = """
-from tensordict.interop import compile as twins
+from tensordict.compile import registration as twins
 assert len(twins._registered) == len({id(native) for native, _ in twins.pairs()}) > 20
 """
 
@@ -97,6 +97,6 @@ def test_an_import_that_fails_leaves_the_hook():
 def test_registering_again_changes_nothing():
     run(
         "import tensordict, torch._dynamo\n"
-        "from tensordict.interop import compile as twins\n"
+        "from tensordict.compile import registration as twins\n"
         "twins.install(); twins.register_twins()" + CHECK
     )

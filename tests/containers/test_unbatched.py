@@ -18,13 +18,24 @@ from tensordict import (
     lazy_stack,
     to_safetensors,
 )
-from tensordict.interop import (
-    access_twins,
-    apply_twins,
-    index_twins,
-    joining_twins,
-    lazy_twins,
-    twins,
+from tensordict.primitives import (
+    apply as apply_primitives,
+)
+from tensordict.primitives import (
+    index as index_primitives,
+)
+from tensordict.primitives import (
+    join as join_primitives,
+)
+from tensordict.primitives import (
+    lazy as lazy_primitives,
+)
+from tensordict.primitives import (
+    map_leaves as map_leaves_primitives,
+)
+from tensordict.primitives import set as set_primitives
+from tensordict.primitives import (
+    split as split_primitives,
 )
 from torch_versions import OLDER
 
@@ -255,20 +266,20 @@ def test_primitives_and_twins_agree(size: tuple[int, ...]) -> None:
     td = make(size)
     prefix = torch.Size([1, *size])
     args = (td, "unsqueeze", (0,), prefix, None)
-    assert same(_rust.map_leaves(*args), twins.map_leaves(*args))
+    assert same(_rust.map_leaves(*args), map_leaves_primitives.map_leaves(*args))
     parts = (
         td,
         "split",
         (2, 0),
         [torch.Size([2, *size[1:]]), torch.Size([1, *size[1:]])],
     )
-    assert same(_rust.split_leaves(*parts), twins.split_leaves(*parts))
+    assert same(_rust.split_leaves(*parts), split_primitives.split_leaves(*parts))
     for at in (0, slice(1), torch.tensor([True, False, True]), None):
-        assert same(_rust.index(td, at), index_twins.index(td, at))
-    assert same(_rust.stack([td, td], 0), joining_twins.stack([td, td], 0))
-    assert same(_rust.cat([td, td], 0), joining_twins.cat([td, td], 0))
+        assert same(_rust.index(td, at), index_primitives.index(td, at))
+    assert same(_rust.stack([td, td], 0), join_primitives.stack([td, td], 0))
+    assert same(_rust.cat([td, td], 0), join_primitives.cat([td, td], 0))
     assert _rust.stacked_members([td, td], 0, TensorDict) is None
-    assert lazy_twins.stacked_members([td, td], 0, TensorDict) is None
+    assert lazy_primitives.stacked_members([td, td], 0, TensorDict) is None
     for on_unbatched in (False, True):
 
         def apply(module: Any, asked: bool = on_unbatched) -> Any:
@@ -276,10 +287,10 @@ def test_primitives_and_twins_agree(size: tuple[int, ...]) -> None:
                 td, lambda x: x * 2, batch_size=torch.Size([]), on_unbatched=asked
             )
 
-        assert same(apply(_rust), apply(apply_twins))
+        assert same(apply(_rust), apply(apply_primitives))
     given = UnbatchedTensor(torch.ones(4))
     stored = [
-        module.validate(td, "k", given).batch_size for module in (_rust, access_twins)
+        module.validate(td, "k", given).batch_size for module in (_rust, set_primitives)
     ]
     assert stored == [td.batch_size, td.batch_size]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tensordict import TensorDict, _rust
-from tensordict.interop import merge_twins
+from tensordict.primitives import copy as copy_primitives
 
 
 def leaves(container):
@@ -89,7 +89,7 @@ def test_autograd_grad_gives_a_collection(container) -> None:
     assert not list(unused.keys(True, True))
 
 
-@pytest.mark.parametrize("copy_into", [_rust.copy_into, merge_twins.copy_into])
+@pytest.mark.parametrize("copy_into", [_rust.copy_into, copy_primitives.copy_into])
 @pytest.mark.parametrize("method", ["copy_", "update_"])
 def test_only_copies_of_what_has_a_gradient_become_part_of_a_graph(
     copy_into, method, monkeypatch

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordict import TensorDict, _rust, lazy_stack
-from tensordict.interop import lazy_twins
+from tensordict.primitives import lazy as lazy_primitives
 
 KEYS = ["a", "b", "n"]
 
@@ -39,7 +39,7 @@ def told(value):
     return value
 
 
-@pytest.mark.parametrize("name", lazy_twins.__all__)
+@pytest.mark.parametrize("name", lazy_primitives.__all__)
 def test_every_primitive_has_its_twin(name):
     assert callable(getattr(_rust, name))
 
@@ -60,25 +60,25 @@ def test_what_members_are_asked(tds, dim):
         ("cloned_members", ()),
     ):
         native = told(getattr(_rust, name)(tds, *args))
-        assert native == told(getattr(lazy_twins, name)(tds, *args)), name
+        assert native == told(getattr(lazy_primitives, name)(tds, *args)), name
 
 
 @given(tds=members())
 def test_leaves_taken_and_given_back(tds):
     leaves, expected = [], []
     _rust.member_leaves(tds, leaves)
-    lazy_twins.member_leaves(tds, expected)
+    lazy_primitives.member_leaves(tds, expected)
     assert told(leaves) == told(expected)
     for cls in (None, TensorDict):
         native = _rust.rebuilt_members(tds, list(leaves), cls)
-        twin = lazy_twins.rebuilt_members(tds, list(leaves), cls)
+        twin = lazy_primitives.rebuilt_members(tds, list(leaves), cls)
         assert told(native) == told(twin)
 
 
 @given(tds=members())
 def test_members_without_what_is_empty(tds):
     results = []
-    for module in (_rust, lazy_twins):
+    for module in (_rust, lazy_primitives):
         copies = [td.copy() for td in tds]
         for copy in copies:
             copy.update({"empty": {"inner": {}}, "value": "text"})
@@ -93,12 +93,12 @@ def test_members_without_what_is_empty(tds):
 @given(tds=members(), dim=st.integers(0, 2))
 def test_members_stacked_densely(tds, dim):
     native = _rust.stacked_members(tds, dim, TensorDict)
-    twin = lazy_twins.stacked_members(tds, dim, TensorDict)
+    twin = lazy_primitives.stacked_members(tds, dim, TensorDict)
     assert told(native) == told(twin)
 
 
 def test_a_member_on_another_device_is_a_misfit():
     tds = [TensorDict(device="cpu"), TensorDict(device="cpu"), TensorDict()]
-    for module in (_rust, lazy_twins):
+    for module in (_rust, lazy_primitives):
         assert module.first_misfit(tds) == 2
         assert module.first_misfit([tds[0], 1]) == 1

@@ -12,21 +12,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensordict import TensorDict, TensorDictParams, UnbatchedTensor, _rust
-from tensordict.interop import (
-    access_twins,
-    apply_twins,
-    field_twins,
-    foreach_twins,
-    index_twins,
-    joining_twins,
-    key_twins,
-    merge_twins,
-    module_twins,
-    shape_twins,
-    twins,
+from tensordict.compile.registration import twin_modules
+from tensordict.primitives import (
+    index as index_primitives,
 )
-from tensordict.interop.leaf_loops import special_keys
-from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
+from tensordict.primitives import (
+    items as items_primitives,
+)
+from tensordict.primitives import (
+    keys as keys_primitives,
+)
+from tensordict.primitives import (
+    lock as lock_primitives,
+)
+from tensordict.primitives import (
+    map_leaves as map_leaves_primitives,
+)
+from tensordict.primitives import (
+    nested_key,
+)
+from tensordict.primitives import (
+    state as state_primitives,
+)
+from tensordict.primitives import (
+    tree as tree_primitives,
+)
+from tensordict.primitives import (
+    update as update_primitives,
+)
+from tensordict.primitives.leaf_loops import special_keys
+from tensordict.primitives.protocol import (
+    NO_DEFAULT,
+    NONE_IF_MISSING,
+    CollectionProtocol,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
 import trees  # noqa: E402
@@ -38,19 +57,7 @@ needs_shortcuts = pytest.mark.skipif(
 
 TWINS = {
     name: getattr(module, name)
-    for module in (
-        twins,
-        access_twins,
-        apply_twins,
-        field_twins,
-        foreach_twins,
-        key_twins,
-        merge_twins,
-        index_twins,
-        joining_twins,
-        module_twins,
-        shape_twins,
-    )
+    for module in twin_modules()
     for name in dir(module)
     if not name.startswith("_")
     and inspect.isfunction(getattr(module, name))
@@ -101,7 +108,9 @@ def both_on_deep_copies(name: str, td, *args) -> None:
     """As :func:`both_on_copies` for a primitive that writes into the leaves."""
     results = []
     for function in (TWINS[name], getattr(_rust, name)):
-        copy = twins.map_leaves(td, torch.clone, (), None, True, 0, True)
+        copy = map_leaves_primitives.map_leaves(
+            td, torch.clone, (), None, True, 0, True
+        )
         result = trees.outcome(function, copy, *map(fresh, args), known={})
         results.append((result, trees.describe(copy, {})))
     assert results[1] == results[0]
@@ -130,7 +139,7 @@ def test_unravel(key):
         expected = trees.outcome(TWINS[name], key, known={})
         assert trees.outcome(getattr(_rust, name), key, known={}) == expected
     for given_keys in ([key, "a"], (key,), key):
-        expected = trees.outcome(twins.unravel_key_list, given_keys, known={})
+        expected = trees.outcome(nested_key.unravel_key_list, given_keys, known={})
         assert trees.outcome(_rust.unravel_key_list, given_keys, known={}) == expected
 
 
@@ -204,7 +213,7 @@ def map_arguments(draw, td):
 def test_map_leaves(data, lock):
     td = data.draw(trees.containers())
     if lock:
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     # The twin calls with plain leaves first: of several errors it may raise another.
     is_mixed = bool(special_keys(dict(td.items())))
     both("map_leaves", td, *data.draw(map_arguments(td)), any_error=is_mixed)
@@ -215,7 +224,7 @@ def test_map_leaves(data, lock):
 def test_split_leaves(data, lock, ask):
     td = data.draw(trees.containers())
     if lock:
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     length = td.batch_size[0] if td.batch_size else 2
     op, args = data.draw(
         st.sampled_from(
@@ -234,26 +243,33 @@ def test_split_leaves(data, lock, ask):
 @relaxed
 def test_collecting(td, lock):
     if lock:
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     for name in ("leaves", "clone_structure", "data", "containers", "leaf_batch_dims"):
         both(name, td)
     for op in ("all", "any"):
         both("truth", td, op)
     both("is_empty", td)
     both("is_filled", td)
-    for others in ([], [td], [TensorDict(), twins.containers(td)[-1]], [TensorDict()]):
+    for others in (
+        [],
+        [td],
+        [TensorDict(), items_primitives.containers(td)[-1]],
+        [TensorDict()],
+    ):
         both("holds_any", td, others)
-    assert list(_rust.attributes(td).items()) == list(twins.attributes(td).items())
-    leaves = [*twins.leaves(td), torch.ones(2, device="meta")]
-    assert _rust.on_host(leaves) == twins.on_host(leaves)
+    assert list(_rust.attributes(td).items()) == list(
+        state_primitives.attributes(td).items()
+    )
+    leaves = [*tree_primitives.leaves(td), torch.ones(2, device="meta")]
+    assert _rust.on_host(leaves) == tree_primitives.on_host(leaves)
 
 
 @given(td=trees.containers(), lock=st.booleans(), ask=st.booleans(), less=st.booleans())
 @relaxed
 def test_rebuilding(td, lock, ask, less):
     if lock:
-        twins.lock_tree(td)
-    values = [leaf + 1 for leaf in twins.leaves(td)]
+        lock_primitives.lock_tree(td)
+    values = [leaf + 1 for leaf in tree_primitives.leaves(td)]
     if less:
         values = values[1:]
     for names in (True, None):
@@ -267,7 +283,9 @@ def test_rebuilding(td, lock, ask, less):
 def test_align(data):
     td = data.draw(trees.containers((2,)))
     other = data.draw(
-        st.just(td) | st.just(twins.clone_structure(td)) | trees.containers((2,))
+        st.just(td)
+        | st.just(tree_primitives.clone_structure(td))
+        | trees.containers((2,))
     )
     both("align", td, other)
 
@@ -279,7 +297,7 @@ def test_functions_of_lists(data, lock):
     td = data.draw(trees.containers((2,)))
     other = (
         st.just(td)
-        | st.just(twins.clone_structure(td))
+        | st.just(tree_primitives.clone_structure(td))
         | trees.containers((2,))
         | trees.containers((1,))
         | st.sampled_from([1, 2.5, True, 1j, "text", None, torch.ones(2)])
@@ -287,7 +305,7 @@ def test_functions_of_lists(data, lock):
     )
     operands = tuple(data.draw(st.lists(other, max_size=2)))
     if lock:
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     both("foreach", td, added, operands, data.draw(st.booleans()))
     both_on_copies("foreach_inplace", td, add_into, operands)
     both("compare", td, torch.eq, data.draw(other), trees.TensorDict)
@@ -344,14 +362,14 @@ def test_reading(td, key):
 @given(td=trees.containers(), mapped=st.booleans(), shared=st.booleans())
 @relaxed
 def test_keeping_storage(td, mapped, shared):
-    source = twins.new(trees.TensorDict, {}, torch.Size([]), None, None)
+    source = tree_primitives.new(trees.TensorDict, {}, torch.Size([]), None, None)
     if mapped:
         source._is_memmap = True
     if shared:
         source._is_shared = True
     results = []
-    for function in (index_twins.keep_storage, _rust.keep_storage):
-        copy = twins.clone_structure(td)
+    for function in (lock_primitives.keep_storage, _rust.keep_storage):
+        copy = tree_primitives.clone_structure(td)
         function(source, copy)
         results.append(trees.describe(copy, {}))
     assert results[1] == results[0]
@@ -360,19 +378,19 @@ def test_keeping_storage(td, mapped, shared):
 @given(td=trees.containers(foreign=False), times=st.integers(1, 2))
 @relaxed
 def test_locking(td, times):
-    inner = next((c for c in twins.containers(td) if c is not td), td)
+    inner = next((c for c in items_primitives.containers(td) if c is not td), td)
     both_on_copies("lock_tree", td)
     for _ in range(times):
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     both_on_copies("lock_tree", td)
     both_on_copies("unlock_tree", td)
-    outer = twins.new(trees.TensorDict, {"x": td}, torch.Size([]), None, None)
-    twins.lock_tree(outer)
+    outer = tree_primitives.new(trees.TensorDict, {"x": td}, torch.Size([]), None, None)
+    lock_primitives.lock_tree(outer)
     for member in (td, inner):
         known = trees.known_objects(outer)
         assert (
             trees.outcome(_rust.unlock_tree, member, known=known)[:2]
-            == trees.outcome(twins.unlock_tree, member, known=known)[:2]
+            == trees.outcome(lock_primitives.unlock_tree, member, known=known)[:2]
         )
 
 
@@ -388,7 +406,7 @@ def test_locking(td, times):
 def test_writing(data, key, inplace, validated, ignore_lock, lock):
     td = data.draw(trees.containers(foreign=False, names=False))
     if lock:
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     values = [
         torch.ones(*td.batch_size, 2),
         torch.ones(5, 5, 5),
@@ -396,7 +414,7 @@ def test_writing(data, key, inplace, validated, ignore_lock, lock):
         1.5,
         object(),
         {"x": torch.ones(td.batch_size)},
-        twins.new(trees.TensorDict, {}, td.batch_size, None, None),
+        tree_primitives.new(trees.TensorDict, {}, td.batch_size, None, None),
     ]
     value = values[data.draw(st.integers(0, len(values) - 1))]
     if inplace is False or isinstance(value, torch.Tensor):
@@ -514,7 +532,7 @@ def test_view_shape(size, shape, as_list):
     shape = shape if as_list else tuple(shape)
     both_on_sizes = [
         trees.outcome(f, torch.Size(size), shape, known={})
-        for f in (index_twins.view_shape, _rust.view_shape)
+        for f in (index_primitives.view_shape, _rust.view_shape)
     ]
     assert both_on_sizes[0] == both_on_sizes[1]
 
@@ -526,7 +544,7 @@ def test_joining(data, dim, num, mix):
     tds = [td] + [
         data.draw(trees.containers((2, 3), foreign=False))
         if mix
-        else twins.map_leaves(td, "clone")
+        else map_leaves_primitives.map_leaves(td, "clone")
         for _ in range(num - 1)
     ]
     for name in ("stack", "cat"):
@@ -542,10 +560,10 @@ paths = st.lists(keys, max_size=4).map(tuple)
 @relaxed
 def test_choosing(td, chosen, strict, lock):
     if lock:
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     both("select", td, chosen, False, strict)
     both("exclude", td, chosen, False)
-    if not any(isinstance(c, trees.Wrapped) for c in twins.containers(td)):
+    if not any(isinstance(c, trees.Wrapped) for c in items_primitives.containers(td)):
         both_on_copies("select", td, chosen, True, strict)
         both_on_copies("exclude", td, chosen, True)
 
@@ -560,13 +578,15 @@ def test_regrouping(td, separator):
         "flatten_keys", td, separator, False, lambda cls: issubclass(cls, torch.Tensor)
     )
     both_on_copies("flatten_keys", td, separator, True)
-    for source in (td, key_twins.flatten_keys(td, ".", False)):
+    for source in (td, keys_primitives.flatten_keys(td, ".", False)):
         both("unflatten_keys", source, separator, False)
-    dotted = key_twins.flatten_keys(td, ".", False)
+    dotted = keys_primitives.flatten_keys(td, ".", False)
     dotted._tensordict["x.y.z"] = dotted._tensordict["x.y.w"] = torch.ones(
         td.batch_size
     )
-    dotted._tensordict["n"] = twins.new(trees.TensorDict, {}, td.batch_size, None, None)
+    dotted._tensordict["n"] = tree_primitives.new(
+        trees.TensorDict, {}, td.batch_size, None, None
+    )
     both("unflatten_keys", dotted, ".", False)
     both_on_copies("unflatten_keys", dotted, ".", True)
 
@@ -589,7 +609,7 @@ def test_update(data, clone, inplace, ignore_lock, lock, as_dict):
             source["n", "deep"] = torch.ones(3)
             source["n"] = {"a": torch.ones(3), "b": 1.0}
     if lock:
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     if inplace:
         options = (source, clone, inplace, False, None, ignore_lock)
         both_on_deep_copies("update", td, *options)
@@ -610,9 +630,9 @@ def test_update(data, clone, inplace, ignore_lock, lock, as_dict):
 def test_init(data, batch_size, device, names, how):
     drawn = data.draw(trees.containers((3,), foreign=False))
     results = []
-    for function in (access_twins.init, _rust.init):
+    for function in (update_primitives.init, _rust.init):
         # Entries without names take those of the container that they are stored in.
-        td = twins.clone_structure(drawn)
+        td = tree_primitives.clone_structure(drawn)
         entries = dict(td._tensordict)
         if how == 1:
             entries["n", "deep"] = torch.ones(3)
@@ -688,7 +708,7 @@ def test_apply_nest(
         for _ in range(num_others)
     ]
     if lock:
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     fn, named = function
     names = data.draw(st.sampled_from([NO_DEFAULT, None, ["x"]]))
     options = (batch_size, device, names, default, named, nested_keys)
@@ -713,11 +733,11 @@ def test_apply_nest_names_what_comes_after_an_entry_with_names():
 def test_copy_into(data, as_dict, chosen):
     td = data.draw(trees.containers((3,), foreign=False))
     source = data.draw(st.just(td) | trees.containers((3,), foreign=False))
-    source = twins.map_leaves(source, torch.add, (1,))
+    source = map_leaves_primitives.map_leaves(source, torch.add, (1,))
     if as_dict:
         source = dict(source._tensordict)
     if chosen is not None:
-        chosen = [twins.unravel_key_to_tuple(key) or ("a",) for key in chosen]
+        chosen = [nested_key.unravel_key_to_tuple(key) or ("a",) for key in chosen]
     both_on_deep_copies("copy_into", td, source, chosen)
 
 
@@ -742,12 +762,14 @@ def test_set_index(data, index, value, lock):
             if value == "tree"
             else data.draw(trees.containers((2, 3), foreign=False))
         )
-        plan = trees.outcome(index_twins.index, source, index, known={})
+        plan = trees.outcome(index_primitives.index, source, index, known={})
         if plan[0] == "raised":
             return
-        value = twins.map_leaves(index_twins.index(source, index), torch.zeros_like)
+        value = map_leaves_primitives.map_leaves(
+            index_primitives.index(source, index), torch.zeros_like
+        )
     if lock:
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     both_on_deep_copies("set_index", td, index, value)
 
 
@@ -761,11 +783,11 @@ def test_write_fitting(data, index, change):
     source = td
     if change == "keys":
         source = data.draw(trees.containers((3,), foreign=False))
-    plan = trees.outcome(index_twins.index, source, index, known={})
+    plan = trees.outcome(index_primitives.index, source, index, known={})
     if plan[0] == "raised":
         return
     op = torch.Tensor.double if change == "dtype" else torch.ones_like
-    value = twins.map_leaves(index_twins.index(source, index), op)
+    value = map_leaves_primitives.map_leaves(index_primitives.index(source, index), op)
     both_on_deep_copies("write_fitting", td, index, value)
 
 
@@ -783,13 +805,16 @@ def test_write_members(data, index, change):
         if change == "keys":
             source = data.draw(trees.containers((3,), foreign=False))
         op = torch.Tensor.double if change == "dtype" else torch.ones_like
-        part = twins.map_leaves(index_twins.index(source, index), op)
+        part = map_leaves_primitives.map_leaves(
+            index_primitives.index(source, index), op
+        )
     else:
         part = change
     results = []
     for function in (TWINS["write_members"], _rust.write_members):
         copies = [
-            twins.map_leaves(td, torch.clone, (), None, True, 0, True) for _ in range(2)
+            map_leaves_primitives.map_leaves(td, torch.clone, (), None, True, 0, True)
+            for _ in range(2)
         ]
         result = trees.outcome(function, copies, [index] * 2, [part] * 2, known={})
         results.append((result, [trees.describe(copy, {}) for copy in copies]))
@@ -807,9 +832,9 @@ def test_write_members(data, index, change):
 def test_write_tree(data, inplace, checked, nested, lock):
     td = data.draw(trees.containers((3,), foreign=False))
     tree = data.draw(st.just(td) | trees.containers((3,), foreign=False))
-    tree = twins.map_leaves(tree, torch.add, (1,))
+    tree = map_leaves_primitives.map_leaves(tree, torch.add, (1,))
     if lock:
-        twins.lock_tree(td)
+        lock_primitives.lock_tree(td)
     both_on_deep_copies("write_tree", td, tree, inplace, checked, nested)
 
 

@@ -9,9 +9,20 @@ import torch
 from hypothesis import strategies as st
 
 from tensordict import TensorDict
-from tensordict.interop import twins
-from tensordict.interop.twins import LOCK_STATE
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives import (
+    lock as lock_primitives,
+)
+from tensordict.primitives import (
+    map_leaves as map_leaves_primitives,
+)
+from tensordict.primitives import (
+    split as split_primitives,
+)
+from tensordict.primitives import (
+    tree as tree_primitives,
+)
+from tensordict.primitives.lock import LOCK_STATE
+from tensordict.primitives.protocol import CollectionProtocol
 
 KEYS = ("a", "b", "c", "n", "m")
 
@@ -42,7 +53,7 @@ class Wrapped(CollectionProtocol):
         return self._inner._entries().keys()
 
     def is_empty(self):
-        return not twins.leaves(self._inner)
+        return not tree_primitives.leaves(self._inner)
 
     def _has_names(self):
         return self._inner._td_dim_names is not None
@@ -67,28 +78,30 @@ class Wrapped(CollectionProtocol):
         return False
 
     def _map_leaves(self, *args):
-        return Wrapped(twins.map_leaves(self._inner, *args))
+        return Wrapped(map_leaves_primitives.map_leaves(self._inner, *args))
 
     def _split_leaves(self, *args):
-        return [Wrapped(part) for part in twins.split_leaves(self._inner, *args)]
+        return [
+            Wrapped(part) for part in split_primitives.split_leaves(self._inner, *args)
+        ]
 
     def _leaves(self, out):
-        twins.leaves(self._inner, out)
+        tree_primitives.leaves(self._inner, out)
 
     def _rebuild(self, values, lock):
-        return Wrapped(twins.rebuild(self._inner, values, True, lock))
+        return Wrapped(tree_primitives.rebuild(self._inner, values, True, lock))
 
     def _clone_structure(self):
-        return Wrapped(twins.clone_structure(self._inner))
+        return Wrapped(tree_primitives.clone_structure(self._inner))
 
     def _lock_tree(self, parents):
-        twins.lock_tree(self._inner, parents)
+        lock_primitives.lock_tree(self._inner, parents)
         self._is_locked = True
 
     def _index(self, index):
-        from tensordict.interop import index_twins
+        from tensordict.primitives import index as index_primitives
 
-        return Wrapped(index_twins.index(self._inner, index))
+        return Wrapped(index_primitives.index(self._inner, index))
 
 
 @st.composite
@@ -126,7 +139,7 @@ def containers(
     if names and batch and draw(st.booleans()):
         own_names = [f"d{dim}" if dim % 2 == 0 else None for dim in range(len(batch))]
     device = draw(st.sampled_from([None, torch.device("cpu")]))
-    td = twins.new(cls, entries, torch.Size(batch), device, own_names)
+    td = tree_primitives.new(cls, entries, torch.Size(batch), device, own_names)
     if foreign and depth < 2 and draw(st.integers(0, 4)) == 0:
         return Wrapped(td)
     return td
@@ -134,9 +147,9 @@ def containers(
 
 def copy_tree(td: Any) -> Any:
     """New containers with the same leaves, and the same locks."""
-    result = twins.clone_structure(td)
+    result = tree_primitives.clone_structure(td)
     if td._is_locked:
-        twins.lock_tree(result)
+        lock_primitives.lock_tree(result)
     return result
 
 
@@ -146,7 +159,7 @@ def _own_attributes(td: Any) -> set[str]:
     Where an older torch compiles, twins write the class's value instead of deleting it.
     """
     own = vars(td)
-    if "tensordict.interop.older_dynamo" not in sys.modules:
+    if "tensordict.compile.older_dynamo" not in sys.modules:
         return set(own)
     cls = type(td)
     return {n for n in own if n not in LOCK_STATE or own[n] != getattr(cls, n)}

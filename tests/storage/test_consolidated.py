@@ -24,7 +24,7 @@ from tensordict import (
     to_safetensors,
 )
 from tensordict.storage import verify
-from tensordict.storage.survey import survey
+from tensordict.storage.inspect import survey
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float32]
 DTYPES += [torch.int64, torch.complex64, torch.complex128, torch.float8_e4m3fn]

@@ -13,8 +13,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import tensordict
 from tensordict import LazyStackedTensorDict, TensorDict, to_safetensors
-from tensordict.storage import devices, leaves, safetensors, verify
+from tensordict.storage import devices, leaves, verify
 from tensordict.storage.devices import DeviceReader
+from tensordict.storage.layouts import safetensors
 
 SAVES = {
     "x": lambda td, path: td.memmap(path, num_threads=1),

@@ -9,7 +9,7 @@ import torch
 import tensordict
 from tensordict import TensorDict, TensorDictParams, lazy_stack, tensorclass
 from tensordict.storage import future as futures
-from tensordict.storage import tree
+from tensordict.storage.layouts import directory as directory_layout
 from tensordict.utils import TensorDictFuture
 
 LATER = {"num_threads": 2, "return_early": True}
@@ -200,8 +200,8 @@ def test_a_container_that_changes_while_it_becomes_the_save(
                 del td["a"]
             return self.plan.write(*arguments)
 
-    real = tree._rust.SavePlan
-    monkeypatch.setattr(tree._rust, "SavePlan", Changing)
+    real = directory_layout._rust.SavePlan
+    monkeypatch.setattr(directory_layout._rust, "SavePlan", Changing)
     with pytest.raises(RuntimeError, match="while it was saved"):
         td.memmap_(tmp_path / "x")
     assert not td.is_memmap()

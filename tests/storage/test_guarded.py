@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordict import NonTensorData, TensorDict, tensorclass
-from tensordict.storage.guarded import RefusedPickleError, loads
+from tensordict.storage.restricted_pickle import RefusedPickleError, loads
 
 
 class Plain:

@@ -11,7 +11,7 @@ from tensordict import (
     lazy_stack,
     to_safetensors,
 )
-from tensordict.metatensor import MetaTensor
+from tensordict.primitives.metatensor import MetaTensor
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def test_little_memory_for_what_a_compressed_archive_holds(tmp_path):
 INTERRUPTED = """
 import os, signal, sys, threading
 from tensordict import cli
-from tensordict.storage import checks
+from tensordict.storage import checksums as checks
 
 def verify(*_):
     signal.raise_signal(signal.SIGINT)

@@ -25,7 +25,8 @@ from tensordict import (
     tensorclass,
     to_safetensors,
 )
-from tensordict.storage import safetensors, verify
+from tensordict.storage import verify
+from tensordict.storage.layouts import safetensors
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float32]
 DTYPES += [torch.int64, torch.complex64, torch.float8_e4m3fn, torch.float64]

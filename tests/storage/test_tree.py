@@ -16,9 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import tensordict
 from tensordict import MemoryMappedTensor, TensorDict
-from tensordict.storage import consolidated as storage_consolidated
 from tensordict.storage import future
-from tensordict.storage import tree as storage_tree
+from tensordict.storage.layouts import consolidated as storage_consolidated
+from tensordict.storage.layouts import directory as storage_tree
 
 KEYS = st.text(min_size=0, max_size=6).filter(
     lambda key: (

@@ -10,7 +10,7 @@ import torch
 
 from tensordict import TensorDict, lazy_stack, load, tensorclass
 from tensordict.storage import verify
-from tensordict.storage.survey import survey
+from tensordict.storage.inspect import survey
 
 SECRET = 7.0
 

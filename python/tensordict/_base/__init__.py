@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tensordict._deprecation import deprecated_names
+from tensordict.primitives.deprecation import deprecated_names
 
 if not TYPE_CHECKING:  # which is to find names that there are not
     _PARTS = (

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
-from tensordict.factories import (
+from tensordict.ops.factories import (
     from_any,
     from_dict,
     from_namedtuple,

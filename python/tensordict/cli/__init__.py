@@ -41,11 +41,11 @@ COMMANDS: Final = {
     "convert": ("cli.convert", "save again in another layout"),
     "diff": ("cli.diff", "compare two saves: keys, metadata, values"),
     "doctor": (
-        "doctor",
+        "cli.doctor",
         "show versions, limits of the machine, and whether this package is whole",
     ),
     "demo": (
-        "demo",
+        "cli.demo",
         "save, load and check a real model, then fill and read a dataset on disk",
     ),
 }

@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
     """Load and verify the source, save it, and say what was written."""
-    from tensordict.storage.checks import DAMAGED, verify
-    from tensordict.storage.safetensors import index_of, is_index_name
-    from tensordict.storage.survey import survey
+    from tensordict.storage.checksums import DAMAGED, verify
+    from tensordict.storage.inspect import survey
+    from tensordict.storage.layouts.safetensors import index_of, is_index_name
 
     target = arguments.target
     layout = arguments.layout or _layout_of_name(target)
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _layout_of_name(target: str) -> str:
-    from tensordict.storage.safetensors import is_index_name
+    from tensordict.storage.layouts.safetensors import is_index_name
 
     if is_index_name(target):
         return "safetensors"

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _flat(td: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every container and entry by key; of a lazy stack those of its members."""
-    from tensordict.protocol import CollectionProtocol
+    from tensordict.primitives.protocol import CollectionProtocol
 
     yield key, td
     if td._is_non_tensor:

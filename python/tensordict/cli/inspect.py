@@ -9,7 +9,7 @@ from tensordict.cli import common
 if TYPE_CHECKING:
     import argparse
 
-    from tensordict.storage.survey import Entry, Survey
+    from tensordict.storage.inspect import Entry, Survey
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
     """Print the list; the status is 1 where an entry is damaged."""
-    from tensordict.storage.survey import survey
+    from tensordict.storage.inspect import survey
 
     found = survey(arguments.path)
     if arguments.json:

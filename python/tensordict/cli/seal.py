@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
     """Take the checksums and say how many."""
-    from tensordict.storage import checks
+    from tensordict.storage import checksums
 
-    count = checks.seal(
+    count = checksums.seal(
         arguments.path, arguments.threads, pbar=common.has_bar(arguments)
     )
     if arguments.json:

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
     """Print what is wrong: status 1 for damage, 3 for changes since the save, else 0."""
-    from tensordict.storage import checks
-    from tensordict.storage.survey import survey
+    from tensordict.storage import checksums
+    from tensordict.storage.inspect import survey
 
     found = survey(arguments.path)
     problems = list(found.problems)
@@ -39,15 +39,15 @@ def run(arguments: argparse.Namespace) -> int:
     outcomes: Counter[str] = Counter()
     # What cannot be read whole is not compared with checksums either.
     if not problems:
-        report = checks.verify(
+        report = checksums.verify(
             arguments.path,
             arguments.threads,
             deep=arguments.deep,
             pbar=common.has_bar(arguments),
         )
         outcomes = Counter(finding.outcome for finding in report.findings)
-        problems = report.lines(checks.DAMAGED)
-        modified = report.lines(*checks.CHANGED)
+        problems = report.lines(checksums.DAMAGED)
+        modified = report.lines(*checksums.CHANGED)
     _show(arguments, found, problems, modified, outcomes)
     if problems:
         return DAMAGED

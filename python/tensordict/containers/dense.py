@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from tensordict import _rust
-from tensordict._options import CHECK_INVARIANTS
-from tensordict.collection import TensorDictBase
-from tensordict.common import as_size
+from tensordict.containers.collection import TensorDictBase
 from tensordict.ops.keys import listed_items, listed_keys, listed_values
 from tensordict.ops.torch_dispatch import TorchDispatchOps
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.common import as_size
+from tensordict.primitives.options import CHECK_INVARIANTS
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence

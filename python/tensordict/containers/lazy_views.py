@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
-from tensordict import _options, _rust
-from tensordict.collection import TensorDictBase
-from tensordict.common import MSG_LOCKED
+from tensordict import _rust
+from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives import options as options_primitives
+from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.storage.layouts.directory import load_into
 from tensordict.storage.lazy_views import load_view, plan_view, saved_view
-from tensordict.storage.tree import load_into
 
 if TYPE_CHECKING:
     from tensordict._rust import SavedTensors
@@ -222,7 +223,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # Reading -------------------------------------------------------------------------------
 
     def _entries(self) -> dict[str, Any]:
-        if _options.lazy_legacy():
+        if options_primitives.lazy_legacy():
             return {
                 key: self._seen(key, value)
                 for key, value in list(self._source._entries().items())
@@ -238,7 +239,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if (
             isinstance(value, CollectionProtocol)
             and not value._is_non_tensor
-            and _options.lazy_legacy()
+            and options_primitives.lazy_legacy()
         ):
             return lazy_view(value, self.custom_op, self.custom_op_kwargs)
         held = _rust.new(TensorDict, {key: value}, source.batch_size, None, None)
@@ -337,7 +338,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # Walking -------------------------------------------------------------------------------
 
     def _refuse(self, op: Any) -> None:
-        if op in REFUSED and not _options.lazy_legacy():
+        if op in REFUSED and not options_primitives.lazy_legacy():
             raise RuntimeError(MSG_VIEW if op == "view" else MSG_SHAPE.format(op))
 
     def _leaves(self, out: list[Any]) -> None:
@@ -356,13 +357,13 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             return self._remember(self, "squeeze", args, kwargs)
         if isinstance(dim, int) and not -ndim <= dim < ndim:
             raise IndexError(MSG_DIM.format(dim, self._batch_size))
-        if not _options.lazy_legacy():
+        if not options_primitives.lazy_legacy():
             raise RuntimeError(MSG_SHAPE.format("squeeze"))
         return super().squeeze(*args, **kwargs)
 
     def permute(self, *args: Any, **kwargs: Any) -> Any:
         """Reorder the batch dims, in lazy mode only."""
-        if not _options.lazy_legacy():
+        if not options_primitives.lazy_legacy():
             raise RuntimeError(MSG_SHAPE.format("permute"))
         return super().permute(*args, **kwargs)
 

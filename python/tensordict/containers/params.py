@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from tensordict import _rust
-from tensordict.collection import TensorDictBase
-from tensordict.common import more_refs
+from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.params_state import flat_state, nested_state
 from tensordict.ops.display import get_printoptions
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.common import more_refs
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.old_states import is_field
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import (
 )
 
 from tensordict import _rust
-from tensordict.checks import is_tensorclass
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.typed_links import Linked, default_of, linked
-from tensordict.interop import pickling
 from tensordict.interop.pytree import register_collection
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.storage import pickles
 from tensordict.tensorclass.fields import own_annotations, resolved_annotation
 from tensordict.tensorclass.reserved import RESERVED
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tensordict.protocol import CollectionProtocol
+    from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.tensorclass.annotations import (
         BatchSizeField,
         DeviceField,
@@ -263,11 +263,11 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state in the form that tensordict 0.15 reads."""
-        return pickling.typed_state_of(self, TensorDict)
+        return pickles.typed_state_of(self, TensorDict)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle, ours or one of tensordict 0.15."""
-        pickling.restore_typed(self, state)
+        pickles.restore_typed(self, state)
 
     def _child_type(self) -> type[Any]:
         # What is nested has keys of its own, which nobody declared.

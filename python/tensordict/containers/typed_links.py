@@ -16,7 +16,7 @@ from tensordict import _rust
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.pytree import register_collection
 from tensordict.ops.display import DisplayOps
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

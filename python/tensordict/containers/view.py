@@ -7,31 +7,36 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
 
-from tensordict import _options, _rust
-from tensordict._unbatched import is_unbatched
-from tensordict.checks import is_tensorclass
-from tensordict.collection import TensorDictBase
-from tensordict.common import (
+from tensordict import _rust
+from tensordict.containers.collection import TensorDictBase
+from tensordict.containers.dense import TensorDict
+from tensordict.containers.plain_walks import PlainWalks
+from tensordict.ops.access import MSG_ONE_DEFAULT
+from tensordict.ops.batch import with_named_values
+from tensordict.ops.merging import is_branch, restricted
+from tensordict.primitives import options as options_primitives
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.common import (
     MSG_LOCKED,
     check_number,
     missing_key,
     not_a_value,
     value_of,
 )
-from tensordict.containers.dense import TensorDict
-from tensordict.containers.plain_walks import PlainWalks
-from tensordict.indices import _WHOLE, fills
-from tensordict.ops.access import MSG_ONE_DEFAULT
-from tensordict.ops.batch import with_named_values
-from tensordict.ops.merging import is_branch, restricted
-from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
+from tensordict.primitives.index_items import _WHOLE, fills
+from tensordict.primitives.protocol import (
+    NO_DEFAULT,
+    NONE_IF_MISSING,
+    CollectionProtocol,
+)
+from tensordict.primitives.unbatched import is_unbatched
 from tensordict.storage.parts import load_part, plan_part, saved_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tensordict._rust import SavedTensors
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
     from tensordict.storage.paths import SavedPath
 
 __all__ = ["_SubTensorDict"]
@@ -409,7 +414,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if present is NO_DEFAULT:
             ndim = len(source.batch_size)
             size = self._batch_size
-            from tensordict.interop.index_twins import _preallocated
+            from tensordict.primitives.index import _preallocated
 
             entry = _preallocated(source, self.idx, size, ndim, value)
             source._set_entry(key, entry)
@@ -471,7 +476,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             return
         part = _SubTensorDict(self, (index,) if isinstance(index, list) else index)
         if isinstance(value, CollectionProtocol):
-            from tensordict.interop.index_twins import fit_source
+            from tensordict.primitives.index import fit_source
 
             value = fit_source(self._batch_size, index, size, value)
             items = list(value._entries().items())
@@ -567,7 +572,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             KeyError: there is no entry for a value.
             RuntimeError: a value does not fit its entry.
         """
-        from tensordict.interop.merge_twins import check_copy, leaf_paths
+        from tensordict.primitives.copy import check_copy, leaf_paths
 
         fitted = {}
         # A class that shadows members may have a field of the name of a method.
@@ -712,7 +717,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Refused, but for the shape that it has: use :meth:`reshape`."""
         if shape and isinstance(shape[0], torch.dtype):
             return self._shown().view(*shape, **kwargs)
-        if _options.lazy_legacy():
+        if options_primitives.lazy_legacy():
             return super().view(*shape, **kwargs)
         given = shape[0] if shape and isinstance(shape[0], (list, tuple)) else shape
         if -1 in (*given, *kwargs.get("size", ())):
@@ -732,13 +737,15 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def squeeze(self, *args: Any, **kwargs: Any) -> Self:
         """Refused, but for a dim that stays: make an ordinary collection of it first."""
-        if not (args or kwargs.get("dim") is not None or _options.lazy_legacy()):
+        if not (
+            args or kwargs.get("dim") is not None or options_primitives.lazy_legacy()
+        ):
             raise RuntimeError(MSG_SHAPE.format("squeeze", ""))
         return super().squeeze(*args, **kwargs)
 
     def permute(self, *args: Any, **kwargs: Any) -> Self:
         """Refused outside of the lazy mode: make an ordinary collection of it first."""
-        if not _options.lazy_legacy():
+        if not options_primitives.lazy_legacy():
             raise RuntimeError(MSG_SHAPE.format("permute", ""))
         return super().permute(*args, **kwargs)
 

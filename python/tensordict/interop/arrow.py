@@ -25,7 +25,7 @@ import torch
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.nontensor import NonTensorStack
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from tensordict.collection import TensorCollection
+from tensordict.containers.collection import TensorCollection
 from tensordict.functional import collate
 
 __all__ = ["install"]

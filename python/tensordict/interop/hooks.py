@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tensordict._unbatched import UnbatchedTensor
+from tensordict.compile import registration
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.lazy_views import VIEW_TYPES
@@ -13,37 +13,32 @@ from tensordict.containers.nontensor import (
     NonTensorData,
     NonTensorStack,
     convert,
-    hollow,
+    empty_rows,
     joining,
     mapped,
     ragged,
 )
 from tensordict.containers.params import TensorDictParams
 from tensordict.containers.view import _SubTensorDict
-from tensordict.interop import (
-    collate,
-    compile,
-    distributions,
-    pickling,
-    pytree,
-    vmap,
-)
-from tensordict.storage import processes
-from tensordict.storage.mapped import loaded_copy
-from tensordict.storage.registry import register_class, register_family
+from tensordict.interop import collate, distributions, pytree, vmap
+from tensordict.primitives.registry import register_class, register_family
+from tensordict.primitives.unbatched import UnbatchedTensor
+from tensordict.storage import pickles
+from tensordict.storage.tensors import processes
+from tensordict.storage.tensors.mapped import loaded_copy
 from tensordict.tensorclass.base import TensorClass
 
 __all__ = ["install"]
 
 # The first text of a process would import these one by one: two milliseconds, and
 # fifteen where the interpreter may not keep compiled modules.
-OF_VALUES = (convert, hollow, joining, mapped, ragged)
+OF_VALUES = (convert, empty_rows, joining, mapped, ragged)
 
 
 def install() -> None:
     """Register the containers; calling it again changes nothing."""
-    pickling.install(TensorDict, LazyStackedTensorDict)
-    pickling.allow(
+    pickles.install(TensorDict, LazyStackedTensorDict)
+    pickles.allow(
         *(NonTensorData, NonTensorStack, MetaData, UnbatchedTensor, TensorDictParams),
         *(_SubTensorDict, *VIEW_TYPES, slice, deque),
         (loaded_copy, "tensordict.memmap.MemoryMappedTensor"),
@@ -54,7 +49,7 @@ def install() -> None:
     pytree.install()
     collate.install()
     vmap.install()
-    compile.install()
+    registration.install()
     processes.install()
     distributions.install()
     old_text = "<class 'tensordict.tensordict.TensorDict'>"

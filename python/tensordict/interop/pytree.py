@@ -25,10 +25,10 @@ import torch
 from torch.utils import _pytree
 
 from tensordict import _rust
-from tensordict._deprecation import environment_flag
-from tensordict._unbatched import UnbatchedTensor
-from tensordict.interop.after_import import after_import
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.after_import import after_import
+from tensordict.primitives.deprecation import environment_flag
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor
 
 __all__ = [
     "exclude_from_pytree",
@@ -135,7 +135,7 @@ TRACED = (
     (_noted, _noted_as_constant),
     (_value_in_spec, _value_as_constant),
 )
-"""What :mod:`tensordict.interop.compile` registers."""
+"""What :mod:`tensordict.compile.registration` registers."""
 
 
 def install() -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from tensordict import _rust
 from tensordict.ops.joining import cat_collections, stack_collections
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["TD_HANDLED_FUNCTIONS", "handler_of", "reflected_operator"]
 
@@ -57,7 +57,7 @@ def _looked_up(function: Callable[..., Any]) -> Handler | None:
 
 
 TRACED = ((handler_of, _looked_up),)
-"""What :mod:`tensordict.interop.compile` registers: a known function is not traced.
+"""What :mod:`tensordict.compile.registration` registers: a known function is not traced.
 
 Dynamo reads every key of a table in which it looks something up.
 """

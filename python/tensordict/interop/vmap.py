@@ -25,8 +25,8 @@ from torch.overrides import has_torch_function_variadic as any_special
 from torch.utils import _pytree
 
 from tensordict import _rust
-from tensordict.interop import uninitialized
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives import uninitialized
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable

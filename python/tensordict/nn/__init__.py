@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from tensordict._deprecation import deprecated_names
 from tensordict.containers.params import TensorDictParams
 from tensordict.functional import make_tensordict
 from tensordict.nn.common import (
@@ -53,6 +52,7 @@ from tensordict.nn.utils import (
     inv_softplus,
     mappings,
 )
+from tensordict.primitives.deprecation import deprecated_names
 
 __all__ = [
     "AddStateIndependentNormalScale",

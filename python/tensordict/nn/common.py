@@ -13,15 +13,15 @@ from torch import nn
 
 from tensordict import _rust
 from tensordict._deprecated_utils import NN_COMMON
-from tensordict._deprecation import warn_caller, warn_deprecated
 from tensordict._established import established_names
-from tensordict.collection import TensorDictBase
+from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.functional import make_tensordict
-from tensordict.interop.module_calls import plain_inputs, plain_outputs, trace_as
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.settings import SKIP, has_results
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.deprecation import warn_caller, warn_deprecated
+from tensordict.primitives.module_calls import plain_inputs, plain_outputs, trace_as
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = [
     "TensorDictModule",

@@ -10,10 +10,10 @@ import torch
 from torch.utils import _pytree
 
 from tensordict import _rust
-from tensordict._deprecation import warn_caller
 from tensordict._established import established_names
 from tensordict.nn.dispatching import dispatch
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,10 +7,10 @@ import inspect
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 from tensordict import _rust
-from tensordict._deprecation import warn_deprecated
 from tensordict.containers.dense import TensorDict
 from tensordict.nn.settings import DISPATCH
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.deprecation import warn_deprecated
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

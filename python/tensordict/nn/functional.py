@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from tensordict.containers.dense import TensorDict
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

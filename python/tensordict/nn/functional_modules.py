@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from tensordict._deprecation import warn_deprecated
 from tensordict._established import established_names
 from tensordict._pytree import PYTREE_REGISTERED_LAZY_TDS, PYTREE_REGISTERED_TDS
 from tensordict.interop import pytree
@@ -17,6 +16,7 @@ from tensordict.nn.functional import (
     make_functional,
     repopulate_module,
 )
+from tensordict.primitives.deprecation import warn_deprecated
 
 if TYPE_CHECKING:
     import torch

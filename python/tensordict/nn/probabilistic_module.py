@@ -10,9 +10,7 @@ import torch
 from torch import distributions as D  # noqa: N812 - the name that torch's examples use
 
 from tensordict import _rust
-from tensordict._deprecation import warn_deprecated
 from tensordict.containers.dense import TensorDict
-from tensordict.interop.module_calls import plain_outputs, plain_parameters, trace_as
 from tensordict.nn.common import TensorDictModuleBase
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.distributions.composite import (
@@ -32,6 +30,8 @@ from tensordict.nn.settings import (
     composite_lp_aggregate,
     has_results,
 )
+from tensordict.primitives.deprecation import warn_deprecated
+from tensordict.primitives.module_calls import plain_outputs, plain_parameters, trace_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

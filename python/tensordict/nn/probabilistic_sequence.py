@@ -8,8 +8,6 @@ import torch
 from torch import nn
 
 from tensordict import _rust
-from tensordict._deprecation import warn_deprecated
-from tensordict.interop.module_calls import is_plain_sequence, trace_as
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.distributions.composite import CompositeDistribution
 from tensordict.nn.probabilistic_module import (
@@ -24,6 +22,8 @@ from tensordict.nn.settings import (
     interaction_type,
     set_interaction_type,
 )
+from tensordict.primitives.deprecation import warn_deprecated
+from tensordict.primitives.module_calls import is_plain_sequence, trace_as
 
 if TYPE_CHECKING:
     from torch import distributions as D  # noqa: N812 - the name that torch's examples use

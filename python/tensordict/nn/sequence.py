@@ -12,7 +12,6 @@ from tensordict import _rust
 from tensordict._established import established_names
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.interop.module_calls import is_plain_sequence, trace_as
 from tensordict.nn.common import (
     MSG_INPLACE,
     TensorDictModule,
@@ -22,7 +21,8 @@ from tensordict.nn.common import (
 )
 from tensordict.nn.dispatching import SINK, dispatch, is_contained
 from tensordict.nn.settings import SKIP, has_results
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.module_calls import is_plain_sequence, trace_as
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["TensorDictSequential"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from torch.utils._contextlib import _DecoratorContextManager
 
 from tensordict import _rust
-from tensordict._deprecation import environment_flag
+from tensordict.primitives.deprecation import environment_flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from tensordict import _rust
 from tensordict._rust import getitem, set_entry
-from tensordict.checks import is_tensorclass
-from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS, value_of
-from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS, value_of
+from tensordict.primitives.protocol import (
+    NO_DEFAULT,
+    NONE_IF_MISSING,
+    CollectionProtocol,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensordict.protocol import BatchIndex, NestedKeyLike
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
 
 __all__ = ["AccessOps"]
 

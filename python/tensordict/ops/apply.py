@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 import torch
 
 from tensordict import _rust
-from tensordict._deprecation import warn_caller
 from tensordict._rust import apply_nest
-from tensordict.common import MSG_OUT_BATCH_SIZE
 from tensordict.ops.batch import MSG_NAMES_LENGTH
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.common import MSG_OUT_BATCH_SIZE
+from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tensordict.collection import TensorDictBase
+    from tensordict.containers.collection import TensorDictBase
 
 __all__ = ["ApplyOps"]
 

@@ -13,7 +13,6 @@ from typing import Any, NoReturn, Self
 import torch
 
 from tensordict import _rust
-from tensordict.common import refused_first
 from tensordict.ops.families import (
     NUMBERS,
     combine,
@@ -24,7 +23,8 @@ from tensordict.ops.families import (
     elementwise_with_inplace,
     leafwise,
 )
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.common import refused_first
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["ArithmeticOps"]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict._unbatched import UnbatchedTensor, is_unbatched
 from tensordict.ops.families import mapping
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

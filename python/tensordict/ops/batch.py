@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import torch
 
 from tensordict import _rust
-from tensordict._unbatched import UnbatchedTensor, is_unbatched
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

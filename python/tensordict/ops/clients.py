@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensordict._unbatched import is_unbatched
-from tensordict.checks import default_is_leaf, is_non_tensor, is_tensor_collection
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.checks import (
+    default_is_leaf,
+    is_non_tensor,
+    is_tensor_collection,
+)
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import is_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["ClientOps"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from tensordict.protocol import CollectionProtocol
-from tensordict.storage import consolidated as _consolidated
+from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import describing
-from tensordict.storage import safetensors as _safetensors
 from tensordict.storage import source as sources
+from tensordict.storage.layouts import consolidated as _consolidated
+from tensordict.storage.layouts import safetensors as _safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +128,7 @@ class ConsolidatingOps(CollectionProtocol):
     # What the engine calls: dense containers; others override ----------------------
 
     def _describe(self, rows: Iterator[Any]) -> Any:
-        """Describe this container. See :mod:`tensordict.storage.consolidated`."""
+        """Describe this container. See :mod:`tensordict.storage.layouts.consolidated`."""
         return describing.describe_dense(self, rows)
 
     def _described_child(self, name: str) -> Any:
@@ -137,7 +137,7 @@ class ConsolidatingOps(CollectionProtocol):
 
     @classmethod
     def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
-        """Make a container. See :mod:`tensordict.storage.consolidated`."""
+        """Make a container. See :mod:`tensordict.storage.layouts.consolidated`."""
         return sources.dense_from_description(cls, level, source, path)
 
     def _put_leaves(self, leaves: Iterator[Any]) -> None:
@@ -149,7 +149,7 @@ class ConsolidatingOps(CollectionProtocol):
         return self
 
     def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        """The level of this container. See :mod:`tensordict.storage.safetensors`."""
+        """The level of this container. See :mod:`tensordict.storage.layouts.safetensors`."""
         return _safetensors.dense_to_level(self, writer, path)
 
     def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
@@ -160,5 +160,5 @@ class ConsolidatingOps(CollectionProtocol):
     def _from_level(
         cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
     ) -> Any:
-        """Make a container. See :mod:`tensordict.storage.safetensors`."""
+        """Make a container. See :mod:`tensordict.storage.layouts.safetensors`."""
         return _safetensors.dense_from_level(cls, level, reader, path, is_part)

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict._deprecation import warn_caller
-from tensordict.common import as_size
 from tensordict.ops.copying import CopyingOps
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.common import as_size
+from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["ConstructOps", "convert"]
 

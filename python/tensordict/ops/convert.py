@@ -12,7 +12,7 @@ import torch
 from tensordict import _rust
 from tensordict.ops.batch import with_named_values
 from tensordict.ops.construct import NON_NESTED, is_namedtuple_class
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from tensordict.containers.dense import TensorDict
@@ -124,7 +124,7 @@ class ConvertOps(CollectionProtocol):
         ]
         if not as_linked_list:
             return items
-        from tensordict.containers.nontensor.linked import LinkedList
+        from tensordict.containers.nontensor.write_through import LinkedList
 
         return LinkedList(items, td=self)
 

@@ -11,12 +11,12 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import clone_structure, map_leaves
-from tensordict._unbatched import is_unbatched
-from tensordict.common import MSG_BAD_KEY, MSG_LOCKED
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
+from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
+from tensordict.primitives.unbatched import is_unbatched
 
 if TYPE_CHECKING:
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["CopyingOps", "replacements"]
 

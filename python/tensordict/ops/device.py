@@ -8,13 +8,13 @@ from weakref import ref
 import torch
 
 from tensordict import _rust
-from tensordict._deprecation import warn_caller
 from tensordict._rust import map_leaves
-from tensordict.common import MSG_LOCKED
 from tensordict.ops.families import cast_leaves, cast_of
-from tensordict.protocol import CollectionProtocol
-from tensordict.ragged_leaves import is_jagged
-from tensordict.storage import consolidated
+from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.ragged_leaves import is_jagged
+from tensordict.storage.layouts import consolidated
 
 __all__ = ["DeviceOps", "normalize_device"]
 

@@ -13,9 +13,9 @@ from torch.nn.parameter import is_lazy
 # The base of torch's own context managers that are decorators too.
 from torch.utils._contextlib import _DecoratorContextManager
 
-from tensordict._unbatched import UnbatchedTensor
-from tensordict.metatensor import MetaTensor
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.metatensor import MetaTensor
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor
 
 __all__ = ["DisplayOps", "describe_fields", "get_printoptions", "set_printoptions"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import distributed
 
 from tensordict import _rust
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -13,9 +13,9 @@ from typing import Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict._deprecation import warn_caller
 from tensordict.ops.families import casting
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["DtypeOps"]
 

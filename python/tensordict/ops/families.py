@@ -19,10 +19,10 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import foreach
-from tensordict.checks import is_leaf_nontensor, is_tensorclass
-from tensordict.common import check_results
-from tensordict.protocol import CollectionProtocol
-from tensordict.ragged_leaves import is_jagged, with_rows_of
+from tensordict.primitives.checks import is_leaf_nontensor, is_tensorclass
+from tensordict.primitives.common import check_results
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.ragged_leaves import is_jagged, with_rows_of
 
 __all__ = [
     "casting",
@@ -255,7 +255,7 @@ def _cast_of(dtype: torch.dtype) -> tuple[str, tuple[torch.dtype, ...]]:
 
 
 TRACED = ((cast_of, _cast_of),)
-"""What :mod:`tensordict.interop.compile` registers: a known dtype is not looked up."""
+"""What :mod:`tensordict.compile.registration` registers: a known dtype is not looked up."""
 
 
 def cast_leaves(td: Any, dtype: torch.dtype) -> Any:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.common import refused_first
-from tensordict.indices import MSG_TOO_MANY, fills
 from tensordict.ops.families import expand_right, is_dense_throughout, spread
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.ragged_leaves import at_index, fill_leaf, where_leaf
+from tensordict.primitives.common import refused_first
+from tensordict.primitives.index_items import MSG_TOO_MANY, fills
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.ragged_leaves import at_index, fill_leaf, where_leaf
 
 if TYPE_CHECKING:
-    from tensordict.collection import TensorDictBase
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.containers.collection import TensorDictBase
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["IndexingOps", "getitem_batch_size"]
 
@@ -136,7 +136,7 @@ class IndexingOps(CollectionProtocol):
 
     def _masked_features(self, mask: torch.Tensor) -> Any:
         """What a mask of more than the batch dims takes: of each leaf, without names."""
-        from tensordict.interop.feature_index import take_features
+        from tensordict.primitives.feature_index import take_features
 
         if self.is_empty():
             return self.empty(batch_size=[int(mask.sum())], names=None)

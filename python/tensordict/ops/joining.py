@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 import torch
 
-from tensordict import _options, _rust
-from tensordict._unbatched import UnbatchedTensor
-from tensordict.common import MSG_LOCKED
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict import _rust
+from tensordict.primitives import options as options_primitives
+from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensordict.collection import TensorDictBase
+    from tensordict.containers.collection import TensorDictBase
     from tensordict.containers.lazy.stack import LazyStackedTensorDict
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
 
     T = TypeVar("T", bound=CollectionProtocol | torch.Tensor)
     C = TypeVar("C", bound=CollectionProtocol)
@@ -110,7 +111,7 @@ class JoiningOps(CollectionProtocol):
             >>> TensorDict.lazy_stack([td, td])[1] is td
             True
         """
-        from tensordict.containers.lazy.making import lazy_stack
+        from tensordict.containers.lazy.construct import lazy_stack
 
         return lazy_stack(input, dim, out=out, **kwargs)
 
@@ -354,7 +355,7 @@ def maybe_dense_stack(
     except RecursionError:
         raise
     except RuntimeError:
-        from tensordict.containers.lazy.making import lazy_stack
+        from tensordict.containers.lazy.construct import lazy_stack
 
         return lazy_stack(input, dim, out=out, **kwargs)
 
@@ -392,7 +393,7 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     except RecursionError:
         raise
     except RuntimeError:
-        from tensordict.containers.lazy.making import lazy_stack
+        from tensordict.containers.lazy.construct import lazy_stack
 
         ndim = len(td_list[0].batch_size)
         at = dim + ndim + 1 if dim < 0 else dim
@@ -451,7 +452,7 @@ def stack_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> 
             ndim = len(first.batch_size)
             _check_members(tensors)
         at = dim + ndim + 1 if dim < 0 else dim
-        if _options._lazy_legacy and out is None:
+        if options_primitives._lazy_legacy and out is None:
             return first.lazy_stack(tensors, dim)
         if not 0 <= at <= ndim:
             # What cannot be stacked along any dim is the first error.

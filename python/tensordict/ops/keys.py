@@ -19,11 +19,11 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import flatten_keys, select
-from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["KeysOps", "set_default"]
 
@@ -867,7 +867,7 @@ def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
 
 def _replace_all(td: Any, other: Any) -> None:
     # A part that is seldom needed: the twins are not imported for it before.
-    from tensordict.interop.merge_twins import replace_all
+    from tensordict.primitives.update import replace_all
 
     replace_all(td, other)
 

@@ -8,7 +8,7 @@ from weakref import ref
 import torch
 
 from tensordict import _rust
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["LockingOps"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from tensordict import _rust
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["MemoryOps"]
 

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict._deprecation import warn_of_cast
 from tensordict._rust import update
-from tensordict._unbatched import is_unbatched
-from tensordict.checks import is_leaf_nontensor, is_tensorclass
-from tensordict.common import (
+from tensordict.primitives.checks import is_leaf_nontensor, is_tensorclass
+from tensordict.primitives.common import (
     MSG_BAD_KEY,
     MSG_LOCKED,
     MSG_NO_KEYS,
@@ -22,14 +20,16 @@ from tensordict.common import (
     not_a_value,
     refused_first,
 )
-from tensordict.indices import fills, refuse_cast
-from tensordict.interop.convert import tensor_of
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.convert import tensor_of
+from tensordict.primitives.deprecation import warn_of_cast
+from tensordict.primitives.index_items import fills, refuse_cast
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.unbatched import is_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["MergingOps"]
 
@@ -176,7 +176,7 @@ class MergingOps(CollectionProtocol):
                 check_size_of_some(self, source)
             if keys_to_update and is_sized and not update_batch_size:
                 # As a whole, of which less is taken.
-                from tensordict.interop.merge_twins import check_update_size
+                from tensordict.primitives.update import check_update_size
 
                 check_update_size(self, source)
             source = chosen
@@ -596,7 +596,7 @@ def _collect_writes(
         elif isinstance(value, CollectionProtocol) and value._is_non_tensor:
             raise not_a_value(key, target, value)
         elif isinstance(value, CollectionProtocol):
-            from tensordict.interop.index_twins import fit_source
+            from tensordict.primitives.index import fit_source
 
             # The index means the batch dims of what is nested, not the dims of leaves.
             plan = _rust.index_plan(target.batch_size, index)

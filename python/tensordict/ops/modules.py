@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from tensordict import _rust
-from tensordict.interop.uninitialized import has_uninitialized, stack_uninitialized
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.uninitialized import has_uninitialized, stack_uninitialized
 
 __all__ = ["ModulesOps", "from_module", "from_modules"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
-    from tensordict.collection import TensorDictBase
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.containers.collection import TensorDictBase
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["PackLayout", "pack_leaves"]
 
@@ -159,7 +159,7 @@ def _path(key: Any) -> tuple[str, ...]:
 
 
 def _own_type(td: Any) -> type | None:
-    from tensordict.collection import TensorDictBase
+    from tensordict.containers.collection import TensorDictBase
 
     return None if isinstance(td, TensorDictBase) else type(td)
 

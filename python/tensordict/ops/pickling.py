@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Self
 
 from tensordict import _rust
-from tensordict.interop import pickling
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage import pickles
 
 __all__ = ["PicklingOps"]
 
@@ -21,11 +21,11 @@ class PicklingOps(CollectionProtocol):
             >>> sorted(TensorDict(a=torch.zeros(3)).__getstate__())
             ['_batch_size', '_device', '_td_dim_names', '_tensordict']
         """
-        return pickling.state_of(self)
+        return pickles.state_of(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of a pickle, ours or one of tensordict 0.15; lock it again."""
-        pickling.restore(self, state)
+        pickles.restore(self, state)
 
     def clear_refs_for_compile_(self) -> Self:
         """Forget which operation this collection came from, for a ``with`` block.

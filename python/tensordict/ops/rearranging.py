@@ -8,15 +8,15 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.common import MSG_LOCKED, ONES_TAIL
 from tensordict.ops.packing import PackLayout, pack_leaves
-from tensordict.protocol import CollectionProtocol
-from tensordict.ragged_leaves import at_index
+from tensordict.primitives.common import MSG_LOCKED, ONES_TAIL
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.ragged_leaves import at_index
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["RearrangingOps"]
 
@@ -519,14 +519,14 @@ class RearrangingOps(CollectionProtocol):
         if mask_key is not None:
             raise RuntimeError(MSG_MASK_KEY)
         if any(leaf.is_nested for leaf in _rust.leaves(self)):
-            from tensordict.ragged_leaves import padded
+            from tensordict.primitives.ragged_leaves import padded
 
             return _rust.map_leaves(self, padded, (padding,))
         return _rust.clone_structure(self)
 
     def _padded_batch(self, padding: float, mask_key: NestedKeyLike | None) -> Self:
         """The collection with the size of the longest element in ragged batch dims."""
-        from tensordict.ragged_leaves import padded
+        from tensordict.primitives.ragged_leaves import padded
 
         source: Any = self if self._is_dense else self.densify(layout=torch.jagged)
         result: Self = _rust.map_leaves(source, padded, (padding,))

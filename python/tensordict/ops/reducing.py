@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict._unbatched import UnbatchedTensor, is_unbatched
-from tensordict.checks import is_tensorclass
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 import torch
 
 from tensordict import _rust
-from tensordict._unbatched import UnbatchedTensor
-from tensordict.common import MSG_LOCKED, MSG_OUT_BATCH_SIZE
 from tensordict.ops.reducing import (
     MSG_FEATURE,
     cumulative,
@@ -24,7 +22,9 @@ from tensordict.ops.reducing import (
     rekeyed,
     truth,
 )
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.common import MSG_LOCKED, MSG_OUT_BATCH_SIZE
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

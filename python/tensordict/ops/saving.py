@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from tensordict._deprecation import warn_caller
-from tensordict.protocol import CollectionProtocol
-from tensordict.storage import growing as _growing
+from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage import append as _growing
 from tensordict.storage import state as _state
-from tensordict.storage import tree as _tree
+from tensordict.storage.layouts import directory as _tree
 from tensordict.storage.leaves import nested_table
-from tensordict.storage.mapped import MemoryMappedTensor
+from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
     from collections import OrderedDict
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensordict._rust import SavedTensors
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
     from tensordict.storage.paths import SavedPath
 
 __all__ = ["SavingOps"]

@@ -8,18 +8,19 @@ from weakref import ref
 import numpy as np
 import torch
 
-from tensordict import _options, _rust
+from tensordict import _rust
 from tensordict._rust import map_leaves, permute, view_shape
-from tensordict._unbatched import is_unbatched
-from tensordict.common import MSG_BATCH_MISMATCH, as_size
 from tensordict.ops.rearranging import RearrangingOps
 from tensordict.ops.splitting import SplittingOps
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives import options as options_primitives
+from tensordict.primitives.common import MSG_BATCH_MISMATCH, as_size
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.unbatched import is_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensordict.collection import TensorCollection
+    from tensordict.containers.collection import TensorCollection
 
 __all__ = ["ShapeOps"]
 
@@ -107,7 +108,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             return self._remember(viewed, "view", shape, {})
         result = self
         if new != old:
-            if _options._lazy_legacy:
+            if options_primitives._lazy_legacy:
                 result = _lazily(self, "view", {"size": new})
             else:
                 result = map_leaves(
@@ -187,7 +188,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             dims = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
         else:
             dims = kwargs.get("dims", ())
-        if _options._lazy_legacy:
+        if options_primitives._lazy_legacy:
             return _permuted_lazily(self, dims)
         return permute(self, dims, ("permute", args, kwargs))
 
@@ -204,13 +205,13 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> td.transpose(0, 1)["a"].shape
             torch.Size([4, 3, 5])
         """
-        if _options._lazy_legacy:
+        if options_primitives._lazy_legacy:
             return _transposed_lazily(self, dim0, dim1)
         return _rust.transpose(self, dim0, dim1, ("transpose", (dim0, dim1), {}))
 
     def swapaxes(self, axis0: int, axis1: int) -> Self:
         """Swap two batch dims: see :meth:`transpose`."""
-        if _options._lazy_legacy:
+        if options_primitives._lazy_legacy:
             return _transposed_lazily(self, axis0, axis1)
         return _rust.transpose(self, axis0, axis1, ("swapaxes", (axis0, axis1), {}))
 
@@ -260,7 +261,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         dim = (
             args[0] if len(args) == 1 and not kwargs else _optional_dim(*args, **kwargs)
         )
-        if _options._lazy_legacy:
+        if options_primitives._lazy_legacy:
             return _squeezed_lazily(self, dim)
         return _rust.squeeze(self, dim, ("squeeze", args, kwargs))
 
@@ -281,19 +282,19 @@ class ShapeOps(SplittingOps, RearrangingOps):
             torch.Size([3, 1, 4])
         """
         dim = args[0] if len(args) == 1 and not kwargs else _one_dim(*args, **kwargs)
-        if _options._lazy_legacy:
+        if options_primitives._lazy_legacy:
             return _unsqueezed_lazily(self, dim)
         return _rust.unsqueeze(self, dim, ("unsqueeze", args, kwargs))
 
     def atleast_1d(self) -> Self:
         """Add a leading batch dim where there is none."""
-        if _options._lazy_legacy:
+        if options_primitives._lazy_legacy:
             return _led_lazily(self, 1)
         return _rust.at_least(self, 1, ("atleast_1d", (), {}))
 
     def atleast_2d(self) -> Self:
         """Add leading batch dims until there are 2."""
-        if _options._lazy_legacy:
+        if options_primitives._lazy_legacy:
             return _led_lazily(self, 2)
         return _rust.at_least(self, 2, ("atleast_2d", (), {}))
 
@@ -304,7 +305,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             >>> TensorDict({"a": torch.zeros(3)}, batch_size=[3]).atleast_3d().shape
             torch.Size([1, 1, 3])
         """
-        if _options._lazy_legacy:
+        if options_primitives._lazy_legacy:
             return _led_lazily(self, 3)
         return _rust.at_least(self, 3, ("atleast_3d", (), {}))
 

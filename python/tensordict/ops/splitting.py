@@ -10,7 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import split_leaves, unbind
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["SplittingOps"]
 
@@ -234,7 +234,7 @@ def _split_plan(batch_size: torch.Size, split_size: Any, dim: int) -> SplitPlan:
 
 
 TRACED = ((split_plan, _split_plan),)
-"""What :mod:`tensordict.interop.compile` registers: a plan of what is known is made."""
+"""What :mod:`tensordict.compile.registration` registers: a plan of what is known is made."""
 
 
 def _split_sizes(split_size: Any, at: int, length: int) -> list[int]:

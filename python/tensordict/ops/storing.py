@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensordict import _rust
-from tensordict.common import (
+from tensordict.primitives.common import (
     MSG_BATCH_MISMATCH,
     MSG_INPLACE,
     MSG_LOCKED,
@@ -13,8 +13,8 @@ from tensordict.common import (
     _InplaceWriteError,
     missing_key,
 )
-from tensordict.interop.convert import tensor_of, tensor_of_sequence
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.convert import tensor_of, tensor_of_sequence
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 __all__ = ["StoringOps"]
 

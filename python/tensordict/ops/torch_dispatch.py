@@ -11,7 +11,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.interop.torch_functions import handler_of
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable

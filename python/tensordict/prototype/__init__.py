@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensordict._deprecation import deprecated_names
+from tensordict.primitives.deprecation import deprecated_names
 from tensordict.tensorclass import tensorclass
 
 if TYPE_CHECKING:

@@ -4,16 +4,16 @@ The engine is Rust (``tensordict-core/src/storage``): plans, parallel writing, t
 commit in one step, checked loading. This package converts containers to plans and files
 to containers:
 
-- :mod:`~tensordict.storage.tree` saves and loads trees of containers; start there;
-- :mod:`~tensordict.storage.mapped` is the tensor over a file, ``MemoryMappedTensor``;
+- :mod:`~tensordict.storage.layouts.directory` saves and loads trees of containers; start there;
+- :mod:`~tensordict.storage.tensors.mapped` is the tensor over a file, ``MemoryMappedTensor``;
 - :mod:`~tensordict.storage.leaves` makes the bytes of unusual tensors plain;
-- :mod:`~tensordict.storage.anonymous` is memory shared without a file name;
-- :mod:`~tensordict.storage.checks` compares saves with their sums: :func:`verify`,
+- :mod:`~tensordict.storage.tensors.anonymous` is memory shared without a file name;
+- :mod:`~tensordict.storage.checksums` compares saves with their sums: :func:`verify`,
   :func:`seal`;
-- :mod:`~tensordict.storage.registry` knows which class a directory was saved from.
+- :mod:`~tensordict.primitives.registry` knows which class a directory was saved from.
 
 A container takes part with three methods, which each kind of container may override
-(the dense ones are in :mod:`~tensordict.storage.tree`):
+(the dense ones are in :mod:`~tensordict.storage.layouts.directory`):
 
 ``_save_plan(plan, level)``
     adds its entries to a level of the plan (``plan.add_entries``), opens levels for
@@ -36,8 +36,8 @@ __all__ = ["seal", "verify"]
 def __getattr__(name: str) -> Any:
     # Imported on use: the containers import the modules of this package.
     if name in __all__:
-        from tensordict.storage import checks
+        from tensordict.storage import checksums
 
-        return getattr(checks, name)
+        return getattr(checksums, name)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from tensordict.protocol import CollectionProtocol
-from tensordict.storage import registry
+from tensordict.primitives import registry
+from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.buffer import LENGTHS, OFFSETS, VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensordict.storage import remarks
+    from tensordict.storage import extra_metadata
     from tensordict.storage.buffer import Row
 
 __all__ = [
@@ -229,7 +229,7 @@ def keyed_rows(level: dict[str, Any], path: tuple[str, ...]) -> list[tuple[str, 
 
 
 def as_plain(
-    td: Any, level: dict[str, Any], path: tuple[str, ...], notes: remarks.Remarks
+    td: Any, level: dict[str, Any], path: tuple[str, ...], notes: extra_metadata.Remarks
 ) -> dict[str, Any]:
     """A level of a description as JSON holds it; what it cannot hold goes to ``notes``.
 

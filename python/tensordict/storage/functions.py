@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensordict.storage import consolidated, tree
-from tensordict.storage.safetensors import from_safetensors, to_safetensors
+from tensordict.storage.layouts import consolidated
+from tensordict.storage.layouts import directory as directory_layout
+from tensordict.storage.layouts.safetensors import from_safetensors, to_safetensors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
 
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = [
     "from_consolidated",
@@ -108,7 +109,7 @@ def load_memmap(
     verify: bool = False,
 ) -> Any:
     """Load a save of any class: :meth:`TensorDictBase.load_memmap` as a function."""
-    return tree.load(
+    return directory_layout.load(
         None,
         prefix,
         device,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tensordict.storage import registry
+from tensordict.primitives import registry
 
 if TYPE_CHECKING:
     from tensordict._rust import SavedTensors
@@ -68,7 +68,7 @@ def load_view(cls: Any, path: SavedPath, options: Any) -> Any:
     Raises:
         ValueError: its metadata has no operation that can be read.
     """
-    from tensordict.storage.tree import load_directory
+    from tensordict.storage.layouts.directory import load_directory
 
     fields = json.loads((path / "meta.json").read_text(encoding="utf-8"))
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict._unbatched import UnbatchedTensor, is_unbatched
+from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 from tensordict.storage.devices import DeviceReader, is_elsewhere
 
 if TYPE_CHECKING:

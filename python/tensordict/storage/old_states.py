@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["as_of_today", "is_field"]
 

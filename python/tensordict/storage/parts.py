@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.storage import registry
+from tensordict.primitives import registry
 
 if TYPE_CHECKING:
     from tensordict._rust import SavedTensors
@@ -52,7 +52,7 @@ def load_part(cls: type, path: SavedPath, options: Any) -> Any:
     Raises:
         ValueError: its metadata has no index that can be read.
     """
-    from tensordict.storage.tree import load_directory
+    from tensordict.storage.layouts.directory import load_directory
 
     fields = json.loads((path / "meta.json").read_text(encoding="utf-8"))
     try:

@@ -10,9 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
-from tensordict.protocol import CollectionProtocol
-from tensordict.storage import consolidated, safetensors
-from tensordict.storage.checks import check_loaded, check_undamaged
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage.checksums import check_loaded, check_undamaged
+from tensordict.storage.layouts import consolidated, safetensors
 from tensordict.storage.paths import subpath_parts
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.storage import registry, remarks
+from tensordict.primitives import registry
+from tensordict.storage import extra_metadata
 from tensordict.storage.buffer import (
     LENGTHS,
     OFFSETS,
@@ -37,12 +38,12 @@ class Source:
     def __init__(
         self,
         storage: torch.Tensor,
-        notes: remarks.Remarks | None = None,
+        notes: extra_metadata.Remarks | None = None,
         filename: Path | str | None = None,
         requested: type | None = None,
     ) -> None:
         self.storage = storage
-        self.notes: remarks.Remarks = notes or remarks.Remarks()
+        self.notes: extra_metadata.Remarks = notes or extra_metadata.Remarks()
         self.filename = filename
         self.requested = requested
         self._is_aligned = storage.storage_offset() % 16 == 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.storage import registry
+from tensordict.primitives import registry
 
 if TYPE_CHECKING:
     from tensordict._rust import SavedTensors
@@ -87,7 +87,7 @@ def load_members(path: SavedPath, options: Any) -> tuple[list[Any], int, str | N
         ValueError: its metadata names no stack dim.
         FileNotFoundError: a member is missing.
     """
-    from tensordict.storage.tree import load_directory
+    from tensordict.storage.layouts.directory import load_directory
 
     fields = json.loads((path / "meta.json").read_text(encoding="utf-8"))
     try:
@@ -123,7 +123,7 @@ def take_loaded(stack: Any, loaded: Any) -> Any:
     Raises:
         RuntimeError: the numbers of members differ.
     """
-    from tensordict.storage.tree import load_into
+    from tensordict.storage.layouts.directory import load_into
 
     members, others = stack.tensordicts, list(loaded.unbind(stack.stack_dim))
     if len(members) != len(others):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.checks import is_tensorclass
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.old_states import as_of_today
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tensordict import _later
 from tensordict._established import established_names
-from tensordict.collection import TensorDictBase
+from tensordict.containers.collection import TensorDictBase
 
 __all__ = ["LazyStackedTensorDictStore"]
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict._established import established_names
-from tensordict.checks import is_non_tensor as _is_non_tensor
+from tensordict.primitives.checks import is_non_tensor as _is_non_tensor
 from tensordict.tensorclass.attributes import TensorAttrs
 from tensordict.tensorclass.base import TensorClass
 from tensordict.tensorclass.dataclass import from_dataclass

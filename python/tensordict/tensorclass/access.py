@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.collection import TensorCollection
-from tensordict.common import MSG_LOCKED
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.containers.collection import TensorCollection
+from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.casting import are_rows, as_dicts, cast_field
 from tensordict.tensorclass.delegation import forwarded
 
 if TYPE_CHECKING:
     from tensordict.ops.comparison import Equality, Order
-    from tensordict.protocol import BatchIndex
+    from tensordict.primitives.protocol import BatchIndex
 
 __all__ = ["FieldAccess"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Generic, cast, dataclass_transform
 
-from tensordict.collection import TensorCollection, gather
+from tensordict.containers.collection import TensorCollection, gather
 from tensordict.interop.pytree import register_tensorclass
 from tensordict.tensorclass.delegation import delegate
 from tensordict.tensorclass.fields import OPTIONS, prepare

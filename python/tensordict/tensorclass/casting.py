@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensordict.checks import is_tensorclass
-from tensordict.common import shape_of_lists
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.common import shape_of_lists
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["are_rows", "as_dicts", "cast_field"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from tensordict.checks import is_tensorclass
+from tensordict.primitives.checks import is_tensorclass
 from tensordict.tensorclass.decorator import tensorclass
 from tensordict.tensorclass.fields import declared_again
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.checks import is_tensorclass
-from tensordict.collection import TensorDictBase, Vocabulary
+from tensordict.containers.collection import TensorDictBase, Vocabulary
 from tensordict.ops.access import AccessOps
 from tensordict.ops.consolidating import ConsolidatingOps
 from tensordict.ops.display import DisplayOps
@@ -25,7 +24,8 @@ from tensordict.ops.pickling import PicklingOps
 from tensordict.ops.saving import SavingOps
 from tensordict.ops.storing import StoringOps
 from tensordict.ops.torch_dispatch import TorchDispatchOps
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.interop.pytree import register_tensorclass
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.tensorclass.access import FieldAccess
 from tensordict.tensorclass.reserved import RESERVED
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from tensordict import _rust
-from tensordict.checks import is_tensorclass
-from tensordict.common import value_of
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.common import value_of
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.access import FieldAccess
 from tensordict.tensorclass.casting import as_dicts
 from tensordict.tensorclass.fields import post_init_arguments

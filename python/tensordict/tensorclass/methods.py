@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from tensordict import _rust
-from tensordict.protocol import CollectionProtocol, NestedKeyLike
+from tensordict.primitives.protocol import CollectionProtocol, NestedKeyLike
 from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.inner import OverContainer
 from tensordict.tensorclass.making import around

@@ -6,9 +6,9 @@ use pyo3::types::{PyString, PyTuple};
 use crate::container::is_plain;
 use crate::container::{self, Kind, kind};
 use crate::ffi::RecursionGuard;
-use crate::imports::{ACCESS_TWINS, Imports, from_twin, imports};
+use crate::imports::{Imports, from_twin, imports};
 use crate::index::index as index_at;
-use crate::keys;
+use crate::nested_key;
 
 /// The `default` of a lookup: what a missing entry gives, or an error where none is passed.
 struct Fallback<'py>(Option<Bound<'py, PyAny>>);
@@ -51,14 +51,14 @@ fn get<'py>(
     let found = if key.is_instance_of::<PyString>() {
         step(imports, td, key)?
     } else {
-        descend(imports, td, &keys::required_path_of(key)?)?
+        descend(imports, td, &nested_key::required_path_of(key)?)?
     };
     let default = match found {
         Step::Value(value) => return Ok(value),
         Step::Missing => default.if_missing(imports),
         Step::Leaf => default.if_through_leaf(imports),
     };
-    default.map_or_else(|| from_twin(py, ACCESS_TWINS, "get", (td, key)), Ok)
+    default.map_or_else(|| from_twin(py, "access", "get", (td, key)), Ok)
 }
 
 /// Where one or more parts of a key lead.
@@ -119,9 +119,9 @@ pub(crate) fn contains<'py>(td: &Bound<'py, PyAny>, key: &Bound<'py, PyAny>) -> 
     if key.is_instance_of::<PyString>() {
         return Ok(sample(imports, td, key)?.is_some());
     }
-    let path = keys::path_of(key)?;
+    let path = nested_key::path_of(key)?;
     if path.is_empty() {
-        return from_twin(py, ACCESS_TWINS, "contains", (td, key))?.is_truthy();
+        return from_twin(py, "access", "contains", (td, key))?.is_truthy();
     }
     let mut value = td.clone();
     for part in path {
@@ -160,9 +160,9 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
         step(imports, td, index)?
     } else {
         let path = if index.is_instance_of::<PyTuple>() {
-            keys::path_of(index)?
+            nested_key::path_of(index)?
         } else {
-            keys::Path::new()
+            nested_key::Path::new()
         };
         if path.is_empty() {
             // What the method of the plain class does where no storage is to be noted.
@@ -175,7 +175,7 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
     };
     match found {
         Step::Value(value) => value_of(imports, value),
-        Step::Missing | Step::Leaf => from_twin(py, ACCESS_TWINS, "getitem", (td, index)),
+        Step::Missing | Step::Leaf => from_twin(py, "access", "getitem", (td, index)),
     }
 }
 

@@ -22,18 +22,18 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFunction, PyInt, PyString, PyTuple};
 
 use crate::access;
-use crate::calling;
 use crate::container::{self, Names};
 use crate::dims;
 use crate::ffi::{Resolved, call_method, is_subclass};
 use crate::fields;
 use crate::foreach;
 use crate::imports::{Imports, imports};
-use crate::joining::{self, Join};
+use crate::join::{self, Join};
 use crate::leaf_call::Tail;
-use crate::mapping;
+use crate::map_leaves;
+use crate::module_call;
+use crate::set;
 use crate::shortcuts::Shortcut;
-use crate::storing;
 
 /// What calls a function of Python by running its code.
 static RUN: OnceLock<ffi::vectorcallfunc> = OnceLock::new();
@@ -189,7 +189,7 @@ native!(contains, |imports, td, key| {
 native!(set_item, |imports, td, key, value| {
     let is_done = key.is_exact_instance_of::<PyString>()
         && container::is_plain(imports, &td)
-        && storing::set_plainly(imports, &td, &key, &value)?;
+        && set::set_plainly(imports, &td, &key, &value)?;
     Ok(is_done.then(|| td.py().None().into_bound(td.py())))
 });
 
@@ -217,7 +217,7 @@ fn noted<'py>(
 ) -> PyResult<Option<Bound<'py, PyTuple>>> {
     let py = td.py();
     let is_plain = dim.is_exact_instance_of::<PyInt>() && container::is_plain(imports, td);
-    if !is_plain || joining::is_lazy_by_default(py)? {
+    if !is_plain || join::is_lazy_by_default(py)? {
         return Ok(None);
     }
     (name, (dim,), PyDict::new(py)).into_pyobject(py).map(Some)
@@ -245,10 +245,10 @@ fn first_of_closure<'py>(function: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Py
 }
 
 native!(module_forward, |imports, module, td| {
-    calling::forward(imports, &module, &td)
+    module_call::forward(imports, &module, &td)
 });
 native!(sequence_forward, |imports, sequence, td| {
-    calling::forward_all(imports, &sequence, &td)
+    module_call::forward_all(imports, &sequence, &td)
 });
 native!(answer_plainly, |_imports, class, function, types, args| {
     answer(&class, &function, &types, &args, None)
@@ -333,12 +333,12 @@ fn made_natively<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let imports = imports(args.py())?;
     match (form.to_str()?, args.as_slice()) {
-        ("stack", _) => joining::join_plain(imports, Join::Stack, args),
-        ("cat", _) => joining::join_plain(imports, Join::Cat, args),
+        ("stack", _) => join::join_plain(imports, Join::Stack, args),
+        ("cat", _) => join::join_plain(imports, Join::Cat, args),
         ("like", [td]) if container::is_plain(imports, td) => {
             let (none, names) = (PyTuple::empty(td.py()), Names::Keep);
             let tail = Tail::Nothing;
-            mapping::map_dense(imports, td, function, &none, None, &names, tail, true).map(Some)
+            map_leaves::map_dense(imports, td, function, &none, None, &names, tail, true).map(Some)
         }
         ("where", [mask, td, other]) if container::is_plain(imports, td) => {
             call_method(form, &[td.clone(), mask.clone(), other.clone()]).map(Some)
@@ -463,7 +463,7 @@ fn write<'py>(
         && fields::is_plain_field(imports, tc, name)?
         && let Ok(inner) = crate::ffi::plain_attribute(tc, name_of_inner)
         && container::is_plain(imports, &inner)
-        && storing::fits_plainly(imports, &inner, value)?
+        && set::fits_plainly(imports, &inner, value)?
         && !container::is_locked(imports, &inner)?
     {
         return container::entries(imports, &inner)?.set_item(name, value);

@@ -137,7 +137,7 @@ pub(crate) fn is_nested(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult
 /// What `op` makes of a leaf that torch refused with `error`: rows of a nested tensor.
 ///
 /// # Errors
-/// `error`, where `tensordict.ragged_leaves` does not do it either.
+/// `error`, where `tensordict.primitives.ragged_leaves` does not do it either.
 #[cold]
 pub(crate) fn rescued<'py>(
     imports: &Imports,
@@ -154,15 +154,9 @@ pub(crate) fn rescued<'py>(
     if !is_nested || !is_refusal {
         return Err(error);
     }
-    let made = from_twin(py, RAGGED_LEAVES, "map_leaf", (op, leaf, arguments))?;
+    let made = from_twin(py, "ragged_leaves", "map_leaf", (op, leaf, arguments))?;
     if made.is_none() { Err(error) } else { Ok(made) }
 }
-
-/// Where the functions of nested leaves are.
-/// The module of what methods and twins share.
-pub(crate) const COMMON: &str = "tensordict.common";
-
-pub(crate) const RAGGED_LEAVES: &str = "tensordict.ragged_leaves";
 
 /// Whether a foreign container is one value that is no tensor.
 pub(crate) fn is_non_tensor(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -10,11 +10,9 @@ use crate::container::{self, Kind, Names, Order, kind};
 use crate::ffi;
 use crate::imports::{Imports, from_twin, imports};
 use crate::leaf_call::Tail;
-use crate::locking;
-use crate::mapping;
-use crate::splitting;
-
-const TWINS: &str = "tensordict.interop.shape_twins";
+use crate::lock;
+use crate::map_leaves;
+use crate::split;
 
 const NEW: i64 = -1;
 
@@ -76,7 +74,7 @@ impl<'a, 'py> Source<'a, 'py> {
     ) -> PyResult<Bound<'py, PyAny>> {
         let result = self.mapped(op, args, sizes, order, true)?;
         if container::has_storage(self.imports, self.td)? {
-            locking::keep_storage(self.td, &result)?;
+            lock::keep_storage(self.td, &result)?;
         }
         self.remembered(result, call)
     }
@@ -103,7 +101,7 @@ impl<'a, 'py> Source<'a, 'py> {
         };
         let names = Names::Moved(order.clone());
         let prefix = Some(&prefix);
-        mapping::map_dense(self.imports, self.td, op, &args, prefix, &names, tail, lock)
+        map_leaves::map_dense(self.imports, self.td, op, &args, prefix, &names, tail, lock)
     }
 
     /// This container itself: nothing moves.
@@ -166,7 +164,7 @@ pub(crate) fn unsqueeze<'py>(
         let sizes = source.sizes(&order)?;
         return source.moved(op, Args::Dims(&[at]), &sizes, &order, call);
     }
-    from_twin(td.py(), TWINS, "unsqueeze", (td, dim, call))
+    from_twin(td.py(), "dims", "unsqueeze", (td, dim, call))
 }
 
 /// Remove the batch dim `dim`, or all (None), where they have size 1.
@@ -199,7 +197,7 @@ pub(crate) fn squeeze<'py>(
         }
         return source.moved(op, Args::Dims(&gone), &sizes, &order, call);
     }
-    from_twin(td.py(), TWINS, "squeeze", (td, dim, call))
+    from_twin(td.py(), "dims", "squeeze", (td, dim, call))
 }
 
 /// Swap two batch dims.
@@ -222,7 +220,7 @@ fn transpose<'py>(
         let sizes = source.sizes(&order)?;
         return source.moved(op, Args::Dims(&[first, second]), &sizes, &order, call);
     }
-    from_twin(td.py(), TWINS, "transpose", (td, dim0, dim1, call))
+    from_twin(td.py(), "dims", "transpose", (td, dim0, dim1, call))
 }
 
 /// Reorder the batch dims.
@@ -240,7 +238,7 @@ fn permute<'py>(
     {
         return permuted(&source, &order, call);
     }
-    from_twin(td.py(), TWINS, "permute", (td, dims, call))
+    from_twin(td.py(), "dims", "permute", (td, dims, call))
 }
 
 fn is_permutation(order: &Order) -> bool {
@@ -275,7 +273,7 @@ fn movedim<'py>(
         order.insert(usize::try_from(place)?, dim);
         return permuted(&from, &order, call);
     }
-    from_twin(td.py(), TWINS, "movedim", (td, source, destination, call))
+    from_twin(td.py(), "dims", "movedim", (td, source, destination, call))
 }
 
 /// Join the batch dims from `start_dim` to `end_dim` into one.
@@ -304,7 +302,7 @@ fn flatten<'py>(
         let op = source.imports.names.flatten.bind(td.py());
         return source.moved(op, Args::Dims(&[start, end]), &sizes, &order, call);
     }
-    from_twin(td.py(), TWINS, "flatten", (td, start_dim, end_dim, call))
+    from_twin(td.py(), "dims", "flatten", (td, start_dim, end_dim, call))
 }
 
 /// Add leading batch dims of size 1 until there are `ndim`.
@@ -331,7 +329,7 @@ fn at_least<'py>(
         };
         return source.moved(op.bind(td.py()), args, &sizes, &order, call);
     }
-    from_twin(td.py(), TWINS, "at_least", (td, ndim, call))
+    from_twin(td.py(), "dims", "at_least", (td, ndim, call))
 }
 
 /// Reduce the batch dim `dim` of every leaf by its method `op`.
@@ -349,7 +347,7 @@ fn reduce_dim<'py>(
         let sizes = source.sizes(&order)?;
         return source.mapped(op, Args::Dims(&[dim]), &sizes, &order, false);
     }
-    from_twin(td.py(), TWINS, "reduce_dim", (td, op, dim))
+    from_twin(td.py(), "dims", "reduce_dim", (td, op, dim))
 }
 
 /// The two containers that the method `op` of every leaf gives for the batch dim `dim`,
@@ -374,9 +372,9 @@ fn extrema<'py>(
         let prefix = ffi::new_size(source.imports.size.bind(py), &sizes)?;
         let prefixes = PyList::new(py, [&prefix, &prefix])?;
         let (args, names) = (PyTuple::new(py, [dim])?, Names::Moved(order));
-        return splitting::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
+        return split::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
     }
-    from_twin(td.py(), TWINS, "extrema", (td, op, dim, stays))
+    from_twin(td.py(), "dims", "extrema", (td, op, dim, stays))
 }
 
 /// The containers along the batch dim `dim`, without that dim.
@@ -395,9 +393,9 @@ fn unbind<'py>(td: &Bound<'py, PyAny>, dim: &Bound<'py, PyAny>) -> PyResult<Boun
         let prefixes = ffi::repeated(&prefix, &length)?;
         let (args, names) = (PyTuple::new(py, [at])?, Names::Moved(order));
         let op = source.imports.names.unbind.bind(py);
-        return splitting::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
+        return split::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
     }
-    from_twin(td.py(), TWINS, "unbind", (td, dim))
+    from_twin(td.py(), "dims", "unbind", (td, dim))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -6,8 +6,8 @@ use pyo3::types::{PyBool, PyDict, PyFrozenSet, PySet, PyString, PyTuple, PyType}
 use crate::container;
 use crate::ffi;
 use crate::imports::{Imports, imports};
-use crate::merging;
-use crate::storing::{self, Inplace};
+use crate::set::{self, Inplace};
+use crate::update;
 
 /// The value of a field; None where it is not set.
 #[pyfunction]
@@ -70,7 +70,7 @@ fn store<'py>(
     name: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,
 ) -> PyResult<()> {
-    storing::set_entry(inner, name, value, Inplace::Replace, None, false, false)
+    set::set_entry(inner, name, value, Inplace::Replace, None, false, false)
 }
 
 /// A tensorclass around the container `inner`, without a call of `__init__`.
@@ -161,7 +161,7 @@ fn fill_fields<'py>(
         Some(entries) => entries.clone(),
         None => PyDict::new(py),
     };
-    merging::init(&inner, entries.as_any(), size, device, names, &no)?;
+    update::init(&inner, entries.as_any(), size, device, names, &no)?;
     set_state(imports, tc, &inner)?;
     if fitting.is_some() {
         return Ok(());

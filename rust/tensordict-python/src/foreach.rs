@@ -2,7 +2,7 @@
 //! crossing.
 //!
 //! The specification of each function is its namesake in
-//! `tensordict.interop.foreach_twins`. What an operand is decides whether it can be done
+//! `tensordict.primitives.foreach`. What an operand is decides whether it can be done
 //! here: each function gives None before it has called anything where it cannot.
 
 use pyo3::exceptions::PyNotImplementedError;
@@ -10,13 +10,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyFloat, PyInt, PyList, PyTuple};
 use smallvec::SmallVec;
 
-use crate::aligning::{align, both_alike_leaves, rebuild_as};
+use crate::align::{align, both_alike_leaves, rebuild_as};
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
-use crate::storing::batch_size_of;
+use crate::set::batch_size_of;
 use crate::tensors::{self, Tensor, shape_of};
-use crate::walks::{NewLeaves, leaves, rebuild_with};
+use crate::tree::{NewLeaves, leaves, rebuild_with};
 
 /// Whether all leaves have one dtype, so that all or none can hold the results.
 fn has_one_dtype(imports: &Imports, leaves: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -164,7 +164,7 @@ fn called<'py>(
             return Err(error);
         }
         let arguments = (op, PyList::new(py, lists)?);
-        let made = from_twin(py, container::RAGGED_LEAVES, "foreach_leaves", arguments)?;
+        let made = from_twin(py, "ragged_leaves", "foreach_leaves", arguments)?;
         if made.is_none() { Err(error) } else { Ok(made) }
     })
 }
@@ -238,7 +238,7 @@ fn foreach_inplace<'py>(
         let fits_all = op.is(&imports.foreach_zero);
         if !fits_all && (!has_one_dtype(imports, &lists[0])? || !have_one_shape(&lists)) {
             let arguments = (op, &lists[0], PyList::new(py, &lists[1..])?);
-            from_twin(py, container::COMMON, "check_results", arguments)?;
+            from_twin(py, "common", "check_results", arguments)?;
         }
         called(py, op, &lists)?;
     }

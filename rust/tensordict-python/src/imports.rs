@@ -144,7 +144,7 @@ static IMPORTS: Resolved<Imports> = Resolved::new();
 impl Imports {
     fn resolve(py: Python<'_>) -> PyResult<Self> {
         let torch = py.import("torch")?;
-        let protocol = py.import("tensordict.protocol")?;
+        let protocol = py.import("tensordict.primitives.protocol")?;
         Ok(Self {
             tensor: class(&torch, "Tensor")?,
             parameter: class(&py.import("torch.nn")?, "Parameter")?,
@@ -164,7 +164,10 @@ impl Imports {
                 .unbind(),
             cat: torch.getattr("cat")?.unbind(),
             protocol: class(&protocol, "CollectionProtocol")?,
-            unbatched: class(&py.import("tensordict._unbatched")?, "UnbatchedTensor")?,
+            unbatched: class(
+                &py.import("tensordict.primitives.unbatched")?,
+                "UnbatchedTensor",
+            )?,
             no_default: protocol.getattr("NO_DEFAULT")?.unbind(),
             none_if_missing: protocol.getattr("NONE_IF_MISSING")?.unbind(),
             names: Names::intern(py),
@@ -209,18 +212,10 @@ fn resolve_imports(py: Python<'_>) -> PyResult<&'static Imports> {
         .expect("the cell was filled by the line above or before it"))
 }
 
-/// The module of the twins of the walks.
-pub(crate) const TWINS: &str = "tensordict.interop.twins";
-/// The module of the twins that read and write entries.
-pub(crate) const ACCESS_TWINS: &str = "tensordict.interop.access_twins";
-
-/// The module of what methods, twins and the bindings share: texts of errors.
-pub(crate) const COMMON: &str = "tensordict.common";
-
 /// A name of that module.
 #[cold]
 pub(crate) fn common_attribute<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    py.import(COMMON)?.getattr(name)
+    primitives(py, "common")?.getattr(name)
 }
 
 /// What the Python twin of a primitive makes of the same arguments: a primitive leaves to
@@ -228,9 +223,15 @@ pub(crate) fn common_attribute<'py>(py: Python<'py>, name: &str) -> PyResult<Bou
 #[cold]
 pub(crate) fn from_twin<'py>(
     py: Python<'py>,
-    module: &str,
+    stem: &str,
     name: &str,
     args: impl pyo3::call::PyCallArgs<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    py.import(module)?.getattr(name)?.call1(args)
+    primitives(py, stem)?.getattr(name)?.call1(args)
+}
+
+/// The Python module of the primitives of that stem: `tensordict.primitives.<stem>`.
+#[cold]
+pub(crate) fn primitives<'py>(py: Python<'py>, stem: &str) -> PyResult<Bound<'py, PyModule>> {
+    py.import(format!("tensordict.primitives.{stem}"))
 }

@@ -16,10 +16,6 @@ use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, from_twin, imports};
 use crate::tensors::{Tensor, shape_of};
 
-const TWINS: &str = "tensordict.interop.index_twins";
-/// Where an index of more dims than the batch size is read.
-const BEYOND: &str = "tensordict.interop.feature_index";
-
 /// An index planned against a batch size.
 enum Plan<'py> {
     /// It takes everything as it is.
@@ -243,7 +239,7 @@ fn plan<'py>(
     if let Some(plan) = plan_in_core(imports, batch_size, index)? {
         return Ok(plan);
     }
-    let plan = from_twin(index.py(), TWINS, "index_plan", (batch_size, index, td))?;
+    let plan = from_twin(index.py(), "index", "index_plan", (batch_size, index, td))?;
     if plan.is_none() {
         return Ok(Plan::Whole);
     }
@@ -345,7 +341,7 @@ pub(crate) fn index<'py>(
     let planned = match plan(imports, &batch_size, index, Some(td)) {
         Err(error) if error.is_instance_of::<PyIndexError>(py) => {
             let error = error.into_value(py);
-            return from_twin(py, BEYOND, "features_at", (td, index, error));
+            return from_twin(py, "feature_index", "features_at", (td, index, error));
         }
         planned => planned?,
     };
@@ -567,11 +563,11 @@ fn set_index<'py>(
     {
         if container::is_rare_number(value) {
             let leaves = PyList::new(py, writes.iter().map(|(entry, _)| entry))?;
-            from_twin(py, container::COMMON, "check_number", (leaves, value, true))?;
+            from_twin(py, "common", "check_number", (leaves, value, true))?;
         }
         return write_all(imports, writes, &place[0]);
     }
-    from_twin(py, TWINS, "set_index", (td, index, value)).map(drop)
+    from_twin(py, "index", "set_index", (td, index, value)).map(drop)
 }
 
 /// Do all `writes` at an index. Those that torch refuses come first: nothing is written then.
@@ -631,7 +627,7 @@ fn write_fitting<'py>(
         return Ok(false);
     }
     let Some(place) = plan_place(imports, td, index)? else {
-        let done = from_twin(td.py(), TWINS, "write_fitting", (td, index, source))?;
+        let done = from_twin(td.py(), "index", "write_fitting", (td, index, source))?;
         return done.extract();
     };
     let class = Some(td.get_type());
@@ -707,7 +703,7 @@ fn view_shape<'py>(
     {
         return container::size_of(imports, py, &dims);
     }
-    from_twin(py, TWINS, "view_shape", (batch_size, shape))
+    from_twin(py, "index", "view_shape", (batch_size, shape))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,6 +1,6 @@
 //! Lazy stacks: what is asked of all members at once, in one crossing.
 //!
-//! The specification of each function is its namesake in `tensordict.interop.lazy_twins`.
+//! The specification of each function is its namesake in `tensordict.primitives.lazy`.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -13,14 +13,14 @@ use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use tensordict_core::batch::Dims;
 use tensordict_core::lazy::MergedShape;
 
-use crate::aligning;
+use crate::align;
 use crate::container::{self, Kind, Names, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
-use crate::mapping;
+use crate::map_leaves;
 use crate::slots;
 use crate::state;
-use crate::walks::{self, NewLeaves};
+use crate::tree::{self, NewLeaves};
 
 /// The entries of all members at `path`; None where one has none there.
 #[pyfunction]
@@ -365,7 +365,7 @@ fn new_size<'py>(imports: &Imports, py: Python<'py>, dims: &Dims) -> PyResult<Bo
 #[pyfunction]
 fn member_leaves<'py>(members: &Bound<'py, PyList>, out: &Bound<'py, PyList>) -> PyResult<()> {
     for member in members {
-        walks::leaves(&member, Some(out.clone()))?;
+        tree::leaves(&member, Some(out.clone()))?;
     }
     Ok(())
 }
@@ -383,8 +383,8 @@ fn rebuilt_members<'py>(
     let out = PyList::empty(py);
     for member in members {
         let rebuilt = match cls {
-            None => walks::rebuild_from(imports, &member, &mut leaves)?,
-            Some(_) => aligning::rebuild_plain_from(imports, &member, &mut leaves, cls)?,
+            None => tree::rebuild_from(imports, &member, &mut leaves)?,
+            Some(_) => align::rebuild_plain_from(imports, &member, &mut leaves, cls)?,
         };
         out.append(rebuilt)?;
     }
@@ -407,7 +407,7 @@ fn map_members<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let out = PyList::empty(members.py());
     for member in members {
-        out.append(mapping::map_any(
+        out.append(map_leaves::map_any(
             &member, op, args, prefix, &names, tail, k, lock,
         )?)?;
     }
@@ -419,7 +419,7 @@ fn map_members<'py>(
 fn cloned_members<'py>(members: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
     let out = PyList::empty(members.py());
     for member in members {
-        out.append(walks::clone_structure(&member)?)?;
+        out.append(tree::clone_structure(&member)?)?;
     }
     Ok(out)
 }
@@ -429,7 +429,7 @@ fn cloned_members<'py>(members: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyLi
 fn drop_empty_of_members(members: &Bound<'_, PyList>) -> PyResult<()> {
     let imports = imports(members.py())?;
     for member in members {
-        walks::drop_empty_below(imports, &member)?;
+        tree::drop_empty_below(imports, &member)?;
     }
     Ok(())
 }

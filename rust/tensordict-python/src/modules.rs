@@ -12,11 +12,9 @@ use pyo3::types::{PyDict, PyString, PyType};
 
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, Getter, RecursionGuard, Resolved};
-use crate::imports::{Imports, from_twin, imports};
+use crate::imports::{Imports, from_twin, imports, primitives};
 use crate::storage::dlpack::begin_together;
 use crate::tensors::{Tensor, with_layout};
-
-const TWINS: &str = "tensordict.interop.module_twins";
 
 /// What the walk needs of torch and its modules.
 struct Modules {
@@ -63,7 +61,7 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
             .getattr("peek_interpreter_stack")?
             .unbind(),
         is_alias_of: native.getattr("_is_alias_of")?.unbind(),
-        as_kind_of: py.import(TWINS)?.getattr("_as_kind_of")?.unbind(),
+        as_kind_of: primitives(py, "modules")?.getattr("_as_kind_of")?.unbind(),
     };
     // Another thread may have been first, in which case its objects are the same ones.
     MODULES.set(py, fresh);
@@ -473,7 +471,7 @@ fn swap_module<'py>(
     walk.checks = !plan_only;
     let Some(swapped) = walk.plan(td, module, None)? else {
         let arguments = (td, module, preserve, plan_only);
-        return from_twin(py, TWINS, "swap_module", arguments);
+        return from_twin(py, "modules", "swap_module", arguments);
     };
     if !plan_only {
         walk.carry_out()?;
@@ -496,7 +494,7 @@ fn restore_module<'py>(
     let mut walk = Walk::new(py, false, false, plan_only)?;
     let Some(current) = walk.plan(td, module, Some(source))? else {
         let arguments = (td, module, source, plan_only);
-        return from_twin(py, TWINS, "restore_module", arguments);
+        return from_twin(py, "modules", "restore_module", arguments);
     };
     if plan_only {
         return Ok(current);

@@ -7,7 +7,7 @@ how, ``members.py`` what members do on their own, ``keys.py`` what is done with 
 shapes differ are read, and ``display.py`` how a stack prints.
 """
 
-from tensordict.containers.lazy.making import lazy_stack
+from tensordict.containers.lazy.construct import lazy_stack
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
 
 __all__ = ["LazyStackedTensorDict", "lazy_stack"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from tensordict import _rust
 from tensordict.ops import display
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["compact", "long_parts"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensordict.protocol import CollectionProtocol
-from tensordict.storage import describing, safetensors
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage import describing
 from tensordict.storage import source as sources
+from tensordict.storage.layouts import safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ MSG_NAMES = "Not all dim names match, got {} and {}."
 class FilesOps(CollectionProtocol):
     """Lazy stacks in files of one buffer, and in safetensors files.
 
-    See :mod:`tensordict.storage.consolidated` and :mod:`tensordict.storage.safetensors`
+    See :mod:`tensordict.storage.layouts.consolidated` and :mod:`tensordict.storage.layouts.safetensors`
     for what the methods promise. The first keeps the members apart; the second has the
     entries stacked, so members must agree.
     """

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from tensordict._unbatched import UnbatchedTensor, is_unbatched
-from tensordict.interop.joining_twins import joined_leaves
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.join import joined_leaves
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

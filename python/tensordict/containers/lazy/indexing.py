@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from tensordict.indices import (
+from tensordict.primitives.index_items import (
     MSG_NO_BATCH_DIMS,
     MSG_NOT_ENOUGH,
     MSG_OUT_OF_BOUNDS,

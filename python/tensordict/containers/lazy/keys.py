@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.checks import is_leaf_nontensor
-from tensordict.common import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
-from tensordict.metatensor import MetaTensor
 from tensordict.ops.keys import _sorting_key, _TensorDictKeysView, set_default
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.checks import is_leaf_nontensor
+from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
+from tensordict.primitives.metatensor import MetaTensor
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tensordict.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["StackKeysOps"]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.common import more_refs
 from tensordict.containers.lazy import shapes
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.common import more_refs
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

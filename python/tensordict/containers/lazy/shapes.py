@@ -8,11 +8,11 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.lazy.formats import check_tensors, stack_leaves
-from tensordict.metatensor import MetaTensor
 from tensordict.ops.display import PrintedEntry, get_printoptions
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.ragged_leaves import rows_moved
-from tensordict.storage.mapped import MemoryMappedTensor
+from tensordict.primitives.metatensor import MetaTensor
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.ragged_leaves import rows_moved
+from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

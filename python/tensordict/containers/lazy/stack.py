@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from tensordict import _rust
-from tensordict._unbatched import is_unbatched
-from tensordict.collection import TensorDictBase
-from tensordict.common import MSG_LOCKED
+from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import indexing, shapes
-from tensordict.containers.lazy.combining import CombiningOps
-from tensordict.containers.lazy.files import FilesOps
-from tensordict.containers.lazy.keys import StackKeysOps
-from tensordict.containers.lazy.making import (
+from tensordict.containers.lazy.access import ReadingOps
+from tensordict.containers.lazy.apply import CombiningOps
+from tensordict.containers.lazy.construct import (
     MSG_NEGATIVE_DIM,
     MSG_NEW_SIZE,
     MSG_STACK_DIM,
@@ -28,13 +25,16 @@ from tensordict.containers.lazy.making import (
     nested_stacks,
     stack_size,
 )
-from tensordict.containers.lazy.reading import ReadingOps
-from tensordict.containers.lazy.updating import UpdatingOps
-from tensordict.containers.lazy.writing import WritingOps
-from tensordict.indices import refuse_fractions, refuse_types
+from tensordict.containers.lazy.files import FilesOps
+from tensordict.containers.lazy.keys import StackKeysOps
+from tensordict.containers.lazy.set import WritingOps
+from tensordict.containers.lazy.update import UpdatingOps
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.ops.locking import LockingOps
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.index_items import refuse_fractions, refuse_types
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import is_unbatched
 from tensordict.storage.stacks import (
     load_stack,
     plan_stack,

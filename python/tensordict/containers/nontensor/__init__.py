@@ -11,9 +11,9 @@ from tensordict.containers.nontensor.data import (
     NonTensorData,
     NonTensorDataBase,
 )
-from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.containers.nontensor.shared import install
 from tensordict.containers.nontensor.stack import NonTensorStack
+from tensordict.containers.nontensor.write_through import LinkedList
 
 __all__ = [
     "LinkedList",

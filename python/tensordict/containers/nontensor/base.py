@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from tensordict import _rust
-from tensordict.collection import TensorCollection
-from tensordict.common import (
-    MSG_LOCKED,
-    _spliced_names,
-    _spliced_size,
-    as_size,
-    more_refs,
-)
+from tensordict.containers.collection import TensorCollection
+from tensordict.containers.nontensor.equality import copied, is_interchangeable
 from tensordict.containers.nontensor.operations import (
     MSG_REDUCED,
     REFUSED,
@@ -31,10 +25,16 @@ from tensordict.containers.nontensor.positions import (
     places_moved,
     selected,
 )
-from tensordict.containers.nontensor.sameness import copied, is_interchangeable
 from tensordict.containers.nontensor.shared import share_columns
-from tensordict.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.storage import values
+from tensordict.primitives.common import (
+    MSG_LOCKED,
+    _spliced_names,
+    _spliced_size,
+    as_size,
+    more_refs,
+)
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.storage import safe_pickle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -153,7 +153,7 @@ class NonTensorOps(CollectionProtocol):
         if whole is not None and whole._has_files():
             raise RuntimeError(MSG_PART_OF_SAVE)
         if self._has_files():
-            values.check_content(new)
+            safe_pickle.check_content(new)
 
     def _check_source(self, value: Any) -> None:
         """As :meth:`_check_cells`, of a value or a collection of values."""
@@ -165,7 +165,7 @@ class NonTensorOps(CollectionProtocol):
         """Set the cells at some places, and what the files of a save say of them."""
         self._check_cells(*new)
         if self._has_files():
-            values.rewrite(self, places, new)
+            safe_pickle.rewrite(self, places, new)
             return
         cells = self._cells
         put = getattr(cells, "put", None)
@@ -502,7 +502,7 @@ class NonTensorOps(CollectionProtocol):
     # Files ---------------------------------------------------------------------------
 
     def _saved(self, leaves: Iterator[Any], directory: Any, inplace: bool) -> Any:
-        return values.saved_values(self, directory, inplace)
+        return safe_pickle.saved_values(self, directory, inplace)
 
     def _loaded_in(
         self,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from tensordict.containers.nontensor.base import NonTensorOps
-from tensordict.containers.nontensor.sameness import same_value
-from tensordict.protocol import CollectionProtocol
+from tensordict.containers.nontensor.equality import same_value
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable

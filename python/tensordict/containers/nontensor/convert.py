@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tensordict import _options
 from tensordict.containers.nontensor.data import NonTensorData
 from tensordict.containers.nontensor.joining import stacked
 from tensordict.containers.nontensor.stack import NonTensorStack
-from tensordict.interop.convert import MSG_CONVERSION, tensor_of_sequence
+from tensordict.primitives import options as options_primitives
+from tensordict.primitives.convert import MSG_CONVERSION, tensor_of_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def non_tensor_of(
         RuntimeError: the items of a list are stacks of different numbers of dims.
         ValueError: a tuple is no array.
     """
-    if isinstance(value, list) and _options.list_to_stack():
+    if isinstance(value, list) and options_primitives.list_to_stack():
         return stack_of_list(value)
     if isinstance(value, (list, tuple)):
         try:
@@ -60,7 +60,9 @@ def stack_of_array(value: Any, size: Sequence[int]) -> NonTensorStack | None:
     Returns:
         The stack, or None where ``value`` is no such array of these rows.
     """
-    if not (isinstance(value, np.ndarray) and size and _options.list_to_stack()):
+    if not (
+        isinstance(value, np.ndarray) and size and options_primitives.list_to_stack()
+    ):
         return None
     dims = len(size)
     if value.dtype.kind not in _COLUMN_KINDS or value.dtype.names is not None:

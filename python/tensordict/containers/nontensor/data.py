@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 import torch
 
 from tensordict import _rust
-from tensordict.collection import TensorCollection
-from tensordict.common import MSG_BAD_KEY, as_size
+from tensordict.containers.collection import TensorCollection
 from tensordict.containers.nontensor.base import MSG_NO_SIZE, NonTensorOps, release
 from tensordict.containers.nontensor.comparing import ComparingOps
 from tensordict.containers.nontensor.data_files import DataFiles
 from tensordict.containers.nontensor.data_writing import MSG_NAMES, DataWriting
+from tensordict.containers.nontensor.equality import same_value
 from tensordict.containers.nontensor.operations import MOVING
-from tensordict.containers.nontensor.sameness import same_value
 from tensordict.interop.pytree import register_value
 from tensordict.ops.keys import _key_path
-from tensordict.protocol import NO_DEFAULT, NONE_IF_MISSING, CollectionProtocol
-from tensordict.storage import registry
+from tensordict.primitives import registry
+from tensordict.primitives.common import MSG_BAD_KEY, as_size
+from tensordict.primitives.protocol import (
+    NO_DEFAULT,
+    NONE_IF_MISSING,
+    CollectionProtocol,
+)
 from tensordict.tensorclass.base import TensorClass
 
 if TYPE_CHECKING:
@@ -750,7 +754,7 @@ class NonTensorData(NonTensorDataBase):
             # Dims that lead, one after the other.
             stack.stack_dim = len(stack.batch_size) - len(self._batch_size) - 1
         if 0 in self._batch_size:
-            from tensordict.containers.nontensor.hollow import with_value
+            from tensordict.containers.nontensor.empty_rows import with_value
 
             stack = with_value(stack, self.data)
         if result._is_locked and op != "expand":

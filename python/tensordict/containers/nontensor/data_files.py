@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
-from tensordict.storage import describing, safetensors, values
+from tensordict.storage import describing, safe_pickle
+from tensordict.storage.layouts import safetensors
 
 if TYPE_CHECKING:
     import torch
@@ -23,11 +24,11 @@ class DataFiles(NonTensorOps):
     _at: int
 
     def _save_plan(self, plan: Any, level: int) -> None:
-        values.plan_value(self, plan, level)
+        safe_pickle.plan_value(self, plan, level)
 
     @classmethod
     def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
-        return values.load_value(cls, directory, options)
+        return safe_pickle.load_value(cls, directory, options)
 
     def _take_loaded(self, loaded: Any) -> Any:
         if type(loaded) is not type(self):
@@ -39,7 +40,7 @@ class DataFiles(NonTensorOps):
         return self
 
     def _level_to_grow(self, key: str, method: str) -> Any:
-        from tensordict.storage.growing import MSG_CANNOT
+        from tensordict.storage.append import MSG_CANNOT
 
         raise RuntimeError(MSG_CANNOT.format(method, type(self).__name__))
 

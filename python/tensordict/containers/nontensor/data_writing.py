@@ -8,16 +8,16 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.nontensor.base import MSG_WRITTEN_SIZE, NonTensorOps
-from tensordict.containers.nontensor.sameness import (
+from tensordict.containers.nontensor.equality import (
     bare,
     has_elements,
     is_interchangeable,
     is_nothing,
 )
-from tensordict.indices import MSG_NO_BATCH_DIMS
-from tensordict.interop.convert import tensor_of
 from tensordict.ops.copying import replacements
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.convert import tensor_of
+from tensordict.primitives.index_items import MSG_NO_BATCH_DIMS
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["DataWriting"]
 

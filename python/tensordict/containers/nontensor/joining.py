@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict import _options
-from tensordict.containers.lazy.making import merged_batch_size
+from tensordict.containers.lazy.construct import merged_batch_size
 from tensordict.containers.nontensor.base import (
     MSG_NO_NON_TENSOR,
     MSG_NO_SIZE,
@@ -20,15 +19,16 @@ from tensordict.containers.nontensor.data import (
     NonTensorData,
     NonTensorDataBase,
 )
-from tensordict.containers.nontensor.hollow import as_hollow, rows_of
+from tensordict.containers.nontensor.empty_rows import as_hollow, rows_of
+from tensordict.containers.nontensor.equality import is_interchangeable
 from tensordict.containers.nontensor.mapped import MappedStack, joined_with_mapped
 from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.ragged import RaggedStack, cat_rows, stack_rows
-from tensordict.containers.nontensor.sameness import is_interchangeable
 from tensordict.containers.nontensor.stack import (
     MSG_DIFFERENT_SIZES,
     NonTensorStack,
 )
+from tensordict.primitives import options as options_primitives
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,10 +52,14 @@ def stack_values(members: Sequence[Any], dim: int) -> Any:
             raise AttributeError(MSG_NO_SIZE)
         raise RuntimeError(MSG_NO_NON_TENSOR)
     collapses = all(isinstance(member, MetaData) for member in members) or (
-        _options.capture_non_tensor_stack()
+        options_primitives.capture_non_tensor_stack()
         and all(isinstance(member, NonTensorDataBase) for member in members)
     )
-    same = is_interchangeable if _options.capture_non_tensor_stack() else _same_metadata
+    same = (
+        is_interchangeable
+        if options_primitives.capture_non_tensor_stack()
+        else _same_metadata
+    )
     if collapses and all(
         member.data is first.data or same(first.data, member.data) for member in members
     ):
@@ -82,7 +86,7 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
     A value for many elements cannot take one for each: with ``of_rows`` such a write is
     refused, else it stays in the stack.
     """
-    if _are_single(members) and not _options.capture_non_tensor_stack():
+    if _are_single(members) and not options_primitives.capture_non_tensor_stack():
         return _singles(members)
     stack = stack_values(members, dim)
     if not isinstance(stack, NonTensorStack) or isinstance(stack, RaggedStack):

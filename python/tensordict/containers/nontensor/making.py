@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.containers.lazy.making import MSG_NEGATIVE_DIM, checked_dim
+from tensordict.containers.lazy.construct import MSG_NEGATIVE_DIM, checked_dim
 from tensordict.containers.nontensor.base import MSG_NO_NON_TENSOR, NonTensorOps
 from tensordict.containers.nontensor.data import NonTensorData
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

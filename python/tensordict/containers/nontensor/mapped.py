@@ -8,10 +8,10 @@ import torch
 
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.data import _nested
-from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.containers.nontensor.operations import leaf_call
 from tensordict.containers.nontensor.positions import taken
 from tensordict.containers.nontensor.stack import NonTensorStack
+from tensordict.containers.nontensor.write_through import LinkedList
 
 MSG_MAPPED_CHOICE = (
     "where() cannot choose among the values of a NonTensorStack that torch.vmap maps over: "

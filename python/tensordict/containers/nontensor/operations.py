@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tensordict.common import _call
+from tensordict.primitives.common import _call
 
 __all__ = [
     "MSG_REDUCED",

@@ -10,7 +10,6 @@ from torch.nn.functional import pad
 
 from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
-from tensordict.containers.nontensor.linked import LinkedList
 from tensordict.containers.nontensor.operations import leaf_call, moves_elements
 from tensordict.containers.nontensor.positions import (
     MSG_INDEX,
@@ -20,6 +19,7 @@ from tensordict.containers.nontensor.positions import (
 from tensordict.containers.nontensor.stack import (
     NonTensorStack,
 )
+from tensordict.containers.nontensor.write_through import LinkedList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.collection import TensorDictBase
-from tensordict.common import shape_of_lists
+from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.containers.lazy.combining import MSG_TO_SIZE, CombiningOps
+from tensordict.containers.lazy.apply import MSG_TO_SIZE, CombiningOps
 from tensordict.containers.nontensor.base import NonTensorOps, release
 from tensordict.containers.nontensor.comparing import ComparingOps
 from tensordict.containers.nontensor.data import (
@@ -19,7 +18,7 @@ from tensordict.containers.nontensor.data import (
     NonTensorDataBase,
     _nested,
 )
-from tensordict.containers.nontensor.linked import LinkedList
+from tensordict.containers.nontensor.equality import copied, is_interchangeable
 from tensordict.containers.nontensor.making import stack_of, stack_of_lists
 from tensordict.containers.nontensor.operations import MSG_REDUCED, REFUSED
 from tensordict.containers.nontensor.positions import (
@@ -33,13 +32,14 @@ from tensordict.containers.nontensor.positions import (
     places_split,
     taken,
 )
-from tensordict.containers.nontensor.sameness import copied, is_interchangeable
 from tensordict.containers.nontensor.stack_dims import KEEPS_ROWS, NAMELESS, StackDims
 from tensordict.containers.nontensor.stack_files import StackFiles
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
-from tensordict.indices import refuse_fractions, refuse_types
-from tensordict.protocol import CollectionProtocol
-from tensordict.storage import registry
+from tensordict.containers.nontensor.write_through import LinkedList
+from tensordict.primitives import registry
+from tensordict.primitives.common import shape_of_lists
+from tensordict.primitives.index_items import refuse_fractions, refuse_types
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -513,7 +513,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """``result``, which has no elements, with the values of the rows at ``index``."""
         if not self._has_one_a_row:
             return result
-        from tensordict.containers.nontensor.hollow import rows_emptied
+        from tensordict.containers.nontensor.empty_rows import rows_emptied
 
         return rows_emptied(self, result, index)
 

@@ -6,9 +6,10 @@ import copyreg
 from typing import TYPE_CHECKING, Any
 
 from tensordict.containers.nontensor.base import NonTensorOps
-from tensordict.protocol import CollectionProtocol
-from tensordict.storage import describing, safetensors, values
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage import describing, safe_pickle
 from tensordict.storage import source as sources
+from tensordict.storage.layouts import safetensors
 
 if TYPE_CHECKING:
     from tensordict.containers.nontensor.positions import Layout
@@ -30,11 +31,11 @@ class StackFiles(NonTensorOps):
         def _take(self, other: Any) -> None: ...
 
     def _save_plan(self, plan: Any, level: int) -> None:
-        values.plan_column(self, plan, level)
+        safe_pickle.plan_column(self, plan, level)
 
     @classmethod
     def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
-        return values.load_column(cls, directory, options)
+        return safe_pickle.load_column(cls, directory, options)
 
     def _noted_rows(self) -> list[list[Any]]:
         """The value of each row that has one without elements: a list of it, or empty."""
@@ -42,7 +43,7 @@ class StackFiles(NonTensorOps):
 
     def _with_noted_rows(self, noted: list[list[Any]]) -> Any:
         """This with the values of rows without elements: see :meth:`_noted_rows`."""
-        from tensordict.containers.nontensor.hollow import with_noted_rows
+        from tensordict.containers.nontensor.empty_rows import with_noted_rows
 
         return with_noted_rows(self, noted)
 

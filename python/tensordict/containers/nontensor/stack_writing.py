@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict._unbatched import UnbatchedTensor
 from tensordict.containers.nontensor.base import (
     MSG_WRITTEN_SIZE,
     NonTensorOps,
@@ -24,12 +23,13 @@ from tensordict.containers.nontensor.data_writing import (
     MSG_PART,
     MSG_UPDATE_BY_STACK,
 )
+from tensordict.containers.nontensor.equality import is_nothing
 from tensordict.containers.nontensor.positions import Layout, places_at
-from tensordict.containers.nontensor.sameness import is_nothing
-from tensordict.indices import refuse_fractions
-from tensordict.interop.convert import tensor_of_sequence
 from tensordict.ops.copying import replacements
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.convert import tensor_of_sequence
+from tensordict.primitives.index_items import refuse_fractions
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor
 
 __all__ = ["StackWriting"]
 

@@ -9,12 +9,12 @@ import torch
 from torch.distributions import Distribution
 
 from tensordict import _rust
-from tensordict._deprecation import warn_deprecated
 from tensordict._established import established_names
 from tensordict.containers.dense import TensorDict
 from tensordict.nn.distributions.deterministic import deterministic_sample
 from tensordict.nn.settings import composite_lp_aggregate
-from tensordict.protocol import CollectionProtocol
+from tensordict.primitives.deprecation import warn_deprecated
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["CompositeDistribution"]
 

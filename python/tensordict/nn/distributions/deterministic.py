@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import distributions
 
-from tensordict._deprecation import warn_caller
 from tensordict.nn.settings import InteractionType
+from tensordict.primitives.deprecation import warn_caller
 
 __all__ = ["deterministic_sample", "estimated_mean", "register"]
 

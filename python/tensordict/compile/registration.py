@@ -1,0 +1,116 @@
+"""What :func:`torch.compile` traces in the place of the native primitives.
+
+Dynamo reads Python and cannot look into ``tensordict._rust``. So it is told that each
+native primitive has a Python twin (:mod:`tensordict.primitives` and its neighbours),
+by :func:`torch.compiler.substitute_in_graph`. That needs ``torch._dynamo``, which costs
+more to import than torch itself. Processes that never compile, data workers among
+them, do not pay for it: the twins are registered when somebody else imports it first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.compile import construction, leaf_loop_rules, module_rules, older_dynamo
+from tensordict.interop import vmap
+from tensordict.primitives import STEMS
+from tensordict.primitives.after_import import after_import
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["install", "register_twins"]
+
+CONSTANT = frozenset(
+    {
+        "_cast_of",
+        "_looked_up",
+        "_permutation_plan",
+        "_split_plan",
+        "_unbind_plan",
+        "index_plan",
+        "index_shape",
+        "places_at",
+        "places_listed",
+        "places_moved",
+        "places_split",
+        "unravel_key",
+        "unravel_key_list",
+        "unravel_key_to_tuple",
+        "view_shape",
+    }
+)
+"""Twins of what takes keys, sizes, indices or functions alone.
+
+Where those are known, the primitive is called and nothing is traced.
+"""
+
+_lock = threading.Lock()
+_registered: set[int] = set()
+"""The ids of the native functions that have been registered."""
+
+
+def twin_modules() -> tuple[ModuleType, ...]:
+    """The modules whose public functions are twins of their namesakes in ``_rust``."""
+    return tuple(
+        importlib.import_module(f"tensordict.primitives.{stem}") for stem in STEMS
+    )
+
+
+def pairs() -> list[tuple[Any, Any]]:
+    """Each native primitive with its twin, and the other functions that have one."""
+    from tensordict import _rust
+    from tensordict.compile import unbatched_and_non_tensor
+    from tensordict.interop import pytree, torch_functions
+    from tensordict.ops import families, splitting
+    from tensordict.primitives import dims as dims_primitives
+    from tensordict.primitives import modules as modules_primitives
+
+    found: list[tuple[Any, Any]] = [
+        *modules_primitives.TRACED,
+        *pytree.TRACED,
+        *dims_primitives.TRACED,
+        *families.TRACED,
+        *splitting.TRACED,
+        *torch_functions.TRACED,
+        *unbatched_and_non_tensor.TRACED,
+    ]
+    for module in twin_modules():
+        for name, twin in vars(module).items():
+            if (
+                name.startswith("_")
+                or getattr(twin, "__module__", "") != module.__name__
+            ):
+                continue
+            native = getattr(_rust, name, twin)
+            if native is not twin and callable(native):
+                found.append((native, twin))
+    return found
+
+
+def register_twins() -> None:
+    """Tell Dynamo about the twins; calling it again changes nothing."""
+    vmap.register_foreach_rules()
+    construction.install_rules()
+    leaf_loop_rules.install_rules()
+    module_rules.install_rules()
+    older_dynamo.make_up_for_it(twin_modules())
+    with _lock:
+        for native, twin in pairs():
+            if id(native) in _registered:
+                continue
+            torch.compiler.substitute_in_graph(
+                native,
+                can_constant_fold_through=twin.__name__ in CONSTANT,
+                skip_signature_check=True,
+            )(twin)
+            _registered.add(id(native))
+
+
+def install() -> None:
+    """Register the twins now if Dynamo is there, or once it is imported."""
+    after_import("torch._dynamo", register_twins)

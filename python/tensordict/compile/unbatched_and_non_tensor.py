@@ -1,0 +1,87 @@
+"""What Dynamo traces in the place of functions of unbatched tensors and of values.
+
+Dynamo cannot look at a tensor as one of another class once it is of a class of its own: an
+alias of the data, which is the same to autograd and to memory, it can. Of the modes of
+its own tracing the traced program knows nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.nontensor import base, positions
+from tensordict.containers.nontensor.positions import _has_modes
+from tensordict.primitives.index import index_plan, known_plan
+from tensordict.primitives.unbatched import _BARE, UnbatchedTensor, _bare, _wrap
+
+MSG_UNKNOWN = (
+    "Values that are no tensors are moved by tensors, of which the compiler does not know "
+    "the elements: index them with numbers, slices and lists, or leave them out."
+)
+
+
+def _wrap_alias(data: torch.Tensor, size: torch.Size) -> Any:
+    with _BARE():
+        made = data.view_as(data).as_subclass(UnbatchedTensor)
+    made._batch_size = size
+    return made
+
+
+def _bare_alias(data: torch.Tensor) -> torch.Tensor:
+    with _BARE():
+        return data.view_as(data)
+
+
+def _has_no_modes() -> bool:
+    return False
+
+
+def _known_plan_of(values: Any, index: Any) -> Any:
+    try:
+        return known_plan(values._batch_size, index, True)
+    except TypeError:
+        return _rust.index_plan(values._batch_size, index, values)
+
+
+# Where all that these are given is known, they are called and not traced.
+
+
+def places_listed(*_: Any) -> NoReturn:
+    """Say why this is not known, or leave it to a call that is not compiled."""
+    torch._dynamo.graph_break(msg=MSG_UNKNOWN)
+    raise RuntimeError(MSG_UNKNOWN)
+
+
+def places_at(*_: Any) -> NoReturn:
+    """Say why this is not known, or leave it to a call that is not compiled."""
+    torch._dynamo.graph_break(msg=MSG_UNKNOWN)
+    raise RuntimeError(MSG_UNKNOWN)
+
+
+def places_moved(*_: Any) -> NoReturn:
+    """Say why this is not known, or leave it to a call that is not compiled."""
+    torch._dynamo.graph_break(msg=MSG_UNKNOWN)
+    raise RuntimeError(MSG_UNKNOWN)
+
+
+def places_split(*_: Any) -> NoReturn:
+    """Say why this is not known, or leave it to a call that is not compiled."""
+    torch._dynamo.graph_break(msg=MSG_UNKNOWN)
+    raise RuntimeError(MSG_UNKNOWN)
+
+
+TRACED = (
+    (_wrap, _wrap_alias),
+    (_bare, _bare_alias),
+    (_has_modes, _has_no_modes),
+    (base._plan_of, _known_plan_of),
+    (known_plan, index_plan),
+    (positions.places_listed, places_listed),
+    (positions.places_at, places_at),
+    (positions.places_moved, places_moved),
+    (positions.places_split, places_split),
+)
+"""What :mod:`tensordict.compile.registration` registers, each with its form for Dynamo."""

@@ -1,0 +1,141 @@
+"""The base classes of every container: the whole vocabulary in one class.
+
+Start with :mod:`tensordict.primitives.protocol` (what a container provides), then read any file
+of :mod:`tensordict.ops` (what is written with it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tensordict import _later
+from tensordict.ops.access import AccessOps
+from tensordict.ops.apply import ApplyOps
+from tensordict.ops.autograd import AutogradOps
+from tensordict.ops.batch import BatchOps
+from tensordict.ops.clients import ClientOps
+from tensordict.ops.consolidating import ConsolidatingOps
+from tensordict.ops.construct import ConstructOps
+from tensordict.ops.convert import ConvertOps
+from tensordict.ops.device import DeviceOps
+from tensordict.ops.display import DisplayOps
+from tensordict.ops.distributed import DistributedOps
+from tensordict.ops.dtype import DtypeOps
+from tensordict.ops.indexing import IndexingOps
+from tensordict.ops.joining import JoiningOps
+from tensordict.ops.keys import KeysOps
+from tensordict.ops.locking import LockingOps
+from tensordict.ops.memory import MemoryOps
+from tensordict.ops.merging import MergingOps
+from tensordict.ops.modules import ModulesOps
+from tensordict.ops.pickling import PicklingOps
+from tensordict.ops.pointwise import PointwiseOps
+from tensordict.ops.reductions import ReductionsOps
+from tensordict.ops.saving import SavingOps
+from tensordict.ops.shape import ShapeOps
+from tensordict.ops.storing import StoringOps
+from tensordict.ops.torch_dispatch import TorchDispatchOps
+from tensordict.primitives.protocol import CollectionProtocol
+
+__all__ = ["TensorCollection", "TensorDictBase", "Vocabulary", "gather"]
+
+_OF_ITS_CLASS = frozenset(
+    {
+        "__abstractmethods__",
+        "__annotations__",
+        "__dict__",
+        "__doc__",
+        "__firstlineno__",
+        "__module__",
+        "__orig_bases__",
+        "__parameters__",
+        "__qualname__",
+        "__slots__",
+        "__static_attributes__",
+        "__weakref__",
+        "_abc_impl",
+    }
+)
+"""What a class dictionary says of the class itself."""
+
+
+def gather(cls: type, source: type, until: type = object) -> None:
+    """Put what ``source`` has, or inherits from bases before ``until``, into ``cls``.
+
+    A compiled function checks before each call that no class before the one in which a
+    method was found has got it since, and the compiler looks through all classes for
+    some attributes. So a class per topic would cost those checks for each method, and
+    some hundred steps for each container.
+    """
+    for base in source.__mro__[: source.__mro__.index(until)]:
+        for name, value in vars(base).items():
+            if name not in _OF_ITS_CLASS and name not in vars(cls):
+                setattr(cls, name, value)
+
+
+class Vocabulary(
+    AccessOps,
+    StoringOps,
+    MergingOps,
+    KeysOps,
+    ConstructOps,
+    BatchOps,
+    ShapeOps,
+    JoiningOps,
+    IndexingOps,
+    PointwiseOps,
+    ReductionsOps,
+    DeviceOps,
+    DtypeOps,
+    AutogradOps,
+    LockingOps,
+    ApplyOps,
+    MemoryOps,
+    SavingOps,
+    ConsolidatingOps,
+    ConvertOps,
+    ModulesOps,
+    DistributedOps,
+    PicklingOps,
+    DisplayOps,
+    TorchDispatchOps,
+    ClientOps,
+):
+    """Every public method, a base class for each topic."""
+
+
+if TYPE_CHECKING:
+    _Base = Vocabulary
+else:
+    _Base = CollectionProtocol
+
+
+class TensorCollection(_Base):
+    """A group of tensors that share their leading dimensions: all containers' base."""
+
+    __slots__ = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Make a container; each class has arguments of its own."""
+        super().__init__()
+
+
+gather(TensorCollection, Vocabulary)
+_later.give_methods(TensorCollection)
+
+
+class TensorDictBase(  # type: ignore[misc]
+    TensorCollection, MutableMapping[Any, Any]
+):
+    """A collection that is also a mutable mapping from nested keys to values."""
+
+    # Not one to annotations: `update` and its like give the container, as published. Nor
+    # do its keys say what it iterates over, which is rows.
+
+    __slots__ = ()
+    __hash__: ClassVar[Any] = None
+
+
+TensorCollection.__module__ = "tensordict._tensorcollection"
+TensorDictBase.__module__ = "tensordict.base"

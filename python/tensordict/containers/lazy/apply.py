@@ -1,0 +1,539 @@
+"""A stack with others of its kind: calls on every leaf, comparisons, stacks of stacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.lazy import shapes
+from tensordict.containers.lazy.update import MSG_PARTS
+from tensordict.ops.autograd import AutogradOps
+from tensordict.primitives.join import MSG_STACK_BATCH
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.unbatched import is_unbatched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["CombiningOps"]
+
+MSG_OUT = (
+    "out must be a LazyStackedTensorDict instance in lazy_stack.apply(..., out=out)."
+)
+MSG_INCOMPARABLE = "Incompatible value {} for op {}."
+MSG_NEGATIVE = "Trying to create tensor with negative dimension {}: {}"
+MSG_TO_SIZE = "Cannot pass batch-size to a LazyStackedTensorDict."
+MSG_PACK = "Cannot pack a lazy stack whose members have different keys."
+MSG_WHERE = (
+    "A tensor `other` in LazyStackedTensorDict.where must be 0-dim or start with the "
+    "batch shape up to the stack dim, {}, got shape {}. Expand it to the batch shape {} "
+    "first."
+)
+
+MOVING_ELEMENTS = frozenset({"logsumexp", "roll", "rot90", "flip", "fliplr", "flipud"})
+"""Methods that need all members as one and look at their dims before they stack them."""
+
+
+MOVING_ROWS = frozenset({"roll", "flip", "fliplr", "flipud"})
+"""Those of them that only move elements, which can be done to members apart."""
+
+
+class CombiningOps(CollectionProtocol):
+    """A stack with others of its kind."""
+
+    tensordicts: list[Any]
+    stack_dim: int
+    _td_dim_name: str | None
+
+    if TYPE_CHECKING:
+
+        def _index(self, index: Any) -> Any: ...
+        def _like(self, members: list[Any]) -> Self: ...
+        def _own_names(self) -> list[str | None] | None: ...
+        @classmethod
+        def _of(cls, members: list[Any], dim: int) -> Self: ...
+        def _as_dense(self) -> Any: ...
+        def _parts_of(self, other: Any) -> list[Any] | None: ...
+        def _seen(self, key: str) -> list[Any] | None: ...
+        def _holds_stacks(self) -> bool: ...
+        def _common_keys(self) -> list[str]: ...
+        def _fast_apply(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    # Calling a function on every leaf ----------------------------------------------
+
+    def _apply_nest(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        batch_size: torch.Size | None = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+        checked: bool = False,
+        call_on_nested: bool = False,
+        default: Any = NO_DEFAULT,
+        named: bool = False,
+        nested_keys: bool = False,
+        prefix: tuple[str, ...] = (),
+        filter_empty: bool | None = None,
+        is_leaf: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The walk of ``apply``: each member by itself, unless the batch size changes."""
+        if call_on_nested:
+            is_leaf = True
+        columns = None if batch_size is not None else self._columns_of(others)
+        if columns is None:
+            others = tuple(
+                other._as_dense() if isinstance(other, CombiningOps) else other
+                for other in others
+            )
+            return _rust.apply_nest(
+                self._as_dense(), fn, others, batch_size, device, names, default, named,
+                nested_keys, filter_empty, is_leaf, checked, prefix,
+            )  # fmt: skip
+        given, own = names, self._td_dim_name
+        if names is not NO_DEFAULT:
+            rest = [None] * len(self.batch_size) if names is None else list(names)
+            own = rest.pop(self.stack_dim)
+            given = rest if any(name is not None for name in rest) else None
+        results = [
+            _rust.apply_nest(
+                member, fn, tuple(column[at] for column in columns), None, device, given,
+                default, named, nested_keys, filter_empty, is_leaf, checked, prefix,
+            )
+            for at, member in enumerate(self.tensordicts)
+        ]  # fmt: skip
+        if results and all(result is None for result in results):
+            return None
+        options = {} if device is NO_DEFAULT else {"device": device}
+        for at, result in enumerate(results):
+            if result is None:
+                results[at] = self.tensordicts[at].empty(**options)
+                if names is not NO_DEFAULT:
+                    results[at].names = given
+        stack = self._like(results)
+        stack._td_dim_name = own
+        return stack
+
+    def _columns_of(self, others: Sequence[Any]) -> list[list[Any]] | None:
+        """For each of ``others`` its part for every member; None where one has none.
+
+        Raises:
+            ValueError: one has parts, and not as many as there are members.
+        """
+        columns = []
+        dim = self.stack_dim
+        for other in others:
+            if isinstance(other, CollectionProtocol):
+                parts = self._parts_of(other)
+                if parts is None:
+                    size = other.batch_size
+                    if len(size) > dim:
+                        count = len(self.tensordicts)
+                        raise ValueError(MSG_PARTS.format(size[dim], dim, count))
+                    return None
+                columns.append(parts)
+            else:
+                columns.append([other] * len(self.tensordicts))
+        return columns
+
+    def _apply_with(
+        self,
+        fn: Callable[..., Any],
+        others: tuple[Any, ...] = (),
+        batch_size: Any = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+        inplace: bool = False,
+        default: Any = NO_DEFAULT,
+        named: bool = False,
+        nested_keys: bool = False,
+        filter_empty: bool | None = None,
+        propagate_lock: bool = False,
+        is_leaf: Any = None,
+        out: Any = None,
+        checked: bool = False,
+        prefix: tuple[str, ...] = (),
+        call_on_unbatched: bool = False,
+    ) -> Any:
+        if out is not None and not isinstance(out, CombiningOps):
+            raise ValueError(MSG_OUT)
+        return super()._apply_with(
+            fn, others, batch_size, device, names, inplace, default, named, nested_keys,
+            filter_empty, propagate_lock, is_leaf, out, checked, prefix,
+            call_on_unbatched,
+        )  # fmt: skip
+
+    def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
+        """Call ``fn`` on every leaf of the members. See ``TensorDict.apply_``.
+
+        Results broadcast to the leaves that they are copied into.
+        """
+        self._fast_apply(fn, *others, inplace=True, **kwargs)
+        return self
+
+    # Updates -------------------------------------------------------------------------
+
+    def _entry_for(self, present: Any) -> Any:
+        """A dense entry becomes a stack, whose members take those of this one."""
+        size, dim = present.batch_size, self.stack_dim
+        if present._is_dense and len(size) > dim and size[dim] == len(self.tensordicts):
+            return present.to_lazystack(dim)
+        return present
+
+    def _is_ragged(self, key: str) -> bool:
+        """Whether the leaves at a direct key, which all members have, are none as a whole.
+
+        They differ in shape, or have no batch dims.
+        """
+        values = self._seen(key)
+        if values is None or isinstance(values[0], CollectionProtocol):
+            return False
+        first = values[0].shape
+        return (
+            -1 in first
+            or is_unbatched(values[0])
+            or any(value.shape != first for value in values)
+        )
+
+    @property
+    def grad(self) -> Any:
+        """A stack of the gradients of the members; None where none has one."""
+        grads = [member.grad for member in self.tensordicts]
+        if all(grad is None for grad in grads):
+            return None
+        result = self._like(
+            [
+                member.empty() if grad is None else grad
+                for member, grad in zip(self.tensordicts, grads, strict=True)
+            ]
+        )
+        if self.is_locked:
+            _rust.lock_tree(result)
+        return result
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        AutogradOps.grad.fset(self, value)  # type: ignore[attr-defined]
+
+    def _undo_to(self, source: Any, *args: Any, **kwargs: Any) -> None:
+        for member, own in zip(self.tensordicts, source.tensordicts, strict=True):
+            member._undo_to(own, *args, **kwargs)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """A stack of the members moved or cast. See ``TensorDict.to``.
+
+        Raises:
+            TypeError: ``batch_size`` is given: that of a stack is that of its members.
+        """
+        if kwargs.get("batch_size") is not None:
+            raise TypeError(MSG_TO_SIZE)
+        if kwargs.get("inplace") and self.tensordicts:
+            for member in self.tensordicts:
+                member.to(*args, **kwargs)
+            moved: Self = self._remember(self, "to", args, kwargs)
+            return moved
+        return super().to(*args, **kwargs)  # type: ignore[misc]
+
+    def _incomparable(self, name: str, other: Any, otherwise: bool) -> bool:
+        if name in ("__eq__", "__ne__"):
+            return otherwise
+        raise ValueError(MSG_INCOMPARABLE.format(type(other), name))
+
+    def _compared_dict(self, other: dict[Any, Any]) -> Any:
+        return self._plain_type(other, batch_size=self.batch_size)
+
+    def _where_operands(self, condition: torch.Tensor, other: Any, pad: Any) -> Any:
+        """Each member with its parts of what ``where`` takes.
+
+        Raises:
+            ValueError: ``other`` is a tensor that has no part for each member.
+        """
+        if isinstance(other, torch.Tensor) and other.dim():
+            lead = self.batch_size[: self.stack_dim + 1]
+            if other.shape[: len(lead)] != lead:
+                raise ValueError(MSG_WHERE.format(lead, other.shape, self.batch_size))
+            return self._member_operands((condition, other))
+        groups = super()._where_operands(condition, other, pad)
+        if groups is None or pad is not None or isinstance(other, CombiningOps):
+            return groups
+        if not self._has_exclusive_keys:
+            return groups
+        # An ordinary collection has no entry for what only some members have.
+        keys = list(_rust.walk(self, 0, True, True))
+        return [(member.select(*keys), parts) for member, parts in groups]
+
+    # Joining -----------------------------------------------------------------------------
+
+    def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
+        own = self.stack_dim
+        for at, td in enumerate(tds):
+            if td.batch_size != self.batch_size:
+                raise RuntimeError(
+                    MSG_STACK_BATCH.format(at, td.batch_size, self.batch_size)
+                )
+        if not all(_is_alike(td, self) for td in tds):
+            if all(isinstance(td, CombiningOps) for td in tds):
+                # Stacks along several dims have no members that belong together.
+                return self._stack_lazily(list(tds), dim, None)
+            return _rust.stack([_dense(td) for td in tds], dim)
+        at = dim - (dim > own)
+        if any(leaf.is_nested for leaf in _rust.leaves(self)):
+            # torch stacks no nested tensors: the stacks are kept apart, too.
+            return self._stack_lazily(list(tds), dim, None)
+        members = [
+            _rust.stack(list(group), at)
+            for group in zip(*(td.tensordicts for td in tds), strict=True)
+        ]
+        if not members:
+            return _rust.stack([_dense(td) for td in tds], dim)
+        name = self._td_dim_name
+        return members[0]._stack_lazily(members, own + (dim <= own), name)
+
+    def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
+        own = self.stack_dim
+        if dim == own:
+            return self._like([member for td in tds for member in _members(td, own)])
+        if any(len(_members(td, own)) != len(self.tensordicts) for td in tds):
+            return _rust.cat([_dense(td) for td in tds], dim)
+        at = dim - (dim > own)
+        groups = zip(*(_members(td, own) for td in tds), strict=True)
+        members = [_rust.cat(list(group), at) for group in groups]
+        return self._like(members)
+
+    def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
+        # A stack: what only some members have is kept.
+        return self._cat_all(tds, dim)
+
+    # Leaf by leaf ----------------------------------------------------------------------
+
+    def data_ptr(self, *, storage: bool = False) -> Any:
+        """The addresses of the leaves of each member, under its number."""
+        pointers = {
+            str(number): member.data_ptr(storage=storage)
+            for number, member in enumerate(self.tensordicts)
+        }
+        return self._plain_type(pointers, batch_size=[], device="cpu")
+
+    def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Any:
+        """Apply a softmax to every leaf along one batch dim: see ``TensorDict.softmax``."""
+        ndim = len(self.batch_size)
+        own = self.stack_dim
+        if not -ndim <= dim < ndim or dim % ndim == own:
+            return super().softmax(dim, dtype)  # type: ignore[misc]
+        at = dim % ndim
+        at -= at > own
+        return self._like([each.softmax(at, dtype) for each in self.tensordicts])
+
+    def _new_leaves(
+        self,
+        method: str,
+        size: tuple[Any, ...],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        device: Any,
+        empty_lazy: bool = False,
+    ) -> Any:
+        dim = self.stack_dim
+        if len(size) == 1 and not isinstance(size[0], int):
+            size = tuple(size[0])
+        if not empty_lazy or len(size) <= dim or not self.tensordicts:
+            return super()._new_leaves(method, size, args, options, device)  # type: ignore[misc]
+        rest = (*size[:dim], *size[dim + 1 :])
+        if size[dim] < 0:
+            raise RuntimeError(MSG_NEGATIVE.format(size[dim], size))
+        first = self.tensordicts[0]
+        if not isinstance(first, CombiningOps):
+            first = first.empty(recurse=True)
+        stack = self._like(
+            [
+                first._new_leaves(method, (rest,), args, {}, NO_DEFAULT, True)
+                for _ in range(size[dim])
+            ]
+        )
+        stack._batch_size = torch.Size(size)
+        return stack
+
+    # Copies of parts ------------------------------------------------------------------
+
+    def pack(self, *args: Any, **kwargs: Any) -> Any:
+        """All leaves in one tensor. See ``TensorDict.pack``.
+
+        Raises:
+            RuntimeError: members have keys of their own.
+        """
+        if self._has_exclusive_keys:
+            raise RuntimeError(MSG_PACK)
+        return self._as_dense().pack(*args, **kwargs)
+
+    def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
+        """Keep the elements where ``mask`` is true, stacked."""
+        mask.ndimension()
+        size = _rust.index_shape(self.batch_size, mask)
+        try:
+            entries = {
+                key: value if is_unbatched(value) else value[mask]
+                for key, value in self._entries().items()
+            }
+        except RuntimeError:
+            if inplace:
+                raise
+            # Entries that cannot be stacked stay apart.
+            return self._index(mask)
+        result = _rust.new(self._plain_type, entries, size, self._device, None)
+        names, dims = self._own_names(), mask.ndim
+        if names is not None:
+            # Several dims that are selected from become one.
+            result.names = names if dims == 1 else [None, *names[dims:]]
+        return self._replace_content(result) if inplace else result
+
+    def gather(
+        self, dim: int, index: torch.Tensor, out: Any = None, *, inplace: bool = False
+    ) -> Any:
+        """Take elements along a batch dim. See ``TensorDict.gather``."""
+        try:
+            return super().gather(dim, index, out, inplace=inplace)  # type: ignore[misc]
+        except RuntimeError:
+            size = self.batch_size
+            if out is not None or inplace or -1 in size or index.dim() != len(size):
+                raise
+            # What no collection of this size takes is an error here, too.
+            _rust.new(self._plain_type, {}, size, None, None).gather(dim, index)
+            at = dim % len(size)
+            for own, other in enumerate(index.shape):
+                if own != at and other > size[own]:
+                    raise
+            if (
+                index.numel()
+                and not -1 < int(index.min()) <= int(index.max()) < size[at]
+            ):
+                raise
+            return shapes.gathered(self, at, index.to(torch.int64))
+
+    def repeat(self, *repeats: Any, inplace: bool = False) -> Any:
+        """Repeat along the batch dims: a stack of copies. See ``TensorDict.repeat``."""
+        times = repeats[0] if repeats and not isinstance(repeats[0], int) else repeats
+        times = list(times)
+        if inplace or len(times) != len(self.batch_size) or not self.tensordicts:
+            return super().repeat(*repeats, inplace=inplace)  # type: ignore[misc]
+        count = times.pop(self.stack_dim)
+        if count < 1:
+            return super().repeat(*repeats)  # type: ignore[misc]
+        members = [
+            member.repeat(*times) if times else member.clone()
+            for _ in range(count)
+            for member in self.tensordicts
+        ]
+        return members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
+
+    def repeat_interleave(self, *args: Any, **kwargs: Any) -> Any:
+        """Repeat each element: a stack of copies. See ``TensorDict.repeat_interleave``."""
+        repeats = args[0] if args else kwargs.get("repeats")
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        ndim = len(self.batch_size)
+        if dim is None and ndim > 1 and not kwargs.get("inplace"):
+            flat = self.reshape(-1)
+            return flat.repeat_interleave(repeats, dim=0)
+        dim = 0 if dim is None else dim
+        counts = _counts(repeats, len(self.tensordicts))
+        if (
+            counts is None
+            or not isinstance(dim, int)
+            or not -ndim <= dim < ndim
+            or kwargs.get("inplace")
+        ):
+            return super().repeat_interleave(*args, **kwargs)  # type: ignore[misc]
+        at = dim % ndim
+        if at == self.stack_dim:
+            if len(counts) != len(self.tensordicts) or not any(counts):
+                return super().repeat_interleave(*args, **kwargs)  # type: ignore[misc]
+            repeated: list[Any] = []
+            for member, count in zip(self.tensordicts, counts, strict=True):
+                repeated += [member] * count  # which no memory may hold
+            members = [member.clone() for member in repeated]
+        else:
+            inner = at - (at > self.stack_dim)
+            members = [
+                member.repeat_interleave(repeats, dim=inner)
+                for member in self.tensordicts
+            ]
+        made = members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
+        if self.is_locked:
+            _rust.lock_tree(made)
+        return made
+
+
+def _stacked_first(name: str) -> Callable[..., Any]:
+    """A method that needs all members in one tensor: it is that of the dense container."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("reduce") and not args and kwargs.get("dim") is None:
+            # All elements of all leaves: their shapes do not matter.
+            return getattr(super(CombiningOps, self), name)(**kwargs)
+        try:
+            dense = self._as_dense()
+        except RuntimeError:
+            # Arguments that no collection of this size takes are told first.
+            bare = _rust.new(self._plain_type, {}, self.batch_size, None, None)
+            try:
+                getattr(bare, name)(*args, **kwargs)
+            except (TypeError, ValueError, IndexError) as told:
+                if name in MOVING_ELEMENTS or isinstance(told, TypeError):
+                    raise
+            if name in MOVING_ROWS and -1 not in self.batch_size:
+                return getattr(super(CombiningOps, self), name)(*args, **kwargs)
+            raise
+        if kwargs.get("inplace"):
+            result = getattr(dense, name)(*args, **{**kwargs, "inplace": False})
+            return self._replace_content(result)
+        if self.is_locked:
+            _rust.lock_tree(dense)
+        return getattr(dense, name)(*args, **kwargs)
+
+    method.__name__ = name
+    method.__qualname__ = f"CombiningOps.{name}"
+    method.__doc__ = f"As ``TensorDict.{name}``, of the entries stacked."
+    return method
+
+
+for _name in (
+    "sum", "mean", "nansum", "nanmean", "prod", "std", "var", "quantile", "max", "min",
+    "amax", "amin", "cummax", "cummin", "norm", "logsumexp", "roll", "rot90", "flip",
+    "fliplr", "flipud", "to_struct_array",
+):  # fmt: skip
+    setattr(CombiningOps, _name, _stacked_first(_name))
+
+
+def _counts(repeats: Any, length: int) -> list[int] | None:
+    """How often each of ``length`` members is repeated; None for what is no count."""
+    if isinstance(repeats, torch.Tensor) and repeats.dtype in (
+        torch.int64,
+        torch.int32,
+    ):
+        found = repeats.reshape(-1).tolist()
+        counts = found * length if len(found) == 1 else found
+    elif isinstance(repeats, int) and not isinstance(repeats, bool):
+        counts = [repeats] * length
+    else:
+        return None
+    return counts if length and min(counts, default=0) >= 0 else None
+
+
+def _is_alike(td: Any, first: Any) -> bool:
+    return (
+        isinstance(td, CombiningOps)
+        and td.stack_dim == first.stack_dim
+        and len(td.tensordicts) == len(first.tensordicts)
+    )
+
+
+def _dense(td: Any) -> Any:
+    return td._as_dense() if isinstance(td, CombiningOps) else td
+
+
+def _members(td: Any, dim: int) -> list[Any]:
+    if isinstance(td, CombiningOps) and td.stack_dim == dim:
+        return td.tensordicts
+    return list(td.unbind(dim))

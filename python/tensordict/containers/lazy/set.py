@@ -1,0 +1,617 @@
+"""What a stack does by writing into its members: entries by key, and parts at an index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.lazy.construct import have_own_keys
+from tensordict.containers.lazy.indexing import plan_index, without_ellipsis
+from tensordict.containers.lazy.members import MembersOps, _parts_of
+from tensordict.containers.lazy.rollback import Undoing
+from tensordict.primitives.checks import is_leaf_nontensor
+from tensordict.primitives.common import MSG_PRESENT, _InplaceWriteError
+from tensordict.primitives.copy import copy_all
+from tensordict.primitives.index_items import fills, refuse_cast
+from tensordict.primitives.metatensor import merged_shape
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
+
+__all__ = ["WritingOps", "refuse_casts"]
+
+MSG_ROWS = (
+    "A list of {} items cannot be stored under {!r}: the stack has {} members. Give one "
+    "item for each."
+)
+MSG_NO_SUCH_MEMBERS = (
+    "setting a value in-place on a stack of TensorDict is only permitted if all members "
+    "of the stack have this key in their register."
+)
+
+
+class WritingOps(MembersOps):
+    """What a stack does by writing into its members."""
+
+    # By key ------------------------------------------------------------------------
+
+    def _value_parts(self, value: Any) -> list[Any]:
+        """The part of a value of this batch size that belongs to each member."""
+        hook = getattr(self, "_hook_in", None)
+        if hook is not None:
+            value = hook(value)
+        if isinstance(value, MembersOps) and value.stack_dim == self.stack_dim:
+            return list(value.tensordicts)
+        if isinstance(value, UnbatchedTensor):
+            return [
+                value._with_batch_size(member.batch_size) for member in self.tensordicts
+            ]
+        parts = list(value.unbind(self.stack_dim))
+        if -1 in self._batch_size and isinstance(value, CollectionProtocol):
+            pairs = zip(parts, self.tensordicts, strict=True)
+            parts = [_sized_as(part, member.batch_size) for part, member in pairs]
+        return parts
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        for member, part in zip(
+            self.tensordicts, self._value_parts(value), strict=True
+        ):
+            member._set_entry(key, part)
+
+    def _hang(self, key: str, value: Any) -> None:
+        for member, part in zip(
+            self.tensordicts, self._value_parts(value), strict=True
+        ):
+            member._hang(key, part)
+
+    def _holders(self) -> list[Any]:
+        held = [holder for each in self.tensordicts for holder in each._holders()]
+        return [self, *held]
+
+    def _del_entry(self, key: str) -> None:
+        for member in self.tensordicts:
+            # One that is there several times has it only once.
+            if member._sample_entry(key) is not NO_DEFAULT:
+                member._del_entry(key)
+
+    def _check_takes_entries(self) -> None:
+        super()._check_takes_entries()
+        for member in self.tensordicts:
+            # Each takes its part, or none does.
+            member._check_takes_entries()
+
+    def _set_path(
+        self,
+        path: tuple[str, ...],
+        value: Any,
+        inplace: bool | None,
+        non_blocking: bool,
+        validated: bool,
+        ignore_lock: bool,
+    ) -> None:
+        key = path[0]
+        if len(path) == 1 and inplace is False:
+            if not validated:
+                given = value
+                try:
+                    value = _rust.validate(self, key, value, non_blocking)
+                except RuntimeError as error:
+                    if not isinstance(given, list):
+                        raise
+                    _check_list(given, self.stack_dim, len(self.tensordicts), error)
+                    self._set_rows(key, given, non_blocking, ignore_lock)
+                    return
+                if isinstance(given, list):
+                    rows = self._tensor_rows(value)
+                    if rows is not None:
+                        self._set_rows(key, rows, non_blocking, ignore_lock)
+                        return
+            if not ignore_lock:
+                self._check_takes_entries()
+            if isinstance(value, CollectionProtocol):
+                self._hang(key, value)
+            else:
+                self._set_entry(key, value)
+            return
+        held = [member._sample_entry(key) for member in self.tensordicts]
+        present = [each for each in held if each is not NO_DEFAULT]
+        if len(present) < len(held) and inplace is None:
+            if len(path) > 1:
+                # A value that does not fit is told first.
+                _rust.validate(self, key, value, non_blocking)
+            raise KeyError(MSG_NO_SUCH_MEMBERS)
+        if len(path) > 1 and present:
+            if not all(isinstance(each, CollectionProtocol) for each in present):
+                _rust.validate(self, key, value, non_blocking)
+                raise KeyError(MSG_PRESENT.format(key, self))
+            if len(present) < len(held):
+                self._set_in_some(
+                    path, value, bool(inplace), non_blocking, validated, ignore_lock
+                )
+                return
+        if len(path) == 1 and len(present) < len(held):
+            # Not all have it, so there is nothing to write into as a whole.
+            inplace = False
+        super_set = super()._set_path
+        if len(path) == 1 and inplace is not False and present:
+            self._write_into(key, None, value, non_blocking)
+            return
+        super_set(path, value, inplace, non_blocking, validated, ignore_lock)
+
+    def _child_type(self) -> type[Any]:
+        # Its rows are hung into the members, and are of the class that these make.
+        kinds = {member._child_type() for member in self.tensordicts}
+        return kinds.pop() if len(kinds) == 1 else super()._child_type()
+
+    def _set_rows(
+        self, key: str, rows: list[Any], non_blocking: bool, force: bool
+    ) -> None:
+        """Store an item of a list in each member: as a whole it has not all batch dims."""
+        if not force:
+            self._check_takes_entries()
+        members = self.tensordicts
+        if len(rows) != len(members):
+            raise ValueError(MSG_ROWS.format(len(rows), key, len(members)))
+        items = [
+            _rust.validate(member, key, row, non_blocking)
+            for member, row in zip(members, rows, strict=True)
+        ]
+        for member, item in zip(members, items, strict=True):
+            member._set_path((key,), item, False, non_blocking, True, force)
+
+    def _tensor_rows(self, value: Any) -> list[Any] | None:
+        """The tensors, of several shapes, that a list had for the members; else None."""
+        if self.stack_dim or not isinstance(value, CollectionProtocol):
+            return None
+        if not value._is_non_tensor or value.batch_dims != 1:
+            return None
+        rows: list[Any] = value.tolist()
+        return rows if all(isinstance(row, torch.Tensor) for row in rows) else None
+
+    def _set_in_some(
+        self,
+        path: Any,
+        value: Any,
+        inplace: bool,
+        non_blocking: bool,
+        validated: bool,
+        force: bool,
+    ) -> None:
+        """Store below an entry that only some members have: the others get a new one."""
+        if not force:
+            self._check_takes_entries()
+        if not validated:
+            value = _rust.validate(self, path, value, non_blocking)
+        pairs = list(zip(self.tensordicts, self._value_parts(value), strict=True))
+        for member, part in pairs if inplace else ():
+            entry = _rust.get(member, path, None)
+            if isinstance(entry, torch.Tensor):
+                _rust.fit_inplace(member, path[-1], part, entry)
+        for member, part in pairs:
+            member._set_path(path, part, inplace, non_blocking, validated, force)
+
+    def _write_into(
+        self, key: str, present: Any, value: Any, non_blocking: bool
+    ) -> None:
+        given = value
+        value = _rust.validate(self, key, value, non_blocking)
+        rows = self._tensor_rows(value) if isinstance(given, list) else None
+        parts = self._value_parts(value) if rows is None else rows
+        entries = [member._get_entry(key, NO_DEFAULT) for member in self.tensordicts]
+        for member, entry, part in zip(self.tensordicts, entries, parts, strict=True):
+            if isinstance(entry, torch.Tensor):
+                if isinstance(part, CollectionProtocol):
+                    raise _InplaceWriteError(f"Failed to update {key!r} in {self}")
+                _rust.fit_inplace(member, key, part, entry)
+        for member, entry, part in zip(self.tensordicts, entries, parts, strict=True):
+            member._write_into(key, entry, part, non_blocking)
+
+    def _write_ragged(self, key: str, index: Any, value: Any) -> None:
+        """Write into part of an entry whose members differ in shape.
+
+        Raises:
+            IndexError: the index does not fit.
+            RuntimeError: the value does not fit one of the members.
+        """
+        if self._holds_stacks():
+            whole = None
+            if isinstance(value, torch.Tensor):
+                size = self._index(index).batch_size
+                # One with fewer dims broadcasts from the right, in each member.
+                whole = value if value.dim() < len(size) else None
+            writes = self._parts_at(index, value if whole is None else None)
+            if whole is not None:
+                writes = [(target, at, whole) for target, at, _ in writes]
+            with Undoing([target for target, _, _ in writes]):
+                for target, at, part in writes:
+                    target.set_at_(key, part, at)
+            return
+        values: Any = self._group(key)
+        if is_unbatched(values[0]):
+            self._write_unbatched(key, self._plan(index), value)
+            return
+        shape = merged_shape([each.shape for each in values], self.stack_dim)
+        if len(shape) < len(self._batch_size):
+            # Entries with other numbers of dims have no more than those in common.
+            shape = self._batch_size
+        plan = plan_index(shape, self.stack_dim, len(values), index)
+        if plan is None:
+            picks: Any = [(at, None) for at in range(len(values))]
+            dim: int | None = self.stack_dim
+        else:
+            picks, dim = plan.picks, plan.dim
+        targets = [values[member][... if at is None else at] for member, at in picks]
+        parts = [value] * len(picks)
+        if dim is not None and isinstance(value, torch.Tensor):
+            parts = _parts_of(value, dim, targets)
+        with Undoing([self.tensordicts[member] for member, _ in picks]):
+            for (member, at), part in zip(picks, parts, strict=True):
+                values[member][... if at is None else at] = part
+                self._give(member, key, values[member], values[member])
+
+    def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
+        """Write into part of the entry at ``key``: ``target`` is a copy of it."""
+        if is_unbatched(target):
+            self._write_unbatched(key, None, value)
+            return
+        _assign_at(target, index, value)
+        self._take_back(key, target, index, value)
+
+    def _casts_at(self, index: Any) -> bool:
+        plan = self._plan(index)
+        if plan is None:
+            return True
+        return not plan.copies and all(_is_plain_index(at) for _, at in plan.picks)
+
+    def _dtypes_of(self, key: str) -> set[torch.dtype]:
+        """The dtypes of the leaves that the entry at a direct key is stacked of."""
+        if not self._holds_stacks():
+            return {value.dtype for value in self._group(key) or ()}
+        found: set[torch.dtype] = set()
+        for member in self.tensordicts:
+            if isinstance(member, WritingOps):
+                found |= member._dtypes_of(key)
+            else:
+                found.add(member._get_entry(key, NO_DEFAULT).dtype)
+        return found
+
+    def _write_unbatched(self, key: str, plan: Any, value: Any) -> None:
+        """Write what has no batch dims, whole, into each member that a plan picks."""
+        members = self.tensordicts
+        if plan is not None:
+            picked = dict.fromkeys(pick.member for pick in plan.picks)
+            members = [members[at] for at in picked]
+        for member in members:
+            member.set_at_(key, value, ...)
+
+    def _take_back(self, key: str, target: Any, index: Any, value: Any) -> None:
+        """Copy an entry that was stacked back to the members that an index touches."""
+        values: Any = self._group(key)
+        if len(self._dtypes_of(key)) > 1 or any(map(_is_expanded, values)):
+            # The copy has a dtype that may not hold what is in the members; and what
+            # has one number for several elements takes no other copy of all of them.
+            if isinstance(value, torch.Tensor):
+                value = value.expand(target[index].shape)
+            parts = self._parts_at(index, value, target.shape)
+            with Undoing([member for member, _, _ in parts]):
+                for member, at, part in parts:
+                    member.set_at_(key, part, at)
+            return
+        shape = merged_shape([each.shape for each in values], self.stack_dim)
+        plan = plan_index(shape, self.stack_dim, len(values), index)
+        touched = range(len(values))
+        if plan is not None:
+            # The same member may be there twice: what is not written stays as it is.
+            touched = dict.fromkeys(pick.member for pick in plan.picks)  # type: ignore[assignment]
+        rows = target.unbind(self.stack_dim)
+        if self._holds_stacks() or target.is_nested:
+            for at in touched:
+                self._give(at, key, values[at], rows[at])
+        elif touched:
+            copy_all([values[at] for at in touched], [rows[at] for at in touched])
+
+    def _give(self, member: int, key: str, held: torch.Tensor, value: Any) -> None:
+        """Copy a value to a member: what is ``held`` of one that is a stack is a copy."""
+        owner = self.tensordicts[member]
+        if not owner._is_dense:
+            owner._write_into(key, held, value, False)
+        elif value is not held:
+            held.copy_(value)
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        """No effect but where members give copies: leaves are those of the members."""
+        position = 0
+        for member in self.tensordicts:
+            count = len(_rust.leaves(member))
+            if not member._is_dense:
+                member._store_leaves(values[position : position + count])
+            position += count
+
+    # At an index -----------------------------------------------------------------------
+
+    def _set_index(self, index: Any, value: Any) -> None:
+        plan = self._plan(index)
+        members = self.tensordicts
+        if plan is not None and not plan.picks and -1 in self._batch_size:
+            # No member says how long its ragged dims are: what is not written fits.
+            return
+        if isinstance(value, dict):
+            value = self._from_dict_at(index, value)
+        if plan is None:
+            parts: Any = None
+            if isinstance(value, torch.Tensor) and value.dim():
+                self._write_tensor(index, value)
+                return
+            if isinstance(value, CollectionProtocol):
+                value = _expanded_to(value, self.batch_size)
+                parts = self._parts_of(value)
+            self._write_picks([(m, None) for m in range(len(members))], parts, value)
+            return
+        if isinstance(value, CollectionProtocol) and any(
+            value is member for member in members
+        ):
+            # What is written first may be what is read next.
+            value = value.clone()
+        if (
+            isinstance(value, torch.Tensor)
+            and not value.requires_grad
+            and fills(index, value)
+        ):
+            # The plan has positions in the place of the mask, at which it would cast.
+            value = value.item()
+        if plan.dim is None:
+            member, at = plan.picks[0]
+            if isinstance(value, CollectionProtocol):
+                size = members[member].batch_size
+                if at is not None:
+                    size = _rust.index_shape(size, at)
+                if len(size) <= value.batch_dims and -1 not in size:
+                    value = _expanded_to(value, size)
+            self._write_picks([(member, at)], [value], value)
+            return
+        if not isinstance(value, CollectionProtocol):
+            if isinstance(value, torch.Tensor) and value.dim():
+                self._write_tensor(index, value)
+                return
+            self._write_picks(plan.picks, None, value)
+            return
+        value = _expanded_to(value, self._index(index).batch_size)
+        parts = [value]
+        for _ in plan.shape:
+            parts = [row for part in parts for row in part.unbind(plan.dim)]
+        if plan.to_front is not None:
+            start, block = plan.to_front
+            moved = tuple(range(start, start + block))
+            parts = [part.movedim(tuple(range(block)), moved) for part in parts]
+        if plan.copies:
+            for (member, _), part in zip(plan.picks, parts, strict=True):
+                refuse_casts(members[member], part)
+        self._write_picks(plan.picks, parts, value)
+
+    def _from_dict_at(self, index: Any, value: Any) -> Any:
+        size = self._index(index).batch_size
+        try:
+            return self._plain_type(value, batch_size=size, device=self.device)
+        except RuntimeError as error:
+            plan = self._plan(index)
+            dim = self.stack_dim if plan is None else plan.dim
+            if dim is not None:
+                _check_rows(value, size, dim, error)
+            raise
+
+    def _write_picks(self, picks: Any, parts: Any, value: Any) -> None:
+        """Write a part, or one value, into each member picked.
+
+        One value goes to the entries that all members have.
+        """
+        members: Any = self.tensordicts
+        keys: list[Any] | None = None
+        if (
+            (parts is None or len(picks) == 1)
+            and not isinstance(value, CollectionProtocol)
+            and have_own_keys(members, False)
+        ):
+            # A number goes to all of a nested entry, a tensor to the leaves of all.
+            is_tensor = isinstance(value, torch.Tensor)
+            keys = (
+                _rust.walk(self, 0, True, True, is_leaf_nontensor)
+                if is_tensor
+                else self._common_keys()
+            )
+        targets = [members[member] for member, _ in picks]
+        if parts is None:
+            parts = [value] * len(picks)
+        if len(picks) > 1 and keys is None:
+            places = [() if at is None else at for _, at in picks]
+            if _rust.write_members(targets, places, parts):
+                return
+        with Undoing(targets if len(targets) > 1 else []):
+            self._write_each(picks, parts, keys)
+
+    def _write_each(self, picks: Any, parts: list[Any], keys: list[Any] | None) -> None:
+        """Write a part into each member picked, or into those entries of it."""
+        for (member, at), part in zip(picks, parts, strict=True):
+            target = self.tensordicts[member]
+            if keys is not None:
+                chosen = target.select(*keys)
+                chosen[... if at is None else at] = part
+                _exchange_values(target, chosen)
+            elif at is not None:
+                target[at] = part
+            elif isinstance(part, CollectionProtocol):
+                if part is not target:
+                    size = target.batch_size
+                    target.update(_expanded_to(part, size), inplace=True)
+            else:
+                target[...] = part
+
+    def _write_tensor(self, index: Any, value: torch.Tensor) -> None:
+        """Write one tensor into every entry at an index: it broadcasts from the right."""
+        index = without_ellipsis(index, len(self._batch_size))
+        if not self._casts_at(index) and not fills(index, value):
+            for leaf in () if self._has_exclusive_keys else _rust.leaves(self):
+                if leaf.dtype != value.dtype and not is_unbatched(leaf):
+                    refuse_cast([[0]], leaf, value)
+        ragged = [key for key in self._common_keys() if self._is_ragged(key)]
+        copies = [
+            (key, self._get_entry(key, None))
+            for key in self._sample_entries()
+            if key not in ragged
+        ]
+        with Undoing(self.tensordicts):
+            for key in ragged:
+                self._write_ragged(key, index, value)
+            for key, entry in copies:
+                if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+                    self._write_value(key, index, value)
+                else:
+                    _assign_at(entry, index, value)
+            for key, entry in copies:
+                if isinstance(entry, torch.Tensor):
+                    self._take_back(key, entry, index, value)
+
+    def _write_value(self, key: str, index: Any, value: torch.Tensor) -> None:
+        """Give elements of an entry that is no tensor another value, in the members."""
+        for target, at, _ in self._parts_at(index, None):
+            if isinstance(target, WritingOps):
+                target._write_value(key, at, value)
+                continue
+            entry = target._get_entry(key, NO_DEFAULT)
+            written = entry._written_at(at, value)
+            if written is not entry:
+                target._set_entry(key, written)
+
+
+def _exchange_values(target: Any, chosen: Any) -> None:
+    """Take what was written into entries of ``target``: tensors are where they were."""
+    for key, entry in list(chosen._sample_entries().items()):
+        if not isinstance(entry, CollectionProtocol):
+            continue
+        if entry._is_non_tensor:
+            target._set_entry(key, chosen._get_entry(key, NO_DEFAULT))
+            continue
+        held = target._get_entry(key, NO_DEFAULT)
+        if held is not entry:
+            _exchange_values(held, entry)
+
+
+def refuse_casts(target: Any, value: Any) -> None:
+    """Raise where a leaf has another dtype: tensors as an index do not cast.
+
+    Raises:
+        RuntimeError: one has.
+    """
+    if isinstance(value, MembersOps):
+        for part in value.tensordicts:
+            refuse_casts(target, part)
+    elif isinstance(target, MembersOps):
+        for member in target.tensordicts:
+            refuse_casts(member, value)
+    else:
+        for key, item in value._entries().items():
+            entry = target._get_entry(key, None)
+            if isinstance(entry, CollectionProtocol):
+                if isinstance(item, CollectionProtocol) and not item._is_non_tensor:
+                    refuse_casts(entry, item)
+            elif (
+                isinstance(entry, torch.Tensor)
+                and isinstance(item, torch.Tensor)
+                and not is_unbatched(item)
+                and entry.dtype != item.dtype
+            ):
+                refuse_cast([[0]], entry, item)
+
+
+def _sized_as(part: Any, size: torch.Size) -> Any:
+    """A part of what was made for a ragged batch size, of the size of its member."""
+    own = part.batch_size
+    if -1 not in own or not (part._is_dense or part._is_non_tensor):
+        return part
+    goal = size[: len(own)]
+    if part._is_non_tensor:
+        return part._sized(goal)
+    entries = {
+        key: _sized_as(entry, goal) if isinstance(entry, CollectionProtocol) else entry
+        for key, entry in part._entries().items()
+    }
+    return _rust.new(type(part), entries, goal, part._device, part._td_dim_names)
+
+
+def _assign_at(entry: Any, index: Any, value: Any) -> None:
+    """Set part of an entry: index tensors and masks do not cast what is set."""
+    if isinstance(value, torch.Tensor) and isinstance(entry, torch.Tensor):
+        value = value.to(entry.dtype)
+    entry[index] = value
+
+
+def _expanded_to(value: Any, size: torch.Size) -> Any:
+    own = value.batch_size
+    if own == size or (len(own) == len(size) and -1 in size):
+        return value
+    while value.batch_dims > len(size) and value.batch_size[0] == 1:
+        value = value[0]
+    return value.expand(size)
+
+
+def _is_expanded(value: Any) -> bool:
+    """Whether several elements of a tensor are one number in memory."""
+    return (
+        isinstance(value, torch.Tensor)
+        and not value.is_nested
+        and not value.is_contiguous()
+        and any(
+            not stride and size > 1
+            for stride, size in zip(value.stride(), value.shape, strict=True)
+        )
+    )
+
+
+def _is_plain_index(index: Any) -> bool:
+    """Whether no tensor is in an index, so that an assignment is a copy, which casts."""
+    items = index if isinstance(index, tuple) else (index,)
+    return not any(isinstance(item, torch.Tensor) for item in items)
+
+
+def _check_rows(value: dict[Any, Any], size: torch.Size, dim: int, error: Any) -> None:
+    """Raise ``error`` as what it is of the first value without a row for each member.
+
+    Raises:
+        IndexError: the value does not have that dim.
+        ValueError: it has more or fewer rows.
+    """
+    for each in value.values():
+        if isinstance(each, dict):
+            _check_rows(each, size, dim, error)
+        elif isinstance(each, torch.Tensor) and each.shape[: len(size)] != size:
+            if each.dim() <= dim:
+                raise IndexError(str(error)) from error
+            if each.shape[dim] != size[dim]:
+                raise ValueError(str(error)) from error
+            raise error
+
+
+def _check_list(rows: list[Any], dim: int, count: int, error: Exception) -> None:
+    """Raise where a list that is no value as a whole has no part for each member.
+
+    Raises:
+        IndexError: it is not nested deep enough to have the stack dim.
+        ValueError: it has more or fewer items there than there are members.
+        RuntimeError: it has as many, but the other dims do not fit.
+    """
+    if not dim:
+        return
+    part: Any = rows
+    for _ in range(dim):
+        part = part[0] if _has_rows(part) else None
+    if not _has_rows(part):
+        raise IndexError(str(error)) from error
+    if len(part) != count:
+        raise ValueError(str(error)) from error
+    raise error
+
+
+def _has_rows(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return bool(value.dim()) and len(value) > 0
+    return isinstance(value, list) and bool(value)

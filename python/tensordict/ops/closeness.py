@@ -1,0 +1,119 @@
+"""Assertions for tests: whether two collections hold nearly the same values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict.ops.families import mismatch_message, unset_fields
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.ragged_leaves import with_rows_of
+
+__all__ = ["assert_allclose_td", "assert_close"]
+
+MSG_TYPES = "assert_allclose inputs must be of TensorDict type, got {} and {}"
+MSG_MISMATCH = "key {} does not match, got mse = {:4.4f}"
+MSG_FAILED = "Failed to compare key {}. Scroll up for more details."
+
+
+def assert_close(
+    actual: Any,
+    expected: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    equal_nan: bool = True,
+    intersection: bool = False,
+    msg: str = "",
+    prefix: Any = (),
+) -> bool:
+    """Assert that two collections have nearly the same leaves.
+
+    Leaves are compared by :func:`torch.testing.assert_close`, with its default
+    tolerances per dtype; dtypes and shapes must be equal. Batch sizes, names, devices of
+    the collections and locks are not compared.
+
+    Args:
+        actual: a collection.
+        expected: the collection that it should be like.
+        rtol: the relative tolerance; given with ``atol`` or not at all.
+        atol: the absolute tolerance.
+        equal_nan: whether NaN equals NaN.
+        intersection: compare only the keys that both have.
+        msg: what to add to the message of a failure.
+        prefix: a path to put before the keys in messages.
+
+    Returns:
+        True.
+
+    Raises:
+        AssertionError: two leaves differ. The message names the key.
+        KeyError: the keys differ and ``intersection`` is false.
+        TypeError: one of the two is no collection.
+
+    Examples:
+        >>> td = TensorDict(a=torch.ones(2))
+        >>> assert_close(td, td + 1e-9)
+        True
+    """
+    if not isinstance(actual, CollectionProtocol) or not isinstance(
+        expected, CollectionProtocol
+    ):
+        raise TypeError(MSG_TYPES.format(type(actual), type(expected)))
+    _check_keys(actual, expected, intersection)
+    # Two stacks are compared member by member, with the keys that only some have.
+    is_pair = not (actual._is_dense or expected._is_dense)
+    groups = actual._member_operands((expected,)) if is_pair else None
+    if groups is not None:
+        for member, (part,) in groups:
+            assert_close(member, part, rtol, atol, equal_nan, intersection, msg, prefix)
+        return True
+    # Entries are read in turn: one that cannot be stacked hides no difference before it.
+    theirs = set(expected._sample_entries())
+    if not isinstance(prefix, tuple):
+        prefix = (prefix,)
+    for key in list(actual._sample_entries()):
+        if key not in theirs:
+            continue
+        value = actual._get_entry(key, NO_DEFAULT)
+        other, path = expected._get_entry(key, NO_DEFAULT), (*prefix, key)
+        if isinstance(value, CollectionProtocol) or isinstance(
+            other, CollectionProtocol
+        ):
+            assert_close(value, other, rtol, atol, equal_nan, intersection, msg, path)
+            continue
+        other = with_rows_of(value, other)
+        try:
+            text = MSG_MISMATCH.format(path, _mean_squared_difference(value, other))
+        except RuntimeError as error:
+            raise RuntimeError(MSG_FAILED.format(path)) from error
+        text += f",\t{msg}\n" if msg else "\n"
+        torch.testing.assert_close(
+            value,
+            other,
+            rtol=rtol,
+            atol=atol,
+            equal_nan=equal_nan,
+            msg=text.__add__,
+        )
+    return True
+
+
+def _mean_squared_difference(value: torch.Tensor, other: torch.Tensor) -> float:
+    difference = value.to(torch.complex128) - other.to(torch.complex128)
+    return difference.abs().pow(2).mean().item()
+
+
+assert_allclose_td = assert_close
+"""The older name of :func:`assert_close`."""
+
+
+def _check_keys(actual: Any, expected: Any, intersection: bool) -> None:
+    """Raise where two collections differ in their keys, and that matters."""
+    mine, theirs = set(actual._sample_entries()), set(expected._sample_entries())
+    if not intersection and mine != theirs:
+        missing, extra = mine - theirs, theirs - mine
+        missing -= unset_fields(actual, missing, expected)
+        extra -= unset_fields(expected, extra, actual)
+        if missing or extra:
+            raise KeyError(mismatch_message(missing, extra))

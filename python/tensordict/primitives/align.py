@@ -1,0 +1,85 @@
+"""Pair the entries of several collections by key, and rebuild one from the leaves of another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict.primitives.items import containers
+from tensordict.primitives.leaf_loops import special_keys
+from tensordict.primitives.lock import lock_tree
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.tree import _align, new
+
+
+def rebuild_as(
+    td: Any, values: Any, cls: Any = None, size: Any = None, lock: bool = False
+) -> Any:
+    """As :func:`rebuild` without names: a comparison, or a reduction of whole leaves.
+
+    ``cls`` is the class of all dense containers of the result (None: each keeps its
+    own), ``size`` the batch size of all of them (None: each keeps its own).
+    """
+    result = _rebuild_as(td, iter(values), cls, size)
+    if lock and td._is_locked:
+        lock_tree(result)
+    return result
+
+
+def _rebuild_as(td: Any, iterator: Any, cls: Any, size: Any) -> Any:
+    if not td._is_dense:
+        return td._rebuild_as(iterator, cls, size)
+    entries: dict[str, Any] = {}
+    held = td._tensordict.copy()
+    special = special_keys(held)
+    if special:
+        for key, value in held.items():
+            if key in special and isinstance(value, CollectionProtocol):
+                entries[key] = _rebuild_as(value, iterator, cls, size)
+            else:
+                entries[key] = next(iterator)
+    else:
+        entries.update(zip(held, iterator, strict=False))
+        if len(entries) < len(held):
+            next(iterator)  # raises, as there is no more
+    return new(
+        type(td) if cls is None else cls,
+        entries,
+        td._batch_size if size is None else size,
+        td._device,
+        None,
+    )
+
+
+def align(td: Any, other: Any, is_complete: bool = False) -> list[Any] | None:
+    """The leaves of ``other`` in the order in which :func:`leaves` gives those of ``td``.
+
+    None where the two do not have the same keys, and leaves at the same places; with
+    ``is_complete`` also where there is a non-tensor entry, which has no leaf.
+    """
+    out: list[Any] = []
+    return out if _align(td, other, is_complete, out) else None
+
+
+def leaf_batch_dims(td: Any, out: list[int] | None = None) -> list[int]:
+    """For each leaf, in the order of :func:`leaves`, how many batch dims its container has."""
+    if out is None:
+        out = []
+    if not td._is_dense:
+        td._leaf_batch_dims(out)
+        return out
+    return _entry_batch_dims(td, out)
+
+
+def _entry_batch_dims(td: Any, out: list[int]) -> list[int]:
+    dims = len(td.batch_size)
+    for value in list(td._entries().values()):
+        if isinstance(value, CollectionProtocol):
+            leaf_batch_dims(value, out)
+        else:
+            out.append(dims)
+    return out
+
+
+def holds_any(td: Any, others: list[Any]) -> bool:
+    """Whether one of ``others`` is ``td``, or a container below it."""
+    return any(each is other for each in containers(td) for other in others)

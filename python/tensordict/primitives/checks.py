@@ -1,0 +1,169 @@
+"""What a value or a class is: a collection, a tensorclass, non-tensor data, a leaf."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from tensordict.containers.collection import TensorCollection
+
+__all__ = [
+    "default_is_leaf",
+    "is_bool",
+    "is_floating",
+    "is_inexact",
+    "is_integer",
+    "is_leaf_nontensor",
+    "is_non_tensor",
+    "is_tensor_collection",
+    "is_tensorclass",
+]
+
+
+@overload
+def is_tensor_collection(datatype: type) -> bool: ...
+@overload
+def is_tensor_collection(datatype: object) -> TypeIs[TensorCollection]: ...
+def is_tensor_collection(datatype: type | Any) -> bool:
+    """Whether a value or a class is a collection of tensors.
+
+    Examples:
+        >>> is_tensor_collection(TensorDict()), is_tensor_collection(torch.zeros(1))
+        (True, False)
+    """
+    if isinstance(datatype, type):
+        return issubclass(datatype, CollectionProtocol)
+    return isinstance(datatype, CollectionProtocol)
+
+
+def _is_tensorclass(cls: type) -> bool:
+    """Whether a class is a tensorclass."""
+    return bool(getattr(cls, "_is_tensorclass", False))
+
+
+def is_tensorclass(obj: type | Any) -> bool:
+    """Whether a value or a class is a tensorclass.
+
+    Examples:
+        >>> is_tensorclass(TensorDict())
+        False
+    """
+    return _is_tensorclass(obj if isinstance(obj, type) else type(obj))
+
+
+def _is_non_tensor(cls: type) -> bool:
+    """Whether a class holds non-tensor data."""
+    return bool(getattr(cls, "_is_non_tensor", False))
+
+
+def is_non_tensor(data: Any) -> bool:
+    """Whether a value is an entry that holds non-tensor data.
+
+    Examples:
+        >>> is_non_tensor(TensorDict())
+        False
+    """
+    return _is_non_tensor(type(data))
+
+
+def default_is_leaf(cls: type) -> bool:
+    """Whether a class is one of leaves: anything but a collection.
+
+    Examples:
+        >>> default_is_leaf(torch.Tensor), default_is_leaf(TensorDict)
+        (True, False)
+    """
+    return not issubclass(cls, CollectionProtocol)
+
+
+def is_leaf_nontensor(cls: type) -> bool:
+    """Whether a class is one of leaves, non-tensor data among them.
+
+    Examples:
+        >>> is_leaf_nontensor(torch.Tensor), is_leaf_nontensor(TensorDict)
+        (True, False)
+    """
+    if issubclass(cls, CollectionProtocol):
+        return _is_non_tensor(cls)
+    return issubclass(cls, torch.Tensor)
+
+
+def is_inexact(*args: Any) -> bool:
+    """Whether the dtype of a tensor or a collection is floating point or complex.
+
+    Raises:
+        AttributeError: it has no dtype of its own, as a collection of several.
+
+    Examples:
+        >>> is_inexact(torch.zeros(1)), is_inexact(torch.zeros(1, dtype=torch.int64))
+        (True, False)
+    """
+    dtype = args[-1].dtype
+    return bool(dtype.is_floating_point or dtype.is_complex)
+
+
+def is_floating(*args: Any) -> bool:
+    """Whether the dtype of a tensor or a collection is floating point.
+
+    Raises:
+        AttributeError: it has no dtype of its own, as a collection of several.
+
+    Examples:
+        >>> is_floating(torch.zeros(1)), is_floating(torch.zeros(1).bool())
+        (True, False)
+    """
+    return bool(args[-1].dtype.is_floating_point)
+
+
+def is_integer(*args: Any) -> bool:
+    """Whether the dtype of a tensor or a collection is a whole number, not a bool.
+
+    Raises:
+        AttributeError: it has no dtype of its own, as a collection of several.
+
+    Examples:
+        >>> is_integer(torch.zeros(1).int()), is_integer(torch.zeros(1).bool())
+        (True, False)
+    """
+    dtype = args[-1].dtype
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+
+
+def is_bool(*args: Any) -> bool:
+    """Whether the dtype of a tensor or a collection is bool.
+
+    Raises:
+        AttributeError: it has no dtype of its own, as a collection of several.
+
+    Examples:
+        >>> is_bool(torch.zeros(1).bool())
+        True
+    """
+    return bool(args[-1].dtype is torch.bool)
+
+
+is_tensor_collection.__module__ = "tensordict.base"
+default_is_leaf.__module__ = is_leaf_nontensor.__module__ = "tensordict.base"
+for _function in (
+    is_tensorclass,
+    is_non_tensor,
+    is_inexact,
+    is_floating,
+    is_integer,
+    is_bool,
+):
+    _function.__module__ = "tensordict.utils"
+
+
+def _NESTED_TENSORS_AS_LISTS(val: type) -> bool:
+    """Whether a class is one of leaves; given as ``is_leaf``, lazy stacks are entered.
+
+    The containers of a lazy stack are then walked one by one, under their numbers.
+    """
+    return default_is_leaf(val)

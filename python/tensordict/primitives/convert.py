@@ -1,0 +1,111 @@
+"""Tensors made of numbers, arrays and sequences: the rules of what an entry becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensordict.primitives.protocol import CollectionProtocol
+
+__all__ = ["tensor_of", "tensor_of_sequence"]
+
+MSG_CONVERSION = (
+    "TensorDict conversion only supports tensorclasses, tensordicts, numeric scalars "
+    "and tensors. Got {}"
+)
+_NUMERIC_KINDS = "biufc"
+
+
+_STACKABLE = (int, float, np.generic, torch.Tensor, list, tuple, CollectionProtocol)
+
+
+def tensor_of(value: Any, device: torch.device | None = None) -> Any:
+    """A tensor made of a number or an array, which it shares; None where it is neither.
+
+    Integers become int64, floats the default dtype; numpy scalars and arrays keep their
+    dtype. A structured array becomes a container.
+    """
+    if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
+        try:
+            return torch.tensor(value, device=device)
+        except (RuntimeError, OverflowError, ValueError) as error:
+            raise ValueError(MSG_CONVERSION.format(type(value))) from error
+    if isinstance(value, np.ndarray):
+        return _tensor_of_array(value, device)
+    if isinstance(value, np.generic) and value.dtype.kind in _NUMERIC_KINDS:
+        return torch.as_tensor(value, device=device)
+    if isinstance(value, (list, tuple)):
+        return tensor_of_sequence(value, device)
+    return None
+
+
+def _tensor_of_array(value: np.ndarray[Any, Any], device: Any) -> Any:
+    if value.dtype.names is not None:
+        from tensordict.containers.dense import TensorDict
+
+        return TensorDict.from_struct_array(value)
+    if value.dtype.kind not in _NUMERIC_KINDS:
+        return None
+    if not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
+    if any(stride < 0 for stride in value.strides):
+        value = value.copy()
+    return torch.as_tensor(value, device=device)
+
+
+def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
+    """A tensor made of a list or tuple of numbers or tensors; None where there is none.
+
+    A list gives the dtypes of torch, a tuple those of numpy. A tuple in a list is a
+    value of its own, which is no number, and so is a scalar of numpy unless it is a
+    float of Python, too.
+    """
+    if value and not isinstance(value[0], _STACKABLE):
+        # A column of strings, usually: one that is no number is enough.
+        return None
+    flat = list(_scalars(value))
+    if any(isinstance(item, (torch.Tensor, CollectionProtocol)) for item in flat):
+        return _stacked(value)
+    numbers = (int, float, np.generic) if isinstance(value, tuple) else (int, float)
+    if any(isinstance(item, complex) or not isinstance(item, numbers) for item in flat):
+        return None
+    try:
+        if isinstance(value, tuple):
+            return torch.as_tensor(np.asarray(value), device=device)
+        return torch.tensor(value, device=device)
+    except (RuntimeError, OverflowError, ValueError) as error:
+        if any(isinstance(item, int) and not _fits_int64(item) for item in flat):
+            raise ValueError(MSG_CONVERSION.format(type(value))) from error
+        # Rows of different lengths.
+        return None
+
+
+def _scalars(value: Any) -> Any:
+    for item in value:
+        if isinstance(item, list) or (
+            isinstance(item, tuple) and isinstance(value, tuple)
+        ):
+            yield from _scalars(item)
+        else:
+            yield item
+
+
+def _fits_int64(value: int) -> bool:
+    return -(2**63) <= value < 2**63
+
+
+def _stacked(value: Any) -> Any:
+    """Tensors stacked as they are nested in lists; None where they do not fit."""
+    parts = [
+        _stacked(item) if isinstance(item, (list, tuple)) else item for item in value
+    ]
+    kind: Any = torch.Tensor
+    if isinstance(parts[0], CollectionProtocol):
+        kind = CollectionProtocol
+    if any(not isinstance(part, kind) for part in parts):
+        return None
+    if any(part.shape != parts[0].shape for part in parts):
+        return None
+    return torch.stack(parts)

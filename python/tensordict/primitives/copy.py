@@ -1,0 +1,409 @@
+"""Write values into the leaves that are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict.primitives import ragged_leaves
+from tensordict.primitives.access import contains
+from tensordict.primitives.align import align
+from tensordict.primitives.common import (
+    MSG_BAD_KEY,
+    MSG_INPLACE,
+    MSG_LOCKED,
+    _InplaceWriteError,
+    check_number,
+    refused_first,
+)
+from tensordict.primitives.items import containers
+from tensordict.primitives.nested_key import unravel_key_to_tuple
+from tensordict.primitives.protocol import (
+    NO_DEFAULT,
+    CollectionProtocol,
+)
+from tensordict.primitives.set import check_batch, set_entry, validate
+from tensordict.primitives.tree import leaves
+from tensordict.primitives.unbatched import UnbatchedTensor
+
+
+def write_tree(
+    td: Any, tree: Any, inplace: bool, checked: bool = False, nested: bool = True
+) -> None:
+    """Store every entry of ``tree`` in ``td``: all of them, or where one does not fit none.
+
+    With ``inplace`` values are copied into the entries that are there. Without
+    ``nested`` a direct entry that is a container replaces the one that is there.
+    """
+    writes: list[Any] = []
+    _plan_writes(td, tree, inplace, checked, nested, writes)
+    for container, key, value in writes:
+        if not inplace and isinstance(value, CollectionProtocol):
+            container._hang(key, value)
+        else:
+            set_entry(container, key, value, inplace, False, True)
+
+
+def _plan_writes(
+    td: Any, tree: Any, inplace: bool, checked: bool, nested: bool, writes: list[Any]
+) -> None:
+    if not inplace and td._is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    parts = None if td._is_dense else td._update_parts(tree)
+    if parts is not None:
+        for member, part in zip(td._children(), parts, strict=True):
+            _plan_writes(member, part, inplace, checked, nested, writes)
+        return
+    for key, value in list(tree._entries().items()):
+        present = td._get_entry(key, NO_DEFAULT)
+        if value is present and inplace:
+            continue
+        if (
+            nested
+            and isinstance(value, CollectionProtocol)
+            and isinstance(present, CollectionProtocol)
+        ):
+            _plan_writes(present, value, inplace, checked, nested, writes)
+            continue
+        if not checked:
+            value = validate(td, key, value)
+        elif inplace:
+            value = _broadcast(value, present)
+        writes.append((td, key, value))
+
+
+def _broadcast(value: Any, present: Any) -> Any:
+    """``value`` with the shape of the leaf that it is copied into, if it broadcasts."""
+    tensors = isinstance(value, torch.Tensor) and isinstance(present, torch.Tensor)
+    if not tensors or value.shape == present.shape or value.dim() > present.dim():
+        return value
+    dims = zip(value.shape[::-1], present.shape[::-1], strict=False)
+    fits = all(own in (1, other) for own, other in dims)
+    return value.expand(present.shape) if fits else value
+
+
+MSG_NOT_A_VALUE = "The entry {!r} is a tensor: a {} cannot be copied into it."
+
+
+MSG_NOT_IN_DESTINATION = "The key {} was not found in the dest tensordict."
+
+
+MSG_UPDATE_COPY = (
+    "update_() cannot copy the value of shape {} under the key {!r} into the entry of "
+    "shape {}: the sizes do not match."
+)
+
+
+MSG_INPLACE_SHAPE = (
+    "Failed to update {!r} in tensordict {}: the value of shape {} does not fit the "
+    "entry of shape {}"
+)
+
+
+def copy_failed(td: Any, leaf: torch.Tensor, error: RuntimeError) -> None:
+    """Raise the error of a leaf that refuses to be written: expanded, requires grad.
+
+    One without elements holds what was to be written into it.
+    """
+    if not leaf.numel():
+        return
+    for container in containers(td):
+        for key, value in list(container._entries().items()):
+            if value is leaf:
+                message = MSG_INPLACE.format(key, container)
+                raise _InplaceWriteError(f"{message}: {error}") from error
+    raise error
+
+
+def _is_one_value(value: Any) -> bool:
+    return isinstance(value, CollectionProtocol) and value._is_non_tensor
+
+
+def _expands(shape: torch.Size, target: torch.Size) -> bool:
+    """Whether a value of ``shape`` can be copied into an entry of shape ``target``."""
+    if not shape.numel() and not target.numel():
+        return True
+    offset = len(target) - len(shape)
+    if offset < 0:
+        return False
+    return all(
+        size in (1, target[offset + position]) for position, size in enumerate(shape)
+    )
+
+
+def fit_inplace(td: Any, key: Any, value: Any, present: torch.Tensor) -> torch.Tensor:
+    """The tensor made of ``value`` that can be copied into the entry ``present``.
+
+    Raises:
+        RuntimeError: it does not have the batch size as its leading dims.
+        _InplaceWriteError: its shape does not fit the entry.
+    """
+    if not isinstance(present, torch.Tensor):
+        raise _InplaceWriteError(MSG_INPLACE.format(key, td))
+    if isinstance(value, torch.Tensor):
+        if present.is_nested and value.is_nested:
+            # Rows of equal shapes: as a whole they are equal only if made together.
+            try:
+                ragged_leaves.check_rows(present, slice(None), value)
+            except RuntimeError as error:
+                raise _InplaceWriteError(MSG_INPLACE.format(key, td)) from error
+            return value
+        if value.shape == present.shape:
+            return value
+        if not isinstance(value, UnbatchedTensor):
+            check_batch(td, key, value)
+    else:
+        value = validate(td, key, value)
+        if isinstance(value, CollectionProtocol):
+            raise _InplaceWriteError(MSG_INPLACE.format(key, td))
+    if not _expands(value.shape, present.shape):
+        raise _InplaceWriteError(
+            MSG_INPLACE_SHAPE.format(key, td, value.shape, present.shape)
+        )
+    if value.dim() > present.dim() or not value.numel():
+        return value
+    # An element of the entry itself can be copied into all of it only if it is expanded.
+    return value.expand(present.shape)
+
+
+def copy_into(
+    td: Any, source: Any, keys: Any = None, non_blocking: bool = False
+) -> None:
+    """Copy every leaf of ``source`` into the entry of ``td`` with the same path.
+
+    Leaves that ``td`` does not have are left out; ``keys`` are the paths that are copied
+    (None: all), a container's path for all in it.
+
+    Raises:
+        KeyError: ``td`` lacks some of them, and ``keys`` names them or it has no tensor
+            of them.
+        RuntimeError: a leaf does not fit its entry; then nothing is copied.
+    """
+    if not td._is_dense and td._writes_through():
+        td._copy_into(source, keys, non_blocking)
+        return
+    values = None
+    if keys is None and isinstance(source, CollectionProtocol) and not _has_views(td):
+        # The usual case: the same keys on both sides, and the same shapes.
+        values = align(td, source, True)
+        targets = leaves(td)
+        if values is not None and (
+            [each.shape for each in targets] != [each.shape for each in values]
+            or any([each._has_exclusive_keys for each in containers(source)])
+        ):
+            values = None
+    held: list[tuple[Any, Any]] = []
+    if values is None:
+        targets, values = [], []
+        absent: list[Any] = []
+        _pair(td, source, keys, (), targets, values, held, absent)
+        if absent and keys is not None:
+            raise KeyError(MSG_NOT_IN_DESTINATION.format(absent[0]))
+        if not targets and all(_is_one_value(each) for each, _ in held):
+            _refuse_absent(absent)
+    if any(target.is_nested for target in targets):
+        lists = [targets, values, non_blocking]
+        ragged_leaves.foreach_leaves(torch._foreach_copy_, lists)
+    elif targets:
+        copy_all(targets, values, non_blocking)
+    for target, value in held:
+        target.update_(value)
+
+
+def copy_all(targets: list[Any], values: list[Any], non_blocking: bool = False) -> None:
+    """Copy each value into its target, in one call where no graph takes part in it.
+
+    One call would make all targets parts of the graph of some, and it has no derivative.
+    """
+    pairs = list(zip(targets, values, strict=True))
+    if torch.is_grad_enabled() and any(
+        [target.requires_grad or value.requires_grad for target, value in pairs]
+    ):
+        for target, value in refused_first(pairs, 0):
+            target.copy_(value, non_blocking)
+        return
+    torch._foreach_copy_(targets, values, non_blocking)
+
+
+def _refuse_absent(absent: list[Any]) -> None:
+    """Raise where there are paths that nothing is at."""
+    if absent:
+        path = absent[0]
+        raise KeyError(
+            MSG_NOT_IN_DESTINATION.format(path[0] if len(path) == 1 else path)
+        )
+
+
+def _refuse_missing(td: Any, source: Any, keys: Any, prefix: tuple[str, ...]) -> None:
+    """Raise where ``td`` lacks a leaf that a member of a stack has.
+
+    Those of an ordinary source are left out.
+    """
+    for key in source._member_paths():
+        path = (key,) if isinstance(key, str) else key
+        if keys is not None and all(rest != path[: len(rest)] for rest in keys):
+            continue
+        if not contains(td, path):
+            full = (*prefix, *path)
+            raise KeyError(
+                MSG_NOT_IN_DESTINATION.format(full if len(full) > 1 else full[0])
+            )
+
+
+def _pair(
+    td: Any,
+    source: Any,
+    keys: Any,
+    prefix: tuple[str, ...],
+    targets: list[Any],
+    values: list[Any],
+    held: list[tuple[Any, Any]],
+    absent: list[Any],
+) -> None:
+    """Collect the leaves of ``source`` and the entries of ``td`` that they go to.
+
+    Non-tensor entries and views come with their values to ``held``.
+    """
+    parts = None if td._is_dense else td._copy_parts(source)
+    if parts is not None:
+        for member, part in zip(td._children(), parts, strict=True):
+            found, missing = len(targets) + len(held), len(absent)
+            _pair(member, part, keys, prefix, targets, values, held, absent)
+            if keys is None and not prefix and len(targets) + len(held) == found:
+                _refuse_absent(absent[missing:])
+        return
+    if isinstance(source, CollectionProtocol):
+        if not source._is_dense and td._is_dense:
+            _refuse_missing(td, source, keys, prefix)
+        if keys is not None and not source._is_dense:
+            # What is not copied need not be stacked.
+            firsts = {rest[0] for rest in keys if rest}
+            held_keys = [key for key in source._held_keys() if key in firsts]
+            pairs = {key: source._get_entry(key, None) for key in held_keys}.items()
+        else:
+            pairs = source._entries().items()
+    else:
+        pairs = source.items()
+    for key, value in list(pairs):
+        path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+        rests = None
+        if keys is not None:
+            rests = [rest[len(path) :] for rest in keys if rest[: len(path)] == path]
+            if any(path[: len(rest)] == rest for rest in keys):
+                rests = None
+            elif not rests:
+                continue
+        target: Any = td
+        for part in path:
+            if not isinstance(target, CollectionProtocol):
+                target = NO_DEFAULT
+                break
+            target = target._get_entry(part, NO_DEFAULT)
+            if target is NO_DEFAULT:
+                break
+        full = (*prefix, *path)
+        if target is NO_DEFAULT:
+            for leaf in leaf_paths(value, full):
+                below = leaf[len(full) :]
+                if rests is None or any(below[: len(rest)] == rest for rest in rests):
+                    absent.append(leaf)
+        elif _is_one_value(target):
+            if not isinstance(value, (CollectionProtocol, dict)) or _is_one_value(
+                value
+            ):
+                held.append((target, target._copied(value)))
+            else:
+                _pair(target, value, rests, full, targets, values, held, absent)
+        elif _is_one_value(value) and not isinstance(target, CollectionProtocol):
+            raise TypeError(MSG_NOT_A_VALUE.format(full, type(value).__name__))
+        elif isinstance(value, (CollectionProtocol, dict)):
+            if not isinstance(target, CollectionProtocol) and _holds_nothing(value):
+                continue
+            if not isinstance(target, CollectionProtocol) or _is_one_value(value):
+                raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
+            if rests is None and not target._is_dense and target._writes_through():
+                held.append((target, value))
+                continue
+            _pair(target, value, rests, full, targets, values, held, absent)
+        elif isinstance(target, CollectionProtocol):
+            raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
+        else:
+            if not isinstance(value, torch.Tensor):
+                try:
+                    value = torch.as_tensor(value, device=target.device)
+                except (RuntimeError, TypeError, ValueError):
+                    name = type(value).__name__
+                    raise TypeError(MSG_NOT_A_VALUE.format(full, name)) from None
+            if target.is_nested:
+                ragged_leaves.check_rows(target, slice(None), value)
+            else:
+                check_copy(full, value, target.shape)
+            targets.append(target)
+            values.append(value)
+
+
+def check_copy(path: tuple[str, ...], value: torch.Tensor, shape: torch.Size) -> None:
+    """Raise where ``value`` cannot be copied into an entry of ``shape`` at ``path``."""
+    if value.shape != shape and not _expands(value.shape, shape):
+        name = path[0] if len(path) == 1 else path
+        raise RuntimeError(MSG_UPDATE_COPY.format(value.shape, name, shape))
+
+
+def leaf_paths(value: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The paths of what a value at ``path`` holds: none of an empty collection."""
+    if isinstance(value, CollectionProtocol):
+        if value._is_non_tensor:
+            return [path]
+        pairs = value._sample_entries().items()
+    elif isinstance(value, dict):
+        pairs = value.items()
+    else:
+        return [path]
+    below = []
+    for key, item in list(pairs):
+        below += leaf_paths(item, (*path, *unravel_key_to_tuple(key)))
+    return below
+
+
+def _holds_nothing(value: Any) -> bool:
+    """Whether a collection or dictionary has no leaf that could be written."""
+    if isinstance(value, CollectionProtocol):
+        return not value._is_non_tensor and value.is_empty()
+    return isinstance(value, dict) and all(map(_holds_nothing, value.values()))
+
+
+def _has_views(td: Any) -> bool:
+    """Whether leaves of ``td`` may be copies, which show nothing where it is written."""
+    return any(
+        not container._is_dense and container._writes_through()
+        for container in containers(td)
+    )
+
+
+def fill(td: Any, value: Any) -> None:
+    """Fill every leaf with a number or a tensor of one element; None is zero."""
+    if _has_views(td):
+        _fill_entries(td, value)
+        return
+    held = leaves(td)
+    if value is not None:
+        if isinstance(value, (int, float)):
+            check_number(held, value, False)
+        for leaf in held:
+            leaf.fill_(value)
+    elif held:
+        torch._foreach_zero_(held)
+
+
+def _fill_entries(td: Any, value: Any) -> None:
+    """:func:`fill` where a container may give copies of its entries."""
+    for key, item in list(td._entries().items()):
+        if isinstance(item, CollectionProtocol):
+            _fill_entries(item, value)
+            continue
+        item.fill_(0 if value is None else value)
+        if not td._is_dense and td._writes_through():
+            td._set_entry(key, item)

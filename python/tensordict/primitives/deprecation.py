@@ -1,0 +1,173 @@
+"""How names and settings on their way out say so."""
+
+from __future__ import annotations
+
+import importlib
+import numbers
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import FrameType
+
+__all__ = [
+    "deprecated_names",
+    "environment_flag",
+    "warn_caller",
+    "warn_deprecated",
+    "warn_of_cast",
+]
+
+REMOVAL = "TensorDict 0.17"
+
+MSG_CAST_AT = (
+    "The {} written at an index of the non-tensor entry {!r} is cast to a tensor today. "
+    f"Starting with {REMOVAL}, the default will change to storing it as non-tensor data. "
+    "Write torch.tensor(value) to keep the tensor, or NonTensorData(value) to store it as "
+    "non-tensor data now."
+)
+MSG_CAST_IN = (
+    "The {} written with [index] = value is cast to a tensor in the non-tensor entries "
+    f"today. Starting with {REMOVAL}, the default will change to leaving the non-tensor "
+    "entries unchanged, as a TensorDictStore does for a number. Write into "
+    "td.exclude(<non-tensor keys>)[index] to leave them unchanged now."
+)
+
+# What calls this package on behalf of somebody else.
+BETWEEN = frozenset(
+    {"tensordict", "torch", "importlib", "contextlib", "functools", "threading"}
+    | {"concurrent", "copy", "copyreg", "pickle", "dataclasses", "runpy"}
+)
+
+TRUE_WORDS = frozenset({"y", "yes", "t", "true", "on", "1"})
+FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
+
+
+def deprecation_message(name: str, advice: str | None = None) -> str:
+    """What is said about a deprecated name; ``advice`` is what to use instead."""
+    message = f"{name} is deprecated and will be removed in {REMOVAL}."
+    return message if advice is None else f"{message} Use {advice} instead."
+
+
+def warn_deprecated(
+    name: str,
+    advice: str | None = None,
+    *,
+    category: type[Warning] = DeprecationWarning,
+) -> None:
+    """Warn the code outside of the package that uses a deprecated name."""
+    warn_caller(deprecation_message(name, advice), category)
+
+
+def warn_caller(message: str, category: type[Warning] = FutureWarning) -> None:
+    """Warn the code that made the call, however deep this is.
+
+    The line that is named is the innermost one that is neither of this package nor of
+    what stands between it and its callers: torch, and a few modules of Python. Where
+    there is no such line, it is that of the caller of this package.
+    """
+    outside = sys._getframe(1)
+    while outside.f_back and _package_of(outside) == "tensordict":
+        outside = outside.f_back
+    caller: FrameType | None = outside
+    while caller and _package_of(caller) in BETWEEN:
+        caller = caller.f_back
+    named = caller or outside
+    # As `warnings.warn` does, which counts frames and leaves some of them out.
+    warnings.warn_explicit(
+        message,
+        category,
+        named.f_code.co_filename,
+        named.f_lineno,
+        module=named.f_globals.get("__name__") or "<unknown>",
+        registry=named.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+# The compiler calls it as it traces: a compiled function warns once, when it is compiled.
+warn_caller._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _package_of(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__") or ""
+    return name.partition(".")[0]
+
+
+def warn_of_cast(value: Any, key: str | None = None) -> None:
+    """Warn of a number that becomes a tensor in a non-tensor entry: that at ``key``, or all."""
+    if isinstance(value, numbers.Number):
+        kind = type(value).__name__
+        warn_caller(
+            MSG_CAST_IN.format(kind) if key is None else MSG_CAST_AT.format(kind, key)
+        )
+
+
+def deprecated_names(
+    module: str,
+    table: Mapping[str, tuple[Callable[[], Any], str | None]],
+    later: Mapping[str, str] | None = None,
+    otherwise: Callable[[str], Any] | None = None,
+) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module whose deprecated names are in ``table``.
+
+    Each name has a function that gives its value, so that nothing is imported before
+    the name is used, and what to use instead. The names of ``later`` are not deprecated:
+    each is a module, or has one, that is imported when it is first asked for. All other
+    names are asked of ``otherwise``, where the error for one that is not there is an
+    AttributeError.
+    """
+
+    def __getattr__(name: str) -> Any:  # noqa: N807 (it becomes the module's own)
+        if later is not None and name in later:
+            found = importlib.import_module(later[name])
+            return found if later[name].endswith(f".{name}") else getattr(found, name)
+        if name in table:
+            value, advice = table[name]
+            warn_deprecated(f"{module}.{name}", advice)
+            return value()
+        if otherwise is not None and not name.startswith("_"):
+            try:
+                return otherwise(name)
+            except AttributeError:
+                pass
+        msg = f"module {module!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+
+    return __getattr__
+
+
+def strtobool(value: str) -> bool:
+    """The truth of a word such as ``"yes"`` or ``"0"``.
+
+    Raises:
+        ValueError: the word is none of them.
+    """
+    word = value.lower()
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    msg = f"invalid truth value {value!r}"
+    raise ValueError(msg)
+
+
+def environment_flag(
+    name: str, *, deprecated: bool | None = None, advice: str | None = None
+) -> bool | None:
+    """The truth of an environment variable; None where it is not set.
+
+    Args:
+        name: the variable.
+        deprecated: the value that warns, if any.
+        advice: what to do instead.
+    """
+    text = os.environ.get(name)
+    if not text:
+        return None
+    value = strtobool(text)
+    if value is deprecated:
+        warn_deprecated(f"{name}={text}", advice, category=FutureWarning)
+    return value

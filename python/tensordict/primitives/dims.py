@@ -1,0 +1,299 @@
+"""Twins of the primitives that move, add, remove and reduce batch dims.
+
+See :mod:`tensordict.primitives`. All but the last three take the method's arguments and, as ``call``,
+``(name, args, kwargs)``: what a ``with`` statement on the result undoes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from weakref import ref
+
+import torch
+
+from tensordict.primitives.common import DIMS_TAIL, NO_TAIL, SHAPE_TAIL
+from tensordict.primitives.lock import keep_storage
+from tensordict.primitives.map_leaves import map_leaves
+from tensordict.primitives.split import split_leaves
+
+MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
+MSG_TRANSPOSE = "dim0 and dim1 must be within the range of the number of dimensions."
+MSG_PERMUTATION_RANGE = (
+    "Received an permutation order incompatible with the tensordict shape."
+)
+MSG_PERMUTATION = (
+    "Cannot compute the permutation, got dims={} but expected a permutation of {}."
+)
+MSG_UNSQUEEZE = (
+    "unsqueezing is allowed for dims comprised between `-td.batch_dims - 1` and "
+    "`td.batch_dims` only. Got dim={} with a batch size of {}."
+)
+MSG_DIM = "Incompatible dim {} for tensordict with batch dims {}."
+MSG_FLATTEN_END = "Incompatible end_dim {} for tensordict with shape {}."
+MSG_FLATTEN_ORDER = "The end dimension must be greater or equal to the start dim."
+MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
+
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+def _moved(
+    td: Any,
+    op: str,
+    args: tuple[Any, ...],
+    size: torch.Size,
+    order: tuple[int, ...],
+    tail: int,
+    call: Call,
+) -> Any:
+    """``op`` on every leaf; ``order`` has the old dim of each new one, -1 for none."""
+    result = map_leaves(td, op, args, size, order, tail, True, -1)
+    if td._is_locked and (td._is_memmap or td._is_shared):
+        keep_storage(td, result)
+    result._last_op = (*call, ref(td))
+    return result
+
+
+def _remembered(td: Any, result: Any, call: Call) -> Any:
+    result._last_op = (*call, ref(td))
+    return result
+
+
+def unsqueeze(td: Any, dim: int, call: Call) -> Any:
+    """Add a batch dim of size 1 at ``dim``."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    at = dim + ndim + 1 if dim < 0 else dim
+    if not 0 <= at <= ndim:
+        raise RuntimeError(MSG_UNSQUEEZE.format(dim, batch_size))
+    size = torch.Size([*batch_size[:at], 1, *batch_size[at:]])
+    order = (*range(at), -1, *range(at, ndim))
+    return _moved(td, "unsqueeze", (at,), size, order, NO_TAIL, call)
+
+
+def squeeze(td: Any, dim: int | None, call: Call) -> Any:
+    """Remove the batch dim ``dim``, or all (None), where they have size 1."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    if dim is None:
+        order = tuple(at for at in range(ndim) if batch_size[at] != 1)
+        gone: Any = tuple(at for at in range(ndim) if batch_size[at] == 1)
+        if gone:
+            # The result does not count as mapped or shared memory.
+            size = torch.Size([batch_size[at] for at in order])
+            result = map_leaves(td, "squeeze", (gone,), size, order, NO_TAIL, True, -1)
+            return _remembered(td, result, call)
+    else:
+        gone = dim + ndim if dim < 0 else dim
+        if gone < 0 or gone >= ndim:
+            raise IndexError(MSG_INCOMPATIBLE_DIM.format(gone, batch_size))
+        order = (*range(gone), *range(gone + 1, ndim))
+        if batch_size[gone] != 1:
+            return _remembered(td, td, call)
+    if len(order) == ndim:
+        return _remembered(td, td, call)
+    size = torch.Size([batch_size[at] for at in order])
+    return _moved(td, "squeeze", (gone,), size, order, NO_TAIL, call)
+
+
+def transpose(td: Any, dim0: int, dim1: int, call: Call) -> Any:
+    """Swap two batch dims."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    first = dim0 + ndim if dim0 < 0 else dim0
+    second = dim1 + ndim if dim1 < 0 else dim1
+    if not (0 <= first < ndim and 0 <= second < ndim):
+        raise ValueError(MSG_TRANSPOSE)
+    if first == second:
+        return _remembered(td, td, call)
+    order = list(range(ndim))
+    order[first], order[second] = second, first
+    size = torch.Size([batch_size[dim] for dim in order])
+    args = (first, second)
+    return _moved(td, "transpose", args, size, tuple(order), NO_TAIL, call)
+
+
+def permute(td: Any, dims: Any, call: Call) -> Any:
+    """Reorder the batch dims."""
+    plan = permutation_plan(td._batch_size if td._is_dense else td.batch_size, dims)
+    if plan is None:
+        return _remembered(td, td, call)
+    order, size = plan
+    # Not by `_moved`: each frame above an operation costs the compiler.
+    result = map_leaves(td, "permute", (order,), size, order, DIMS_TAIL, True, -1)
+    if td._is_locked and (td._is_memmap or td._is_shared):
+        keep_storage(td, result)
+    result._last_op = (*call, ref(td))
+    return result
+
+
+def permutation_plan(
+    batch_size: torch.Size, dims: Any
+) -> tuple[tuple[int, ...], torch.Size] | None:
+    """The old dim of each new one, and the new size; None where all stay in place."""
+    return _permutation_plan(batch_size, dims)
+
+
+def _permutation_plan(
+    batch_size: torch.Size, dims: Any
+) -> tuple[tuple[int, ...], torch.Size] | None:
+    ndim = len(batch_size)
+    order = tuple(dims)
+    in_place = tuple(range(ndim))
+    if order != in_place and tuple(sorted(order)) != in_place:
+        order = _permutation(order, ndim)
+    if order == in_place:
+        return None
+    return order, torch.Size([batch_size[dim] for dim in order])
+
+
+def _permutation(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    """A permutation of ``ndim`` dims from one that counts from the end or is short."""
+    order = []
+    for dim in dims:
+        if dim >= ndim or dim < -ndim:
+            raise ValueError(MSG_PERMUTATION_RANGE)
+        order.append(dim + ndim if dim < 0 else dim)
+    count = len(order)
+    if len(set(order)) != count or (count and max(order) >= count):
+        raise ValueError(MSG_PERMUTATION.format(order, list(range(count))))
+    return (*order, *range(count, ndim))
+
+
+def movedim(td: Any, source: Any, destination: Any, call: Call) -> Any:
+    """Move batch dims to other places."""
+    ndim = len(td.batch_size)
+    num_sources = 1 if isinstance(source, int) else len(source)
+    num_targets = 1 if isinstance(destination, int) else len(destination)
+    if num_sources != num_targets:
+        msg = (
+            "movedim: source and destination must have the same number of "
+            f"elements, got {num_sources} and {num_targets}"
+        )
+        raise ValueError(msg)
+    sources = _dims_in_range(source, ndim)
+    targets = _dims_in_range(destination, ndim)
+    for name, dims in (("source", sources), ("destination", targets)):
+        if len(set(dims)) != len(dims):
+            msg = f"movedim: repeated dim in {name}"
+            raise RuntimeError(msg)
+    rest = [dim for dim in range(ndim) if dim not in sources]
+    order = [-1] * ndim
+    for dim, place in zip(sources, targets, strict=True):
+        order[place] = dim
+    order = [rest.pop(0) if dim < 0 else dim for dim in order]
+    return permute(td, tuple(order), call)
+
+
+def _dims_in_range(dims: Any, ndim: int) -> list[int]:
+    """Dims counted from the front; an IndexError, worded as torch's, for one too many."""
+    out = []
+    for dim in (dims,) if isinstance(dims, int) else dims:
+        if dim >= ndim or dim < -ndim:
+            raise IndexError(MSG_RANGE.format(ndim, ndim - 1, dim))
+        out.append(dim + ndim if dim < 0 else dim)
+    return out
+
+
+def flatten(td: Any, start_dim: int, end_dim: int, call: Call) -> Any:
+    """Join the batch dims from ``start_dim`` to ``end_dim`` into one."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    start = start_dim + ndim if start_dim < 0 else start_dim
+    end = end_dim + ndim if end_dim < 0 else end_dim
+    if end < 0 and (ndim or (start_dim, end_dim) != (0, -1)):
+        raise ValueError(MSG_FLATTEN_END.format(end, batch_size))
+    if not ndim:
+        if end_dim < start_dim and end_dim >= 0:
+            raise ValueError(MSG_FLATTEN_ORDER)
+        if not (-1 <= start_dim <= 0 and -1 <= end_dim <= 0):
+            raise IndexError(MSG_RANGE.format(1, 0, start_dim or end_dim))
+        size = torch.Size([1])
+        result = map_leaves(td, "reshape", (size,), size, (-1,), SHAPE_TAIL, True, -1)
+        return _remembered(td, result, call)
+    if end < start:
+        raise ValueError(MSG_FLATTEN_ORDER)
+    if end >= ndim:
+        raise IndexError(MSG_RANGE.format(ndim, ndim - 1, end_dim))
+    if start < 0:
+        msg = "flatten() has invalid args: start_dim cannot come after end_dim"
+        raise RuntimeError(msg)
+    joined = math.prod(batch_size[start : end + 1])
+    size = torch.Size([*batch_size[:start], joined, *batch_size[end + 1 :]])
+    order = (*range(start), -1, *range(end + 1, ndim))
+    args = (start, end)
+    result = map_leaves(td, "flatten", args, size, order, NO_TAIL, True, -1)
+    return _remembered(td, result, call)
+
+
+def at_least(td: Any, ndim: int, call: Call) -> Any:
+    """Add leading batch dims of size 1 until there are ``ndim``."""
+    batch_size = td.batch_size
+    missing = ndim - len(batch_size)
+    if missing <= 0:
+        return _remembered(td, td, call)
+    size = torch.Size([*[1] * missing, *batch_size])
+    order = (*[-1] * missing, *range(len(batch_size)))
+    if missing == 1:
+        result = map_leaves(td, "unsqueeze", (0,), size, order, NO_TAIL, True, -1)
+    else:
+        result = map_leaves(td, "reshape", (size,), size, order, SHAPE_TAIL, True, -1)
+    if td._is_locked and (td._is_memmap or td._is_shared):
+        keep_storage(td, result)
+    return _remembered(td, result, call)
+
+
+def reduce_dim(td: Any, op: str, dim: int) -> Any:
+    """Reduce the batch dim ``dim`` of every leaf by its method ``op``. Unlocked."""
+    at, size, order = _without(td, dim)
+    return map_leaves(td, op, (at,), size, order, NO_TAIL, False, -1)
+
+
+def extrema(td: Any, op: str, dim: int, stays: bool = False) -> list[Any]:
+    """The two containers that the method ``op`` of every leaf gives for the dim. Unlocked.
+
+    They have the dim where it ``stays``.
+    """
+    at, size, order = _without(td, dim)
+    if stays:
+        size = td.batch_size
+        order = tuple(range(len(size)))
+    return split_leaves(td, op, (at,), [size, size], order, False, -1)
+
+
+def unbind(td: Any, dim: int) -> list[Any]:
+    """The containers along a batch dim, without that dim. Unlocked."""
+    plan = unbind_plan(td._batch_size if td._is_dense else td.batch_size, dim)
+    return split_leaves(td, "unbind", *plan, False, -1)
+
+
+UnbindPlan = tuple[tuple[int], list[torch.Size], tuple[int, ...]]
+
+
+def unbind_plan(batch_size: torch.Size, dim: int) -> UnbindPlan:
+    """The dim counted from the front, the size of each part, the dims that are left."""
+    return _unbind_plan(batch_size, dim)
+
+
+def _unbind_plan(batch_size: torch.Size, dim: int) -> UnbindPlan:
+    ndim = len(batch_size)
+    at = dim + ndim if dim < 0 else dim
+    if at < 0 or at >= ndim:
+        raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
+    prefixes = [batch_size[:at] + batch_size[at + 1 :]] * batch_size[at]
+    return (at,), prefixes, (*range(at), *range(at + 1, ndim))
+
+
+def _without(td: Any, dim: int) -> tuple[int, torch.Size, tuple[int, ...]]:
+    """A batch dim counted from the front, the batch size and the order of dims without it."""
+    batch_size = td.batch_size
+    ndim = len(batch_size)
+    if not -ndim <= dim < ndim:
+        raise IndexError(MSG_DIM.format(dim, ndim))
+    at = dim + ndim if dim < 0 else dim
+    size = batch_size[:at] + batch_size[at + 1 :]
+    return at, size, (*range(at), *range(at + 1, ndim))
+
+
+TRACED = ((permutation_plan, _permutation_plan), (unbind_plan, _unbind_plan))
+"""What :mod:`tensordict.compile.registration` registers: a plan of what is known is made."""

@@ -1,0 +1,204 @@
+"""Indices of more dims than a container has: they reach into the features of its leaves.
+
+``td[:, 0]`` of a batch size ``[3]`` takes the first feature of every row. Where not all
+leaves have such a feature, or the batch size of the result would be another for each, it
+is the error of an index of too many dims. tensordict 0.15 means to drop such indices, and
+warns of them; so does this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.primitives.common import check_number
+from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.index_items import (
+    _MASK_DTYPES,
+    MSG_NO_BATCH_DIMS,
+    fills,
+    holds_text,
+    refuse_cast,
+    sorted_out,
+)
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.tree import new
+from tensordict.primitives.unbatched import UnbatchedTensor
+
+MSG_BEYOND = (
+    "An index{} runs past the batch dims, and is used on the dims of the leaves instead. "
+    "Starting with TensorDict 0.17, the default will change to raising an IndexError, as "
+    "torch does for a tensor of the batch size. To {}."
+)
+READ_LEAVES = "index the leaves, write td.apply(lambda x: x[:, idx])"
+WRITE_LEAVES = "write into the leaves, write for leaf in td.values(True, True): leaf[:, idx] = value"
+
+
+def features_at(td: Any, index: Any, error: IndexError) -> Any:
+    """The dense ``td`` at ``index``, for which ``error`` was raised; unlocked. Warns.
+
+    Raises:
+        IndexError: ``error``. The index is of batch dims alone, or has a slice of features;
+            ``td`` has names, or an entry does not have these features.
+    """
+    part = take_features(td, index, error)
+    _warn("", READ_LEAVES)
+    return part
+
+
+def take_features(
+    td: Any, index: Any, error: IndexError, by_own_dims: bool = False
+) -> Any:
+    """As :func:`features_at`, without a warning.
+
+    With ``by_own_dims`` a nested container that has the dims of the index as batch dims
+    is indexed as one.
+    """
+    ndim = len(td._batch_size)
+    at = _reaching(index, ndim)
+    if at is None or td._has_names() or _slices_features(at, ndim):
+        raise error
+    leaf = _first_leaf(td)
+    if leaf is None:
+        raise error
+    try:
+        # The dims of features are as numbers or tensors leave them: the same for all.
+        ndim = sum(map(_dims_used, at))
+        plan: Any = _rust.index_plan(leaf.shape[:ndim], at)
+        own = ndim if by_own_dims else None
+        return _part(td, at, td._batch_size, plan[1], error, own)
+    except IndexError:
+        if by_own_dims:
+            raise
+        raise error from None
+
+
+def fill_features(td: Any, index: Any, value: Any, error: IndexError) -> None:
+    """Write ``value``, a number or tensor, into every leaf of ``td`` at ``index``.
+
+    Everything is checked before the first write.
+
+    Raises:
+        IndexError: ``error``, where the index is of batch dims alone, or an entry has no
+            features; that of torch, where a leaf does not have these.
+        RuntimeError: ``value`` does not fit.
+    """
+    ndim = len(td.batch_size)
+    at = _reaching(index, ndim)
+    if at is None or not isinstance(value, (int, float, complex, torch.Tensor)):
+        if not ndim and not _rust.leaves(td):
+            raise RuntimeError(MSG_NO_BATCH_DIMS.format(index)) from None
+        raise error
+    leaves: list[torch.Tensor] = []
+    _gather(td, ndim, leaves, error)
+    items = [_fitted(leaf, index, at, value) for leaf in leaves]
+    if isinstance(value, (int, float)):
+        check_number(leaves, value, True)
+    for leaf, item in zip(leaves, items, strict=True):
+        leaf[at] = item
+    _warn(" written with td[index] = value", WRITE_LEAVES)
+
+
+def _warn(how: str, advice: str) -> None:
+    # The compiler cannot trace a warning.
+    if not torch.compiler.is_compiling():
+        warn_caller(MSG_BEYOND.format(how, advice))
+
+
+def _reaching(index: Any, ndim: int) -> tuple[Any, ...] | None:
+    """The items of an index of more than ``ndim`` dims; None for any other."""
+    if isinstance(index, tuple) and holds_text(index):
+        return None
+    items, used, ellipsis_at = sorted_out(index)
+    return tuple(items) if used > ndim and ellipsis_at < 0 else None
+
+
+def _dims_used(item: Any) -> int:
+    if isinstance(item, torch.Tensor):
+        return item.dim() if item.dtype in _MASK_DTYPES else 1
+    return 0 if item is None or isinstance(item, bool) else 1
+
+
+def _slices_features(items: tuple[Any, ...], ndim: int) -> bool:
+    dim = 0
+    for item in items:
+        if isinstance(item, slice) and dim >= ndim:
+            return True
+        dim += _dims_used(item)
+    return False
+
+
+def _first_leaf(td: Any) -> Any:
+    for value in list(td._entries().values()):
+        found = value
+        if isinstance(value, CollectionProtocol):
+            found = None if value._is_non_tensor else _first_leaf(value)
+        elif isinstance(value, UnbatchedTensor):
+            found = None
+        if found is not None:
+            return found
+    return None
+
+
+def _part(
+    td: Any,
+    at: Any,
+    batch_size: torch.Size,
+    size: torch.Size,
+    error: IndexError,
+    own: int | None,
+) -> Any:
+    if (own is None and td._batch_size != batch_size) or td._has_names():
+        raise error
+    entries: dict[str, Any] = {}
+    held: list[tuple[str, Any]] = list(td._tensordict.items())
+    for key, value in held:
+        if isinstance(value, UnbatchedTensor):
+            entries[key] = value._with_batch_size(size)
+        elif not isinstance(value, CollectionProtocol) or (
+            own is not None and len(value.batch_size) >= own
+        ):
+            entries[key] = value[at]
+        elif value._is_dense:
+            entries[key] = _part(value, at, batch_size, size, error, own)
+        elif isinstance(value, value._non_tensor_type):
+            # One value for all elements, however many there are.
+            entries[key] = value._broadcast(size)
+        elif value.batch_size == batch_size:
+            nested: Any = value
+            entries[key] = nested._index(at)
+        else:
+            raise error
+    return new(type(td), entries, size, td._device, None)
+
+
+def _gather(td: Any, ndim: int, leaves: list[torch.Tensor], error: IndexError) -> None:
+    for value in list(td._entries().values()):
+        if isinstance(value, CollectionProtocol):
+            if value._is_non_tensor and not ndim:
+                continue  # one value, of which no part is written
+            if value._is_non_tensor or hasattr(value, "tensordicts"):
+                raise error
+            _gather(value, ndim, leaves, error)
+        elif isinstance(value, UnbatchedTensor) or value.is_nested:
+            raise error
+        else:
+            leaves.append(value)
+
+
+def _fitted(leaf: torch.Tensor, index: Any, at: Any, value: Any) -> Any:
+    """``value`` as it is written into ``leaf``; torch's error where it does not fit."""
+    place = leaf[at]
+    if not isinstance(value, torch.Tensor):
+        return value
+    part = value
+    while part.dim() > place.dim() and part.shape[0] == 1:
+        part = part[0]
+    part.expand(place.shape)
+    if value.dtype != leaf.dtype:
+        if fills(index, value):
+            return value.to(leaf.dtype)
+        refuse_cast(at, leaf, value)
+    return value

@@ -1,0 +1,109 @@
+"""Twins of the primitives of tensorclasses. See :mod:`tensordict.primitives`.
+
+A tensorclass keeps its fields in one container, its ``_tensordict``. These primitives
+are what reading and writing an attribute and calling the class do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import has_torch_function_unary as is_special
+
+from tensordict.primitives.common import as_size
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.set import set_entry
+from tensordict.primitives.tree import new
+
+
+def get_field(name: str, tc: Any) -> Any:
+    """The value of a field; None where it is not set.
+
+    Tensors and containers come as they are, of a non-tensor entry the value that it
+    holds.
+    """
+    inner = tc._tensordict
+    if inner._is_dense:
+        value = inner._tensordict.get(name)
+    else:
+        value = tc._read_field(name)
+    if is_special(value) and not isinstance(value, torch.Tensor):
+        return tc._value_of_entry(value)
+    return value
+
+
+def set_field(tc: Any, name: str, value: Any) -> None:
+    """Set an attribute: a field is stored as an entry, or removed where it is None."""
+    inner = tc.__dict__.get("_tensordict")
+    if (
+        isinstance(value, torch.Tensor)
+        and name in tc.__plain_fields__
+        and inner is not None
+        and not inner.is_locked
+    ):
+        set_entry(inner, name, value)
+    else:
+        tc._set_attribute(name, value)
+
+
+def wrap_fields(cls: Any, inner: Any) -> Any:
+    """A tensorclass around the container ``inner``, without a call of ``__init__``.
+
+    Raises:
+        ValueError: ``inner`` is dense and has an entry that is no field.
+    """
+    if inner._is_dense and not cls.__expected_keys__.issuperset(inner._tensordict):
+        cls._check_keys(inner)
+    tc = cls.__new__(cls)
+    object.__setattr__(tc, "_tensordict", inner)
+    object.__setattr__(tc, "_non_tensordict", {})
+    object.__setattr__(tc, "_is_initialized", True)
+    return tc
+
+
+def fill_fields(
+    tc: Any, values: dict[str, Any], batch_size: Any, device: Any, names: Any
+) -> None:
+    """Set up a new tensorclass around a container of its own with the fields given.
+
+    A value of None leaves its field out.
+    """
+    # In line what `init` does of no entries, and below what `set_entry` does of
+    # tensors and of text: the compiler would enter functions for each field.
+    size = as_size(batch_size)
+    entries: dict[str, Any] = {}
+    inner = new(
+        CollectionProtocol._plain_type,
+        entries,
+        size,
+        None if device is None else torch.device(device),
+        None,
+    )
+    if names is not None:
+        inner.names = names
+    object.__setattr__(tc, "_tensordict", inner)
+    object.__setattr__(tc, "_non_tensordict", {})
+    object.__setattr__(tc, "_is_initialized", True)
+    plain_fields, ndim = tc.__plain_fields__, len(size)
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and name in plain_fields:
+            if (
+                device is None
+                and not is_special(value)
+                and not value.is_nested
+                and value.shape[:ndim] == size
+            ):
+                entries[name] = value
+            else:
+                set_entry(inner, name, value)
+        elif (
+            value.__class__ is str
+            and names is None
+            and name in plain_fields
+            and not tc._tensor_only
+        ):
+            cls = CollectionProtocol._non_tensor_type
+            entries[name] = cls._of([value], 0, size, inner._device)
+        elif value is not None:
+            tc._set_field_entry(name, value)

@@ -1,0 +1,263 @@
+"""The primitives of stacking and concatenating in plain Python; see :mod:`.twins`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import has_torch_function_variadic as any_special
+
+from tensordict.primitives import ragged_leaves
+from tensordict.primitives.common import NO_TAIL
+from tensordict.primitives.leaf_loops import on_plain
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.tree import new
+from tensordict.primitives.unbatched import UnbatchedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["cat", "joined_leaves", "stack"]
+
+MSG_EXCLUSIVE = (
+    "The sets of keys in the tensordicts to stack are exclusive. Consider using "
+    "`LazyStackedTensorDict.maybe_dense_stack` instead."
+)
+MSG_STACK_SHAPES = (
+    "The shapes of the tensors to stack is incompatible: {} vs {} for key {}."
+)
+MSG_STACK_BATCH = (
+    "stacking tensordicts requires them to have congruent batch sizes, got "
+    "td[{}].batch_size={} and td[0].batch_size={}"
+)
+MSG_CAT_KEYS = (
+    "tensordict {} has keys {} but tensordict 0 has keys {}; all tensordicts must have "
+    "the same keys"
+)
+MSG_STACK_KIND = (
+    "'Tensor' object has no attribute 'batch_size': the entry {!r} is a container in one "
+    "of the tensordicts and a tensor in another."
+)
+
+
+def stack(tds: Any, dim: int) -> Any:
+    """A new container of the type of the first of ``tds``, stacked along ``dim``.
+
+    ``dim`` counts from 0 to the number of batch dims.
+
+    Raises:
+        AttributeError: an entry is a container in one and a tensor in another.
+        RuntimeError: batch sizes, keys or shapes differ.
+    """
+    first = tds[0]
+    if not first._is_dense:
+        return first._stack_all(tds, dim)
+    batch_size, mine = first._batch_size, first._tensordict
+    order = [*mine]
+    all_entries: list[Any] = []
+    columns: list[Any] = []
+    named = False
+    for td in tds:
+        if td._is_dense:
+            # Attributes cost less to compile than properties and methods.
+            own, entries = td._batch_size, td._tensordict
+            named = named or td._td_dim_names is not None
+        else:
+            own, entries = td.batch_size, td._entries_to_join()
+            named = named or td._has_names()
+        if own != batch_size:
+            raise RuntimeError(
+                MSG_STACK_BATCH.format(len(all_entries), own, batch_size)
+            )
+        if len(entries) != len(mine):
+            raise RuntimeError(MSG_EXCLUSIVE)
+        all_entries.append(entries)
+        if [*entries] == order:
+            columns.append([*entries.values()])
+    size = torch.Size([*batch_size[:dim], len(tds), *batch_size[dim:]])
+    if len(columns) == len(all_entries):
+        groups: Any = zip(*columns, strict=True)
+    else:
+        groups = _groups(order, all_entries, _exclusive)
+    grouped: dict[str, Any] = {}
+    grouped.update(zip(order, groups, strict=False))
+    try:
+        joined, others = on_plain(grouped, torch.stack, (dim,), NO_TAIL, 0)
+    except RuntimeError:
+        joined, others = {}, order  # one of them does not fit
+    for key in others:
+        group = grouped[key]
+        if not any_special(*group):
+            try:
+                joined[key] = torch.stack(group, dim)
+            except RuntimeError as error:
+                raise _not_stacked(key, group, error) from None
+        elif _are_collections(group):
+            joined[key] = stack(group, dim)
+        else:
+            joined[key] = _stack_entry(key, group, dim, size)
+    names = None
+    if named:
+        names = first.names
+        if all([td.names == names for td in tds]):
+            names = [*names[:dim], None, *names[dim:]]
+        else:
+            names = None
+    return new(first.__class__, joined, size, first._device, names)
+
+
+def _groups(order: list[str], all_entries: list[dict[str, Any]], missing: Any) -> Any:
+    """An iterator over the entries of each key; ``missing`` makes the error of none."""
+
+    def group(key: str) -> tuple[Any, ...]:
+        try:
+            return tuple([entries[key] for entries in all_entries])
+        except KeyError:
+            raise missing(key, all_entries) from None
+
+    return map(group, order)
+
+
+def _exclusive(_key: str, _all_entries: list[dict[str, Any]]) -> RuntimeError:
+    return RuntimeError(MSG_EXCLUSIVE)
+
+
+def _are_collections(group: Sequence[Any]) -> bool:
+    return all([isinstance(item, CollectionProtocol) for item in group])
+
+
+def _stack_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> Any:
+    if any([isinstance(item, CollectionProtocol) for item in group]):
+        first = group[0].shape
+        for item in group:
+            if item.shape != first:
+                raise RuntimeError(MSG_STACK_SHAPES.format(item.shape, first, key))
+        raise AttributeError(MSG_STACK_KIND.format(key))
+    try:
+        return joined_leaves(group, dim, size, torch.stack)
+    except RuntimeError as error:
+        raise _not_stacked(key, group, error) from None
+
+
+def _not_stacked(key: str, group: Sequence[Any], error: RuntimeError) -> RuntimeError:
+    """The error of leaves that :func:`torch.stack` refuses, by key if shapes differ."""
+    if any(map(ragged_leaves.is_jagged, group)):
+        return RuntimeError(ragged_leaves.MSG_STACK.format(key))
+    shape = group[0].shape
+    for item in group:
+        if item.shape != shape:
+            return RuntimeError(MSG_STACK_SHAPES.format(item.shape, shape, key))
+    return error
+
+
+def joined_leaves(group: Sequence[Any], dim: int, size: torch.Size, join: Any) -> Any:
+    """``join`` of leaves; those that are all held whole are one, in a result of ``size``.
+
+    What only some containers hold whole is joined as the tensors that they are.
+    """
+    whole = [isinstance(item, UnbatchedTensor) for item in group]
+    if not all(whole):
+        tensors = [
+            item._data if isinstance(item, UnbatchedTensor) else item for item in group
+        ]
+        return join(tensors, dim)
+    first = group[0]
+    for item in group:
+        if item.shape != first.shape:
+            msg = (
+                f"the shapes {item.shape} and {first.shape} of a shared tensor differ."
+            )
+            raise RuntimeError(msg)
+    return first._with_batch_size(size)
+
+
+def cat(tds: Any, dim: int) -> Any:
+    """A new container of the type of the first of ``tds``, joined along ``dim``.
+
+    ``dim`` counts from 0 and is a batch dim.
+
+    Raises:
+        KeyError: they do not have the same keys.
+        RuntimeError: shapes differ in another dim than ``dim``.
+    """
+    first = tds[0]
+    if not first._is_dense:
+        return first._cat_all(tds, dim)
+    batch_size, device = first._batch_size, first._device
+    mine = first._tensordict
+    order = [*mine]
+    all_entries: list[Any] = []
+    columns: list[Any] = []
+    length = 0
+    for td in tds:
+        if td._is_dense:
+            own, entries = td._batch_size, td._tensordict
+        else:
+            whole = td._cat_with_entries(tds, dim)
+            if whole is not None:
+                return whole
+            own, entries = td.batch_size, td._entries_to_join()
+        if own != batch_size:
+            _check_cat(batch_size, own, dim, len(all_entries))
+        length += own[dim] if dim < len(own) else 0
+        if len(entries) != len(mine):
+            raise _cat_keys(len(all_entries), entries, mine)
+        all_entries.append(entries)
+        if [*entries] == order:
+            columns.append([*entries.values()])
+        if device is not None and td.device != device:
+            device = None
+    size = batch_size
+    if dim < len(batch_size):
+        # One that was given fewer dims than its parent keeps them: leaves are joined.
+        size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
+    if len(columns) == len(all_entries):
+        groups: Any = zip(*columns, strict=True)
+    else:
+        groups = _groups(order, all_entries, _no_cat_key)
+    grouped: dict[str, Any] = {}
+    grouped.update(zip(order, groups, strict=False))
+    joined, others = on_plain(grouped, torch.cat, (dim,), NO_TAIL, 0)
+    for key in others:
+        group = grouped[key]
+        if _are_collections(group):
+            joined[key] = cat(group, dim)
+        else:
+            joined[key] = _cat_entry(key, group, dim, size)
+    names = None if first._td_dim_names is None else first.names
+    return new(first.__class__, joined, size, device, names)
+
+
+def _cat_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> Any:
+    if any([isinstance(item, CollectionProtocol) for item in group]):
+        raise AttributeError(MSG_STACK_KIND.format(key))
+    return joined_leaves(group, dim, size, ragged_leaves.cat_leaves)
+
+
+def _no_cat_key(key: str, all_entries: list[dict[str, Any]]) -> KeyError:
+    position = [key in entries for entries in all_entries].index(False)
+    return _cat_keys(position, all_entries[position], all_entries[0])
+
+
+def _cat_keys(position: int, other: Any, first: Any) -> KeyError:
+    return KeyError(MSG_CAT_KEYS.format(position, sorted(other), sorted(first)))
+
+
+def _check_cat(first: Any, own: Any, dim: int, position: int) -> None:
+    if len(own) != len(first):
+        # A nested container may be deeper in one than in another: leaves decide.
+        if dim < len(own):
+            return
+        msg = (
+            "Tensors must have same number of dimensions: got "
+            f"{len(first)} and {len(own)}"
+        )
+        raise RuntimeError(msg)
+    for at, (length, expected) in enumerate(zip(own, first, strict=True)):
+        if at != dim and length != expected:
+            msg = (
+                f"Sizes of tensors must match except in dimension {dim}. Expected "
+                f"size {expected} but got size {length} for tensor number {position} "
+                "in the list."
+            )
+            raise RuntimeError(msg)

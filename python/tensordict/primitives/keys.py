@@ -1,0 +1,333 @@
+"""Choose, rename and regroup entries by key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict.primitives.common import (
+    MSG_LOCKED,
+    MSG_NO_KEYS,
+    missing_key,
+)
+from tensordict.primitives.leaf_loops import picked, special_keys
+from tensordict.primitives.nested_key import unravel_key_to_tuple
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.set import validate
+from tensordict.primitives.tree import clone_structure, new
+
+MSG_COLLIDE = "Flattening keys in tensordict causes keys {} to collide."
+
+
+MSG_OVERRIDE = (
+    "Unflattening key(s) in tensordict will override an existing for unflattened key "
+    "{}."
+)
+
+
+def _grouped(keys: Any) -> dict[str, list[tuple[str, ...]]]:
+    """The rests of nested keys by their first part, in the order given."""
+    plan: dict[str, list[tuple[str, ...]]] = {}
+    for key in keys:
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise RuntimeError(MSG_NO_KEYS)
+        rests = plan.setdefault(path[0], [])
+        rests.append(path[1:])
+    return plan
+
+
+def _through_leaf(key: str, value: Any, rest: tuple[str, ...]) -> KeyError:
+    return KeyError(
+        f"{key!r} is a {type(value).__name__}, not a tensordict, "
+        f"so it has no entry {rest[0]!r}."
+    )
+
+
+def replace_entries(td: Any, entries: dict[str, Any]) -> None:
+    """Make ``entries``, which are values of ``td``, all that it holds, in their order."""
+    if td._is_dense:
+        held = td._tensordict
+        held.clear()
+        held.update(entries)
+        return
+    for key in list(td._entries()):
+        if key not in entries:
+            td._del_entry(key)
+
+
+def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
+    """A container of the entries at ``keys``, in that order; ``td`` itself if inplace.
+
+    Of a nested container of which only parts are asked for, a new one holds them. A key
+    that goes on below another one of ``keys`` narrows what that one keeps.
+    """
+    if td._is_dense and not inplace:
+        entries = picked(td._tensordict, keys)
+        if entries is not None:
+            # In line what `_like` does, which the compiler would enter.
+            names = td._td_dim_names
+            return new(
+                td.__class__,
+                entries,
+                td._batch_size,
+                td._device,
+                None if names is None else list(names),
+            )
+    changes: list[Any] = []
+    result = _select(td, keys, inplace, strict, changes)
+    for container, entries in changes:
+        replace_entries(container, entries)
+    return result
+
+
+def _select(td: Any, keys: Any, inplace: bool, strict: bool, changes: list[Any]) -> Any:
+    members = None if td._is_dense else td._member_operands(())
+    if members is not None:
+        kept = [_select(each, keys, inplace, strict, changes) for each, _ in members]
+        return td if inplace else td._like(kept)
+    if inplace and td.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    entries: dict[str, Any] = {}
+    for key, rests in _grouped(keys).items():
+        value = td._get_entry(key, NO_DEFAULT)
+        if value is NO_DEFAULT:
+            if strict:
+                raise missing_key(td, key)
+            continue
+        below = [rest for rest in rests if rest]
+        if below:
+            if not isinstance(value, CollectionProtocol):
+                if strict:
+                    raise _through_leaf(key, value, below[0])
+                continue
+            value = _select(value, below, inplace, strict, changes)
+        entries[key] = value
+    if inplace:
+        changes.append((td, entries))
+        return td
+    return _like(td, entries)
+
+
+def _like(td: Any, entries: dict[str, Any]) -> Any:
+    """A container with the size, device and names of ``td`` around ``entries``."""
+    if not td._is_dense:
+        return td._with_entries(entries)
+    names = td._td_dim_names
+    return new(
+        td.__class__,
+        entries,
+        td._batch_size,
+        td._device,
+        None if names is None else list(names),
+    )
+
+
+def exclude(td: Any, keys: tuple[Any, ...], inplace: bool) -> Any:
+    """A container without the entries at ``keys``; ``td`` itself if inplace.
+
+    Keys that are not there are ignored. Without keys the nested containers are new ones.
+    """
+    if not keys:
+        return td if inplace else clone_structure(td)
+    changes: list[Any] = []
+    result = _exclude(td, keys, inplace, changes)
+    for container, entries in changes:
+        replace_entries(container, entries)
+    return result
+
+
+def _exclude(td: Any, keys: Any, inplace: bool, changes: list[Any]) -> Any:
+    members = None if td._is_dense else td._member_operands(())
+    if members is not None:
+        kept = [_exclude(each, keys, inplace, changes) for each, _ in members]
+        return td if inplace else td._like(kept)
+    plan = _grouped(keys)
+    entries: dict[str, Any] = {}
+    dropped = False
+    for key, value in list(td._entries().items()):
+        rests = plan.get(key)
+        if rests is not None:
+            if () in rests:
+                dropped = True
+                continue
+            if isinstance(value, CollectionProtocol):
+                value = _exclude(value, rests, inplace, changes)
+        entries[key] = value
+    if not inplace:
+        return _like(td, entries)
+    if dropped:
+        if td.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        changes.append((td, entries))
+    return td
+
+
+def flatten_keys(td: Any, separator: str, inplace: bool, is_leaf: Any = None) -> Any:
+    """All leaves in one container, under their paths joined by ``separator``.
+
+    ``is_leaf`` is asked about the type of every value: containers that it accepts are
+    leaves, what it refuses and is no container is left out. In place, the direct leaves
+    come first.
+    """
+    if inplace and td.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    direct: dict[str, Any] = {}
+    if td._is_dense and not inplace and is_leaf is None:
+        held = td._tensordict.copy()
+        if not special_keys(held):
+            # In line what `_like` does, which the compiler would enter.
+            names = td._td_dim_names
+            return new(
+                td.__class__,
+                held,
+                td._batch_size,
+                td._device,
+                None if names is None else list(names),
+            )
+    entries: dict[str, Any] = direct if not inplace else {}
+    _flatten(td, separator, is_leaf, (), direct, entries, inplace)
+    if not inplace:
+        return _like(td, entries)
+    for key, value in entries.items():
+        if key in direct:
+            raise KeyError(MSG_COLLIDE.format([key]))
+        direct[key] = value
+    if td._is_dense:
+        replace_entries(td, direct)
+    else:
+        for key, value in direct.items():
+            td._set_entry(key, value)
+        replace_entries(td, direct)
+    return td
+
+
+def _flatten(
+    td: Any,
+    separator: str,
+    is_leaf: Any,
+    prefix: tuple[str, ...],
+    direct: dict[str, Any],
+    nested: dict[str, Any],
+    inplace: bool,
+) -> None:
+    out = nested if prefix else direct
+    # What is no text is asked to join only where there is something to join.
+    joined = None if prefix else ""
+    held = (td._tensordict if td._is_dense else td._entries()).copy()
+    special = special_keys(held)
+    if is_leaf is None and not special:
+        if not prefix:
+            out.update(held)
+            return
+        if inplace and held and td.is_locked:
+            raise RuntimeError(MSG_LOCKED)
+        joined = separator.join((*prefix, "")) if held else ""
+        for key, value in held.items():
+            name = joined + key
+            if name in out:
+                raise KeyError(MSG_COLLIDE.format([name]))
+            out[name] = value
+        return
+    for key, value in held.items():
+        collection = key in special and isinstance(value, CollectionProtocol)
+        if is_leaf is None:
+            leaf = not collection or value._is_non_tensor
+        else:
+            leaf = is_leaf(type(value))
+        if leaf:
+            if joined is None:
+                if inplace and td.is_locked:
+                    raise RuntimeError(MSG_LOCKED)
+                joined = separator.join((*prefix, ""))
+            name = joined + key
+            if name in out:
+                raise KeyError(MSG_COLLIDE.format([name]))
+            if collection and not inplace and value.is_locked:
+                value = clone_structure(value)
+            out[name] = value
+        elif collection:
+            path = (*prefix, key)
+            _flatten(value, separator, is_leaf, path, direct, nested, inplace)
+
+
+def unflatten_keys(td: Any, separator: str, inplace: bool) -> Any:
+    """The entries of ``td`` regrouped: a key with ``separator`` in it becomes a path.
+
+    Entries without it come first. New containers have the batch size of ``td``; those
+    that are there are entered, in place those of ``td``, else copies of them.
+    """
+    entries: dict[str, Any] = {}
+    paths: list[tuple[tuple[str, ...], Any]] = []
+    for key, value in list(td._entries().items()):
+        if separator in key:
+            paths.append((tuple(key.split(separator)), value))
+        elif not inplace and isinstance(value, CollectionProtocol):
+            entries[key] = clone_structure(value)
+        else:
+            entries[key] = value
+    if not paths:
+        return td if inplace else _like(td, entries)
+    if inplace and td.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    # New entries of containers that are there wait until all keys are known to fit.
+    branches: dict[tuple[str, ...], Any] = {}
+    waiting: dict[tuple[str, ...], dict[str, Any]] = {}
+    for path, value in paths:
+        parent: Any = None
+        parent_path: tuple[str, ...] = ()
+        for part in path[:-1]:
+            parent_path = (*parent_path, part)
+            branch = branches.get(parent_path)
+            if branch is None:
+                branch = _unflattened_branch(td, entries, waiting, parent, parent_path)
+                if branch is None:
+                    raise KeyError(MSG_OVERRIDE.format(path))
+                branches[parent_path] = branch
+                waiting.setdefault(parent_path, {})
+            parent = branch
+        added = waiting[parent_path]
+        key = path[-1]
+        if key in added or parent._get_entry(key, NO_DEFAULT) is not NO_DEFAULT:
+            raise KeyError(MSG_OVERRIDE.format(path))
+        if parent.batch_size != td.batch_size:
+            value = validate(parent, key, value)
+        added[key] = value
+    for path, added in waiting.items():
+        branch = branches[path]
+        for key, value in added.items():
+            branch._set_entry(key, value)
+    if not inplace:
+        return _like(td, entries)
+    if not td._is_dense:
+        for key, value in entries.items():
+            if td._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
+                td._set_entry(key, value)
+    replace_entries(td, entries)
+    return td
+
+
+def _unflattened_branch(
+    td: Any,
+    entries: dict[str, Any],
+    waiting: dict[tuple[str, ...], dict[str, Any]],
+    parent: Any,
+    path: tuple[str, ...],
+) -> Any:
+    """The container at ``path``, a new one where there is none; None through a leaf."""
+    key = path[-1]
+    if parent is None:
+        found = entries.get(key, NO_DEFAULT)
+        added = entries
+    else:
+        added = waiting[path[:-1]]
+        found = added.get(key, NO_DEFAULT)
+        if found is NO_DEFAULT:
+            found = parent._get_entry(key, NO_DEFAULT)
+    if found is NO_DEFAULT:
+        found = (td if parent is None else parent)._make_child()
+        added[key] = found
+    elif not isinstance(found, CollectionProtocol):
+        return None
+    elif found.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    return found

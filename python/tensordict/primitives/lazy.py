@@ -1,0 +1,224 @@
+"""Twins of the primitives of lazy stacks, which ask all members at once; see :mod:`.twins`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import has_torch_function_variadic as any_special
+
+from tensordict.primitives.align import _rebuild_as
+from tensordict.primitives.leaf_loops import special_keys
+from tensordict.primitives.map_leaves import map_leaves
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.tree import (
+    _drop_empty,
+    _rebuild,
+    clone_structure,
+    leaves,
+    new,
+)
+from tensordict.primitives.unbatched import UnbatchedTensor
+
+
+def member_values(members: list[Any], path: tuple[str, ...]) -> list[Any] | None:
+    """The entries of all members at ``path``; None where one has none there."""
+    out = []
+    for member in members:
+        value = member
+        for part in path:
+            if not isinstance(value, CollectionProtocol):
+                return None
+            if value._is_dense:
+                value = value._tensordict.get(part, NO_DEFAULT)
+            else:
+                value = value._get_entry(part, NO_DEFAULT)
+            if value is NO_DEFAULT:
+                return None
+        out.append(value)
+    return out or None
+
+
+def stacked_values(
+    members: list[Any], path: tuple[str, ...], dim: int
+) -> torch.Tensor | None:
+    """The leaves of all members at ``path`` in one tensor, stacked along ``dim``.
+
+    None where that takes more than ``torch.stack``: a member has none there, or a
+    container, or one that is held whole, or they do not fit.
+    """
+    values = member_values(members, path)
+    return None if values is None else _stacked_leaves(values, dim)
+
+
+def _stacked_leaves(values: list[Any], dim: int) -> torch.Tensor | None:
+    if any_special(*values) and any(
+        [isinstance(value, (CollectionProtocol, UnbatchedTensor)) for value in values]
+    ):
+        return None
+    shape = values[0].shape
+    for value in values[1:]:
+        if value.shape != shape:
+            return None
+    return torch.stack(values, dim)
+
+
+def common_keys(members: list[Any]) -> list[str]:
+    """The direct keys that all members have, in the order of the first."""
+    if not members:
+        return []
+    keys = list(members[0]._held_keys())
+    for member in members[1:]:
+        entries = member._held_keys()
+        keys = [key for key in keys if key in entries]
+    return keys
+
+
+def members_with_more(members: list[Any], num_common: int) -> list[int]:
+    """The positions of the members that have direct keys that not all have."""
+    return [
+        position
+        for position, member in enumerate(members)
+        if len(member._held_keys()) > num_common
+    ]
+
+
+def first_misfit(members: list[Any]) -> int | None:
+    """The position of the first member that is no container, or on another device.
+
+    Devices are compared with that of the first member.
+    """
+    device: Any = None
+    for position, member in enumerate(members):
+        if not isinstance(member, CollectionProtocol):
+            return position
+        if position and member.device != device:
+            return position
+        if not position:
+            device = member.device
+    return None
+
+
+def stacked_members(members: list[Any], dim: int, cls: Any) -> Any:
+    """A dense container of the entries that all members have, stacked along ``dim``.
+
+    None where that takes more than stacking tensors: members that are not dense or have
+    names, entries that differ in kind or shape.
+    """
+    if not members:
+        return None
+    if any(not each._is_dense or each._td_dim_names is not None for each in members):
+        return None
+    size = merged_size(members, dim)
+    if size is None:
+        return None
+    entries = {}
+    for key in common_keys(members):
+        group = [member._tensordict[key] for member in members]
+        nested = [isinstance(value, CollectionProtocol) for value in group]
+        if all(nested):
+            value = stacked_members(group, dim, cls)
+            if value is None:
+                return None
+        elif any(nested):
+            return None
+        else:
+            value = _stacked_leaves(group, dim)
+            if value is None:
+                return None
+        entries[key] = value
+    return new(cls, entries, size, members[0]._device, None)
+
+
+def merged_size(members: list[Any], dim: int) -> torch.Size | None:
+    """The batch size of the stack of ``members`` along ``dim``, -1 where theirs differ.
+
+    None where those have not the same number of dims, or there is no such dim.
+    """
+    if not members:
+        return None
+    sizes = [
+        member._batch_size if member._is_dense else member.batch_size
+        for member in members
+    ]
+    first = sizes[0]
+    merged = list(first)
+    for size in sizes:
+        if size == first:
+            continue
+        if len(size) != len(first):
+            return None
+        for at, length in enumerate(size):
+            if length != merged[at]:
+                merged[at] = -1
+    if dim > len(merged):
+        return None
+    merged.insert(dim, len(members))
+    return torch.Size(merged)
+
+
+def member_leaves(members: list[Any], out: list[Any]) -> None:
+    """Append every leaf of every member to ``out``, one member after the other."""
+    for member in members:
+        # Plain members need no function that the compiler would enter for each.
+        held = member._tensordict.copy() if member._is_dense else None
+        if held is None or special_keys(held, True):
+            leaves(member, out)
+        else:
+            out += held.values()
+
+
+def rebuilt_members(members: list[Any], values: Any, cls: Any) -> list[Any]:
+    """The members rebuilt with the leaves that ``values`` yields, as :func:`rebuild` does.
+
+    With ``cls`` as :func:`rebuild_as` does.
+    """
+    iterator = iter(values)
+    if cls is None:
+        return [_rebuild(member, iterator, True) for member in members]
+    return [_rebuild_as(member, iterator, cls, None) for member in members]
+
+
+def map_members(
+    members: list[Any],
+    op: Any,
+    args: tuple[Any, ...],
+    prefix: torch.Size | None,
+    names: Any,
+    tail: int,
+    k: int,
+    lock: bool = False,
+) -> list[Any]:
+    """:func:`map_leaves` of each member."""
+    return [
+        map_leaves(member, op, args, prefix, names, tail, lock, k) for member in members
+    ]
+
+
+def cloned_members(members: list[Any]) -> list[Any]:
+    """:func:`clone_structure` of each member."""
+    return [clone_structure(member) for member in members]
+
+
+def drop_empty_of_members(members: list[Any]) -> None:
+    """Take the containers that hold nothing out of each of the members, which are new."""
+    for member in members:
+        # As above.
+        if not member._is_dense or special_keys(member._tensordict.copy()):
+            _drop_empty(member)
+
+
+__all__ = [
+    "cloned_members",
+    "common_keys",
+    "drop_empty_of_members",
+    "first_misfit",
+    "map_members",
+    "member_leaves",
+    "member_values",
+    "members_with_more",
+    "merged_size",
+    "rebuilt_members",
+    "stacked_members",
+    "stacked_values",
+]

@@ -1,0 +1,67 @@
+"""The loops over the leaves of a collection, which the compiler need not interpret."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import has_torch_function_unary as is_special
+from torch.overrides import has_torch_function_variadic as any_special
+
+from tensordict.primitives.common import _call
+
+
+def on_plain(
+    held: dict[str, Any], op: Any, args: tuple[Any, ...], tail: int, k: int
+) -> tuple[dict[str, Any], list[str]]:
+    """What ``op`` gives for each plain tensor of ``held``, and the keys of the others.
+
+    ``op``, ``args``, ``tail`` and ``k`` are those of
+    :func:`tensordict.primitives.map_leaves.map_leaves`. Nested tensors and what takes part in
+    torch's functions are others: None stands in their places. An entry may also be a
+    tuple of tensors, with which ``op`` is called as a whole.
+    """
+    found: dict[str, Any] = {}
+    others: list[str] = []
+    for key, value in [*held.items()]:
+        leaves = value if type(value) is tuple else (value,)
+        if not leaves or any_special(*leaves) or leaves[0].is_nested:
+            found[key] = None
+            others.append(key)
+        else:
+            found[key] = _call(value, op, args, tail, k)
+    return found, others
+
+
+def special_keys(held: dict[str, Any], is_used: bool = False) -> list[str]:  # noqa: ARG001
+    """The keys of what takes part in torch's functions: all that is no plain tensor.
+
+    ``held`` is a dictionary of the caller's own. With ``is_used`` the compiler makes
+    inputs of the graph of all tensors, as it would have to afterwards.
+    """
+    values = [*held.values()]
+    if not any_special(*values):
+        return []
+    return [key for key, value in held.items() if is_special(value)]
+
+
+def picked(held: dict[str, Any], keys: tuple[Any, ...]) -> dict[str, Any] | None:
+    """The entries of ``held`` at ``keys``, in that order; None where one is not there."""
+    found: dict[str, Any] = {}
+    for key in keys:
+        if key.__class__ is not str or key not in held:
+            return None
+        found[key] = held[key]
+    return found
+
+
+def all_begin_with(held: dict[str, Any], size: torch.Size) -> bool:
+    """Whether all entries are plain tensors whose first dims are ``size``."""
+    for value in held.values():
+        if (
+            value.__class__ is not torch.Tensor
+            or value.is_nested
+            or value.shape[: len(size)] != size
+        ):
+            return False
+    return True

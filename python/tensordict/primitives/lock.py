@@ -1,0 +1,76 @@
+"""Lock and unlock a tree of collections."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from tensordict.primitives.common import (
+    MSG_LOCKED_GRAPH,
+    more_refs,
+)
+from tensordict.primitives.items import containers
+from tensordict.primitives.leaf_loops import special_keys
+from tensordict.primitives.protocol import CollectionProtocol
+
+
+def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
+    """Lock ``td`` and all that it holds; each nested one knows all its parents weakly."""
+    if not td._is_dense:
+        td._lock_tree(parents)
+        return
+    td._is_locked = True
+    if parents:
+        td._lock_parents_weakrefs = more_refs(td._lock_parents_weakrefs, parents)
+    inner: tuple[Any, ...] | None = None
+    entries = td._tensordict.copy()
+    for key in special_keys(entries):
+        value = entries[key]
+        if isinstance(value, CollectionProtocol):
+            if inner is None:
+                inner = (*parents, weakref.ref(td))
+            lock_tree(value, inner)
+
+
+LOCK_STATE = ("_is_locked", "_lock_parents_weakrefs", "_is_shared", "_is_memmap")
+"""What an unlocked container does not have in its instance dictionary."""
+
+
+def unlock_tree(td: Any) -> None:
+    """Unlock ``td`` and all that it holds, or nothing.
+
+    Raises:
+        RuntimeError: one of them is part of another locked container that is alive.
+    """
+    members = containers(td)
+    for member in members:
+        for ref in member._lock_parents_weakrefs:
+            parent = ref()
+            # No identity is asked for: the compiler would guard it.
+            is_outside = not any([parent is each for each in members])
+            if parent is not None and is_outside and parent.is_locked:
+                raise RuntimeError(MSG_LOCKED_GRAPH.format(member, parent))
+    for member in members:
+        _forget_lock(member)
+    for member in members:
+        if not member._is_dense:
+            member._after_unlock()
+
+
+def _forget_lock(td: Any) -> None:
+    """Take what only a locked container has out of its instance dictionary."""
+    state = td.__dict__
+    for name in LOCK_STATE:
+        if name in state:
+            del state[name]
+
+
+def keep_storage(td: Any, result: Any) -> None:
+    """Note on views of mapped or shared memory that they are that; lock them."""
+    for container in containers(result):
+        if td._is_memmap:
+            container._is_memmap = True
+        if td._is_shared:
+            container._is_shared = True
+    if not result.is_locked:
+        lock_tree(result)

@@ -1,0 +1,234 @@
+"""Settings of the process: from the environment, as context managers, or by a call.
+
+=============================  ==========================================================
+``LIST_TO_STACK``              whether a list becomes a stack of entries (default: yes)
+``LAZY_LEGACY_OP``             whether shape operations and stacks are lazy (default: no)
+``CAPTURE_NONTENSOR_STACK``    whether equal non-tensor values stack to one (default: no)
+``TD_GET_DEFAULTS_TO_NONE``    whether ``get`` of a missing key is None (default: yes)
+``TD_CHECK_INVARIANTS``        whether containers made without checks are checked
+``TD_LOGGING_LEVEL``           the level of the package's logger (default: INFO)
+=============================  ==========================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+# The base of torch's own context managers that are decorators too.
+from torch.utils._contextlib import _DecoratorContextManager
+
+from tensordict.ops import access
+from tensordict.primitives.deprecation import (
+    REMOVAL,
+    deprecation_message,
+    environment_flag,
+    warn_caller,
+    warn_deprecated,
+)
+from tensordict.primitives.protocol import NO_DEFAULT, NONE_IF_MISSING
+
+__all__ = [
+    "CHECK_INVARIANTS",
+    "capture_non_tensor_stack",
+    "get_defaults_to_none",
+    "lazy_legacy",
+    "list_to_stack",
+    "set_capture_non_tensor_stack",
+    "set_get_defaults_to_none",
+    "set_lazy_legacy",
+    "set_list_to_stack",
+]
+
+USE_NON_TENSOR = "td.set_non_tensor(key, value) to store a list as one value"
+USE_DATA = "NonTensorStack.data to get the single value of a stack of identical values"
+USE_INDEXING = "td[key] to raise a KeyError for a missing key"
+MSG_LAZY_LEGACY = (
+    "The legacy lazy mode, turned on with set_lazy_legacy(True) or LAZY_LEGACY_OP=1, is "
+    f"deprecated and will be removed in {REMOVAL}. Shape operations such as unsqueeze and "
+    "permute will then always return a tensordict, and torch.stack will stack densely: "
+    "use lazy_stack to build a lazy stack."
+)
+
+CHECK_INVARIANTS = bool(environment_flag("TD_CHECK_INVARIANTS"))
+
+_list_to_stack: bool | None = environment_flag(
+    "LIST_TO_STACK", deprecated=False, advice=USE_NON_TENSOR
+)
+_capture: bool | None = environment_flag(
+    "CAPTURE_NONTENSOR_STACK", deprecated=True, advice=USE_DATA
+)
+_lazy_legacy: bool | None = environment_flag("LAZY_LEGACY_OP")
+if _lazy_legacy:
+    warn_caller(MSG_LAZY_LEGACY)
+if (
+    environment_flag("TD_GET_DEFAULTS_TO_NONE", deprecated=False, advice=USE_INDEXING)
+    is False
+):
+    access.DEFAULT_OF_GET = NO_DEFAULT
+
+
+class _Mode(_DecoratorContextManager):
+    """A setting that holds in a ``with`` block, in a decorated function, or for good."""
+
+    _variable: ClassVar[str]
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def clone(self) -> Self:
+        """Another one of the same mode, as the decorator needs one per call."""
+        return _remade(self)
+
+    def __enter__(self) -> Self:  # type: ignore[override]
+        self._before: Any = globals()[self._variable]
+        self.set()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        globals()[self._variable] = self._before
+
+    def set(self) -> None:
+        """Make the mode hold from now on."""
+        globals()[self._variable] = self.mode
+
+
+def _remade(mode: Any) -> Any:
+    """A copy that does not warn again."""
+    cls: Any = type(mode)
+    made = cls.__new__(cls)
+    made.mode = mode.mode
+    return made
+
+
+class set_list_to_stack(_Mode):  # noqa: N801 - a public name
+    """Whether a list that is set as an entry becomes a stack of its items.
+
+    A context manager, a decorator, and with :meth:`set` a setting for good.
+
+    Examples:
+        >>> with set_list_to_stack(True):
+        ...     list_to_stack()
+        True
+    """
+
+    _variable = "_list_to_stack"
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        if not mode:
+            warn_deprecated("set_list_to_stack(False)", USE_NON_TENSOR)
+
+
+class set_lazy_legacy(_Mode):  # noqa: N801 - a public name
+    """Whether shape operations and :func:`torch.stack` give lazy views and stacks.
+
+    A context manager, a decorator, and with :meth:`set` a setting for good.
+
+    Examples:
+        >>> with set_lazy_legacy(False):
+        ...     lazy_legacy()
+        False
+    """
+
+    _variable = "_lazy_legacy"
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        if mode:
+            warn_caller(MSG_LAZY_LEGACY, DeprecationWarning)
+
+
+class set_capture_non_tensor_stack(_Mode):  # noqa: N801 - a public name
+    """Whether stacking equal non-tensor values gives one value instead of a stack.
+
+    A context manager, a decorator, and with :meth:`set` a setting for good.
+
+    Examples:
+        >>> with set_capture_non_tensor_stack(False):
+        ...     capture_non_tensor_stack()
+        False
+    """
+
+    _variable = "_capture"
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        if mode:
+            warn_deprecated("set_capture_non_tensor_stack(True)", USE_DATA)
+
+
+def list_to_stack(allow_none: bool = False) -> bool | None:
+    """Whether a list that is set as an entry becomes a stack of its items.
+
+    Args:
+        allow_none: whether the answer is None where nothing was set.
+
+    Examples:
+        >>> list_to_stack()
+        True
+    """
+    if _list_to_stack is None:
+        return None if allow_none else True
+    return _list_to_stack
+
+
+def lazy_legacy(allow_none: bool = False) -> bool | None:
+    """Whether shape operations and stacks are lazy.
+
+    Args:
+        allow_none: whether the answer is None where nothing was set.
+
+    Examples:
+        >>> lazy_legacy()
+        False
+    """
+    if _lazy_legacy is None:
+        return None if allow_none else False
+    return _lazy_legacy
+
+
+def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
+    """Whether stacking equal non-tensor values gives one value.
+
+    Args:
+        allow_none: whether the answer is None where nothing was set.
+
+    Examples:
+        >>> capture_non_tensor_stack()
+        False
+    """
+    if _capture is None:
+        return None if allow_none else False
+    return _capture
+
+
+def get_defaults_to_none(set_to_none: bool = True) -> bool:  # noqa: ARG001
+    """Whether ``td.get`` of a missing key is None; deprecated."""
+    warn_caller(
+        deprecation_message("get_defaults_to_none()", USE_INDEXING), DeprecationWarning
+    )
+    return access.DEFAULT_OF_GET is NONE_IF_MISSING
+
+
+def set_get_defaults_to_none(set_to_none: bool = True) -> None:
+    """Set whether ``td.get`` of a missing key is None; deprecated."""
+    warn_caller(
+        deprecation_message("set_get_defaults_to_none()", USE_INDEXING),
+        DeprecationWarning,
+    )
+    access.DEFAULT_OF_GET = NONE_IF_MISSING if set_to_none else NO_DEFAULT
+
+
+_function: Any
+for _function in (
+    set_list_to_stack,
+    set_lazy_legacy,
+    set_capture_non_tensor_stack,
+    list_to_stack,
+    lazy_legacy,
+    capture_non_tensor_stack,
+):
+    _function.__module__ = "tensordict.utils"
+for _function in (get_defaults_to_none, set_get_defaults_to_none):
+    _function.__module__ = "tensordict.base"

@@ -1,0 +1,601 @@
+"""What a container provides: the few operations that every public method is written with.
+
+The public methods live in :mod:`tensordict.ops`, one file per topic, and know
+containers only through this protocol. The walks themselves (over nested
+dictionaries, calling torch on each leaf) are primitives in ``tensordict._rust``
+with a Python twin each in :mod:`tensordict.primitives`.
+
+A *dense* container (``_is_dense`` is true) keeps its state in four plain
+attributes of its instance dictionary, which the primitives read and write
+directly:
+
+==================  =====================================================
+``_tensordict``     ``dict[str, value]``: the entries, real values always
+``_batch_size``     ``torch.Size``
+``_device``         ``torch.device | None``
+``_td_dim_names``   ``list[str | None] | None``: None where no dim is named
+==================  =====================================================
+
+Further keys appear only where something is set: ``_is_locked``,
+``_lock_parents_weakrefs``, ``_last_op``, ``_is_memmap``, ``_is_shared``,
+``_memmap_prefix``. Class attributes hold their defaults.
+
+Any other container overrides the methods of :class:`CollectionProtocol` that
+share a primitive's name: a primitive that meets such a container, at the root
+or nested, calls that method with its own arguments instead of walking it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from tensordict import _rust
+
+if TYPE_CHECKING:
+    import types
+    import weakref
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
+
+    import numpy as np
+    import torch
+
+__all__ = [
+    "KEEP",
+    "NONE_IF_MISSING",
+    "NO_DEFAULT",
+    "CollectionProtocol",
+    "NestedKeyLike",
+]
+
+NestedKeyLike = str | tuple[Any, ...]
+
+if TYPE_CHECKING:
+    _Array: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | list[int] | list[bool]
+    _IndexPart: TypeAlias = int | slice | _Array | range | types.EllipsisType | None
+    BatchIndex: TypeAlias = _IndexPart | tuple[_IndexPart, ...]
+    """What an index along the batch dims may be, as far as types tell it from a key."""
+
+
+class _NoDefault(enum.IntEnum):
+    """The type of :data:`NO_DEFAULT`, which marks an argument that was not given."""
+
+    ZERO = 0
+
+
+NO_DEFAULT = _NoDefault.ZERO
+
+
+class _Missing(enum.IntEnum):
+    """The type of :data:`NONE_IF_MISSING`."""
+
+    NONE = 0
+
+
+NONE_IF_MISSING = _Missing.NONE
+"""As default of ``get``: None for a missing entry, but an error through a leaf."""
+
+MSG_REFINED = "refine_names: cannot coerce TensorDict names {} with {}."
+
+KEEP = True
+"""Passed as ``names`` to a primitive: each container keeps its own names."""
+
+
+class CollectionProtocol:
+    """The operations that a container provides to :mod:`tensordict.ops`.
+
+    Dense containers inherit all of this: their primitives are native. The
+    methods here are what a primitive falls back to for any other container.
+    """
+
+    # Compiled code sets the dictionary of each container that it makes, and guards all
+    # the classes in front of the one that has it: so it is not here, but in containers.
+    __slots__ = ()
+
+    _is_dense: ClassVar[bool] = False
+    """Whether the primitives may read the four state attributes directly."""
+
+    _plain_type: ClassVar[Any]
+    """The dense container itself, not a subclass: what comparisons are made of."""
+
+    _non_tensor_type: ClassVar[Any]
+    """The container of one value that is no tensor."""
+
+    _non_tensor_stack_type: ClassVar[Any]
+    """The container of a value that is no tensor for each element."""
+
+    _is_non_tensor: ClassVar[bool] = False
+    """Whether this container is one value that is no tensor: walks do not enter it."""
+
+    _is_of_members: bool = False
+    """Whether this is what a lazy stack shows of members that have one value each."""
+
+    @property
+    def _is_linked(self) -> bool:
+        """Whether values that are written here are written to those they were read from."""
+        return False
+
+    _printed_nested_as: str | None = None
+    """How the long form of the text names this where it is nested, if not by class."""
+
+    _has_exclusive_keys: ClassVar[bool] = False
+    """Whether members of a stack have keys of their own."""
+
+    _is_locked: bool = False
+    _is_memmap: bool = False
+    _is_shared: bool = False
+    _memmap_prefix: Any = None
+    _last_op: tuple[Any, ...] | None = None
+    _locked_schema: ClassVar[None] = None
+    _consolidated: dict[str, Any] | None = None
+    _lock_parents_weakrefs: list[weakref.ref[Any]] | tuple[()] = ()
+
+    _tensordict: dict[str, Any]
+    _batch_size: torch.Size
+    _device: torch.device | None
+    _td_dim_names: list[str | None] | None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Take part in torch's functions: walks tell by it what is no plain tensor."""
+        return NotImplemented
+
+    # What the topics use of one another -------------------------------------
+
+    if TYPE_CHECKING:
+        # For annotations only. Each of these lives in one file of ops/, which says what
+        # it takes; `*args, **kwargs` is what any signature may stand for.
+
+        @property
+        def batch_size(self) -> torch.Size: ...
+        @batch_size.setter
+        def batch_size(self, size: Any) -> None: ...
+        @property
+        def batch_dims(self) -> int: ...
+        @property
+        def device(self) -> torch.device | None: ...
+        @device.setter
+        def device(self, device: Any) -> None: ...
+        @property
+        def names(self) -> Any: ...
+        @names.setter
+        def names(self, names: Any) -> None: ...
+        @property
+        def is_locked(self) -> bool: ...
+        @is_locked.setter
+        def is_locked(self, value: bool) -> None: ...
+        def __iter__(self) -> Iterator[Self]: ...
+        def _apply_with(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _as_plain(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _check_takes_entries(self) -> None: ...
+        def _fast_apply(self, *args: Any, **kwargs: Any) -> Any: ...
+        @classmethod
+        def _from_plain(cls, made: Any, source: Any = None) -> Any: ...
+        def _get_index(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _has_names(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _like(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _new_tensors_from(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _remember(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _replace_content(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _repr_entries(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _resized(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _save_plan(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _set_index(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _set_path(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _shadowed(self, name: str) -> Any: ...
+        def _stack_lazily(self, *args: Any, **kwargs: Any) -> Any: ...
+        def densify(self, layout: torch.layout = ...) -> Any: ...
+        def _take_state(self, fields: dict[str, Any], is_one: bool) -> None: ...
+        def _value(self) -> Any: ...
+        def non_tensor_items(self, *args: Any, **kwargs: Any) -> Any: ...
+        def auto_batch_size_(self, *args: Any, **kwargs: Any) -> Any: ...
+        def __getitem__(self, index: Any) -> Any: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+        def clone(self, *args: Any, **kwargs: Any) -> Any: ...
+        def contiguous(self, *args: Any, **kwargs: Any) -> Any: ...
+        def del_(self, *args: Any, **kwargs: Any) -> Any: ...
+        def empty(self, *args: Any, **kwargs: Any) -> Any: ...
+        def flatten_keys(self, *args: Any, **kwargs: Any) -> Any: ...
+        def flip(self, *args: Any, **kwargs: Any) -> Any: ...
+        def fliplr(self, *args: Any, **kwargs: Any) -> Any: ...
+        def flipud(self, *args: Any, **kwargs: Any) -> Any: ...
+        def from_dict_instance(self, *args: Any, **kwargs: Any) -> Any: ...
+        def get(self, *args: Any, **kwargs: Any) -> Any: ...
+        def is_memmap(self, *args: Any, **kwargs: Any) -> Any: ...
+        def is_shared(self, *args: Any, **kwargs: Any) -> Any: ...
+        def is_empty(self, *args: Any, **kwargs: Any) -> Any: ...
+        def items(self, *args: Any, **kwargs: Any) -> Any: ...
+        def keys(self, *args: Any, **kwargs: Any) -> Any: ...
+        def lock_(self, *args: Any, **kwargs: Any) -> Any: ...
+        def movedim(self, *args: Any, **kwargs: Any) -> Any: ...
+        def named_apply(self, *args: Any, **kwargs: Any) -> Any: ...
+        def permute(self, *args: Any, **kwargs: Any) -> Any: ...
+        def pop(self, *args: Any, **kwargs: Any) -> Any: ...
+        def reshape(self, *args: Any, **kwargs: Any) -> Any: ...
+        def roll(self, *args: Any, **kwargs: Any) -> Any: ...
+        def rot90(self, *args: Any, **kwargs: Any) -> Any: ...
+        def select(self, *args: Any, **kwargs: Any) -> Any: ...
+        def set(self, *args: Any, **kwargs: Any) -> Any: ...
+        def set_(self, *args: Any, **kwargs: Any) -> Any: ...
+        def squeeze(self, *args: Any, **kwargs: Any) -> Any: ...
+        def swapaxes(self, *args: Any, **kwargs: Any) -> Any: ...
+        def swapdims(self, *args: Any, **kwargs: Any) -> Any: ...
+        def to_dict(self, *args: Any, **kwargs: Any) -> Any: ...
+        def to_namedtuple(self, *args: Any, **kwargs: Any) -> Any: ...
+        def to_pytree(self, *args: Any, **kwargs: Any) -> Any: ...
+        def to_tensordict(self, *args: Any, **kwargs: Any) -> Any: ...
+        def tolist(self, *args: Any, **kwargs: Any) -> Any: ...
+        def transpose(self, *args: Any, **kwargs: Any) -> Any: ...
+        def unbind(self, *args: Any, **kwargs: Any) -> Any: ...
+        def unflatten_keys(self, *args: Any, **kwargs: Any) -> Any: ...
+        def unlock_(self, *args: Any, **kwargs: Any) -> Any: ...
+        def unsqueeze(self, *args: Any, **kwargs: Any) -> Any: ...
+        def update(self, *args: Any, **kwargs: Any) -> Any: ...
+        def update_(self, *args: Any, **kwargs: Any) -> Any: ...
+        def view(self, *args: Any, **kwargs: Any) -> Any: ...
+        def where(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    # Reading ---------------------------------------------------------------
+
+    def _entries(self) -> dict[str, Any]:
+        """The direct entries, in order. For dense containers the live dictionary."""
+        raise NotImplementedError
+
+    def _entries_to_join(self) -> dict[str, Any]:
+        """The direct entries, to be joined with those of a dense container.
+
+        Raises:
+            RuntimeError: this has something else that would be lost.
+        """
+        return self._entries()
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        """The value of one direct entry, or ``default``."""
+        raise NotImplementedError
+
+    def _sample_entries(self) -> dict[str, Any]:
+        """The direct entries for a look at their types: leaves may be those of a part."""
+        return self._entries()
+
+    def _held_keys(self) -> dict[str, Any]:
+        """The direct keys, as those of a dictionary whose values say nothing."""
+        return self._sample_entries()
+
+    def _sample_entry(self, key: str) -> Any:
+        """One of :meth:`_sample_entries`, or ``NO_DEFAULT``."""
+        return self._get_entry(key, NO_DEFAULT)
+
+    def _seen_entry(self, key: str) -> Any:
+        """As :meth:`_sample_entry`: with the shape that reading the entry would give."""
+        return self._sample_entry(key)
+
+    def _stack_members(self) -> Any:
+        """What :func:`tensordict.dense_stack_tds` gives for this one."""
+        return self.contiguous()
+
+    def _shown_together(self, members: list[Any], dim: int, name: str | None) -> Any:
+        """What a lazy stack shows of the entries that its members have at a key."""
+        return self._stack_lazily(members, dim, name)
+
+    def _children(self) -> list[Any]:
+        """The containers that this one directly holds."""
+        return [
+            value
+            for value in list(self._entries().values())
+            if isinstance(value, CollectionProtocol)
+        ]
+
+    # Writing ---------------------------------------------------------------
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        """Store a validated value under a direct key, replacing what is there."""
+        raise NotImplementedError
+
+    def _check_entry(self, key: str, value: Any) -> None:
+        """Raise where :meth:`_set_entry` would refuse a validated value."""
+
+    def _del_entry(self, key: str) -> None:
+        """Remove one direct entry that exists."""
+        raise NotImplementedError
+
+    def _make_child(self) -> Any:
+        """An empty container of this kind, size, device and names, to be hung in here."""
+        raise NotImplementedError
+
+    def _child_type(self) -> type[Any]:
+        """The class of what :meth:`_make_child` makes."""
+        raise NotImplementedError
+
+    def _with_entries(self, entries: dict[str, Any]) -> Any:
+        """A container around ``entries``, which are values of this one."""
+        raise NotImplementedError
+
+    def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
+        """Write ``value`` at an index of ``target``, the entry that reading ``key`` gave."""
+        target[index] = value
+        if self._writes_through():
+            # What it gives may be a copy.
+            self._set_entry(key, target)
+
+    def _casts_at(self, index: Any) -> bool:
+        """Whether a write at an index of tensors is one of parts, which casts."""
+        return False
+
+    def _as_source(self) -> Any:
+        """The collection whose entries a new container made of this one gets."""
+        return self
+
+    def _writes_through(self) -> bool:
+        """Whether entries set in a copy of the structure show in another container."""
+        return False
+
+    # Walking: one method per primitive that meets foreign containers --------
+
+    def _map_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefix: torch.Size | None,
+        names: Any,
+        tail: int,
+        lock: bool,
+        k: int,
+    ) -> Self:
+        """See :func:`tensordict.primitives.map_leaves.map_leaves`."""
+        raise NotImplementedError
+
+    def _split_leaves(
+        self,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        prefixes: list[torch.Size],
+        names: Any,
+        lock: bool,
+        k: int,
+    ) -> list[Self]:
+        """See :func:`tensordict.primitives.split.split_leaves`."""
+        raise NotImplementedError
+
+    def _leaves(self, out: list[Any]) -> None:
+        """Append every leaf to ``out``, depth first, in key order."""
+        raise NotImplementedError
+
+    def _holders(self) -> list[Any]:
+        """This one, and where the entries that are set in it are held instead."""
+        return [self]
+
+    def _containers(self, out: list[Any]) -> None:
+        """Append the containers that hold the state of this one and of all below it."""
+        out.append(self)
+        for child in self._children():
+            _rust.containers(child, out)
+
+    def _after_unlock(self) -> None:
+        """Called when this one and all below it were unlocked."""
+
+    def _rebuild(self, values: Any, lock: bool) -> Self:
+        """A container of this structure with the leaves that ``values`` yields."""
+        raise NotImplementedError
+
+    def _drop_empty(self) -> None:
+        """Take the nested containers that hold nothing out of a result just made."""
+        for key, value in list(self._entries().items()):
+            if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+                value._drop_empty()
+                if value.is_empty():
+                    self._del_entry(key)
+
+    def _without_none(self) -> Any:
+        """A result just made without entries that are None, and what they leave empty."""
+        entries = {}
+        for key, value in list(self._entries().items()):
+            if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+                value = value._without_none()
+                if not value._sample_entries():
+                    continue
+            elif value is None:
+                continue
+            entries[key] = value
+        if not self._is_dense:
+            return self._with_entries(entries)
+        size, device, names = self._batch_size, self._device, self._td_dim_names
+        return _rust.new(type(self), entries, size, device, names)
+
+    def _entry_for(self, present: Any) -> Any:
+        """What an entry is to be when it is updated from this: as a rule itself."""
+        return present
+
+    def _rebuild_plain(self, values: Any) -> Any:
+        """As :meth:`_rebuild`, for a result that keeps neither class nor names."""
+        return self._rebuild(values, False)
+
+    def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Any:
+        """See :func:`tensordict.primitives.align.rebuild_as`; ``values`` is an iterator."""
+        built = self._rebuild_plain(values)
+        if not built._is_dense:
+            return built
+        return _rust.rebuild_as(built, _rust.leaves(built), cls, size)
+
+    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
+        """Append the leaves of ``other`` in the order of :meth:`_leaves`, or give up.
+
+        With ``is_complete`` also where there is a non-tensor entry.
+        """
+        from tensordict.primitives.tree import _align_entries
+
+        return _align_entries(self, other, is_complete, out)
+
+    def _leaf_batch_dims(self, out: list[int]) -> None:
+        """Append, in the order of :meth:`_leaves`, how many batch dims each one has."""
+        from tensordict.primitives.align import _entry_batch_dims
+
+        _entry_batch_dims(self, out)
+
+    def _member_operands(
+        self, operands: Sequence[Any]
+    ) -> list[tuple[Any, list[Any]]] | None:
+        """Of a stack, each member with its parts of the operands; None of what is none."""
+        return None
+
+    def _incomparable(self, name: str, other: Any, otherwise: bool) -> bool:
+        """The answer of the operator ``name`` where ``other`` is nothing to compare with."""
+        return otherwise
+
+    def _check_reduces(self, op: Any) -> None:
+        """Raise where there are values that no reduction ``op`` can be computed of."""
+
+    def _compared_dict(self, other: dict[Any, Any]) -> Any:
+        """The collection that a dictionary stands for in a comparison with this one."""
+        return self.from_dict_instance(other, batch_size=[])
+
+    def _where_operands(
+        self, condition: torch.Tensor, other: Any, pad: Any
+    ) -> list[tuple[Any, list[Any]]] | None:
+        """Of a stack, each member with its parts of what ``where`` takes, as above."""
+        if not isinstance(other, CollectionProtocol):
+            return None
+        return self._member_operands((condition, other))
+
+    def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
+        """All of ``tds`` joined, where this decides what an ordinary first one gives.
+
+        None where it does not.
+        """
+        return None
+
+    def _update_source(self, source: Any) -> Any:
+        """The source of an update, with values of the types that entries have."""
+        return source
+
+    def _is_unset_by(self, present: Any, value: Any) -> bool:
+        """Whether an update that writes in place removes an entry for ``value``."""
+        return False
+
+    def _parts_to_resize(self, source: CollectionProtocol) -> list[Any] | None:
+        """What of a collection each child may take its batch size from; None: no parts."""
+        return None
+
+    def _resize_members(self, source: CollectionProtocol) -> bool:
+        """Take the members of a collection, and their sizes; whether there are members."""
+        return False
+
+    def _update_parts(self, source: Any) -> list[Any] | None:
+        """Of a stack, what of the source of an update goes to each of its children."""
+        return None
+
+    def _member_paths(self) -> Iterable[Any]:
+        """Of a stack, the keys of the leaves of its members, also of one alone."""
+        return ()
+
+    def _copy_parts(self, source: Any, is_whole: bool = False) -> list[Any] | None:
+        """The same of values that are copied into entries; others are left out."""
+        return self._update_parts(source)
+
+    def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
+        """For each leaf the part of ``operand``, ``[*B]``, that broadcasts over it."""
+        out: list[torch.Tensor] = []
+        dims = operand.dim()
+        for value in list(self._entries().values()):
+            if isinstance(value, CollectionProtocol):
+                out += value._spread(operand)
+            else:
+                out.append(operand[(..., *(None,) * (value.dim() - dims))])
+        return out
+
+    def _clone_structure(self) -> Self:
+        """New containers all the way down that share the leaves."""
+        raise NotImplementedError
+
+    def _takes(self, value: Any) -> bool:
+        """Whether :meth:`update_` of a non-tensor entry takes a value that fits."""
+        raise NotImplementedError
+
+    def _can_put(self, value: Any) -> bool:
+        """Whether ``_put`` of a non-tensor entry, all of it, takes a value for certain."""
+        return False
+
+    def _copied(self, value: Any) -> Any:
+        """What :meth:`update_` of a non-tensor entry takes; an error where it does not.
+
+        ``value`` may be of any type.
+        """
+        raise NotImplementedError
+
+    def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
+        """Raise where a non-tensor entry does not take a value at an index of ``size``."""
+        raise NotImplementedError
+
+    def _preallocated(self, at: Any, size: torch.Size) -> Any:
+        """A non-tensor entry of ``size`` that is this one at an index."""
+        raise NotImplementedError
+
+    def _remade(self, make: Callable[[Any], Any]) -> Any:
+        """What ``make`` makes of these entries in a plain container; a class is kept."""
+        this: Any = self
+        return make(this.to_tensordict())
+
+    def _written_at(self, at: Any, value: Any) -> Any:
+        """Write ``value`` at a planned index: what then is the entry in its place."""
+        self[at] = value
+        return self
+
+    def _state_fields(self) -> dict[str, Any]:
+        """What a state dict says of this beside batch size and device."""
+        return {}
+
+    def _state_entries(self) -> dict[str, Any]:
+        """The entries of a state dict: all of which its fields say nothing."""
+        return self._entries()
+
+    def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
+        """This as an entry of a container whose dims have ``names``.
+
+        ``is_fresh`` says that it was made for it, of a value of another type.
+
+        Raises:
+            RuntimeError: it has other names.
+        """
+        held = self.names
+        wanted = names + held[len(names) :]
+        if held == wanted:
+            return self
+        if any(
+            own is not None and own != new
+            for own, new in zip(held, wanted, strict=True)
+        ):
+            raise RuntimeError(MSG_REFINED.format(held, wanted))
+        made = self.clone(False)
+        made.names = wanted
+        return made
+
+    def _nested_class(self, key: str, value: Any) -> type[Any]:
+        """The class that the short text names for a nested collection."""
+        return type(value)
+
+    def _repr_short(self) -> str | None:
+        """The whole of the short text of this as an entry, if it has no entries."""
+        return None
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        """Take back the leaves that :meth:`_leaves` gave, after they were written to.
+
+        Only a container whose leaves are copies has something to do here.
+        """
+        position = 0
+        for value in list(self._entries().values()):
+            if isinstance(value, CollectionProtocol):
+                count = len(_rust.leaves(value))
+                value._store_leaves(values[position : position + count])
+                position += count
+            else:
+                position += 1
+
+
+def entries_of(source: CollectionProtocol | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The direct entries of a container or a plain mapping."""
+    if isinstance(source, CollectionProtocol):
+        return source._entries()
+    return source

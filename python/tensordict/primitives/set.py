@@ -1,0 +1,124 @@
+"""Validate a value and store it as an entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict.primitives.common import (
+    MSG_BAD_KEY,
+    MSG_BATCH_MISMATCH,
+    MSG_LOCKED,
+)
+from tensordict.primitives.nested_key import unravel_key_to_tuple
+from tensordict.primitives.protocol import (
+    CollectionProtocol,
+)
+from tensordict.primitives.unbatched import UnbatchedTensor
+
+MSG_SCALAR = (
+    " Python scalars are stored as 0-dim tensors: to store a scalar in a tensordict "
+    "with a non-empty batch size, expand it to the batch size or wrap it in "
+    "NonTensorData (in a tensorclass, the nocast option stores scalars as they are)."
+)
+
+
+def check_batch(td: Any, key: Any, value: torch.Tensor) -> None:
+    """Raise where a tensor does not have the batch size as its leading dims."""
+    batch_size = td.batch_size
+    if not batch_size:
+        return
+    if value.is_nested and value.layout is torch.strided:
+        # A nested tensor of the old layout has no shape, but a size for even dims.
+        if value.size(0) == batch_size[0] and _fits_rows(value, batch_size):
+            return
+        raise RuntimeError(MSG_BATCH_MISMATCH.format(batch_size, value.size(0), key))
+    if value.shape[: len(batch_size)] != batch_size:
+        msg = MSG_BATCH_MISMATCH.format(batch_size, value.shape, key)
+        if not value.shape:
+            msg += MSG_SCALAR
+        raise RuntimeError(msg)
+
+
+def _fits_rows(value: torch.Tensor, batch_size: torch.Size) -> bool:
+    """Whether the rows of a strided nested tensor have the batch dims after the first."""
+    if value.dim() < len(batch_size):
+        return False
+    rows: Any = value._nested_tensor_size()[:, : len(batch_size) - 1]
+    return all(
+        length in (-1, size)
+        for row in rows.tolist()
+        for length, size in zip(batch_size[1:], row, strict=True)
+    )
+
+
+def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:
+    """The form of ``value`` that may be stored in ``td``, or an error.
+
+    Tensors must have the batch size as their leading dims and are moved to the
+    device. What is neither a tensor nor a container is converted by
+    ``td._convert_value``, nested containers are fitted by ``td._fit_collection``.
+    """
+    if not isinstance(value, torch.Tensor):
+        if isinstance(value, CollectionProtocol):
+            return td._fit_collection(key, value, non_blocking)
+        value = td._convert_value(key, value, non_blocking)
+        if isinstance(value, CollectionProtocol):
+            return value
+    # An attribute costs less to compile than a property.
+    is_dense = td._is_dense
+    batch_size = td._batch_size if is_dense else td.batch_size
+    if isinstance(value, UnbatchedTensor):
+        value = value._with_batch_size(batch_size)
+    elif batch_size and (
+        value.is_nested or value.shape[: len(batch_size)] != batch_size
+    ):
+        check_batch(td, key, value)
+    device = td._device if is_dense else td.device
+    if device is not None and value.device != device:
+        value = value.to(device, non_blocking=non_blocking)
+    return value
+
+
+def set_entry(
+    td: Any,
+    key: Any,
+    value: Any,
+    inplace: bool | None = False,
+    non_blocking: bool = False,
+    validated: bool = False,
+    ignore_lock: bool = False,
+) -> None:
+    """Store ``value`` at a nested key, making the containers on the way.
+
+    ``inplace`` true writes into the entry where there is one and stores the value
+    otherwise; None is the same, but refuses a missing entry (``set_``). A locked
+    container takes only writes into entries that it has.
+    """
+    if key.__class__ is str:
+        if inplace is False and td._is_dense:
+            is_collection = False
+            # A tensor that fits needs no other function, which Dynamo would enter.
+            if not validated and (
+                td._device is not None
+                or value.__class__ is not Tensor
+                or value.is_nested
+                or value.shape[: len(td._batch_size)] != td._batch_size
+            ):
+                value = validate(td, key, value, non_blocking)
+                is_collection = isinstance(value, CollectionProtocol)
+            if td._is_locked and not ignore_lock:
+                raise RuntimeError(MSG_LOCKED)
+            if is_collection:
+                td._hang(key, value)
+            else:
+                td._tensordict[key] = value
+            return
+        path: tuple[str, ...] = (key,)
+    else:
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+    td._set_path(path, value, inplace, non_blocking, validated, ignore_lock)

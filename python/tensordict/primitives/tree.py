@@ -1,0 +1,215 @@
+"""Walk a tree of collections: list its leaves, rebuild it from others, ask what it holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.overrides import has_torch_function_variadic as any_special
+
+from tensordict.primitives.items import containers
+from tensordict.primitives.leaf_loops import special_keys
+from tensordict.primitives.lock import lock_tree
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+def new(
+    cls: Any,
+    entries: dict[str, Any],
+    batch_size: torch.Size,
+    device: torch.device | None,
+    names: list[str | None] | None,
+) -> Any:
+    """A dense container of type ``cls`` around ``entries``, unchecked, not copied."""
+    td = object.__new__(cls)
+    # Compiled code sets each attribute by a call of a function, but this by none. See
+    # `construction` for the rule that stands for it there.
+    td.__dict__ = {
+        "_tensordict": entries,
+        "_batch_size": batch_size,
+        "_device": device,
+        "_td_dim_names": names,
+    }
+    return td
+
+
+def leaves(td: Any, out: list[Any] | None = None) -> list[Any]:
+    """Every leaf, depth first, in key order."""
+    if out is None:
+        out = []
+    if not td._is_dense:
+        td._leaves(out)
+        return out
+    held = td._tensordict.copy()
+    special = special_keys(held, True)
+    if not special:
+        out += held.values()
+        return out
+    for key, value in held.items():
+        if key in special and isinstance(value, CollectionProtocol):
+            leaves(value, out)
+        else:
+            out.append(value)
+    return out
+
+
+def is_empty(td: Any) -> bool:
+    """Whether there is no leaf, here or in what is nested."""
+    entries = td._tensordict if td._is_dense else td._entries()
+    for value in entries.values():
+        if not isinstance(value, CollectionProtocol):
+            return False
+    for value in [*entries.values()]:
+        if value._is_non_tensor or not value.is_empty():
+            return False
+    return True
+
+
+def is_filled(td: Any) -> bool:
+    """Whether every container, here and in what is nested, is a dense one with entries."""
+    return all([each._is_dense and each._tensordict for each in containers(td)])
+
+
+def on_host(leaves: list[Any]) -> bool:
+    """Whether all ``leaves`` are on the CPU, or have no memory."""
+    return all([leaf.is_cpu or leaf.is_meta for leaf in leaves])
+
+
+def truth(td: Any, op: str) -> bool:
+    """Whether all leaves, or any (``op``), are true, as their method ``op`` says.
+
+    All leaves are asked, and the answer is read once: the compiler knows it only then.
+    """
+    answer: Any = None
+    both = "logical_or" if op == "any" else "logical_and"
+    for leaf in leaves(td):
+        found = getattr(leaf, op)()
+        answer = found if answer is None else getattr(answer, both)(found)
+    return op == "all" if answer is None else bool(answer)
+
+
+def rebuild(
+    td: Any,
+    values: Any,
+    names: Any = True,
+    lock: bool = False,
+    drop_empty: bool = False,
+) -> Any:
+    """A container of the structure of ``td`` with the leaves that ``values`` yields.
+
+    ``values`` is a list in the order of :func:`leaves`. ``names`` True keeps the names,
+    None drops them. With ``lock`` the result of a locked container is locked, with
+    ``drop_empty`` it is without the nested containers that hold nothing.
+    """
+    result = _rebuild(td, iter(values), names)
+    if drop_empty:
+        if result._is_dense:
+            _drop_empty(result)
+        else:
+            result._drop_empty()
+    if lock and td._is_locked:
+        lock_tree(result)
+    return result
+
+
+def _drop_empty(td: Any) -> None:
+    """Take the nested containers that hold nothing out of a result just made."""
+    if not td._is_dense:
+        td._drop_empty()
+        return
+    held = td._tensordict.copy()
+    for key in special_keys(held):
+        value = held[key]
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+            _drop_empty(value)
+            if value.is_empty():
+                td._del_entry(key)
+
+
+def _rebuild(td: Any, iterator: Any, names: Any) -> Any:
+    if not td._is_dense:
+        return td._rebuild(iterator, False)
+    entries: dict[str, Any] = {}
+    held = td._tensordict.copy()
+    special = special_keys(held)
+    if special:
+        for key, value in held.items():
+            if key in special and isinstance(value, CollectionProtocol):
+                entries[key] = _rebuild(value, iterator, names)
+            else:
+                entries[key] = next(iterator)
+    else:
+        entries.update(zip(held, iterator, strict=False))
+        if len(entries) < len(held):
+            next(iterator)  # raises, as there is no more
+    old_names = td._td_dim_names
+    if old_names is not None:
+        old_names = list(old_names) if names is True else None
+    return new(td.__class__, entries, td._batch_size, td._device, old_names)
+
+
+def _align(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bool:
+    if not td._is_dense:
+        return td._align_leaves(other, out, is_complete)
+    if other._is_dense:
+        mine, theirs = td._tensordict, other._tensordict
+        matches = [*theirs.values()]
+        if [*mine] == [*theirs] and not any_special(*mine.values(), *matches):
+            out += matches
+            return True
+    return _align_entries(td, other, is_complete, out)
+
+
+def _align_entries(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bool:
+    mine, theirs = td._entries(), other._entries()
+    if len(mine) != len(theirs):
+        return False
+    order = [*mine]
+    if order == [*theirs]:
+        matches = [*theirs.values()]
+    else:
+        matches = [theirs.get(key) for key in order]
+    for value, match in zip([*mine.values()], matches, strict=True):
+        if match is None:
+            return False
+        if not any_special(value, match):
+            out.append(match)
+        elif isinstance(match, CollectionProtocol):
+            if not isinstance(value, CollectionProtocol):
+                return False
+            if is_complete and value._is_non_tensor:
+                return False
+            if not _align(value, match, is_complete, out):
+                return False
+        elif isinstance(value, CollectionProtocol):
+            return False
+        else:
+            out.append(match)
+    return True
+
+
+def data(td: Any) -> Any:
+    """A container of ``leaf.data`` for each leaf, with names and the lock."""
+    values = [leaf.data for leaf in leaves(td)]
+    return rebuild(td, values, True, True)
+
+
+def clone_structure(td: Any) -> Any:
+    """New containers all the way down that share the leaves; unlocked."""
+    if not td._is_dense:
+        return td._clone_structure()
+    entries = td._tensordict.copy()
+    for key in special_keys(entries):
+        value = entries[key]
+        if isinstance(value, CollectionProtocol):
+            entries[key] = clone_structure(value)
+    names = td._td_dim_names
+    return new(
+        td.__class__,
+        entries,
+        td._batch_size,
+        td._device,
+        None if names is None else list(names),
+    )

@@ -1,0 +1,224 @@
+"""A tensor that the elements of a container share: it has no batch dims.
+
+Pickles name the class as ``tensordict._unbatched.UnbatchedTensor``. Nothing here knows of
+collections: the walks know of :class:`UnbatchedTensor`.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["UnbatchedTensor", "all_unbatched", "is_unbatched", "results_as_sources"]
+
+_NO_DIMS = torch.Size([])
+_BARE = torch._C.DisableTorchFunctionSubclass
+
+
+class UnbatchedTensor(torch.Tensor):
+    """A tensor that an entry of a container holds whole, whatever the batch size.
+
+    All elements of the container share it, so its shape need not begin with the batch
+    size. What changes the batch size (an index, a view, a reduction, a stack) leaves the
+    data as it is, shared with the original; what changes values (arithmetic, `to`,
+    `apply`) changes it as any leaf. On its own it is an ordinary tensor, and what torch
+    makes of it is unbatched, too.
+
+    A container stores a wrapper of its own around the same data, with the container's
+    batch size.
+
+    Args:
+        data (torch.Tensor): the data, shared; anything else is made a tensor.
+        batch_size (sequence of int, optional): that of the container it belongs to,
+            which sets it when the tensor is stored. Defaults to that of ``data`` where
+            it is unbatched already, otherwise to no dims.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict, UnbatchedTensor
+        >>> td = TensorDict(
+        ...     {"x": torch.zeros(3, 2), "scale": UnbatchedTensor(torch.ones(4))},
+        ...     batch_size=[3],
+        ... )
+        >>> td["scale"].batch_size
+        torch.Size([3])
+        >>> td[0]["scale"]
+        UnbatchedTensor(tensor([1., 1., 1., 1.]))
+        >>> td[0]["scale"].batch_size
+        torch.Size([])
+    """
+
+    # Set on the instance wherever it is not this.
+    _batch_size: torch.Size = _NO_DIMS
+
+    def __new__(cls, data: Any, batch_size: Sequence[int] | None = None) -> Self:
+        """The wrapper around ``data``."""
+        if not isinstance(data, torch.Tensor):
+            data = torch.as_tensor(data)
+        if batch_size is None:
+            size = data._batch_size if isinstance(data, cls) else _NO_DIMS
+        else:
+            size = torch.Size(batch_size)
+        made: Self = _wrap(data, size)
+        return made
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """The batch size of the container that this belongs to."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, size: Sequence[int]) -> None:
+        self._batch_size = torch.Size(size)
+
+    @property
+    def _data(self) -> torch.Tensor:
+        """The data as a plain tensor, shared."""
+        return _bare(self)
+
+    def _with_batch_size(self, size: torch.Size) -> Self:
+        """The same data in a container of batch size ``size``."""
+        return _wrap(self, size)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call torch, and make the tensors among its results unbatched."""
+        kwargs = kwargs or {}
+        with _BARE():
+            result = func(*args, **kwargs)
+        if func in torch.overrides.get_default_nowrap_functions():
+            return result
+        if isinstance(result, torch.Tensor):
+            # The result of most calls: it need not be looked at more closely.
+            if kwargs.get("out") is not None or type(result) is not torch.Tensor:
+                return result
+            return _wrap(result, _batch_size_of((args, kwargs)))
+        if not isinstance(result, (list, tuple)):
+            return result
+        if args and isinstance(args[0], (list, tuple)) and len(args[0]) == len(result):
+            items = results_as_sources(result, args[0])
+        else:
+            size = _batch_size_of((args, kwargs))
+            items = [
+                _wrap(item, size) if type(item) is torch.Tensor else item
+                for item in result
+            ]
+        if type(result) in (list, tuple):
+            return type(result)(items)
+        # A result of torch with names for its items.
+        return type(result)(items)
+
+    def copy(self) -> Self:
+        """A copy: :meth:`torch.Tensor.clone`."""
+        copied: Any = self.clone()
+        return copied
+
+    def detach_(self) -> Self:
+        """Take it out of the graph, in place: see :meth:`torch.Tensor.detach_`."""
+        # It is a view of the data, and torch detaches none: a leaf is detached as it is.
+        detached: Any = (
+            self.requires_grad_(False) if self.is_leaf else super().detach_()
+        )
+        return detached
+
+    def item(self) -> Any:
+        """The value of the only element, as a Python number."""
+        return self._data.item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return self._data.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The data as an array: see :meth:`torch.Tensor.numpy`."""
+        return self._data.numpy(force=force)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy of the data, with the same batch size."""
+        if id(self) in memo:
+            return memo[id(self)]
+        made = type(self)(deepcopy(self._data, memo), self._batch_size)
+        memo[id(self)] = made
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Pickle the data and the batch size."""
+        return type(self), (self._data, self._batch_size)
+
+    def __repr__(  # type: ignore[override]
+        self, *, tensor_contents: Any = None
+    ) -> str:
+        """The data's text in the name of the class."""
+        return f"{type(self).__name__}({self._data!r})"
+
+    def __str__(self) -> str:
+        """The data's text."""
+        return str(self._data)
+
+    def __format__(self, spec: str) -> str:
+        """The data as ``spec`` says."""
+        return format(self._data, spec)
+
+
+def results_as_sources(results: Any, sources: Any) -> list[Any]:
+    """One result for each of a list of tensors: unbatched where the tensor is."""
+    return [
+        _wrap(result, source._batch_size)
+        if isinstance(source, UnbatchedTensor) and type(result) is torch.Tensor
+        else result
+        for result, source in zip(results, sources, strict=True)
+    ]
+
+
+def _wrap(data: torch.Tensor, size: torch.Size) -> Any:
+    """An unbatched alias of a tensor."""
+    with _BARE():
+        # Dynamo knows the class by its name alone, not as the type of something.
+        made = data.as_subclass(UnbatchedTensor)
+    made._batch_size = size
+    return made
+
+
+def _bare(data: torch.Tensor) -> torch.Tensor:
+    """A plain alias of an unbatched tensor."""
+    with _BARE():
+        return data.as_subclass(torch.Tensor)
+
+
+def _batch_size_of(arguments: Any) -> torch.Size:
+    """The first batch size with dims of the unbatched tensors in nested sequences."""
+    if isinstance(arguments, UnbatchedTensor):
+        return arguments._batch_size
+    if isinstance(arguments, dict):
+        arguments = list(arguments.values())
+    elif not isinstance(arguments, (list, tuple)):
+        return _NO_DIMS
+    for item in arguments:
+        size = _batch_size_of(item)
+        if size:
+            return size
+    return _NO_DIMS
+
+
+def is_unbatched(value: Any) -> bool:
+    """Whether ``value`` is a tensor without batch dims."""
+    return isinstance(value, UnbatchedTensor)
+
+
+def all_unbatched(values: list[Any]) -> bool:
+    """Whether all ``values`` are tensors without batch dims."""
+    return all(isinstance(value, UnbatchedTensor) for value in values)
+
+
+UnbatchedTensor.__module__ = "tensordict._unbatched"

@@ -1,0 +1,330 @@
+"""Build a collection from a mapping, and merge others into one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict.primitives.common import (
+    MSG_BAD_KEY,
+    MSG_INPLACE,
+    MSG_LOCKED,
+    MSG_PRESENT,
+    _InplaceWriteError,
+    as_size,
+)
+from tensordict.primitives.copy import _is_one_value, copy_failed, fit_inplace
+from tensordict.primitives.keys import replace_entries
+from tensordict.primitives.nested_key import unravel_key_to_tuple
+from tensordict.primitives.protocol import (
+    NO_DEFAULT,
+    CollectionProtocol,
+)
+from tensordict.primitives.set import set_entry, validate
+
+MSG_SOURCE = (
+    "A TensorDict source is expected to be a TensorDictBase sub-type or a Mapping, "
+    "found type(source)={}."
+)
+
+
+def init(
+    td: Any, source: Any, batch_size: Any, device: Any, names: Any, non_blocking: bool
+) -> None:
+    """Set up the state of the new dense container ``td``, and store what it is made of.
+
+    Entries under nested keys are stored after the others, in the order given.
+
+    Raises:
+        ValueError: ``source`` is no mapping, or ``batch_size`` no size.
+    """
+    if not isinstance(source, (Mapping, CollectionProtocol)):
+        raise ValueError(MSG_SOURCE.format(type(source)))
+    td._tensordict = {}
+    td._batch_size = as_size(batch_size)
+    td._device = None if device is None else torch.device(device)
+    td._td_dim_names = None
+    if names is not None:
+        td.names = names
+    if isinstance(source, CollectionProtocol):
+        pairs = [
+            (key, value._source_twin() if _is_value(value) else value)
+            for key, value in source._as_source().items()
+        ]
+    else:
+        pairs = list(source.items())
+    if any(isinstance(key, tuple) for key, _ in pairs):
+        pairs.sort(key=_is_nested_pair)
+    for key, value in pairs:
+        set_entry(td, key, value, False, non_blocking)
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, CollectionProtocol) and value._is_non_tensor
+
+
+def _is_nested_pair(pair: tuple[Any, Any]) -> bool:
+    return isinstance(pair[0], tuple)
+
+
+MSG_UPDATE_SIZE = (
+    "update() got a source with batch size {} for a destination with batch size {}. "
+    "Pass update_batch_size=True to replace the batch size."
+)
+
+
+class _Branch:
+    """A container that an update will write into, and what it will get.
+
+    One that is new has what it will be part of as ``above``.
+    """
+
+    def __init__(self, target: Any, above: Any = None) -> None:
+        self.target = target
+        self.above = above
+        self.staged: dict[str, Any] = {}
+        self.members: list[_Branch] = []
+
+
+def update(
+    td: Any,
+    source: Any,
+    clone: bool = False,
+    inplace: bool = False,
+    non_blocking: bool = False,
+    is_leaf: Any = None,
+    ignore_lock: bool = False,
+) -> None:
+    """Merge the entries of a container or mapping into ``td``: all of them, or none.
+
+    Where both sides hold a container (or ``source`` a dict) the two are merged, unless
+    ``is_leaf`` accepts the type of one and nothing is written in place; any other value
+    replaces what is there, or with ``inplace`` is written into it.
+    """
+    if not inplace and is_leaf is None and td._is_dense and type(source) is dict:
+        if td._is_locked and not ignore_lock:
+            raise RuntimeError(MSG_LOCKED)
+        stored = {}
+        size, is_bound = td._batch_size, td._device is not None
+        for key, value in source.copy().items():
+            if key.__class__ is not str:
+                break
+            # What a plain tensor needs is looked at here, everything else there.
+            if (
+                is_bound
+                or value.__class__ is not Tensor
+                or value.is_nested
+                or value.shape[: len(size)] != size
+            ):
+                if not isinstance(value, Tensor):
+                    break
+                value = validate(td, key, value, non_blocking)
+            stored[key] = value.clone() if clone else value
+        else:
+            td._tensordict.update(stored)
+            return
+    _update_staged(td, source, clone, inplace, non_blocking, is_leaf, ignore_lock)
+
+
+def _update_staged(
+    td: Any,
+    source: Any,
+    clone: bool,
+    inplace: bool,
+    non_blocking: bool,
+    is_leaf: Any,
+    ignore_lock: bool,
+) -> None:
+    """:func:`update` of what is looked at, level by level, before all of it is stored."""
+    root = _Branch(td)
+    copies: list[tuple[Any, Any]] = []
+    options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
+    _stage_all(root, source, options, copies)
+    _check_staged(root)
+    for target, value in copies:
+        try:
+            target.copy_(value, non_blocking=non_blocking)
+        except RuntimeError as error:
+            copy_failed(td, target, error)
+    _commit(root)
+
+
+def check_update_size(td: Any, source: Any) -> None:
+    """Raise where the batch size of a source is another one than that of ``td``."""
+    size, source_size = td.batch_size, source.batch_size
+    common = min(len(size), len(source_size))
+    if size[:common] != source_size[:common]:
+        raise RuntimeError(MSG_UPDATE_SIZE.format(source_size, size))
+
+
+def _stage_all(
+    branch: _Branch, source: Any, options: Any, copies: list[tuple[Any, Any]]
+) -> None:
+    td = branch.target
+    if td.is_locked and not options[1] and not options[4]:
+        raise RuntimeError(MSG_LOCKED)
+    parts = None
+    if not td._is_dense:
+        source = td._update_source(source)
+        parts = td._update_parts(source)
+    if parts is not None:
+        for member, part in zip(td._children(), parts, strict=True):
+            inner = _Branch(member)
+            _stage_all(inner, part, options, copies)
+            branch.members.append(inner)
+        return
+    if isinstance(source, CollectionProtocol):
+        check_update_size(td, source)
+        pairs = source._entries().items()
+    else:
+        pairs = source.items()
+    for key, value in list(pairs):
+        if isinstance(key, str):
+            _stage(branch, key, value, options, copies)
+            continue
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise KeyError(MSG_BAD_KEY.format(key))
+        inner = branch
+        for part in path[:-1]:
+            inner = _enter(inner, part, options[4])
+        _stage(inner, path[-1], value, options, copies)
+
+
+def _staged_or_present(branch: _Branch, key: str) -> Any:
+    if branch.staged:
+        found = branch.staged.get(key, NO_DEFAULT)
+        if found is not NO_DEFAULT:
+            return found
+    return branch.target._get_entry(key, NO_DEFAULT)
+
+
+def _enter(branch: _Branch, key: str, ignore_lock: bool) -> _Branch:
+    """The branch of the container at ``key``, a new one where there is none."""
+    td = branch.target
+    found = _staged_or_present(branch, key)
+    if isinstance(found, _Branch):
+        return found
+    if found is NO_DEFAULT:
+        if td.is_locked and not ignore_lock:
+            raise RuntimeError(MSG_LOCKED)
+        above = td if branch.above is None else branch.above
+        inner = _Branch(td._make_child(), above)
+    elif not isinstance(found, CollectionProtocol):
+        raise KeyError(MSG_PRESENT.format(key, td))
+    else:
+        inner = _Branch(found)
+    branch.staged[key] = inner
+    return inner
+
+
+def _stage(
+    branch: _Branch, key: str, value: Any, options: Any, copies: list[tuple[Any, Any]]
+) -> None:
+    clone, inplace, non_blocking, is_leaf, ignore_lock = options
+    td = branch.target
+    present = _staged_or_present(branch, key)
+    if inplace and _is_one_value(present):
+        value = validate(td, key, value, non_blocking)
+        if not present._takes(value):
+            raise _InplaceWriteError(MSG_INPLACE.format(key, td))
+        copies.append((present, value))
+        return
+    if isinstance(value, (CollectionProtocol, dict)):
+        if (
+            isinstance(present, (CollectionProtocol, _Branch))
+            and not _is_one_value(value)
+            and not _is_one_value(present)
+            and (inplace or is_leaf is None or not _is_whole(is_leaf, present, value))
+        ):
+            if isinstance(value, CollectionProtocol) and not value._is_dense:
+                _stage_as(branch, key, value, present)
+            _stage_all(_enter(branch, key, ignore_lock), value, options, copies)
+            return
+        if inplace and present is not NO_DEFAULT:
+            raise _InplaceWriteError(MSG_INPLACE.format(key, td))
+    elif inplace and present is not NO_DEFAULT and not td._is_unset_by(present, value):
+        if isinstance(present, (CollectionProtocol, _Branch)):
+            raise _InplaceWriteError(MSG_INPLACE.format(key, td))
+        value = fit_inplace(td, key, value, present)
+        if td._is_dense or not td._writes_through():
+            copies.append((present, value))
+            return
+        # What is read of a view may be a copy: it is stored, which writes the parent.
+        branch.staged[key] = value.to(present.dtype)
+        return
+    if td.is_locked and not ignore_lock:
+        raise RuntimeError(MSG_LOCKED)
+    stored = validate(td, key, value, non_blocking)
+    if branch.above is not None and isinstance(stored, CollectionProtocol):
+        branch.above._check_apart(key, stored)
+    if clone and isinstance(stored, (torch.Tensor, CollectionProtocol)):
+        stored = stored.clone()
+    branch.staged[key] = stored
+
+
+def _is_whole(is_leaf: Any, present: Any, value: Any) -> bool:
+    """Whether an entry is replaced by a collection, and not merged with it."""
+    held = present.target if isinstance(present, _Branch) else present
+    return bool(is_leaf(type(held)) or is_leaf(type(value)))
+
+
+def _stage_as(branch: _Branch, key: str, value: Any, present: Any) -> None:
+    """Make of an entry what takes ``value`` as the source of an update."""
+    if isinstance(present, _Branch) or branch.target.is_locked:
+        return
+    entry = value._entry_for(present)
+    if entry is not present:
+        branch.staged[key] = _Branch(entry)
+
+
+def _check_staged(branch: _Branch) -> None:
+    for member in branch.members:
+        _check_staged(member)
+    for key, value in branch.staged.items():
+        if isinstance(value, _Branch):
+            _check_staged(value)
+        else:
+            branch.target._check_entry(key, value)
+
+
+def _commit(branch: _Branch) -> None:
+    td = branch.target
+    for member in branch.members:
+        _commit(member)
+    for key, value in branch.staged.items():
+        if isinstance(value, _Branch):
+            _commit(value)
+            if td._get_entry(key, NO_DEFAULT) is not value.target:
+                hang(td, key, value.target)
+        elif isinstance(value, CollectionProtocol):
+            hang(td, key, value)
+        else:
+            td._set_entry(key, value)
+
+
+def hang(td: Any, key: str, value: Any) -> None:
+    """Store a container that fits. A container without names takes those of ``value``."""
+    td._set_entry(key, value)
+    if value._has_names() and not td._has_names():
+        td.names = value.names[: td.batch_dims]
+
+
+def replace_all(td: Any, other: Any) -> None:
+    """Make the entries of ``td`` those of ``other``, a copy of its structure.
+
+    Nested containers of ``td`` stay the same objects.
+    """
+    entries: dict[str, Any] = {}
+    for key, value in list(other._entries().items()):
+        present = td._get_entry(key, NO_DEFAULT)
+        if isinstance(present, CollectionProtocol) and isinstance(
+            value, CollectionProtocol
+        ):
+            replace_all(present, value)
+            value = present
+        entries[key] = value
+    replace_entries(td, entries)

@@ -1,0 +1,1 @@
+"""The layouts on disk, a file each."""

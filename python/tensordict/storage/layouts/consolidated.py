@@ -1,0 +1,397 @@
+"""Consolidated containers: all leaves in one buffer, which may be a file.
+
+The file has three parts, as in tensordict 0.15: the bytes of the leaves, each
+padded to a multiple of 8; JSON that says which leaf lies where; and the length of that
+JSON, 8 bytes, little-endian. Between the first two lies a part of ours, which readers
+that look for the JSON from the end pass over: see :mod:`tensordict.storage.extra_metadata`.
+
+A consolidated container knows it by ``_consolidated`` in its instance dictionary: the
+buffer, the description that the JSON holds, and for a file its name. That holds only
+as long as the leaves are still those in the buffer, which is looked up and not
+remembered: see :func:`state_of`.
+
+A container takes part with these methods:
+
+``_describe(rows)``
+    its level of the description; ``rows`` gives the place of each leaf;
+``_described_child(name)``
+    the container that a nested level of its level is of;
+``_from_description(level, source, path)``, a class method
+    the container of a level, whose leaves ``source`` has;
+``_put_leaves(leaves)``
+    takes new leaves from an iterator in the place of its own;
+``_consolidated_home()``
+    the container that knows of the buffer: itself, unless it is around another.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import operator
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+
+from tensordict import _rust
+from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage import extra_metadata
+from tensordict.storage.buffer import (
+    ALIGNMENT,
+    Row,
+    Rows,
+    joined,
+    lay_out,
+    parts_of,
+    views,
+)
+from tensordict.storage.describing import (
+    as_plain,
+    is_same,
+    keyed_rows,
+    note_locks,
+    refresh,
+    root_level,
+    with_modules,
+    without_modules,
+)
+from tensordict.storage.future import in_background, with_bar
+from tensordict.storage.leaves import (
+    MSG_CONSOLIDATED,
+    naming_the_entry,
+    refuse_unbatched,
+)
+from tensordict.storage.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["consolidate", "load", "moved", "put_leaves", "rebuild", "state_of"]
+
+MSG_CHANGED = (
+    "An entry was added to the container, replaced or removed while it was consolidated: "
+    "it stays as it is."
+)
+
+MSG_DEVICE = "device and filename are mutually exclusive arguments."
+
+
+# Consolidating ------------------------------------------------------------------------
+
+
+class Options(NamedTuple):
+    """The arguments of :meth:`consolidate`."""
+
+    filename: Path | str | None
+    num_threads: int
+    device: torch.device | str | None
+    non_blocking: bool
+    inplace: bool
+    return_early: bool
+    use_buffer: bool
+    share_memory: bool
+    pin_memory: bool
+    durable: bool
+    checks: bool
+    pbar: bool
+
+
+def consolidate(td: Any, options: Options) -> Any:
+    """See :meth:`tensordict.TensorDictBase.consolidate`."""
+    device = None if options.device is None else torch.device(options.device)
+    if options.filename is not None and device is not None and device.type != "cpu":
+        raise RuntimeError(MSG_DEVICE)
+    state = state_of(td)
+    if state is not None and _is_same_place(state, options.filename):
+        return td
+    if options.inplace and td.is_locked:
+        raise RuntimeError(MSG_LOCKED)
+    if options.filename is not None:
+        # Now: the working directory may be another one when the work is done.
+        options = options._replace(filename=os.path.abspath(options.filename))
+    progress = _rust.SaveProgress()
+    # The entries are those at the time of the call, whatever becomes of the container.
+    source = _described(td, options)
+
+    def work() -> Any:
+        return _consolidate(td, source, options, progress)
+
+    is_threaded = operator.index(options.num_threads) > 1
+    if options.return_early and is_threaded:
+        return in_background(td, work, progress)
+    return with_bar(work, progress) if options.pbar else work()
+
+
+def _is_same_place(state: dict[str, Any], filename: Path | str | None) -> bool:
+    """Whether a consolidated container is where it is asked to be already."""
+    if filename is None:
+        return True
+    return (
+        state.get("filename") == Path(os.path.abspath(filename))
+        and _file_id(filename) == state["file_id"]
+    )
+
+
+class _Described(NamedTuple):
+    """What is to be consolidated."""
+
+    leaves: list[torch.Tensor]
+    rows: Rows
+    result: Any
+    """A container of the class of the result, which need not be that of the source: a view
+    of a container becomes a container."""
+    level: dict[str, Any]
+    with_modules: dict[str, Any]
+
+
+def _described(td: Any, options: Options) -> _Described:
+    refuse_unbatched(td, MSG_CONSOLIDATED)
+    leaves = _rust.leaves(td)
+    with naming_the_entry(td):
+        rows = lay_out(leaves)
+    result = td if options.inplace else _rust.rebuild(td, leaves, True, False)
+    level = root_level(result, result._describe(iter(rows.rows)))
+    note_locks(level, td)
+    return _Described(leaves, rows, result, level, with_modules(level, td))
+
+
+def _consolidate(
+    td: Any, source: _Described, options: Options, progress: _rust.SaveProgress
+) -> Any:
+    rows, result, description = source.rows, source.result, source.level
+    state: dict[str, Any] = {}
+    if options.filename is None or options.use_buffer:
+        with naming_the_entry(td):
+            storage = _filled(rows, td, options)
+        if options.filename is not None:
+            copied = rows._replace(parts=views(storage, rows))
+            _write(result, description, copied, options, progress)
+    else:
+        with naming_the_entry(td):
+            mapped = _write(result, description, rows, options, progress)
+        storage = mapped[: rows.num_bytes]
+    state = {"storage": storage, "metadata": source.with_modules}
+    if options.filename is not None:
+        path = Path(os.path.abspath(options.filename))
+        state |= {"filename": path, "file_id": _file_id(path)}
+    leaves = joined(rows, views(storage, rows))
+    if options.inplace:
+        now = _rust.leaves(td)
+        if len(now) != len(source.leaves) or any(
+            map(operator.is_not, now, source.leaves)
+        ):
+            raise RuntimeError(MSG_CHANGED)
+        td._put_leaves(iter(leaves))
+    else:
+        result = _rust.rebuild(result, leaves, True, False)
+        _set_device(result, options)
+    result.lock_()
+    result._consolidated_home().__dict__["_consolidated"] = state
+    return result
+
+
+def put_leaves(td: Any, leaves: Iterator[torch.Tensor]) -> None:
+    """Replace the leaves of a dense container, in their order."""
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol):
+            cast("Any", value)._put_leaves(leaves)
+        else:
+            td._set_entry(key, next(leaves))
+
+
+def _set_device(td: Any, options: Options) -> None:
+    """The device of what was made: a file is on the CPU, a buffer where it was asked."""
+    if options.filename is not None:
+        device = torch.device("cpu")
+    elif options.device is not None and td.device is not None:
+        device = torch.device(options.device)
+    else:
+        return
+    for container in _rust.containers(td):
+        if container._is_dense:
+            container._device = device
+
+
+def _filled(rows: Rows, td: Any, options: Options) -> torch.Tensor:
+    """A buffer with the values of the leaves."""
+    storage = _new_buffer(rows, options)
+    with torch.no_grad():
+        padded = [
+            row[3] // ALIGNMENT - 1 for group in rows.rows for _, row in group if row[4]
+        ]
+        if padded and storage.device.type != "meta":
+            words = storage.view(torch.int64)
+            words.index_fill_(0, torch.tensor(padded, device=words.device), 0)
+        copies = views(storage, rows)
+        if copies:
+            torch._foreach_copy_(copies, rows.parts, options.non_blocking)
+    is_from_device = any(part.device.type not in ("cpu", "meta") for part in rows.parts)
+    if options.non_blocking and is_from_device and storage.device.type == "cpu":
+        td._sync_all()
+    return storage
+
+
+def _new_buffer(rows: Rows, options: Options) -> torch.Tensor:
+    if options.share_memory:
+        shared = torch.UntypedStorage._new_shared(rows.num_bytes)
+        return torch.empty(0, dtype=torch.uint8).set_(shared)
+    device = options.device
+    if device is None:
+        devices = {part.device for part in rows.parts}
+        device = devices.pop() if len(devices) == 1 else torch.device("cpu")
+        if options.filename is not None:
+            device = torch.device("cpu")
+    return torch.empty(
+        rows.num_bytes,
+        dtype=torch.uint8,
+        device=device,
+        pin_memory=options.pin_memory,
+    )
+
+
+# The file -----------------------------------------------------------------------------
+
+
+def _write(
+    td: Any,
+    description: dict[str, Any],
+    rows: Rows,
+    options: Options,
+    progress: _rust.SaveProgress,
+) -> torch.Tensor:
+    """Write the file in one step: the bytes of it, mapped."""
+    notes = extra_metadata.Remarks()
+    plain = as_plain(td, description, (), notes)
+    text = json.dumps(plain)
+    keyed = zip(keyed_rows(description, ()), rows.parts, strict=True)
+    return _rust.write_consolidated(
+        os.fspath(options.filename),  # type: ignore[arg-type]
+        [(row[2], part, key) for (key, row), part in keyed],
+        rows.num_bytes,
+        notes.to_text(),
+        text,
+        options.durable,
+        options.checks,
+        progress,
+    )
+
+
+def load(
+    filename: Path | str, requested: type | None = None, mode: str | None = None
+) -> Any:
+    """The container that a consolidated file holds, over the mapped file.
+
+    Args:
+        filename: the file.
+        requested: the class that the caller loads.
+        mode: ``"r+"`` for stores that reach the file. Otherwise, as in tensordict 0.15, they stay
+            in this process.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RuntimeError: it is damaged: the message names the entry.
+        ValueError: its description is no JSON.
+    """
+    mapped, data_bytes, noted, text = _rust.map_consolidated(os.fspath(filename), mode)
+    try:
+        description = json.loads(text)
+        notes = extra_metadata.Remarks(json.loads(noted or "{}"))
+    except json.JSONDecodeError as error:
+        message = f"'{filename}' is no consolidated file, or was cut: {error.msg}"
+        raise json.JSONDecodeError(message, error.doc, error.pos) from None
+    source = Source(mapped[:data_bytes], notes, filename, requested)
+    loaded = source.container(description, ())
+    return _mark(loaded, source.storage, description)
+
+
+def moved(td: Any, device: torch.device, non_blocking: bool | None) -> Any:
+    """A consolidated container on another device, in one copy; None for any other."""
+    state = state_of(td)
+    if state is None:
+        return None
+    storage = state["storage"].to(device, non_blocking=bool(non_blocking))
+    description = without_modules(state["metadata"])
+    result = rebuild(copy.deepcopy(description), storage)
+    for container in _rust.containers(result):
+        if container._is_dense or container._is_non_tensor:
+            container._device = device
+    _order_as(result, td)
+    if td.is_locked:
+        result.lock_()
+    return result
+
+
+def _order_as(made: Any, source: Any) -> None:
+    """Put the entries of dense containers in the order that they have in ``source``."""
+    if hasattr(source, "stack_dim") and not source._is_non_tensor:
+        # Nothing is stacked: members may differ in shape.
+        for member, own in zip(made._children(), source._children(), strict=True):
+            _order_as(member, own)
+        return
+    for key, value in source._entries().items():
+        if isinstance(value, CollectionProtocol):
+            _order_as(made._get_entry(key, None), value)
+    if made._is_dense:
+        entries = made._tensordict
+        made._tensordict = {key: entries[key] for key in source._entries()}
+
+
+# What is consolidated -----------------------------------------------------------------
+
+
+def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:
+    """The container of a description over a buffer: what pickles call."""
+    loaded = Source(storage).container(description, ())
+    return _mark(loaded, storage, description)
+
+
+def _mark(td: Any, storage: torch.Tensor, description: dict[str, Any]) -> Any:
+    """Let a container know of its buffer."""
+    state = {"storage": storage, "metadata": description}
+    td._consolidated_home().__dict__["_consolidated"] = state
+    return td
+
+
+def state_of(td: Any) -> dict[str, Any] | None:
+    """What is known of the buffer of a consolidated container; None for any other.
+
+    A leaf or a nested container that was replaced, added, removed or renamed since ends
+    it, whoever did it.
+    """
+    state = td._consolidated_home()._consolidated
+    if state is None:
+        return None
+    storage = state["storage"]
+    memory = storage.untyped_storage()._cdata
+    places = _places(td, memory, storage.storage_offset())
+    fresh = root_level(td, td._describe(places))
+    if not is_same(fresh, state["metadata"]):
+        return None
+    refresh(state["metadata"], fresh)
+    return state
+
+
+def _places(td: Any, memory: int, offset: int) -> Iterator[list[tuple[str, Row]]]:
+    """For each leaf where it lies in the buffer, None for one that lies elsewhere."""
+    for leaf in _rust.leaves(td):
+        found = []
+        for prefix, part, *more in parts_of(leaf):
+            is_there = (
+                part.untyped_storage()._cdata == memory and part.is_contiguous()
+            ) or not part.numel()
+            start = part.storage_offset() * part.element_size() - offset
+            found.append(
+                (prefix, (str(part.dtype), list(part.shape), start, is_there, *more))
+            )
+        yield found
+
+
+def _file_id(filename: Path | str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(filename)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size

@@ -1,0 +1,182 @@
+"""Pickles that tensordict 0.15 reads, and reading those that it wrote.
+
+A dense container is pickled as a call of :func:`_make_td` with its class and its
+instance dictionary, less what belongs to this process: write-back of a ``with`` block,
+caches, and the weak references of locks. A locked container is locked again on load.
+
+Everything here has ``tensordict._reductions`` or ``tensordict.utils`` as its module:
+pickles name it there.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import torch
+
+from tensordict import _rust
+
+__all__ = ["install", "state_of"]
+
+_OF_THIS_PROCESS = frozenset(
+    {
+        "_cache",
+        "_consolidated",
+        "_key_tree",
+        "_last_op",
+        "_last_op_queue",
+        "_lock_parents_weakrefs",
+        "__lock_parents_weakrefs",
+        "_locked_schema",
+    }
+)
+"""What is in an instance dictionary, of ours or of tensordict 0.15, but not restored."""
+
+_ALWAYS = ["_tensordict", "_batch_size", "_device", "_td_dim_names"]
+"""The state of a dense container, nothing of which belongs to this process."""
+
+_OF_A_CONTAINER = frozenset(
+    {*_ALWAYS, "_is_locked", "_is_memmap", "_is_shared", "_memmap_prefix"}
+)
+"""What a dense container has for itself; anything else, a program has set."""
+
+_TOLD_BY_MEMBERS = ("_is_memmap", "_is_shared")
+"""What a container that is not dense reads off those that it is made of."""
+
+_INSTALLED: set[type] = set()
+"""The containers that are pickled as a call of :func:`_make_td`."""
+
+_StringOnlyDict = dict
+"""The dictionary class that pickles of some releases name for ``_tensordict``."""
+
+
+class _LockedSchema(NamedTuple):
+    """What tensordict 0.15 keeps with a lock: in its pickles, and ignored on load."""
+
+    keys: tuple[str, ...]
+
+
+_LockedSchema.__module__ = "tensordict.utils"
+
+
+def state_of(td: Any) -> dict[str, Any]:
+    """The part of the instance dictionary that outlives the process."""
+    state = _rust.attributes(td)
+    if len(state) > len(_ALWAYS):
+        for name in _OF_THIS_PROCESS.intersection(state):
+            del state[name]
+        if not td._is_dense:
+            # The release cannot set these.
+            for name in _TOLD_BY_MEMBERS:
+                state.pop(name, None)
+    return state
+
+
+def typed_state_of(td: Any, plain_type: Any) -> dict[str, Any]:
+    """The state of a container with declared keys: a plain one, as ``_source``.
+
+    tensordict 0.15 has it so. Attributes that a program has set stand beside it.
+    """
+    state = state_of(td)
+    source = plain_type.__new__(plain_type)
+    inside = {name: state.pop(name) for name in _OF_A_CONTAINER.intersection(state)}
+    # In the order of `new`, which `_make_td` knows.
+    source.__dict__.update({name: inside.pop(name) for name in _ALWAYS}, **inside)
+    return {"_source": source, **state}
+
+
+def restore_typed(td: Any, state: dict[str, Any]) -> None:
+    """Fill a container with declared keys from the state of a pickle."""
+    if "_source" not in state:
+        restore(td, state)
+        return
+    made = type(td).from_tensordict(state["_source"], check=False)
+    if not made._is_dense:
+        td.__class__ = type(made)
+    td.__dict__ = made.__dict__
+    for name, value in state.items():
+        if name != "_source" and name not in _OF_THIS_PROCESS:
+            object.__setattr__(td, name, value)
+
+
+def restore(td: Any, state: dict[str, Any]) -> None:
+    """Fill an instance from the state of a pickle, ours or one of tensordict 0.15."""
+    state = {k: v for k, v in state.items() if k not in _OF_THIS_PROCESS}
+    locked = state.pop("_is_locked", False)
+    if td._is_dense:
+        state.setdefault("_td_dim_names", None)
+    names = state.get("_td_dim_names")
+    if names is not None and all(name is None for name in names):
+        state["_td_dim_names"] = None
+    for name, value in state.items():
+        object.__setattr__(td, name, value)
+    if locked:
+        td.lock_()
+
+
+def _make_td(cls: Any, state: dict[str, Any]) -> Any:
+    """A container of type ``cls`` from a pickle's state."""
+    # Most states are these four attributes, in the order of `new`.
+    if cls in _INSTALLED and [*state] == _ALWAYS and state["_td_dim_names"] is None:
+        return _rust.new(cls, *state.values())
+    td = cls.__new__(cls)
+    td.__setstate__(state)
+    return td
+
+
+def _rebuild_tensordict_files_consolidated(
+    metadata: dict[str, Any], storage: torch.Tensor
+) -> Any:
+    """A consolidated container of its description and its buffer."""
+    from tensordict.storage.layouts import consolidated
+
+    return consolidated.rebuild(metadata, storage)
+
+
+def _reduce_td(data: Any) -> tuple[Any, ...]:
+    """What is pickled for a dense container."""
+    if data._consolidated is not None:
+        from tensordict.storage import describing
+        from tensordict.storage.layouts import consolidated
+
+        state = consolidated.state_of(data)
+        if state is not None:
+            metadata = describing.as_pickled(state["metadata"])
+            arguments = metadata, state["storage"]
+            return _rebuild_tensordict_files_consolidated, arguments
+    return _make_td, (type(data), data.__getstate__())
+
+
+for _target in (_make_td, _reduce_td, _rebuild_tensordict_files_consolidated):
+    _target.__module__ = "tensordict._reductions"
+
+
+def install(*classes: type) -> None:
+    """Register the containers that are pickled by :func:`_reduce_td`.
+
+    Subclasses are not: they go through ``__getstate__`` and ``__setstate__`` by
+    themselves, and may override both.
+    """
+    _INSTALLED.update(classes)
+    for cls in classes:
+        copyreg.pickle(cls, _reduce_td)
+        ForkingPickler.register(cls, _reduce_td)
+    allow(
+        *classes,
+        _make_td,
+        _rebuild_tensordict_files_consolidated,
+        _LockedSchema,
+        (dict, "tensordict.utils._StringOnlyDict"),
+    )
+
+
+def allow(*named: Any) -> None:
+    """Let ``torch.load(weights_only=True)`` read pickles that name these.
+
+    Args:
+        named: classes and functions, or pairs of one and the name that pickles have
+            for it.
+    """
+    torch.serialization.add_safe_globals(list(named))

@@ -1,0 +1,143 @@
+"""Loading into memory: files read in parallel, and checked, instead of mapped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage.tensors.mapped import MemoryMappedTensor
+
+if TYPE_CHECKING:
+    from tensordict.storage.paths import SavedPath
+
+__all__ = ["gets_copies", "read_copies", "read_into"]
+
+
+def read_into(root: SavedPath, loaded: Any, out: Any, num_threads: int) -> None:
+    """Read the files of ``loaded`` into the tensors of ``out`` that can take them.
+
+    Those tensors then are the entries of ``loaded``: plain tensors of the CPU, without
+    gaps, of the shape and dtype that were saved. Other entries stay mapped.
+
+    Args:
+        root: the opened directory of the save.
+        loaded: what was loaded from it.
+        out: a container.
+        num_threads: the most threads.
+
+    Raises:
+        RuntimeError: a file is damaged. Tensors of ``out`` are then written to in part.
+    """
+    reading = _Reading(root, num_threads)
+    reading.add(loaded, out, ())
+    reading.read()
+
+
+def read_copies(root: SavedPath, loaded: Any, num_threads: int) -> bool:
+    """Read the files of ``loaded`` into new tensors, which become its entries.
+
+    Returns:
+        Whether all were read, and so compared with their sums.
+
+    Raises:
+        RuntimeError: a file is damaged.
+    """
+    reading = _Reading(root, num_threads)
+    reading.add(loaded, None, ())
+    reading.read()
+    return not reading.has_more
+
+
+def gets_copies(out: Any) -> bool:
+    """Whether ``out``, or a collection in it, copies what is loaded into its own memory."""
+    return out is not None and any(
+        not (each._is_dense or each._is_non_tensor or _parts(each))
+        for each in (out, *_rust.containers(out))
+    )
+
+
+def _parts(td: Any) -> dict[str, Any]:
+    """What a tensorclass, or a lazy stack, is made of, by the names that paths have."""
+    if td._is_non_tensor:
+        return {}
+    if is_tensorclass(td):
+        return {"": td._tensordict}
+    members = td.__dict__.get("tensordicts")
+    return {str(number): member for number, member in enumerate(members or ())}
+
+
+class _Reading:
+    """Files to be read, and where their values go."""
+
+    def __init__(self, root: SavedPath, num_threads: int) -> None:
+        self.save: Any = root.save
+        self.num_threads = num_threads
+        self.wanted: list[tuple[str, str, torch.Tensor]] = []
+        self.places: list[tuple[dict[str, Any], str]] = []
+        # Two keys may have one tensor, which cannot take the values of both.
+        self.taken: set[int] = set()
+        self.has_more = False
+
+    def add(self, loaded: Any, out: Any, path: tuple[str, ...]) -> None:
+        parts = _parts(loaded)
+        if parts:
+            own = dict.fromkeys(parts) if out is None else _parts(out)
+            for name, part in parts.items() if own.keys() == parts.keys() else ():
+                self.add(part, own[name], (*path, name) if name else path)
+            return
+        if not loaded._is_dense or not (out is None or out._is_dense):
+            self.has_more |= not loaded._is_non_tensor
+            return
+        entries = loaded._tensordict
+        for key, value in entries.items():
+            present: Any = None if out is None else out._get_entry(key, None)
+            if isinstance(value, CollectionProtocol):
+                if out is None or isinstance(present, CollectionProtocol):
+                    self.add(value, present, (*path, key))
+                continue
+            if not _is_whole_file(value):
+                self.has_more |= value.is_nested or value.numel() > 0
+                continue
+            if out is None:
+                present = torch.empty(value.shape, dtype=value.dtype)
+            elif not _can_take(present, value) or present.data_ptr() in self.taken:
+                continue
+            self.taken.add(present.data_ptr())
+            name = repr((*path, key)) if path else repr(key)
+            self.wanted.append((name, value.filename, present))
+            self.places.append((entries, key))
+
+    def read(self) -> None:
+        if self.wanted:
+            self.save.read_into(self.wanted, self.num_threads)
+        for (entries, key), (_, _, tensor) in zip(
+            self.places, self.wanted, strict=True
+        ):
+            entries[key] = tensor
+
+
+def _is_whole_file(value: Any) -> bool:
+    return (
+        type(value) is MemoryMappedTensor
+        and value._filename is not None
+        and not value._index_chain
+        and not value.is_nested
+        and value.numel() > 0
+        and not str(value.dtype).startswith("torch.float8")
+    )
+
+
+def _can_take(tensor: Any, value: torch.Tensor) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and tensor.dtype == value.dtype
+        and tensor.shape == value.shape
+        and tensor.is_contiguous()
+        and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+    )

@@ -1,0 +1,230 @@
+//! Calling torch on every leaf where it gives several tensors: as many containers.
+//!
+//! The specification of each function is its namesake in `tensordict.primitives`.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "functions of the module own what they make of Python's arguments"
+)]
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use smallvec::SmallVec;
+
+use crate::container::{self, Kind, Names, Splice, State, kind};
+use crate::ffi::{self, MovedItems, RecursionGuard};
+use crate::imports::{Imports, imports};
+use crate::leaf_call::{LeafCall, Tail};
+use crate::lock;
+use crate::map_leaves::root_dims;
+
+struct SplitLeaves<'a, 'py> {
+    imports: &'static Imports,
+    op: &'a Bound<'py, PyAny>,
+    args: &'a Bound<'py, PyTuple>,
+    prefixes: &'a Bound<'py, PyList>,
+    names: &'a Names<'py>,
+    // As that of `MapLeaves`.
+    lock: bool,
+    k: usize,
+    call: LeafCall<'a, 'py>,
+    splice: Splice<'a, 'py>,
+}
+
+/// The containers that a walk makes of one.
+type Results<'py> = Vec<Bound<'py, PyAny>>;
+
+/// What becomes of one entry: its part in each of the results.
+enum Parts<'py> {
+    /// What torch returns of several values are tuples, or of types derived from it.
+    Torch(MovedItems<'py>),
+    Others(std::vec::IntoIter<Bound<'py, PyAny>>),
+}
+
+impl<'py> Parts<'py> {
+    fn new(parts: Bound<'py, PyAny>, expected: usize) -> PyResult<Self> {
+        let parts = match parts.cast_into::<PyTuple>() {
+            Ok(tuple) => {
+                check_length(tuple.len(), expected)?;
+                match MovedItems::of(tuple) {
+                    Ok(items) => return Ok(Self::Torch(items)),
+                    Err(tuple) => tuple.into_any(),
+                }
+            }
+            Err(error) => error.into_inner(),
+        };
+        let parts = parts.try_iter()?.collect::<PyResult<Results<'py>>>()?;
+        check_length(parts.len(), expected)?;
+        Ok(Self::Others(parts.into_iter()))
+    }
+
+    /// The part in the next of the results.
+    #[inline]
+    fn next(&mut self) -> Option<Bound<'py, PyAny>> {
+        match self {
+            Self::Torch(parts) => parts.next(),
+            Self::Others(parts) => parts.next(),
+        }
+    }
+}
+
+impl<'py> SplitLeaves<'_, 'py> {
+    fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Results<'py>> {
+        let py = td.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        let state = State::of(imports, td)?;
+        let entries = ffi::copy_dict(&state.entries)?;
+        let num_parts = self.prefixes.len();
+        ffi::check_room(num_parts)?;
+        let mut rows = SmallVec::<[Parts<'py>; 8]>::with_capacity(entries.len());
+        let mut place = 0;
+        while let Some(value) = ffi::value_at(&entries, &mut place) {
+            rows.push(self.parts(&value, &state)?);
+        }
+        // One part after the other is made whole, while what it consists of is at hand.
+        let mut results = Results::with_capacity(num_parts);
+        for (at, prefix) in self.prefixes.iter().enumerate() {
+            let part = if at + 1 == num_parts {
+                entries.clone()
+            } else {
+                ffi::copy_dict(&entries)?
+            };
+            ffi::put_values(&part, rows.iter_mut().filter_map(Parts::next))?;
+            let size = self.splice.size(Some(&prefix), &state.batch_size)?;
+            let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
+            let values = [part.into_any(), size, state.device.clone(), dim_names];
+            results.push(container::new_like(imports, td, values)?);
+        }
+        Ok(results)
+    }
+
+    /// The parts of `value`, an entry of a container with the attributes `state`.
+    fn parts(&mut self, value: &Bound<'py, PyAny>, state: &State<'py>) -> PyResult<Parts<'py>> {
+        let imports = self.imports;
+        let given = match kind(imports, value)? {
+            Kind::Leaf if container::is_unbatched(imports, value) => {
+                let mut parts = Results::with_capacity(self.prefixes.len());
+                for prefix in self.prefixes.iter() {
+                    let size = self.splice.size(Some(&prefix), &state.batch_size)?;
+                    parts.extend(container::resized_unbatched(imports, value, &size)?);
+                }
+                return Ok(Parts::Others(parts.into_iter()));
+            }
+            Kind::Leaf => self.call.call(value)?,
+            Kind::Dense => {
+                let parts = self.walk(value)?;
+                if self.lock {
+                    for part in &parts {
+                        lock::lock_like(imports, value, part, true)?;
+                    }
+                }
+                return Ok(Parts::Others(parts.into_iter()));
+            }
+            Kind::Foreign => value.call_method1(
+                imports.names.method_split_leaves.bind(value.py()),
+                (
+                    self.op,
+                    self.args,
+                    self.prefixes,
+                    self.names.to_object(value.py())?,
+                    self.lock,
+                    self.k,
+                ),
+            )?,
+        };
+        Parts::new(given, self.prefixes.len())
+    }
+}
+
+/// The error of `zip(entries, parts, strict=True)` where the lengths differ.
+fn check_length(found: usize, expected: usize) -> PyResult<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let relation = if found < expected {
+        "shorter"
+    } else {
+        "longer"
+    };
+    Err(PyValueError::new_err(format!(
+        "zip() argument 2 is {relation} than argument 1"
+    )))
+}
+
+/// As `map_leaves` for an `op` that gives a sequence: one container per item.
+#[pyfunction]
+#[pyo3(
+    signature = (td, op, args, prefixes, names = Names::Keep, lock = false, k = -1),
+    text_signature = "(td, op, args, prefixes, names=True, lock=False, k=-1)"
+)]
+fn split_leaves<'py>(
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefixes: &Bound<'py, PyList>,
+    names: Names<'py>,
+    lock: bool,
+    k: i64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if !container::is_dense(imports, td)? {
+        return td.call_method1(
+            imports.names.method_split_leaves.bind(py),
+            (op, args, prefixes, names.to_object(py)?, lock, k),
+        );
+    }
+    let k = root_dims(imports, td, k)?;
+    // A copy: the operation may change the list while it is walked.
+    let prefixes = prefixes.get_slice(0, prefixes.len());
+    split_from(imports, td, op, args, &prefixes, &names, lock, k)
+}
+
+/// [`split_leaves`] of a dense container that is the root of the walk.
+pub(crate) fn split_dense<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefixes: &Bound<'py, PyList>,
+    names: &Names<'py>,
+    lock: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let k = container::batch_size(imports, td)?.len();
+    split_from(imports, td, op, args, prefixes, names, lock, k)
+}
+
+#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+fn split_from<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    prefixes: &Bound<'py, PyList>,
+    names: &Names<'py>,
+    lock: bool,
+    k: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut walk = SplitLeaves {
+        imports,
+        op,
+        args,
+        prefixes,
+        names,
+        lock: lock && !container::is_locked(imports, td)?,
+        k,
+        call: LeafCall::new(imports, op, args, Tail::Nothing, k)?,
+        splice: Splice::new(imports, k, names),
+    };
+    let results = walk.walk(td)?;
+    for result in &results {
+        lock::lock_like(imports, td, result, lock)?;
+    }
+    Ok(PyList::new(td.py(), results)?.into_any())
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(split_leaves, module)?)
+}

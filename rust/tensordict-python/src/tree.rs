@@ -1,0 +1,630 @@
+//! Walks over a whole container: collect its leaves, rebuild it, copy it.
+//!
+//! The specification of each function is its namesake in `tensordict.primitives`.
+//! A walk owns the entries of a level before it calls Python, which may change the
+//! container under it: what the level held at the start is what is walked.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "functions of the module own what they make of Python's arguments"
+)]
+
+use pyo3::exceptions::PyStopIteration;
+use pyo3::prelude::*;
+use pyo3::types::iter::{BoundListIterator, BoundTupleIterator};
+use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple, PyType};
+
+use crate::container::{self, Kind, Names, State, kind};
+use crate::ffi::{self, Getter, MovedItems, Operation, RecursionGuard, RepeatedCall};
+use crate::imports::{Imports, from_twin, imports};
+use crate::items::entry_pairs;
+use crate::lock;
+use crate::slots::{self, Found};
+use crate::tensors::with_layout;
+
+// Collecting --------------------------------------------------------------------------
+
+fn collect_leaves<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyList>,
+) -> PyResult<()> {
+    let py = td.py();
+    let _guard = RecursionGuard::enter(py)?;
+    for value in ffi::dict_values(&container::entries(imports, td)?) {
+        match kind(imports, &value)? {
+            Kind::Leaf => out.append(value)?,
+            Kind::Dense => collect_leaves(imports, &value, out)?,
+            Kind::Foreign => {
+                value.call_method1(imports.names.method_leaves.bind(py), (out,))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds the leaves of the plain container `td`; false where something in it is neither a
+/// plain leaf nor a plain container.
+fn collect_plain<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    out: &mut ffi::Leaves<'py>,
+) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    let entries = container::entries(imports, td)?;
+    let mut place = 0;
+    // What is nested is owned before it is entered: to read its attributes can run Python code.
+    while let Some(value) = ffi::other_value(&entries, &mut place, |value| {
+        let is_leaf = container::is_plain_leaf(imports, value);
+        if is_leaf {
+            out.push(value.clone());
+        }
+        is_leaf
+    }) {
+        if !container::is_plain(imports, &value) || !collect_plain(imports, &value, out)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The leaves of a plain container that holds nothing but plain leaves and containers;
+/// None where it does.
+pub(crate) fn plain_leaves<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    if !container::is_plain(imports, td) {
+        return Ok(None);
+    }
+    let mut out = ffi::Leaves::new();
+    if !collect_plain(imports, td, &mut out)? {
+        return Ok(None);
+    }
+    ffi::list_of(td.py(), &mut out).map(Some)
+}
+
+/// Every leaf, depth first, in key order.
+#[pyfunction]
+#[pyo3(signature = (td, out = None))]
+pub(crate) fn leaves<'py>(
+    td: &Bound<'py, PyAny>,
+    out: Option<Bound<'py, PyList>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if out.is_none()
+        && let Some(leaves) = plain_leaves(imports, td)?
+    {
+        return Ok(leaves);
+    }
+    let out = out.unwrap_or_else(|| PyList::empty(py));
+    if container::is_dense(imports, td)? {
+        collect_leaves(imports, td, &out)?;
+    } else {
+        td.call_method1(imports.names.method_leaves.bind(py), (&out,))?;
+    }
+    Ok(out)
+}
+
+/// The leaves of a result, taken one by one as a walk comes to their places.
+pub(crate) enum NewLeaves<'py> {
+    Moved(MovedItems<'py>),
+    List(BoundListIterator<'py>),
+    Tuple(BoundTupleIterator<'py>),
+    Iterator(Bound<'py, PyIterator>),
+}
+
+impl<'py> NewLeaves<'py> {
+    pub(crate) fn new(values: &Bound<'py, PyAny>) -> PyResult<Self> {
+        Ok(if let Ok(tuple) = values.cast_exact::<PyTuple>() {
+            Self::Tuple(tuple.iter())
+        } else if let Ok(list) = values.cast_exact::<PyList>() {
+            Self::List(list.iter())
+        } else {
+            Self::Iterator(values.try_iter()?)
+        })
+    }
+
+    /// As [`Self::new`] of values that the caller does not need any more.
+    pub(crate) fn of(values: Bound<'py, PyAny>) -> PyResult<Self> {
+        match values.cast_into_exact::<PyTuple>() {
+            Ok(tuple) => match MovedItems::of(tuple) {
+                Ok(items) => Ok(Self::Moved(items)),
+                Err(tuple) => Self::new(tuple.as_any()),
+            },
+            Err(error) => Self::new(&error.into_inner()),
+        }
+    }
+
+    /// The next leaf.
+    ///
+    /// # Errors
+    /// `StopIteration` where there is none.
+    pub(crate) fn take(&mut self) -> PyResult<Bound<'py, PyAny>> {
+        let leaf = match self {
+            Self::Moved(leaves) => leaves.next(),
+            Self::List(leaves) => leaves.next(),
+            Self::Tuple(leaves) => leaves.next(),
+            Self::Iterator(leaves) => leaves.next().transpose()?,
+        };
+        leaf.ok_or_else(|| PyStopIteration::new_err(()))
+    }
+
+    /// The next leaf, unless taking it may run Python code, or there is none.
+    #[inline]
+    fn take_quickly(&mut self) -> Option<Bound<'py, PyAny>> {
+        match self {
+            Self::Moved(leaves) => leaves.next(),
+            Self::List(leaves) => leaves.next(),
+            Self::Tuple(leaves) => leaves.next(),
+            Self::Iterator(_) => None,
+        }
+    }
+
+    /// What is left, for a container that takes its own part of it.
+    pub(crate) fn rest(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        let rest = match self {
+            Self::Moved(leaves) => PyList::new(py, leaves.collect::<Vec<_>>())?.try_iter()?,
+            Self::List(leaves) => PyList::new(py, leaves)?.try_iter()?,
+            Self::Tuple(leaves) => PyList::new(py, leaves)?.try_iter()?,
+            Self::Iterator(leaves) => return Ok(leaves.clone()),
+        };
+        *self = Self::Iterator(rest.clone());
+        Ok(rest)
+    }
+}
+
+/// Whether all `leaves` are on the CPU, or have no memory.
+#[pyfunction]
+fn on_host(leaves: &Bound<'_, PyList>) -> PyResult<bool> {
+    let py = leaves.py();
+    let imports = imports(py)?;
+    for leaf in leaves.iter() {
+        let is_near = (leaf.get_type().is(&imports.tensor)
+            && with_layout(&leaf, |_, is_on_cpu| is_on_cpu) == Some(true))
+            || leaf.getattr(imports.names.is_cpu.bind(py))?.is_truthy()?
+            || leaf.getattr(imports.names.is_meta.bind(py))?.is_truthy()?;
+        if !is_near {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether the method `op` of some leaf gives what is `wanted`; `plain` is that of tensors.
+fn finds<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    op: &Bound<'py, PyString>,
+    plain: &mut RepeatedCall<'py>,
+    wanted: bool,
+) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    if !container::is_dense(imports, td)? {
+        for leaf in leaves(td, None)? {
+            if leaf.call_method0(op)?.is_truthy()? == wanted {
+                return Ok(true);
+            }
+        }
+        return Ok(false);
+    }
+    let entries = container::entries(imports, td)?;
+    let mut place = 0;
+    while let Some(value) = ffi::value_at(&entries, &mut place) {
+        let found = if value.get_type().is(&imports.tensor) {
+            plain.call(&value)?.is_truthy()? == wanted
+        } else if kind(imports, &value)? == Kind::Leaf {
+            value.call_method0(op)?.is_truthy()? == wanted
+        } else {
+            finds(imports, &value, op, plain, wanted)?
+        };
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether all leaves, or any (`op`), are true, as their method `op` says.
+#[pyfunction]
+fn truth<'py>(td: &Bound<'py, PyAny>, op: &Bound<'py, PyString>) -> PyResult<bool> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let wanted = op.to_str()? == "any";
+    let method = imports.tensor.bind(py).getattr(op)?;
+    let mut plain = RepeatedCall::new(Operation::Function(method), &PyTuple::empty(py));
+    Ok(finds(imports, td, op, &mut plain, wanted)? == wanted)
+}
+
+/// Whether there is no leaf, here or in what is nested.
+#[pyfunction]
+fn is_empty(td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let imports = imports(td.py())?;
+    if !container::is_dense(imports, td)? {
+        return entry_pairs(imports, td)?
+            .iter()
+            .try_fold(true, |is_empty, (_, value)| {
+                Ok(is_empty && holds_nothing(imports, value)?)
+            });
+    }
+    holds_nothing(imports, td)
+}
+
+/// Whether every container, here and in what is nested, is a dense one with entries.
+#[pyfunction]
+fn is_filled(td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let imports = imports(td.py())?;
+    Ok(container::is_dense(imports, td)? && holds_everywhere(imports, td)?)
+}
+
+/// Whether the dense container `td` has entries, and all containers among them are dense
+/// ones with entries, too.
+fn holds_everywhere(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    let entries = container::entries(imports, td)?;
+    let mut place = 0;
+    while let Some(entry) = ffi::value_at(&entries, &mut place) {
+        let is_filled = match kind(imports, &entry)? {
+            Kind::Leaf => true,
+            Kind::Dense => holds_everywhere(imports, &entry)?,
+            Kind::Foreign => false,
+        };
+        if !is_filled {
+            return Ok(false);
+        }
+    }
+    Ok(!entries.is_empty())
+}
+
+/// Whether an entry is a container without a leaf.
+fn holds_nothing(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match kind(imports, value)? {
+        Kind::Leaf => return Ok(false),
+        Kind::Foreign => {
+            let py = value.py();
+            return Ok(!container::is_non_tensor(imports, value)?
+                && value
+                    .call_method0(imports.names.is_empty.bind(py))?
+                    .is_truthy()?);
+        }
+        Kind::Dense => {}
+    }
+    let _guard = RecursionGuard::enter(value.py())?;
+    let entries = container::entries(imports, value)?;
+    let mut place = 0;
+    while let Some(entry) = ffi::value_at(&entries, &mut place) {
+        if !holds_nothing(imports, &entry)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Puts the next of `leaves` in the place of each leaf of `entries`, a dict that nobody else
+/// knows yet, and what `rebuild` makes of it in the place of each other value.
+#[inline]
+pub(crate) fn refill<'py>(
+    imports: &Imports,
+    entries: &Bound<'py, PyDict>,
+    leaves: &mut NewLeaves<'py>,
+    mut rebuild: impl FnMut(&mut NewLeaves<'py>, &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<()> {
+    let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
+    if !slots::can_replace(entries) {
+        return ffi::replace_entries(entries, |_, value| {
+            if is_leaf(value) {
+                return leaves.take().map(Some);
+            }
+            rebuild(leaves, value).map(Some)
+        });
+    }
+    let mut place = 0;
+    loop {
+        place = slots::put_leaves(entries, place, is_leaf, || leaves.take_quickly());
+        match slots::leaf_at(entries, place, is_leaf) {
+            Found::Leaf => slots::put(entries, place, leaves.take()?),
+            Found::Other(value) => {
+                let new = rebuild(leaves, &value)?;
+                slots::replace(entries, place, &value, new);
+            }
+            Found::Hole => {}
+            Found::End => return Ok(()),
+        }
+        place += 1;
+    }
+}
+
+struct Rebuild {
+    imports: &'static Imports,
+    keep_names: bool,
+    /// Whether nested containers without leaves and values are left out.
+    drop_empty: bool,
+}
+
+impl Rebuild {
+    fn any<'py>(
+        &self,
+        td: &Bound<'py, PyAny>,
+        leaves: &mut NewLeaves<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if container::is_dense(self.imports, td)? {
+            self.dense(td, leaves)
+        } else {
+            self.foreign(td, leaves)
+        }
+    }
+
+    fn dense<'py>(
+        &self,
+        td: &Bound<'py, PyAny>,
+        leaves: &mut NewLeaves<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(py)?;
+        let state = State::of(imports, td)?;
+        let entries = ffi::copy_dict(&state.entries)?;
+        let mut may_be_empty = false;
+        refill(imports, &entries, leaves, |leaves, value| {
+            match kind(imports, value)? {
+                Kind::Leaf => leaves.take(),
+                Kind::Dense => {
+                    let part = self.dense(value, leaves)?;
+                    may_be_empty |=
+                        self.drop_empty && container::entries(imports, &part)?.is_empty();
+                    Ok(part)
+                }
+                Kind::Foreign => {
+                    may_be_empty = true;
+                    self.foreign(value, leaves)
+                }
+            }
+        })?;
+        if may_be_empty && self.drop_empty {
+            drop_empty(imports, &entries)?;
+        }
+        let dim_names = if self.keep_names {
+            container::copied_names(&state.dim_names)?
+        } else {
+            py.None().into_bound(py)
+        };
+        let values = [
+            entries.into_any(),
+            state.batch_size.into_any(),
+            state.device,
+            dim_names,
+        ];
+        container::new_like(imports, td, values)
+    }
+
+    fn foreign<'py>(
+        &self,
+        td: &Bound<'py, PyAny>,
+        leaves: &mut NewLeaves<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let names = &self.imports.names;
+        let arguments = (leaves.rest(py)?, false);
+        let result = td.call_method1(names.method_rebuild.bind(py), arguments)?;
+        if self.drop_empty {
+            result.call_method0(names.method_drop_empty.bind(py))?;
+        }
+        Ok(result)
+    }
+}
+
+/// Takes the containers that hold nothing out of `entries`, which are of a new container.
+fn drop_empty(imports: &Imports, entries: &Bound<'_, PyDict>) -> PyResult<()> {
+    for pair in entries.items() {
+        let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
+        if holds_nothing(imports, &value)? {
+            entries.del_item(key)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the containers that hold nothing out of a new container, and of all below it.
+pub(crate) fn drop_empty_below(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = td.py();
+    if !container::is_dense(imports, td)? {
+        td.call_method0(imports.names.method_drop_empty.bind(py))?;
+        return Ok(());
+    }
+    let _guard = RecursionGuard::enter(py)?;
+    let entries = container::entries(imports, td)?;
+    let (mut place, mut has_empty) = (0, false);
+    while let Some(value) = ffi::value_at(&entries, &mut place) {
+        let is_nested = match kind(imports, &value)? {
+            Kind::Leaf => false,
+            Kind::Dense => true,
+            Kind::Foreign => !container::is_non_tensor(imports, &value)?,
+        };
+        if is_nested {
+            drop_empty_below(imports, &value)?;
+            has_empty |= holds_nothing(imports, &value)?;
+        }
+    }
+    if has_empty {
+        drop_empty(imports, &entries)?;
+    }
+    Ok(())
+}
+
+/// A container of the structure of `td` with the leaves that `values` yields.
+#[pyfunction]
+#[pyo3(
+    signature = (td, values, names = Names::Keep, lock = false, drop_empty = false),
+    text_signature = "(td, values, names=True, lock=False, drop_empty=False)"
+)]
+fn rebuild<'py>(
+    td: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyAny>,
+    names: Names<'py>,
+    lock: bool,
+    drop_empty: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let keep_names = matches!(names, Names::Keep);
+    let leaves = NewLeaves::new(values)?;
+    rebuild_with(imports(td.py())?, td, leaves, keep_names, lock, drop_empty)
+}
+
+/// [`rebuild`] for other primitives.
+pub(crate) fn rebuild_with<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    mut leaves: NewLeaves<'py>,
+    keep_names: bool,
+    lock: bool,
+    drop_empty: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let walk = Rebuild {
+        imports,
+        keep_names,
+        drop_empty,
+    };
+    let result = walk.any(td, &mut leaves)?;
+    lock::lock_like(imports, td, &result, lock)?;
+    Ok(result)
+}
+
+/// A container of the structure of `td` with the next of `leaves`, names kept.
+pub(crate) fn rebuild_from<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    leaves: &mut NewLeaves<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let keep_names = true;
+    Rebuild {
+        imports,
+        keep_names,
+        drop_empty: false,
+    }
+    .any(td, leaves)
+}
+
+pub(crate) fn copy_containers<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let _guard = RecursionGuard::enter(py)?;
+    let state = State::of(imports, td)?;
+    let entries = ffi::copy_dict(&state.entries)?;
+    let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
+    ffi::replace_others(&entries, is_leaf, |value| {
+        Ok(match kind(imports, value)? {
+            Kind::Leaf => None,
+            Kind::Dense => Some(copy_containers(imports, value)?),
+            Kind::Foreign => {
+                Some(value.call_method0(imports.names.method_clone_structure.bind(py))?)
+            }
+        })
+    })?;
+    let values = [
+        entries.into_any(),
+        state.batch_size.into_any(),
+        state.device,
+        container::copied_names(&state.dim_names)?,
+    ];
+    container::new_like(imports, td, values)
+}
+
+/// New containers all the way down that share the leaves; unlocked.
+#[pyfunction]
+pub(crate) fn clone_structure<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if container::is_dense(imports, td)? {
+        copy_containers(imports, td)
+    } else {
+        td.call_method0(imports.names.method_clone_structure.bind(py))
+    }
+}
+
+/// A copy of the plain container `td` with the data of its leaves; None where something in it
+/// is neither a plain leaf nor a plain container.
+fn plain_data<'py>(
+    imports: &'static Imports,
+    getter: &Getter<'py>,
+    td: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = td.py();
+    if !container::is_plain(imports, td) {
+        return Ok(None);
+    }
+    let _guard = RecursionGuard::enter(py)?;
+    let state = State::of(imports, td)?;
+    let entries = ffi::copy_dict(&state.entries)?;
+    let mut are_plain = true;
+    ffi::replace_values(&entries, |value| {
+        if !are_plain {
+            return Ok(None);
+        }
+        let data = if container::is_plain_leaf(imports, value) {
+            Some(getter.get(value)?)
+        } else {
+            plain_data(imports, getter, value)?
+        };
+        are_plain = data.is_some();
+        Ok(data)
+    })?;
+    if !are_plain {
+        return Ok(None);
+    }
+    let values = [
+        entries.into_any(),
+        state.batch_size.into_any(),
+        state.device,
+        container::copied_names(&state.dim_names)?,
+    ];
+    container::new_like(imports, td, values).map(Some)
+}
+
+/// A container of `leaf.data` for each leaf, with names and the lock.
+#[pyfunction]
+fn data<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let imports = imports(td.py())?;
+    let py = td.py();
+    let descriptor = imports
+        .tensor
+        .bind(py)
+        .getattr(imports.names.data.bind(py))?;
+    let result = match Getter::of(descriptor) {
+        Some(getter) => plain_data(imports, &getter, td)?,
+        None => None,
+    };
+    match result {
+        Some(result) => {
+            lock::lock_like(imports, td, &result, true)?;
+            Ok(result)
+        }
+        None => from_twin(py, "tree", "data", (td,)),
+    }
+}
+
+/// A dense container of type `cls` around `entries`, unchecked, not copied.
+#[pyfunction]
+fn new<'py>(
+    cls: &Bound<'py, PyType>,
+    entries: &Bound<'py, PyAny>,
+    batch_size: &Bound<'py, PyAny>,
+    device: &Bound<'py, PyAny>,
+    names: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    container::new(imports(cls.py())?, cls, entries, batch_size, device, names)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(new, module)?)?;
+    module.add_function(wrap_pyfunction!(leaves, module)?)?;
+    module.add_function(wrap_pyfunction!(truth, module)?)?;
+    module.add_function(wrap_pyfunction!(on_host, module)?)?;
+    module.add_function(wrap_pyfunction!(is_empty, module)?)?;
+    module.add_function(wrap_pyfunction!(is_filled, module)?)?;
+    module.add_function(wrap_pyfunction!(rebuild, module)?)?;
+    module.add_function(wrap_pyfunction!(clone_structure, module)?)?;
+    module.add_function(wrap_pyfunction!(data, module)?)?;
+    Ok(())
+}
