@@ -6,6 +6,7 @@ from tensordict import _deprecated_utils, _later, _pytree, _reductions, _td
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
 from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
 from tensordict.base import TensorCollection, TensorDictBase
+from tensordict.compile import registration as _registration
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict, lazy_stack
 from tensordict.containers.params import TensorDictParams
@@ -33,6 +34,7 @@ from tensordict.ops.factories import (
     from_tuple,
     fromkeys,
 )
+from tensordict.ops.get_defaults import get_defaults_to_none, set_get_defaults_to_none
 from tensordict.ops.joining import (
     cat,
     dense_stack_tds,
@@ -56,11 +58,9 @@ from tensordict.primitives.checks import (
 from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.options import (
     capture_non_tensor_stack,
-    get_defaults_to_none,
     lazy_legacy,
     list_to_stack,
     set_capture_non_tensor_stack,
-    set_get_defaults_to_none,
     set_lazy_legacy,
     set_list_to_stack,
 )
@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from tensordict.store import LazyStackedTensorDictStore, TensorDictStore
 
 _hooks.install()
+_registration.install()
 if not TYPE_CHECKING:  # which is to find names that there are not
     __getattr__ = deprecation.deprecated_names(
         __name__,

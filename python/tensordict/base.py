@@ -17,6 +17,7 @@ from tensordict.ops.factories import (
     from_struct_array,
     from_tuple,
 )
+from tensordict.ops.get_defaults import get_defaults_to_none, set_get_defaults_to_none
 from tensordict.primitives.checks import (
     _NESTED_TENSORS_AS_LISTS,
     default_is_leaf,
@@ -29,7 +30,6 @@ from tensordict.primitives.common import (
     _InplaceWriteError,
     _KeyThroughLeafError,
 )
-from tensordict.primitives.options import get_defaults_to_none, set_get_defaults_to_none
 from tensordict.primitives.protocol import NO_DEFAULT, _NoDefault
 from tensordict.utils import DeviceType, IndexType
 

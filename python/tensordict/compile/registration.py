@@ -65,8 +65,8 @@ def pairs() -> list[tuple[Any, Any]]:
     """Each native primitive with its twin, and the other functions that have one."""
     from tensordict import _rust
     from tensordict.compile import unbatched_and_non_tensor
-    from tensordict.interop import pytree, torch_functions
-    from tensordict.ops import families, splitting
+    from tensordict.interop import pytree
+    from tensordict.ops import families, splitting, torch_dispatch
     from tensordict.primitives import dims as dims_primitives
     from tensordict.primitives import modules as modules_primitives
 
@@ -76,7 +76,7 @@ def pairs() -> list[tuple[Any, Any]]:
         *dims_primitives.TRACED,
         *families.TRACED,
         *splitting.TRACED,
-        *torch_functions.TRACED,
+        *torch_dispatch.TRACED,
         *unbatched_and_non_tensor.TRACED,
     ]
     for module in twin_modules():

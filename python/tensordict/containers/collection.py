@@ -36,6 +36,7 @@ from tensordict.ops.saving import SavingOps
 from tensordict.ops.shape import ShapeOps
 from tensordict.ops.storing import StoringOps
 from tensordict.ops.torch_dispatch import TorchDispatchOps
+from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["TensorCollection", "TensorDictBase", "Vocabulary", "gather"]
@@ -125,6 +126,7 @@ gather(TensorCollection, Vocabulary)
 _later.give_methods(TensorCollection)
 
 
+@classes.provided
 class TensorDictBase(  # type: ignore[misc]
     TensorCollection, MutableMapping[Any, Any]
 ):

@@ -12,6 +12,7 @@ from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
 from tensordict.ops.keys import listed_items, listed_keys, listed_values
 from tensordict.ops.torch_dispatch import TorchDispatchOps
+from tensordict.primitives import classes
 from tensordict.primitives.common import as_size
 from tensordict.primitives.options import CHECK_INVARIANTS
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -31,6 +32,7 @@ MSG_TWO_SOURCES = (
 )
 
 
+@classes.provided
 class TensorDict(TensorDictBase):
     """A batch of named tensors and nested collections, held in a dictionary.
 

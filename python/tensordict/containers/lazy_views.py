@@ -15,6 +15,7 @@ from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
+from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.common import MSG_LOCKED
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -543,6 +544,7 @@ _VIEWS: dict[str, tuple[type[_CustomOpTensorDict], str]] = {
 }
 
 
+@classes.provided
 def lazy_view(source: Any, op: str, kwargs: dict[str, Any]) -> Any:
     """The view of ``source`` through ``op``; its own source where ``op`` undoes it.
 

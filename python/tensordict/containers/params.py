@@ -18,6 +18,7 @@ from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.params_state import flat_state, nested_state
 from tensordict.ops.display import get_printoptions
+from tensordict.primitives import classes
 from tensordict.primitives.common import more_refs
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.old_states import is_field
@@ -89,6 +90,7 @@ class _Slots(dict[str, Any]):
         return value
 
 
+@classes.provided
 class TensorDictParams(TensorDictBase, nn.Module):
     """A collection whose leaves are parameters and buffers: a module that can be nested.
 

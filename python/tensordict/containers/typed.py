@@ -18,7 +18,7 @@ from typing import (
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.typed_links import Linked, default_of, linked
-from tensordict.interop.pytree import register_collection
+from tensordict.primitives import classes
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.storage import pickles
 from tensordict.tensorclass.fields import own_annotations, resolved_annotation
@@ -316,7 +316,7 @@ def _declare(cls: Any) -> None:
     cls.__signature__ = _signature_of(cls)
     if not cls.__dict__.get("__doc__"):
         cls.__doc__ = f"{cls.__name__}{cls.__signature__}"
-    register_collection(cls)
+    classes.announce(cls, "collection")
 
 
 def _signature_of(cls: Any) -> inspect.Signature:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
-from tensordict.interop.pytree import register_collection
 from tensordict.ops.display import DisplayOps
+from tensordict.primitives import classes
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -299,5 +299,5 @@ def linked(cls: Any) -> Any:
     for name in cls.__expected_keys__:
         body[name] = property(_reader(name), _writer(name))
     made = type(cls)(cls.__name__, (Linked, cls), body)
-    register_collection(made, cls)
+    classes.announce(made, "collection", cls)
     return made

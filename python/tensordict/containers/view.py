@@ -14,6 +14,7 @@ from tensordict.containers.plain_walks import PlainWalks
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.ops.batch import with_named_values
 from tensordict.ops.merging import is_branch, restricted
+from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.common import (
@@ -74,6 +75,7 @@ MSG_SET = (
 )
 
 
+@classes.provided
 class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     """The part of ``source`` at ``idx``. Nothing is copied until an entry is read.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from tensordict.compile import registration
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.lazy_views import VIEW_TYPES
@@ -49,7 +48,6 @@ def install() -> None:
     pytree.install()
     collate.install()
     vmap.install()
-    registration.install()
     processes.install()
     distributions.install()
     old_text = "<class 'tensordict.tensordict.TensorDict'>"

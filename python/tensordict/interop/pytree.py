@@ -25,6 +25,7 @@ import torch
 from torch.utils import _pytree
 
 from tensordict import _rust
+from tensordict.primitives import classes
 from tensordict.primitives.after_import import after_import
 from tensordict.primitives.deprecation import environment_flag
 from tensordict.primitives.protocol import CollectionProtocol
@@ -140,6 +141,7 @@ TRACED = (
 
 def install() -> None:
     """Have ``optree`` know what is registered here, once somebody imports it."""
+    classes.on_new_class(register)
     after_import("optree", _pass_on_to_optree)
 
 
@@ -166,6 +168,17 @@ def register_tensorclass(cls: type) -> None:
         _register(cls, _flatten, _unflatten_class, _flatten_with_keys, _COLLECTION)
 
 
+def register(cls: type, kind: str, rebuilt_as: type | None) -> None:
+    """Make a class known by what it is, as :func:`.classes.announce` tells it."""
+    if kind == "value":
+        register_value(cls)
+    elif kind == "tensorclass":
+        register_tensorclass(cls)
+    else:
+        register_collection(cls, rebuilt_as)
+
+
+@classes.provided
 def exclude_from_pytree(excluded: bool) -> None:
     """Take all collections out of the pytree registry, or put them back.
 

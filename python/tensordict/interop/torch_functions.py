@@ -8,28 +8,21 @@ differentiate (``torch.autograd.grad``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
 from tensordict import _rust
 from tensordict.ops.joining import cat_collections, stack_collections
+from tensordict.ops.torch_dispatch import NATIVE_FORMS, TD_HANDLED_FUNCTIONS, Handler
 from tensordict.primitives.protocol import CollectionProtocol
 
-__all__ = ["TD_HANDLED_FUNCTIONS", "handler_of", "reflected_operator"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
-Handler = Callable[..., Any]
-
-TD_HANDLED_FUNCTIONS: dict[Callable[..., Any], Handler] = {}
-
-NATIVE_FORMS: dict[Handler, str] = {stack_collections: "stack", cat_collections: "cat"}
-"""Handlers whose work the bindings do in eager code, where the arguments are plain.
-
-By a name of theirs, or by the method of that name of the first argument.
-"""
+__all__ = ["TD_HANDLED_FUNCTIONS"]
 
 # Functions answered by the method of the same name of their first argument.
 _METHODS = """
@@ -43,23 +36,6 @@ reciprocal reciprocal_ repeat_interleave reshape roll rot90 round round_ rsub si
 sigmoid_ sign sin sin_ sinh sinh_ split sqrt sqrt_ squeeze std sub sum swapaxes swapdims
 tan tan_ tanh tanh_ tensor_split tile transpose trunc trunc_ unbind unflatten unsqueeze
 var
-"""
-
-
-def handler_of(function: Callable[..., Any]) -> Handler | None:
-    """What answers a call of ``function`` that was given a collection, if anything."""
-    return _looked_up(function)
-
-
-def _looked_up(function: Callable[..., Any]) -> Handler | None:
-    handler = TD_HANDLED_FUNCTIONS.get(function)
-    return reflected_operator(function) if handler is None else handler
-
-
-TRACED = ((handler_of, _looked_up),)
-"""What :mod:`tensordict.compile.registration` registers: a known function is not traced.
-
-Dynamo reads every key of a table in which it looks something up.
 """
 
 
@@ -145,39 +121,6 @@ for _name, _pair in _OPERATORS.items():
     TD_HANDLED_FUNCTIONS[getattr(torch.Tensor, _name)] = _by_operator(*_pair)
 
 
-def reflected_operator(function: Callable[..., Any]) -> Handler | None:
-    """The handler of ``td - tensor`` and its kin, which Dynamo asks for as a reflection.
-
-    A function written in Python is no key that Dynamo finds in a table; it does follow
-    comparisons.
-    """
-    if function is torch.Tensor.__rsub__:
-        return _subtract
-    if function is torch.Tensor.__rtruediv__:
-        return _divide
-    if function is torch.Tensor.__rpow__:
-        return _power
-    if function is torch.Tensor.__rmod__:
-        return _remainder
-    return None
-
-
-def _subtract(tensor: torch.Tensor, td: Any) -> Any:
-    return td.__sub__(tensor)
-
-
-def _divide(tensor: torch.Tensor, td: Any) -> Any:
-    return td.__truediv__(tensor)
-
-
-def _power(tensor: torch.Tensor, td: Any) -> Any:
-    return td.__pow__(tensor)
-
-
-def _remainder(tensor: torch.Tensor, td: Any) -> Any:
-    return td.__mod__(tensor)
-
-
 # New leaves like the old ones ----------------------------------------------------
 
 
@@ -238,6 +181,7 @@ def _full_like(td: Any, fill_value: Any, **kwargs: Any) -> Any:
 
 TD_HANDLED_FUNCTIONS[torch.stack] = stack_collections
 TD_HANDLED_FUNCTIONS[torch.cat] = cat_collections
+NATIVE_FORMS.update({stack_collections: "stack", cat_collections: "cat"})
 
 
 @_handles(torch.gather)

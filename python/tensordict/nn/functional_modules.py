@@ -8,7 +8,6 @@ from torch import nn
 
 from tensordict._established import established_names
 from tensordict._pytree import PYTREE_REGISTERED_LAZY_TDS, PYTREE_REGISTERED_TDS
-from tensordict.interop import pytree
 from tensordict.nn.functional import (
     extract_weights_and_buffers,
     get_functional,
@@ -16,6 +15,7 @@ from tensordict.nn.functional import (
     make_functional,
     repopulate_module,
 )
+from tensordict.primitives import classes
 from tensordict.primitives.deprecation import warn_deprecated
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ class _exclude_td_from_pytree:  # noqa: N801 - a name that clients use
 
     def set(self) -> None:
         """Take collections out of the registry."""
-        pytree.exclude_from_pytree(True)
+        classes.exclude_from_pytree(True)
 
     def unset(self) -> None:
         """Put them back."""
-        pytree.exclude_from_pytree(False)
+        classes.exclude_from_pytree(False)
 
 
 def set_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:

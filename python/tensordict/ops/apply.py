@@ -9,6 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict._rust import apply_nest
 from tensordict.ops.batch import MSG_NAMES_LENGTH
+from tensordict.primitives import classes
 from tensordict.primitives.common import MSG_OUT_BATCH_SIZE
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -270,10 +271,8 @@ class ApplyOps(CollectionProtocol):
             A collection without batch dims or device that holds a :class:`TensorAttrs`
             per leaf.
         """
-        from tensordict.tensorclass import TensorAttrs
-
         result = self._apply_with(
-            lambda leaf: TensorAttrs.from_tensor(leaf, fields=fields),
+            lambda leaf: classes.TensorAttrs.from_tensor(leaf, fields=fields),
             batch_size=(),
             device=None,
             filter_empty=False,
@@ -371,10 +370,8 @@ class ApplyOps(CollectionProtocol):
 
     def _as_dense(self) -> Any:
         """A dense container that shares the direct entries of this one."""
-        from tensordict.containers.dense import TensorDict
-
         return _rust.new(
-            TensorDict,
+            classes.TensorDict,
             dict(self._entries()),
             self.batch_size,
             self.device,

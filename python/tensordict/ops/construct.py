@@ -18,6 +18,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.copying import CopyingOps
+from tensordict.primitives import classes
 from tensordict.primitives.common import as_size
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
@@ -736,9 +737,7 @@ def _sizes(
 
 def _dense() -> Any:
     """The class :class:`TensorDict`, which is defined after its own methods."""
-    from tensordict.containers.dense import TensorDict
-
-    return TensorDict
+    return classes.TensorDict
 
 
 def _no_first_dim() -> int:

@@ -12,6 +12,7 @@ import torch
 from tensordict import _rust
 from tensordict.ops.batch import with_named_values
 from tensordict.ops.construct import NON_NESTED, is_namedtuple_class
+from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -124,9 +125,7 @@ class ConvertOps(CollectionProtocol):
         ]
         if not as_linked_list:
             return items
-        from tensordict.containers.nontensor.write_through import LinkedList
-
-        return LinkedList(items, td=self)
+        return classes.LinkedList(items, td=self)
 
     def numpy(self) -> Any:
         """Nested dictionaries of numpy arrays that share the memory of the leaves.
@@ -154,9 +153,7 @@ class ConvertOps(CollectionProtocol):
             >>> td.to_tensordict()["a"] is td["a"]
             False
         """
-        from tensordict.containers.dense import TensorDict
-
-        if _is_throughout(self, TensorDict):
+        if _is_throughout(self, classes.TensorDict):
             copy: Any = _rust.map_leaves(self, "clone")
             return with_named_values(copy)
         entries: dict[str, Any] = {}
@@ -170,7 +167,7 @@ class ConvertOps(CollectionProtocol):
                     entries[key] = entries[key].to(self.device)
         names = self._td_dim_names
         result = _rust.new(
-            TensorDict,
+            classes.TensorDict,
             entries,
             self.batch_size,
             self.device,

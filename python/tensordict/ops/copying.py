@@ -11,6 +11,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import clone_structure, map_leaves
+from tensordict.primitives import classes
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
 from tensordict.primitives.unbatched import is_unbatched
@@ -178,9 +179,7 @@ class CopyingOps(CollectionProtocol):
         """The type of the dense containers made from this one."""
         if self._is_dense:
             return type(self)
-        from tensordict.containers.dense import TensorDict
-
-        return TensorDict
+        return classes.TensorDict
 
     def new_zeros(
         self,

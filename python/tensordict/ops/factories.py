@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensordict.containers.dense import TensorDict
+from tensordict.primitives import classes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from tensordict._nestedkey import NestedKey
+    from tensordict.containers.dense import TensorDict
 
 __all__ = [
     "from_any",
@@ -40,7 +41,7 @@ def from_dict(
         >>> from_dict({"a": torch.zeros(3)}, auto_batch_size=True).batch_size
         torch.Size([3])
     """
-    return TensorDict.from_dict(
+    return classes.TensorDict.from_dict(
         d,
         auto_batch_size=auto_batch_size,
         batch_dims=batch_dims,
@@ -64,7 +65,7 @@ def from_any(
         >>> from_any({"a": 1})["a"]
         tensor(1)
     """
-    return TensorDict.from_any(
+    return classes.TensorDict.from_any(
         obj,
         auto_batch_size=auto_batch_size,
         batch_dims=batch_dims,
@@ -87,7 +88,7 @@ def from_tuple(
         >>> from_tuple((torch.zeros(2), 3))["1"]
         tensor(3)
     """
-    made: TensorDict = TensorDict.from_tuple(
+    made: TensorDict = classes.TensorDict.from_tuple(
         obj,
         auto_batch_size=auto_batch_size,
         batch_dims=batch_dims,
@@ -112,7 +113,7 @@ def from_namedtuple(
         >>> from_namedtuple(namedtuple("pair", "a b")(1, 2))["b"]
         tensor(2)
     """
-    made: TensorDict = TensorDict.from_namedtuple(
+    made: TensorDict = classes.TensorDict.from_namedtuple(
         named_tuple,
         auto_batch_size=auto_batch_size,
         batch_dims=batch_dims,
@@ -139,7 +140,7 @@ def from_struct_array(
         >>> from_struct_array(np.zeros(2, dtype=[("a", "f4")])).batch_size
         torch.Size([2])
     """
-    return TensorDict.from_struct_array(
+    return classes.TensorDict.from_struct_array(
         struct_array,
         auto_batch_size=auto_batch_size,
         batch_dims=batch_dims,
@@ -163,7 +164,7 @@ def from_pytree(
         >>> from_pytree(3)
         tensor(3)
     """
-    return TensorDict.from_pytree(
+    return classes.TensorDict.from_pytree(
         pytree,
         batch_size=batch_size,
         auto_batch_size=auto_batch_size,
@@ -178,7 +179,7 @@ def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> TensorDict:
         >>> fromkeys(["a", "b"], 1)["b"]
         tensor(1)
     """
-    made: TensorDict = TensorDict.fromkeys(keys, value)
+    made: TensorDict = classes.TensorDict.fromkeys(keys, value)
     return made
 
 

@@ -21,6 +21,7 @@ from tensordict import _rust
 from tensordict._rust import foreach
 from tensordict.primitives.checks import is_leaf_nontensor, is_tensorclass
 from tensordict.primitives.common import check_results
+from tensordict.primitives.foreach import is_dense_throughout
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.ragged_leaves import is_jagged, with_rows_of
 
@@ -350,18 +351,6 @@ def expand_right(values: Iterable[torch.Tensor], operand: torch.Tensor) -> Leave
     return out
 
 
-def is_shared_tensor(operand: Any) -> bool:
-    """Whether ``operand`` is one plain tensor without dims, the same for all leaves.
-
-    ``torch.vmap`` cannot read a tensor that it maps as a number, as the foreach forms of
-    one operand do.
-    """
-    if type(operand) is not torch.Tensor or operand.dim():
-        return False
-    is_compiling = torch.compiler.is_compiling()
-    return is_compiling or not torch._C._functorch.is_batchedtensor(operand)
-
-
 def _one_for_all(operand: Any, values: Leaves) -> Any:
     """An operand that all leaves share; a list of it where :func:`torch.vmap` maps it."""
     if isinstance(operand, torch.Tensor) and not (
@@ -370,12 +359,6 @@ def _one_for_all(operand: Any, values: Leaves) -> Any:
     ):
         return [operand] * len(values)
     return operand
-
-
-def is_dense_throughout(td: Any) -> bool:
-    """Whether ``td`` and all below it are dense: their leaves are those that are held."""
-    # A list: the compiler has no frame more to follow.
-    return all([container._is_dense for container in _rust.containers(td)])
 
 
 def spread(td: Any, values: Leaves, operand: torch.Tensor) -> Leaves:

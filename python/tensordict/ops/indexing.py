@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.ops.families import expand_right, is_dense_throughout, spread
+from tensordict.ops.families import expand_right, spread
+from tensordict.primitives import classes
 from tensordict.primitives.common import refused_first
+from tensordict.primitives.foreach import is_dense_throughout
 from tensordict.primitives.index_items import MSG_TOO_MANY, fills
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.ragged_leaves import at_index, fill_leaf, where_leaf
@@ -74,9 +76,7 @@ class IndexingOps(CollectionProtocol):
         _rust.set_index(self, index, value)
 
     def _from_mapping(self, value: Any, size: torch.Size) -> Any:
-        from tensordict.containers.dense import TensorDict
-
-        return TensorDict(value, batch_size=size, device=self.device)
+        return classes.TensorDict(value, batch_size=size, device=self.device)
 
     def __getitems__(self, index: Any) -> Any:
         """The same as ``self[index]``: data loaders call it with a list of rows."""
@@ -96,9 +96,7 @@ class IndexingOps(CollectionProtocol):
 
     def _get_sub_tensordict(self, idx: Any) -> Any:
         """A view of the part at ``idx`` whose writes go through to this collection."""
-        from tensordict.containers.view import _SubTensorDict
-
-        return _SubTensorDict(source=self, idx=idx)
+        return classes._SubTensorDict(source=self, idx=idx)
 
     # Masks -----------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 import torch
 
 from tensordict import _rust
+from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.common import MSG_LOCKED
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -111,15 +112,11 @@ class JoiningOps(CollectionProtocol):
             >>> TensorDict.lazy_stack([td, td])[1] is td
             True
         """
-        from tensordict.containers.lazy.construct import lazy_stack
-
-        return lazy_stack(input, dim, out=out, **kwargs)
+        return classes.lazy_stack(input, dim, out=out, **kwargs)
 
     def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
         """A lazy stack of collections that are known to fit, of which this is the first."""
-        from tensordict.containers.lazy.stack import LazyStackedTensorDict
-
-        return LazyStackedTensorDict._of(members, dim, name)
+        return classes.LazyStackedTensorDict._of(members, dim, name)
 
     def to_lazystack(self, dim: int = 0) -> Any:
         """A lazy stack of the collections along a batch dim.
@@ -355,9 +352,7 @@ def maybe_dense_stack(
     except RecursionError:
         raise
     except RuntimeError:
-        from tensordict.containers.lazy.construct import lazy_stack
-
-        return lazy_stack(input, dim, out=out, **kwargs)
+        return classes.lazy_stack(input, dim, out=out, **kwargs)
 
 
 def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
@@ -393,12 +388,10 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     except RecursionError:
         raise
     except RuntimeError:
-        from tensordict.containers.lazy.construct import lazy_stack
-
         ndim = len(td_list[0].batch_size)
         at = dim + ndim + 1 if dim < 0 else dim
         mixed = _stack_by_level(td_list, at)
-        return lazy_stack(td_list, dim) if mixed is None else mixed
+        return classes.lazy_stack(td_list, dim) if mixed is None else mixed
 
 
 def _stack_by_level(tds: Sequence[Any], dim: int) -> Any:

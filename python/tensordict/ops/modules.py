@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tensordict import _rust
+from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.uninitialized import has_uninitialized, stack_uninitialized
 
@@ -273,9 +274,9 @@ def from_module(
         >>> from_module(nn.Linear(3, 2)).is_locked
         True
     """
-    from tensordict.containers.dense import TensorDict
-
-    return TensorDict.from_module(module, as_module, lock, use_state_dict, filter_empty)
+    return classes.TensorDict.from_module(
+        module, as_module, lock, use_state_dict, filter_empty
+    )
 
 
 def from_modules(
@@ -292,9 +293,7 @@ def from_modules(
         >>> from_modules(nn.Linear(3, 2), nn.Linear(3, 2))["bias"].shape
         torch.Size([2, 2])
     """
-    from tensordict.containers.dense import TensorDict
-
-    return TensorDict.from_modules(
+    return classes.TensorDict.from_modules(
         *modules,
         as_module=as_module,
         lock=lock,
@@ -405,9 +404,7 @@ def _explain_difference(
 
 def _finished(td: Any, as_module: bool, lock: bool) -> Any:
     if as_module:
-        from tensordict.containers.params import TensorDictParams
-
-        td = TensorDictParams(td, no_convert=True)
+        td = classes.TensorDictParams(td, no_convert=True)
     if lock:
         td.lock_()
     return td

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
+from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -79,12 +80,10 @@ class PackLayout:
             )
             raise RuntimeError(msg)
         batch_size = flat.shape[:-1]
-        from tensordict.containers.dense import TensorDict
-
-        td: Any = TensorDict({}, batch_size=batch_size, device=self.device)
+        td: Any = classes.TensorDict({}, batch_size=batch_size, device=self.device)
         for key, extra, _ in self.nested:
             size = torch.Size([*batch_size, *extra])
-            td.set(key, TensorDict({}, batch_size=size, device=self.device))
+            td.set(key, classes.TensorDict({}, batch_size=size, device=self.device))
         for key, shape, offset in zip(
             self.keys, self.shapes, self.offsets, strict=True
         ):
@@ -159,9 +158,7 @@ def _path(key: Any) -> tuple[str, ...]:
 
 
 def _own_type(td: Any) -> type | None:
-    from tensordict.containers.collection import TensorDictBase
-
-    return None if isinstance(td, TensorDictBase) else type(td)
+    return None if isinstance(td, classes.TensorDictBase) else type(td)
 
 
 def _nested(td: Any, ndim: int, path: tuple[str, ...] = ()) -> list[Any]:

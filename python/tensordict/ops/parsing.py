@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from tensordict.primitives import classes
+
 __all__ = ["parse"]
 
 _DIMS = r"\[(?P<dims>[\d, ]*)\]"
@@ -65,8 +67,6 @@ class _Reader:
         self, match: re.Match[str], size: torch.Size, device: torch.device | None
     ) -> tuple[Any, int]:
         """A node of the short form, whose shapes go on from those around it."""
-        from tensordict.containers.dense import TensorDict
-
         size = torch.Size([*size, *_dims(match)])
         device = _device(match) or device
         entries: dict[str, Any] = {}
@@ -85,12 +85,10 @@ class _Reader:
             else:
                 raise self.fail(at)
             at = self.skip(at)
-        return TensorDict(entries, size, device=device), at + 1
+        return classes.TensorDict(entries, size, device=device), at + 1
 
     def long(self, at: int) -> tuple[Any, int]:
         """A node of the long form, from the first character of its fields."""
-        from tensordict.containers.dense import TensorDict
-
         entries: dict[str, Any] = {}
         at = self.skip(at)
         while self.text[at : at + 1] != "}":
@@ -112,7 +110,7 @@ class _Reader:
         if end is None:
             raise ValueError(MSG_NO_SIZE)
         size, device = torch.Size(_dims(end)), _device(end)
-        return TensorDict(entries, size, device=device), end.end()
+        return classes.TensorDict(entries, size, device=device), end.end()
 
 
 def _dims(match: re.Match[str]) -> list[int]:

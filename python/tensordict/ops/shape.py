@@ -12,6 +12,7 @@ from tensordict import _rust
 from tensordict._rust import map_leaves, permute, view_shape
 from tensordict.ops.rearranging import RearrangingOps
 from tensordict.ops.splitting import SplittingOps
+from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.common import MSG_BATCH_MISMATCH, as_size
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -533,9 +534,7 @@ def _check_leading(td: Any) -> None:
 
 
 def _lazily(td: Any, op: str, kwargs: dict[str, Any]) -> Any:
-    from tensordict.containers.lazy_views import lazy_view
-
-    result = lazy_view(td, op, kwargs)
+    result = classes.lazy_view(td, op, kwargs)
     return td._remember(result, op, (), kwargs)
 
 

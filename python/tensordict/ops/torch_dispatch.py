@@ -1,22 +1,84 @@
-"""How a collection takes part in torch's functions; the table is elsewhere.
+"""How a collection takes part in torch's functions: the table, and who is asked.
 
-See :mod:`tensordict.interop.torch_functions`.
+:mod:`tensordict.interop.torch_functions` fills the table.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from tensordict import _rust
-from tensordict.interop.torch_functions import handler_of
 from tensordict.primitives.protocol import CollectionProtocol
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+__all__ = [
+    "NATIVE_FORMS",
+    "TD_HANDLED_FUNCTIONS",
+    "TorchDispatchOps",
+    "handler_of",
+]
 
-__all__ = ["TorchDispatchOps"]
+Handler = Callable[..., Any]
+
+TD_HANDLED_FUNCTIONS: dict[Callable[..., Any], Handler] = {}
+
+NATIVE_FORMS: dict[Handler, str] = {}
+"""Handlers whose work the bindings do in eager code, where the arguments are plain.
+
+By a name of theirs, or by the method of that name of the first argument.
+"""
+
+
+def handler_of(function: Callable[..., Any]) -> Handler | None:
+    """What answers a call of ``function`` that was given a collection, if anything."""
+    return _looked_up(function)
+
+
+def _looked_up(function: Callable[..., Any]) -> Handler | None:
+    handler = TD_HANDLED_FUNCTIONS.get(function)
+    return reflected_operator(function) if handler is None else handler
+
+
+TRACED = ((handler_of, _looked_up),)
+"""What :mod:`tensordict.compile.registration` registers: a known function is not traced.
+
+Dynamo reads every key of a table in which it looks something up.
+"""
+
+
+def reflected_operator(function: Callable[..., Any]) -> Handler | None:
+    """The handler of ``td - tensor`` and its kin, which Dynamo asks for as a reflection.
+
+    A function written in Python is no key that Dynamo finds in a table; it does follow
+    comparisons.
+    """
+    if function is torch.Tensor.__rsub__:
+        return _subtract
+    if function is torch.Tensor.__rtruediv__:
+        return _divide
+    if function is torch.Tensor.__rpow__:
+        return _power
+    if function is torch.Tensor.__rmod__:
+        return _remainder
+    return None
+
+
+def _subtract(tensor: torch.Tensor, td: Any) -> Any:
+    return td.__sub__(tensor)
+
+
+def _divide(tensor: torch.Tensor, td: Any) -> Any:
+    return td.__truediv__(tensor)
+
+
+def _power(tensor: torch.Tensor, td: Any) -> Any:
+    return td.__pow__(tensor)
+
+
+def _remainder(tensor: torch.Tensor, td: Any) -> Any:
+    return td.__mod__(tensor)
 
 
 class TorchDispatchOps(CollectionProtocol):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["tensor_of", "tensor_of_sequence"]
@@ -43,9 +44,7 @@ def tensor_of(value: Any, device: torch.device | None = None) -> Any:
 
 def _tensor_of_array(value: np.ndarray[Any, Any], device: Any) -> Any:
     if value.dtype.names is not None:
-        from tensordict.containers.dense import TensorDict
-
-        return TensorDict.from_struct_array(value)
+        return classes.TensorDict.from_struct_array(value)
     if value.dtype.kind not in _NUMERIC_KINDS:
         return None
     if not value.dtype.isnative:

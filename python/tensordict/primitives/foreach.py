@@ -12,13 +12,31 @@ from typing import Any
 import torch
 from torch.overrides import has_torch_function_variadic as any_special
 
-from tensordict.ops.families import is_dense_throughout, is_shared_tensor
+from tensordict import _rust
 from tensordict.primitives.align import align, rebuild_as
 from tensordict.primitives.common import check_results
 from tensordict.primitives.lock import lock_tree
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.tree import leaves, new, rebuild
 from tensordict.primitives.unbatched import results_as_sources
+
+
+def is_shared_tensor(operand: Any) -> bool:
+    """Whether ``operand`` is one plain tensor without dims, the same for all leaves.
+
+    ``torch.vmap`` cannot read a tensor that it maps as a number, as the foreach forms of
+    one operand do.
+    """
+    if type(operand) is not torch.Tensor or operand.dim():
+        return False
+    is_compiling = torch.compiler.is_compiling()
+    return is_compiling or not torch._C._functorch.is_batchedtensor(operand)
+
+
+def is_dense_throughout(td: Any) -> bool:
+    """Whether ``td`` and all below it are dense: their leaves are those that are held."""
+    # A list: the compiler has no frame more to follow.
+    return all([container._is_dense for container in _rust.containers(td)])
 
 
 def _in_line(td: Any, operand: Any, is_complete: bool = False) -> Any:

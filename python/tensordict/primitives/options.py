@@ -17,31 +17,25 @@ from typing import Any, ClassVar, Self
 # The base of torch's own context managers that are decorators too.
 from torch.utils._contextlib import _DecoratorContextManager
 
-from tensordict.ops import access
 from tensordict.primitives.deprecation import (
     REMOVAL,
-    deprecation_message,
     environment_flag,
     warn_caller,
     warn_deprecated,
 )
-from tensordict.primitives.protocol import NO_DEFAULT, NONE_IF_MISSING
 
 __all__ = [
     "CHECK_INVARIANTS",
     "capture_non_tensor_stack",
-    "get_defaults_to_none",
     "lazy_legacy",
     "list_to_stack",
     "set_capture_non_tensor_stack",
-    "set_get_defaults_to_none",
     "set_lazy_legacy",
     "set_list_to_stack",
 ]
 
 USE_NON_TENSOR = "td.set_non_tensor(key, value) to store a list as one value"
 USE_DATA = "NonTensorStack.data to get the single value of a stack of identical values"
-USE_INDEXING = "td[key] to raise a KeyError for a missing key"
 MSG_LAZY_LEGACY = (
     "The legacy lazy mode, turned on with set_lazy_legacy(True) or LAZY_LEGACY_OP=1, is "
     f"deprecated and will be removed in {REMOVAL}. Shape operations such as unsqueeze and "
@@ -60,11 +54,6 @@ _capture: bool | None = environment_flag(
 _lazy_legacy: bool | None = environment_flag("LAZY_LEGACY_OP")
 if _lazy_legacy:
     warn_caller(MSG_LAZY_LEGACY)
-if (
-    environment_flag("TD_GET_DEFAULTS_TO_NONE", deprecated=False, advice=USE_INDEXING)
-    is False
-):
-    access.DEFAULT_OF_GET = NO_DEFAULT
 
 
 class _Mode(_DecoratorContextManager):
@@ -203,23 +192,6 @@ def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
     return _capture
 
 
-def get_defaults_to_none(set_to_none: bool = True) -> bool:  # noqa: ARG001
-    """Whether ``td.get`` of a missing key is None; deprecated."""
-    warn_caller(
-        deprecation_message("get_defaults_to_none()", USE_INDEXING), DeprecationWarning
-    )
-    return access.DEFAULT_OF_GET is NONE_IF_MISSING
-
-
-def set_get_defaults_to_none(set_to_none: bool = True) -> None:
-    """Set whether ``td.get`` of a missing key is None; deprecated."""
-    warn_caller(
-        deprecation_message("set_get_defaults_to_none()", USE_INDEXING),
-        DeprecationWarning,
-    )
-    access.DEFAULT_OF_GET = NONE_IF_MISSING if set_to_none else NO_DEFAULT
-
-
 _function: Any
 for _function in (
     set_list_to_stack,
@@ -230,5 +202,3 @@ for _function in (
     capture_non_tensor_stack,
 ):
     _function.__module__ = "tensordict.utils"
-for _function in (get_defaults_to_none, set_get_defaults_to_none):
-    _function.__module__ = "tensordict.base"

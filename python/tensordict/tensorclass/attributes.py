@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from tensordict.primitives import classes
 from tensordict.tensorclass.base import TensorClass
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorAttrs"]
 
 
+@classes.provided
 class TensorAttrs(TensorClass):
     """The device, dtype and shape of a tensor: a leaf of what ``td.attrs()`` gives.
 

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Generic, cast, dataclass_transform
 
 from tensordict.containers.collection import TensorCollection, gather
-from tensordict.interop.pytree import register_tensorclass
+from tensordict.primitives import classes
 from tensordict.tensorclass.delegation import delegate
 from tensordict.tensorclass.fields import OPTIONS, prepare
 from tensordict.tensorclass.files import FilesOfClass
@@ -87,7 +87,7 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
             for base in cls.__bases__
         ):
             super().__init_subclass__(**options)
-            register_tensorclass(cls)
+            classes.announce(cls, "tensorclass")
             return
         given = {name: options.pop(name) for name in OPTIONS if name in options}
         cast_filter = options.pop("cast_filter", None)

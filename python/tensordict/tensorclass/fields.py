@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.interop.pytree import register_tensorclass
+from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.tensorclass.access import FieldAccess
 from tensordict.tensorclass.reserved import RESERVED
@@ -126,7 +126,7 @@ def prepare(
     )
     for name in fields:
         setattr(cls, name, property(_getter(name), _setter(name)))
-    register_tensorclass(cls)
+    classes.announce(cls, "tensorclass")
     if own_init is not None:
         cls.__init__ = _wrapped_init(cls, own_init)
     else:

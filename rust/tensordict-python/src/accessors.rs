@@ -303,7 +303,7 @@ fn answer<'py>(
         return Ok(None);
     }
     let [table, forms] = TABLES.get_or_try_init(py, || {
-        let module = py.import("tensordict.interop.torch_functions")?;
+        let module = py.import("tensordict.ops.torch_dispatch")?;
         let table = module.getattr("TD_HANDLED_FUNCTIONS")?;
         let forms = module.getattr("NATIVE_FORMS")?;
         let tables = [table.cast_into::<PyDict>()?, forms.cast_into::<PyDict>()?];

@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.lazy.formats import as_nested, as_padded
+from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def lazy_stack(
 ) -> LazyStackedTensorDict: ...
 @overload
 def lazy_stack(input: Any, dim: int = ..., *, out: Any = ..., **kwargs: Any) -> Any: ...
+@classes.provided
 def lazy_stack(input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any) -> Any:
     """Stack collections along a new batch dim without copying them.
 

@@ -31,6 +31,7 @@ from tensordict.containers.lazy.set import WritingOps
 from tensordict.containers.lazy.update import UpdatingOps
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.ops.locking import LockingOps
+from tensordict.primitives import classes
 from tensordict.primitives.common import MSG_LOCKED
 from tensordict.primitives.index_items import refuse_fractions, refuse_types
 from tensordict.primitives.protocol import CollectionProtocol
@@ -63,6 +64,7 @@ MSG_BATCH_SIZE = (
 MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
+@classes.provided
 class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     StackKeysOps,
     CombiningOps,

@@ -16,9 +16,8 @@ from tensordict.containers.nontensor.data_files import DataFiles
 from tensordict.containers.nontensor.data_writing import MSG_NAMES, DataWriting
 from tensordict.containers.nontensor.equality import same_value
 from tensordict.containers.nontensor.operations import MOVING
-from tensordict.interop.pytree import register_value
 from tensordict.ops.keys import _key_path
-from tensordict.primitives import registry
+from tensordict.primitives import classes, registry
 from tensordict.primitives.common import MSG_BAD_KEY, as_size
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
@@ -832,5 +831,5 @@ for _class in (NonTensorDataBase, NonTensorData, MetaData):
     _class.__module__ = "tensordict.tensorclass"
     registry.register_class(_class, "tensordict.tensorclass", dense=False)
 for _class in (NonTensorData, MetaData):
-    register_value(_class)
+    classes.announce(_class, "value")
 CollectionProtocol._non_tensor_type = NonTensorData

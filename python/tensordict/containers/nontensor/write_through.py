@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from tensordict.primitives import classes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -16,6 +18,7 @@ MSG_LENGTH = (
 )
 
 
+@classes.provided
 class LinkedList(list[Any]):
     """The values of a :class:`NonTensorStack` as a list that writes to the stack.
 
