@@ -160,7 +160,7 @@ lint: $(stamps)/dependencies ## check format and lints of Rust and Python
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
 	@# The bindings compile for the newest Python, too, whichever is here.
-	PYO3_CONFIG_FILE=$(abspath rust/cpython-3.14.txt) cargo check --quiet --locked \
+	PYO3_CONFIG_FILE=$(abspath tools/cpython-3.14.txt) cargo check --quiet --locked \
 		--package tensordict-python --target-dir target/cpython-3.14
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .

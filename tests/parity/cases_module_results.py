@@ -1,6 +1,6 @@
 """What modules write, and more programs of modules, parameters and distributions.
 
-As in ``cases_learning`` a program is a paragraph.
+As in ``cases_transforms`` a program is a paragraph.
 """
 
 from frame import Case, differing

@@ -1,6 +1,6 @@
 """What sequences, wrappers and chains of distributions leave in their input.
 
-As in ``cases_learning`` a program is a paragraph.
+As in ``cases_transforms`` a program is a paragraph.
 """
 
 from frame import Case

@@ -1,4 +1,4 @@
-"""Values of many kinds, and what a call of each of them answers: for cases_values_kinds."""
+"""Values of many kinds, and what a call of each of them answers: for cases_nontensor_kinds."""
 
 from __future__ import annotations
 
