@@ -24,6 +24,8 @@ from tensordict.primitives.common import (
     not_a_value,
     value_of,
 )
+from tensordict.primitives.copy import check_copy, leaf_paths
+from tensordict.primitives.index import _preallocated, fit_source
 from tensordict.primitives.index_items import _WHOLE, fills
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
@@ -416,8 +418,6 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if present is NO_DEFAULT:
             ndim = len(source.batch_size)
             size = self._batch_size
-            from tensordict.primitives.index import _preallocated
-
             entry = _preallocated(source, self.idx, size, ndim, value)
             source._set_entry(key, entry)
         elif isinstance(present, CollectionProtocol) and present._is_non_tensor:
@@ -478,8 +478,6 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             return
         part = _SubTensorDict(self, (index,) if isinstance(index, list) else index)
         if isinstance(value, CollectionProtocol):
-            from tensordict.primitives.index import fit_source
-
             value = fit_source(self._batch_size, index, size, value)
             items = list(value._entries().items())
             if self.is_locked and any(
@@ -574,8 +572,6 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             KeyError: there is no entry for a value.
             RuntimeError: a value does not fit its entry.
         """
-        from tensordict.primitives.copy import check_copy, leaf_paths
-
         fitted = {}
         # A class that shadows members may have a field of the name of a method.
         plain = source._tensordict if is_tensorclass(source) else source

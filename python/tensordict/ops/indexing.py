@@ -10,6 +10,7 @@ from tensordict import _rust
 from tensordict.ops.families import expand_right, spread
 from tensordict.primitives import classes
 from tensordict.primitives.common import refused_first
+from tensordict.primitives.feature_index import take_features
 from tensordict.primitives.foreach import is_dense_throughout
 from tensordict.primitives.index_items import MSG_TOO_MANY, fills
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -134,8 +135,6 @@ class IndexingOps(CollectionProtocol):
 
     def _masked_features(self, mask: torch.Tensor) -> Any:
         """What a mask of more than the batch dims takes: of each leaf, without names."""
-        from tensordict.primitives.feature_index import take_features
-
         if self.is_empty():
             return self.empty(batch_size=[int(mask.sum())], names=None)
         whole = _rust.clone_structure(self)

@@ -21,6 +21,7 @@ from tensordict import _rust
 from tensordict._rust import flatten_keys, select
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.update import replace_all
 
 if TYPE_CHECKING:
     from tensordict.primitives.protocol import NestedKeyLike
@@ -867,8 +868,6 @@ def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
 
 def _replace_all(td: Any, other: Any) -> None:
     # A part that is seldom needed: the twins are not imported for it before.
-    from tensordict.primitives.update import replace_all
-
     replace_all(td, other)
 
 

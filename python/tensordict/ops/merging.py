@@ -22,9 +22,11 @@ from tensordict.primitives.common import (
 )
 from tensordict.primitives.convert import tensor_of
 from tensordict.primitives.deprecation import warn_of_cast
+from tensordict.primitives.index import fit_source
 from tensordict.primitives.index_items import fills, refuse_cast
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.unbatched import is_unbatched
+from tensordict.primitives.update import check_update_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,8 +178,6 @@ class MergingOps(CollectionProtocol):
                 check_size_of_some(self, source)
             if keys_to_update and is_sized and not update_batch_size:
                 # As a whole, of which less is taken.
-                from tensordict.primitives.update import check_update_size
-
                 check_update_size(self, source)
             source = chosen
         if update_batch_size:
@@ -596,8 +596,6 @@ def _collect_writes(
         elif isinstance(value, CollectionProtocol) and value._is_non_tensor:
             raise not_a_value(key, target, value)
         elif isinstance(value, CollectionProtocol):
-            from tensordict.primitives.index import fit_source
-
             # The index means the batch dims of what is nested, not the dims of leaves.
             plan = _rust.index_plan(target.batch_size, index)
             at = ... if plan is None else plan[0]

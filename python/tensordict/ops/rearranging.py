@@ -11,7 +11,7 @@ from tensordict import _rust
 from tensordict.ops.packing import PackLayout, pack_leaves
 from tensordict.primitives.common import MSG_LOCKED, ONES_TAIL
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.ragged_leaves import at_index
+from tensordict.primitives.ragged_leaves import at_index, padded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -519,15 +519,11 @@ class RearrangingOps(CollectionProtocol):
         if mask_key is not None:
             raise RuntimeError(MSG_MASK_KEY)
         if any(leaf.is_nested for leaf in _rust.leaves(self)):
-            from tensordict.primitives.ragged_leaves import padded
-
             return _rust.map_leaves(self, padded, (padding,))
         return _rust.clone_structure(self)
 
     def _padded_batch(self, padding: float, mask_key: NestedKeyLike | None) -> Self:
         """The collection with the size of the longest element in ragged batch dims."""
-        from tensordict.primitives.ragged_leaves import padded
-
         source: Any = self if self._is_dense else self.densify(layout=torch.jagged)
         result: Self = _rust.map_leaves(source, padded, (padding,))
         ndim = len(self.batch_size)

@@ -22,6 +22,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import registry
+from tensordict.primitives.common import shape_of_lists
 from tensordict.storage import extra_metadata
 
 if TYPE_CHECKING:
@@ -342,8 +343,6 @@ def _likely_size(data: list[Any], within: torch.Size | None) -> list[int] | None
     Returns:
         None: the lists are dims as far down as their lengths are equal.
     """
-    from tensordict.primitives.common import shape_of_lists
-
     shape = shape_of_lists(data)
     if within and shape[: len(within)] == list(within):
         return list(within)

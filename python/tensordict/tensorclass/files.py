@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict.primitives.registry import type_text
+from tensordict.storage.layouts.directory import load_directory
+from tensordict.storage.restricted_pickle import read_pickle
 from tensordict.tensorclass.making import around
 from tensordict.tensorclass.methods import MethodsOfClass
 
@@ -44,14 +46,10 @@ class FilesOfClass(MethodsOfClass):
 
     @classmethod
     def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
-        from tensordict.storage.layouts.directory import load_directory
-
         further = json.loads((directory / "meta.json").read_text(encoding="utf-8"))
         further.pop("_type", None)
         pickled = directory / _OTHER
         if pickled.exists():
-            from tensordict.storage.restricted_pickle import read_pickle
-
             further.update(read_pickle(pickled, options.allow_pickle))
         return cls._from_tensordict(
             load_directory(directory / _INNER, options), further

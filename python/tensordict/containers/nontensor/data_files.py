@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.storage import describing, safe_pickle
+from tensordict.storage.append import MSG_CANNOT
 from tensordict.storage.layouts import safetensors
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ class DataFiles(NonTensorOps):
         return self
 
     def _level_to_grow(self, key: str, method: str) -> Any:
-        from tensordict.storage.append import MSG_CANNOT
-
         raise RuntimeError(MSG_CANNOT.format(method, type(self).__name__))
 
     def _loaded_in(
