@@ -164,6 +164,7 @@ lint: $(stamps)/dependencies ## check format and lints of Rust and Python
 		--package tensordict-python --target-dir target/cpython-3.14
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
+	$(environment)/bin/lint-imports
 
 .PHONY: types
 types: $(stamps)/extension ## check annotations, and the stub against the built module
