@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from multiprocessing.util import get_temp_dir
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +23,26 @@ settings.register_profile(
     "thorough", parent=settings.get_profile("quick"), max_examples=500
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+CHECKOUT = Path(__file__).parents[1]
+CACHES = {
+    ".hypothesis",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    "build",
+    "target",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_checkout() -> Iterator[None]:
+    """Fail where a test leaves a file in the folder of the checkout."""
+    before = set(os.listdir(CHECKOUT))
+    yield
+    left = set(os.listdir(CHECKOUT)) - before - CACHES
+    assert not left, f"tests wrote into the checkout: {sorted(left)}"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,9 +1,19 @@
 """What the programs find as the release had it when their answers were recorded."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from torch.distributions import Distribution
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_folder_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run the programs in an empty folder: some save under any name that is given."""
+    before = os.getcwd()
+    os.chdir(tmp_path_factory.mktemp("programs"))
+    yield
+    os.chdir(before)
 
 
 @pytest.fixture(autouse=True)
