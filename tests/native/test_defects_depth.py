@@ -59,16 +59,7 @@ def dense():
         td = outer
     return td
 
-def lazy():
-    td = TensorDict({"b": torch.ones(2)}, [2])
-    for _ in range(100):
-        outer = TensorDict({"b": torch.ones(2)}, [2])
-        hang(outer, "n", LazyStackedTensorDict(td, td, stack_dim=1))
-        td = outer
-    return td
-
 on_small_stack(dense)
-on_small_stack(lazy)
 """,
         tmp_path,
     )
