@@ -135,7 +135,7 @@ def test_what_another_process_adds_meanwhile_is_kept(tmp_path):
         added.join(timeout=0.2)
         assert added.is_alive()
         known = metadata(tmp_path)
-        other = {"device": "cpu", "shape": [0], "dtype": "torch.int8"}
+        other = {"device": "cpu", "shape": [3, 0], "dtype": "torch.int8"}
         (tmp_path / "meta.json").write_text(json.dumps({**known, "other": other}))
     added.join()
     assert {"mine", "other", "a", "n"} <= set(TensorDict.load_memmap(tmp_path).keys())
