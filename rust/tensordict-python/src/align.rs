@@ -1,5 +1,5 @@
 //! What operations on several containers stand on: leaves in the order of another
-//! container, results that drop what an operation does not keep, every container of a tree.
+//! container, results that drop what an operation does not keep.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyList, PyType};
 use crate::container::{self, Kind, State, is_non_tensor, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
-use crate::items::entry_pairs;
+use crate::items::{containers, entry_pairs};
 use crate::lock;
 use crate::set::batch_size_of;
 use crate::slots::NextPair;
@@ -331,37 +331,6 @@ fn leaf_batch_dims<'py>(
     Ok(out)
 }
 
-fn collect_containers<'py>(
-    imports: &Imports,
-    td: &Bound<'py, PyAny>,
-    out: &Bound<'py, PyList>,
-) -> PyResult<()> {
-    let _guard = RecursionGuard::enter(td.py())?;
-    if !container::is_dense(imports, td)? {
-        td.call_method1(imports.names.method_containers.bind(td.py()), (out,))?;
-        return Ok(());
-    }
-    out.append(td)?;
-    for value in ffi::dict_values(&container::entries(imports, td)?) {
-        if kind(imports, &value)? != Kind::Leaf {
-            collect_containers(imports, &value, out)?;
-        }
-    }
-    Ok(())
-}
-
-/// `td` and every container below it, parents first.
-#[pyfunction]
-#[pyo3(signature = (td, out = None))]
-pub(crate) fn containers<'py>(
-    td: &Bound<'py, PyAny>,
-    out: Option<Bound<'py, PyList>>,
-) -> PyResult<Bound<'py, PyList>> {
-    let out = out.unwrap_or_else(|| PyList::empty(td.py()));
-    collect_containers(imports(td.py())?, td, &out)?;
-    Ok(out)
-}
-
 /// Whether one of `others` is `td`, or a container below it.
 #[pyfunction]
 fn holds_any<'py>(td: &Bound<'py, PyAny>, others: &Bound<'py, PyList>) -> PyResult<bool> {
@@ -374,7 +343,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(align, module)?)?;
     module.add_function(wrap_pyfunction!(rebuild_as, module)?)?;
     module.add_function(wrap_pyfunction!(leaf_batch_dims, module)?)?;
-    module.add_function(wrap_pyfunction!(containers, module)?)?;
     module.add_function(wrap_pyfunction!(holds_any, module)?)?;
     Ok(())
 }

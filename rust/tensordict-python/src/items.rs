@@ -1,4 +1,5 @@
-//! The entries of a container as lists: keys, values or pairs, nested ones too.
+//! The entries of a container as lists: keys, values or pairs, nested ones too; and every
+//! container of a tree.
 //!
 //! A level is owned before Python is called, which may change the container under it:
 //! what the level held at the start is what is listed.
@@ -182,7 +183,39 @@ fn walk<'py>(
     Ok(out)
 }
 
+fn collect_containers<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyList>,
+) -> PyResult<()> {
+    let _guard = RecursionGuard::enter(td.py())?;
+    if !container::is_dense(imports, td)? {
+        td.call_method1(imports.names.method_containers.bind(td.py()), (out,))?;
+        return Ok(());
+    }
+    out.append(td)?;
+    for value in ffi::dict_values(&container::entries(imports, td)?) {
+        if kind(imports, &value)? != Kind::Leaf {
+            collect_containers(imports, &value, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// `td` and every container below it, parents first.
+#[pyfunction]
+#[pyo3(signature = (td, out = None))]
+pub(crate) fn containers<'py>(
+    td: &Bound<'py, PyAny>,
+    out: Option<Bound<'py, PyList>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let out = out.unwrap_or_else(|| PyList::empty(td.py()));
+    collect_containers(imports(td.py())?, td, &out)?;
+    Ok(out)
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(walk, module)?)?;
+    module.add_function(wrap_pyfunction!(containers, module)?)?;
     Ok(())
 }

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyString, PyTuple};
 
-use crate::align::containers;
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
+use crate::items::containers;
 
 /// Locks `td` and all that it holds; each nested one knows all its parents weakly.
 pub(crate) fn lock_dense<'py>(
