@@ -1,6 +1,6 @@
 """How compiled code makes a container, which the compiler need not interpret.
 
-Each twin makes its result by :func:`tensordict.primitives.tree.new`. By the rule that
+Each primitive in Python makes its result by :func:`tensordict.primitives.tree.new`. By the rule that
 Dynamo is given for it (:func:`install_rules`) it knows the new object and its state at
 once.
 

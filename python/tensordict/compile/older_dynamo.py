@@ -1,8 +1,8 @@
-"""What Dynamo of torch 2.11 lacks to trace the twins.
+"""What Dynamo of torch 2.11 lacks to trace the primitives in Python.
 
-The twins give a new container its state as one dictionary (``result.__dict__ = {...}``),
+They give a new container its state as one dictionary (``result.__dict__ = {...}``),
 which costs the least to compile. An older Dynamo does not know what that does: to it, the
-container then has no attributes. There the same twins are compiled with one store for
+container then has no attributes. There the same functions are compiled with one store for
 each attribute. What is deleted of that dictionary it does not connect with what was
 stored before, so there a container that is unlocked keeps the attributes of a lock, with
 the values that they have without one. What is set through a property of a new container it
@@ -29,7 +29,7 @@ __all__ = ["make_up_for_it", "spell_out", "stores_are_traced"]
 
 
 def make_up_for_it(modules: Iterable[ModuleType]) -> None:
-    """Change the twins of ``modules`` and Dynamo, which is imported, where it is older."""
+    """Change the primitives of ``modules`` and Dynamo, which is imported, where it is older."""
     if not stores_are_traced():
         spell_out(modules)
         lock_primitives._forget_lock.__code__ = _undo_lock.__code__
@@ -47,7 +47,7 @@ def stores_are_traced() -> bool:
 
 
 def _undo_lock(td: Any) -> None:
-    """:func:`twins._forget_lock` without a deletion, where there can be attributes."""
+    """:func:`tensordict.primitives.lock._forget_lock` without a deletion, where there can be attributes."""
     for name in LOCK_STATE:
         unlocked = getattr(CollectionProtocol, name)
         if td._is_dense:

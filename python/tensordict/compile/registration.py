@@ -1,8 +1,8 @@
 """What :func:`torch.compile` traces in the place of the native primitives.
 
 Dynamo reads Python and cannot look into ``tensordict._rust``. So it is told that each
-native primitive has a Python twin (:mod:`tensordict.primitives` and its neighbours),
-by :func:`torch.compiler.substitute_in_graph`. That needs ``torch._dynamo``, which costs
+native primitive has a twin in Python, its namesake in :mod:`tensordict.primitives`, by
+:func:`torch.compiler.substitute_in_graph`. That needs ``torch._dynamo``, which costs
 more to import than torch itself. Processes that never compile, data workers among
 them, do not pay for it: the twins are registered when somebody else imports it first.
 """
@@ -55,7 +55,7 @@ _registered: set[int] = set()
 
 
 def twin_modules() -> tuple[ModuleType, ...]:
-    """The modules whose public functions are twins of their namesakes in ``_rust``."""
+    """The modules whose public functions are the twins of their namesakes in ``_rust``."""
     return tuple(
         importlib.import_module(f"tensordict.primitives.{stem}") for stem in STEMS
     )

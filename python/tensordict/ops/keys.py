@@ -563,7 +563,7 @@ class KeysOps(CollectionProtocol):
             rest.filter_empty_()
         if inplace:
             _check_open(self, rest, taken)
-            _replace_all(self, rest)
+            replace_all(self, rest)
             rest = self
         return (*parts, rest)
 
@@ -615,7 +615,7 @@ class KeysOps(CollectionProtocol):
             rest.filter_empty_()
         _check_open(self, rest, taken)
         if self.is_locked or not self._is_dense:
-            _replace_all(self, rest)
+            replace_all(self, rest)
             return result
         for path in taken:
             # Nested collections stay the same objects, also for others who hold them.
@@ -864,11 +864,6 @@ def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
                 break
             td.del_(path)
             path = path[:-1]
-
-
-def _replace_all(td: Any, other: Any) -> None:
-    # A part that is seldom needed: the twins are not imported for it before.
-    replace_all(td, other)
 
 
 def set_default(td: Any, path: tuple[str, ...], default: Any) -> None:

@@ -1,7 +1,4 @@
-"""The twin of the primitive that calls a function on every leaf.
-
-See :mod:`tensordict.primitives`.
-"""
+"""Call a function on every leaf, with its key and those of other collections if asked."""
 
 from __future__ import annotations
 

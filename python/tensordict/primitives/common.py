@@ -1,8 +1,4 @@
-"""What methods and twins share: messages, exceptions, small readings of arguments.
-
-The twins themselves are imported only where something compiles or an argument is out of
-the ordinary.
-"""
+"""What methods and primitives share: messages, exceptions, small readings of arguments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Twins of the primitives that move, add, remove and reduce batch dims.
+"""Move, add, remove and reduce batch dims.
 
-See :mod:`tensordict.primitives`. All but the last three take the method's arguments and, as ``call``,
+All but the last three take the method's arguments and, as ``call``,
 ``(name, args, kwargs)``: what a ``with`` statement on the result undoes.
 """
 

@@ -1,4 +1,4 @@
-"""Twins of the primitives of tensorclasses. See :mod:`tensordict.primitives`.
+"""Read and write the fields of tensorclasses, and make them around a container.
 
 A tensorclass keeps its fields in one container, its ``_tensordict``. These primitives
 are what reading and writing an attribute and calling the class do.

@@ -1,6 +1,6 @@
-"""Twins of the primitives that call a function on a whole list of leaves.
+"""Call a function on the whole list of leaves.
 
-See :mod:`tensordict.primitives`. An operand is a number or a tensor without dims,
+An operand is a number or a tensor without dims,
 which is passed on, or a container of the same batch size and keys, whose leaves are put
 in line. With anything else, nothing is called, and the function says so.
 """

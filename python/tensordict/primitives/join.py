@@ -1,4 +1,4 @@
-"""The primitives of stacking and concatenating in plain Python; see :mod:`.twins`."""
+"""Stack and concatenate collections."""
 
 from __future__ import annotations
 

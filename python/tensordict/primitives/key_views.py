@@ -12,7 +12,7 @@ from tensordict.primitives.nested_key import unravel_key_to_tuple
 
 
 class _StringKeys(KeysView[str]):
-    """The twin of the view that ``td.keys()`` gives."""
+    """The view that ``td.keys()`` gives where a program is compiled."""
 
     __slots__ = ()
 

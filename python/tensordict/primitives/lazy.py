@@ -1,4 +1,4 @@
-"""Twins of the primitives of lazy stacks, which ask all members at once; see :mod:`.twins`."""
+"""Ask all members of a lazy stack at once, and build stacks from their entries."""
 
 from __future__ import annotations
 

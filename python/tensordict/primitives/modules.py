@@ -1,7 +1,4 @@
-"""What Dynamo traces for the primitives that put parameters into modules.
-
-See :mod:`tensordict.primitives`.
-"""
+"""Put the tensors of a collection into a module, and back."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The public methods live in :mod:`tensordict.ops`, one file per topic, and know
 containers only through this protocol. The walks themselves (over nested
 dictionaries, calling torch on each leaf) are primitives in ``tensordict._rust``
-with a Python twin each in :mod:`tensordict.primitives`.
+with a namesake each in Python, in :mod:`tensordict.primitives`.
 
 A *dense* container (``_is_dense`` is true) keeps its state in four plain
 attributes of its instance dictionary, which the primitives read and write
