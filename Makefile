@@ -141,6 +141,10 @@ bench-storage: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## sa
 bench-tensorclass: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## fields of tensorclasses beside a property and the published release
 	$(python) benches/tensorclass.py --peer $(or $(PEER),build/release) $(BENCH)
 
+.PHONY: bench-clients
+bench-clients: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## what programs of users do, beside the published release
+	$(python) benches/clients.py --peer $(or $(PEER),build/release) $(BENCH)
+
 # The published release to compare with, apart from the environment.
 build/release/.installed: | $(stamps)
 	$(python) -m pip install --quiet --no-deps --target build/release \
