@@ -13,6 +13,7 @@ from tensordict import (
     assert_close,
     lazy_stack,
 )
+from tensordict.interop import vmap
 
 
 @pytest.fixture
@@ -312,3 +313,36 @@ def test_what_is_written_in_place_reaches_the_members_of_a_stack():
     stack = rows_of_two()
     torch.vmap(lambda row: row.set_("a", row["a"] + 5)["a"])(stack)
     assert stack["a"].tolist() == [[5, 5, 5], [6, 6, 6]]
+
+
+def test_flat_arguments_are_not_taken_apart_as_trees(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError
+
+    td = TensorDict(a=torch.arange(6.0).view(3, 2), batch_size=[3])
+    monkeypatch.setattr(vmap._pytree, "_broadcast_to_and_flatten", refuse)
+    monkeypatch.setattr(vmap._pytree, "tree_unflatten", refuse)
+    added = torch.vmap(lambda td, x: td + x, (0, None))(td, torch.ones(()))
+    assert added.batch_size == (3,)
+    assert (added["a"] == td["a"] + 1).all()
+    assert (torch.vmap(lambda td: td["a"], -1, 1)(td) == td["a"].T).all()
+
+
+@pytest.mark.parametrize(
+    ("in_dims", "found"),
+    [
+        (0, (3, [0, 0])),
+        ((-1, None), (3, [0, None])),
+        ((0, 1), None),  # sizes differ
+        ((0, 2), None),  # there is no such dim
+        ((None, None), None),
+        ((0,), None),
+        ([0, 0], None),
+        ((True, 0), None),
+    ],
+)
+def test_what_is_not_flat_or_wrong_is_left_to_functorch(in_dims, found):
+    td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
+    assert vmap._plan_flat(in_dims, (td, torch.zeros(3, 4))) == found
+    assert vmap._plan_flat(0, (torch.zeros(3), torch.zeros(3))) is None
+    assert vmap._plan_flat(0, (td, {"tree": torch.zeros(3)})) is None

@@ -106,6 +106,10 @@ def _process_batched_inputs(
 ) -> Any:
     if not _rules:
         register_foreach_rules()
+    if not torch.compiler.is_compiling() and len(args) < len(_FLAT_SPECS):
+        planned = _plan_flat(in_dims, args)
+        if planned is not None:
+            return *planned, list(args), _FLAT_SPECS[len(args)]
     flat, spec = _pytree.tree_flatten(args, is_leaf=_has_batch_dims)
     if not any(map(_is_collection, flat)):
         return original(in_dims, args, func)
@@ -116,6 +120,40 @@ def _process_batched_inputs(
         if dim is not None and _is_collection(value) and not value.batch_size:
             _check_leaves(value, dim, batch_size, functorch._get_name(func))
     return batch_size, flat_in_dims, flat, spec
+
+
+_FLAT_SPECS = [_pytree.tree_flatten((0,) * count)[1] for count in range(8)]
+"""What a pytree says of so many arguments none of which is a tree."""
+
+
+def _plan_flat(in_dims: Any, args: tuple[Any, ...]) -> tuple[int, list[Any]] | None:
+    """The size that is mapped over, and the dim of it in each of ``args``.
+
+    That is for tensors and collections with batch dims that can be mapped so. None where
+    there is anything else, or no collection: functorch takes trees apart, and has the
+    errors.
+    """
+    dims = in_dims if type(in_dims) is tuple else (in_dims,) * len(args)
+    if len(dims) != len(args) or not any(map(_has_batch_dims, args)):
+        return None
+    found = []
+    sizes = set()
+    for dim, value in zip(dims, args, strict=True):
+        if isinstance(value, torch.Tensor):
+            if value.is_nested:
+                return None
+            shape: Any = value.shape
+        elif _has_batch_dims(value):
+            shape = _mapped_size(value, dim)
+        else:
+            return None
+        if dim is not None:
+            if type(dim) is not int or not -len(shape) <= dim < len(shape):
+                return None
+            dim %= len(shape)
+            sizes.add(shape[dim])
+        found.append(dim)
+    return (sizes.pop(), found) if len(sizes) == 1 else None
 
 
 def _check_leaves(td: Any, dim: int, batch_size: int, name: str) -> None:
@@ -161,6 +199,8 @@ def _create_batched_inputs(
             batched.append(_add_batch_dim(arg, dim, vmap_level))
     if mapped or hasattr(_stacks, "of_level"):
         _stacks.__dict__.setdefault("of_level", {})[vmap_level] = mapped
+    if len(batched) < len(_FLAT_SPECS) and args_spec is _FLAT_SPECS[len(batched)]:
+        return tuple(batched)
     return _pytree.tree_unflatten(batched, args_spec)
 
 
@@ -214,6 +254,11 @@ def _unwrap_batched(
     func: Any,
 ) -> Any:
     _write_back(vmap_level)
+    if isinstance(outputs, torch.Tensor):
+        return original(outputs, out_dims, vmap_level, batch_size, func)
+    if type(out_dims) is int and _is_collection(outputs):
+        name = functorch._get_name(func)
+        return _remove_batch_dim(name, outputs, vmap_level, batch_size, out_dims)
     flat, spec = _pytree.tree_flatten(outputs, is_leaf=_is_collection)
     if not any(map(_is_collection, flat)):
         return original(outputs, out_dims, vmap_level, batch_size, func)
