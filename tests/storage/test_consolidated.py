@@ -15,6 +15,7 @@ from torch import nn
 
 from tensordict import (
     NonTensorData,
+    NonTensorStack,
     TensorDict,
     TensorDictParams,
     from_consolidated,
@@ -23,7 +24,7 @@ from tensordict import (
     tensorclass,
     to_safetensors,
 )
-from tensordict.storage import verify
+from tensordict.storage import buffer, verify
 from tensordict.storage.inspect import survey
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float32]
@@ -468,3 +469,43 @@ def test_ordered_dictionaries_stay_what_they_are(tmp_path):
         from_safetensors(tmp_path / "x.safetensors"),
     ):
         assert repr(loaded["x"]) == repr(value)
+
+
+def test_a_column_of_values_is_described_without_its_members(monkeypatch):
+    td = TensorDict(text=NonTensorStack("a", "b", "a"), batch_size=[3])
+    monkeypatch.setattr(NonTensorStack, "tensordicts", property(lambda _: 1 / 0))
+    read = pickle.loads(pickle.dumps(td.consolidate()))
+    assert type(read.get("text")) is NonTensorStack
+    assert read["text"] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("shift", [0, 1, 4, 8])
+def test_views_of_a_buffer_at_any_place(shift):
+    leaves = [
+        torch.arange(6.0).view(2, 3),
+        torch.tensor(7, dtype=torch.int64),
+        torch.zeros(0, 3, dtype=torch.int16),
+        torch.tensor([True, False]),
+        torch.arange(3, dtype=torch.float64),
+    ]
+    rows = buffer.lay_out(leaves)
+    storage = torch.zeros(rows.num_bytes + shift, dtype=torch.uint8)[shift:]
+    if shift % 8:
+        # Where torch has no view of it.
+        rows = rows._replace(
+            rows=[
+                g
+                for g, leaf in zip(rows.rows, leaves, strict=True)
+                if leaf.dtype == torch.bool
+            ]
+        )
+        leaves = [leaf for leaf in leaves if leaf.dtype == torch.bool]
+    views = buffer.views(storage, rows)
+    for view, leaf in zip(views, leaves, strict=True):
+        view.copy_(leaf)
+    again = buffer.views(storage, rows)
+    for view, leaf in zip(again, leaves, strict=True):
+        assert view.dtype == leaf.dtype
+        assert view.is_contiguous()
+        assert view.stride() == leaf.stride()
+        assert torch.equal(view, leaf)

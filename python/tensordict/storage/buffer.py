@@ -10,6 +10,7 @@ import torch
 from tensordict.storage.leaves import prepare
 
 __all__ = [
+    "Places",
     "Row",
     "Rows",
     "jagged",
@@ -17,7 +18,6 @@ __all__ = [
     "lay_out",
     "parts_of",
     "problem_of_row",
-    "view_of",
     "views",
 ]
 
@@ -131,16 +131,49 @@ def parts_of(tensor: torch.Tensor) -> list[tuple[Any, ...]]:
 
 def views(storage: torch.Tensor, rows: Rows) -> list[torch.Tensor]:
     """A tensor over the place of each row."""
-    return [view_of(storage, row) for group in rows.rows for _, row in group]
+    places = Places(storage)
+    return [places.view_of(row) for group in rows.rows for _, row in group]
 
 
-def view_of(storage: torch.Tensor, row: Row) -> torch.Tensor:
-    """The tensor at a place of the buffer, which it shares."""
-    dtype, shape, start, stop, pad = row[:5]
-    flat = storage[start : stop - pad].view(
-        getattr(torch, dtype.removeprefix("torch."))
-    )
-    return flat.view(shape)
+class Places:
+    """Makes tensors over places of a buffer, which they share."""
+
+    def __init__(self, storage: torch.Tensor) -> None:
+        self._storage = storage
+        self._whole: dict[str, tuple[torch.Tensor, int] | None] = {}
+
+    def view_of(self, row: Row) -> torch.Tensor:
+        """The tensor at a place."""
+        dtype, shape, start, stop, pad = row[:5]
+        whole = self._whole[dtype] if dtype in self._whole else self._as(dtype)
+        if whole is None or start % whole[1]:
+            flat = self._storage[start : stop - pad].view(_dtype_of(dtype))
+            return flat.view(shape)
+        # One call of torch instead of three, which are most of the time for small leaves.
+        tensor, item_size = whole
+        strides = []
+        stride = 1
+        for length in reversed(shape):
+            strides.append(stride)
+            stride *= max(length, 1)
+        offset = tensor.storage_offset() + start // item_size
+        return tensor.as_strided(shape, strides[::-1], offset)
+
+    def _as(self, dtype: str) -> tuple[torch.Tensor, int] | None:
+        """All of the buffer as tensor of a dtype, if it can be, and the size of an item."""
+        storage = self._storage
+        item_size = _dtype_of(dtype).itemsize
+        whole = None
+        if storage.storage_offset() % item_size == 0:
+            usable = len(storage) // item_size * item_size
+            whole = storage[:usable].view(_dtype_of(dtype)), item_size
+        self._whole[dtype] = whole
+        return whole
+
+
+def _dtype_of(name: str) -> torch.dtype:
+    found: torch.dtype = getattr(torch, name.removeprefix("torch."))
+    return found
 
 
 def joined(rows: Rows, views: list[torch.Tensor]) -> list[torch.Tensor]:

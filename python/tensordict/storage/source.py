@@ -13,16 +13,22 @@ from tensordict.storage.buffer import (
     LENGTHS,
     OFFSETS,
     VALUES,
+    Places,
     jagged,
     problem_of_row,
-    view_of,
 )
 from tensordict.storage.describing import RESERVED, key_of, problem_of, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Source", "dense_from_description", "locked_as", "members_of"]
+__all__ = [
+    "Source",
+    "column_of",
+    "dense_from_description",
+    "locked_as",
+    "members_of",
+]
 
 
 class Source:
@@ -46,6 +52,7 @@ class Source:
         self.notes: extra_metadata.Remarks = notes or extra_metadata.Remarks()
         self.filename = filename
         self.requested = requested
+        self._places = Places(storage)
         self._is_aligned = storage.storage_offset() % 16 == 0
 
     def container(self, level: Any, path: tuple[str, ...]) -> Any:
@@ -116,7 +123,7 @@ class Source:
             # Written by somebody who aligns less: there is no view of it.
             flat = self.storage[start : stop - pad].clone()
             return flat.view(getattr(torch, dtype.removeprefix("torch."))).view(shape)
-        return view_of(self.storage, row)
+        return self._places.view_of(row)
 
     def _damaged(self, path: tuple[str, ...], reason: str) -> RuntimeError:
         of = f"'{self.filename}'" if self.filename is not None else "the metadata"
@@ -159,6 +166,24 @@ def locked_as(td: Any, fields: dict[str, Any]) -> Any:
     if fields.get("is_locked"):
         td.lock_()
     return td
+
+
+def column_of(level: dict[str, Any], source: Source) -> list[Any] | None:
+    """The values of the level of a stack whose members are each one plain value.
+
+    None where it has others, or a remark is to be looked for.
+    """
+    found = level["non_tensors"]
+    if source.notes.fields or len(level) > len(RESERVED) or not found:
+        return None
+    if level["cls_metadata"]["stack_dim"] or level["leaves"]:
+        return None
+    values = []
+    for number, row in enumerate(found.values()):
+        if str(number) not in found or len(row) != 3 or row[1] or row[2] is not None:
+            return None
+        values.append(found[str(number)][0])
+    return values
 
 
 def members_of(

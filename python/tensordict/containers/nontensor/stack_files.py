@@ -5,7 +5,10 @@ from __future__ import annotations
 import copyreg
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tensordict.containers.nontensor.base import NonTensorOps
+from tensordict.primitives import options
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import describing, safe_pickle
 from tensordict.storage import source as sources
@@ -58,8 +61,27 @@ class StackFiles(NonTensorOps):
 
     def _describe(self, rows: Any) -> Any:
         dim = self.stack_dim
+        if len(self._batch_size) == 1 and self._is_plain_column():
+            device = None if self._device is None else str(self._device)
+            level = describing.describe_stack("NonTensorStack", [], 0, None, rows)
+            level["non_tensors"] = {
+                str(number): describing.Value((value, [], device))
+                for number, value in enumerate(self._flat())
+            }
+            return level
         return describing.describe_stack(
             "NonTensorStack", self.tensordicts, dim, None, rows
+        )
+
+    def _is_plain_column(self) -> bool:
+        """Whether each value is that of a plain member."""
+        return (
+            type(self) is self._non_tensor_stack_type
+            and self._member_class is self._non_tensor_type
+            and not any(
+                issubclass(kind, CollectionProtocol)
+                for kind in set(map(type, self._flat()))
+            )
         )
 
     def _described_child(self, name: str) -> Any:
@@ -67,8 +89,12 @@ class StackFiles(NonTensorOps):
 
     @classmethod
     def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
-        members = sources.members_of(level, source, path)
         fields = level["cls_metadata"]
+        values = sources.column_of(level, source)
+        if values is not None and not options.capture_non_tensor_stack():
+            size = torch.Size([len(values)])
+            return sources.locked_as(cls._of_cells(values, size), fields)
+        members = sources.members_of(level, source, path)
         stack = members[0]._stack_lazily(members, fields["stack_dim"], None)
         return sources.locked_as(stack, fields)
 
@@ -92,14 +118,11 @@ class StackFiles(NonTensorOps):
             and not self._is_locked
             and not self._has_files()
             and not self.stack_dim
-            and self._member_class is self._non_tensor_type
+            and len(self._batch_size) == 1
         )
-        if is_plain and len(self._batch_size) == 1:
-            flat = self._flat()
-            kinds = set(map(type, flat))
-            # A collection would be a member, and not the value of one.
-            if not any(issubclass(kind, CollectionProtocol) for kind in kinds):
-                return self._non_tensor_stack_type, tuple(flat)
+        # A collection would be a member, and not the value of one.
+        if is_plain and self._is_plain_column():
+            return self._non_tensor_stack_type, tuple(self._flat())
         return copyreg.__newobj__, (self._non_tensor_stack_type,), self.__getstate__()  # type: ignore[attr-defined]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -165,19 +165,20 @@ def _consolidate(
     state: dict[str, Any] = {}
     if options.filename is None or options.use_buffer:
         with naming_the_entry(td):
-            storage = _filled(rows, td, options)
+            storage, copies = _filled(rows, td, options)
         if options.filename is not None:
-            copied = rows._replace(parts=views(storage, rows))
+            copied = rows._replace(parts=copies)
             _write(result, description, copied, options, progress)
     else:
         with naming_the_entry(td):
             mapped = _write(result, description, rows, options, progress)
         storage = mapped[: rows.num_bytes]
+        copies = views(storage, rows)
     state = {"storage": storage, "metadata": source.with_modules}
     if options.filename is not None:
         path = Path(os.path.abspath(options.filename))
         state |= {"filename": path, "file_id": _file_id(path)}
-    leaves = joined(rows, views(storage, rows))
+    leaves = joined(rows, copies)
     if options.inplace:
         now = _rust.leaves(td)
         if len(now) != len(source.leaves) or any(
@@ -215,9 +216,12 @@ def _set_device(td: Any, options: Options) -> None:
             container._device = device
 
 
-def _filled(rows: Rows, td: Any, options: Options) -> torch.Tensor:
-    """A buffer with the values of the leaves."""
+def _filled(
+    rows: Rows, td: Any, options: Options
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A buffer with the values of the leaves, and the tensors over it."""
     storage = _new_buffer(rows, options)
+    copies = views(storage, rows)
     with torch.no_grad():
         padded = [
             row[3] // ALIGNMENT - 1 for group in rows.rows for _, row in group if row[4]
@@ -225,13 +229,12 @@ def _filled(rows: Rows, td: Any, options: Options) -> torch.Tensor:
         if padded and storage.device.type != "meta":
             words = storage.view(torch.int64)
             words.index_fill_(0, torch.tensor(padded, device=words.device), 0)
-        copies = views(storage, rows)
         if copies:
             torch._foreach_copy_(copies, rows.parts, options.non_blocking)
     is_from_device = any(part.device.type not in ("cpu", "meta") for part in rows.parts)
     if options.non_blocking and is_from_device and storage.device.type == "cpu":
         td._sync_all()
-    return storage
+    return storage, copies
 
 
 def _new_buffer(rows: Rows, options: Options) -> torch.Tensor:
