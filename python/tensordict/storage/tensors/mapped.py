@@ -453,7 +453,7 @@ class MemoryMappedTensor(torch.Tensor):
         result = torch.Tensor.__getitem__(self, item)
         # What is indexed by lists or masks is a copy, and an ordinary tensor. Of no bytes
         # there is no copy.
-        if result._is_view() or not self.untyped_storage().nbytes():
+        if result._is_view() or not (self.numel() or self.untyped_storage().nbytes()):
             return self._view(result, item)
         return result
 
