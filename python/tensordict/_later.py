@@ -13,10 +13,6 @@ from typing import Any, NoReturn, Self
 
 __all__ = ["CLASSES", "FUNCTIONS", "METHODS", "Later", "function", "give_methods"]
 
-MAPS = (
-    "Call the function with each part of td.split(size) and join the results with "
-    "tensordict.cat."
-)
 MESSAGES = (
     "Send the leaves with torch.distributed, or the whole as a pickle: "
     "torch.distributed.send_object_list([td], dst)."
@@ -36,8 +32,6 @@ STORES = (
 )
 
 METHODS: dict[str, str] = {
-    "map": MAPS,
-    "map_iter": MAPS,
     "all_gather": MESSAGES,
     "all_reduce": MESSAGES,
     "arecv": MESSAGES,

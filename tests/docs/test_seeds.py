@@ -420,6 +420,31 @@ def test_001_17_dataset_of_a_million_images(tmp_path):
     assert items["labels"].tolist() == [0, 0, 3]
 
 
+def process_data(data):
+    images = data.get("images").flip(-2).clone()
+    labels = data.get("labels") // 10
+    # we update the td inplace
+    data.set_("images", images)  # flip image
+    data.set_("labels", labels)  # cluster labels
+
+
+def test_001_18_map_with_workers(tmp_path):
+    # eight small images where the document has a million of 128 x 128
+    data = TensorDict(
+        {
+            "images": torch.arange(8 * 4 * 3, dtype=torch.uint8).view(8, 4, 3, 1),
+            "labels": torch.arange(0, 80, 10, dtype=torch.int),
+        },
+        batch_size=[8],
+    ).memmap_(tmp_path / "dataset")
+    expected = data["images"].flip(-2).clone()
+    data_preproc = data.map(process_data, num_workers=4, chunksize=0, pbar=True)
+    # the function updates its rows and returns nothing
+    assert data_preproc is None
+    assert torch.equal(data["images"], expected)
+    assert data["labels"].tolist() == list(range(8))
+
+
 def foo():
     data = TensorDict({}, batch_size=[])
     data["a"] = torch.randn(3)

@@ -26,6 +26,7 @@ from tensordict.ops.indexing import IndexingOps
 from tensordict.ops.joining import JoiningOps
 from tensordict.ops.keys import KeysOps
 from tensordict.ops.locking import LockingOps
+from tensordict.ops.mapping import MappingOps
 from tensordict.ops.memory import MemoryOps
 from tensordict.ops.merging import MergingOps
 from tensordict.ops.modules import ModulesOps
@@ -92,6 +93,7 @@ class Vocabulary(
     AutogradOps,
     LockingOps,
     ApplyOps,
+    MappingOps,
     MemoryOps,
     SavingOps,
     ConsolidatingOps,

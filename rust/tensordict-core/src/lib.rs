@@ -8,6 +8,7 @@ pub mod error;
 pub mod index;
 pub mod keys;
 pub mod lazy;
+pub mod schedule;
 pub mod storage;
 
 pub use error::{Error, Result};

@@ -30,6 +30,7 @@ mod map_leaves;
 mod module_call;
 mod modules;
 mod nested_key;
+mod schedule;
 mod set;
 mod shortcuts;
 mod slots;
@@ -73,6 +74,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     align::register(module)?;
     foreach::register(module)?;
     lazy::register(module)?;
+    schedule::register(module)?;
     storage::register(module)?;
     key_views::register(module)?;
     Ok(())

@@ -1,0 +1,265 @@
+"""What ``map`` and ``map_iter`` do, with all their options."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from tensordict.parallel.chunks import ChunkPlan
+from tensordict.parallel.cpus import num_cpus
+from tensordict.parallel.errors import MapError
+from tensordict.parallel.executors import ExecutorBackend
+from tensordict.parallel.jobs import Backend, Job
+from tensordict.parallel.journal import Journal
+from tensordict.parallel.pool import PassingPool
+from tensordict.parallel.processes import ForkBackend, ProcessesBackend
+from tensordict.parallel.results import join, values, write_out
+from tensordict.parallel.serial import SerialBackend
+from tensordict.parallel.threads import ThreadsBackend
+from tensordict.parallel.transport import share_memory
+from tensordict.primitives import classes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Options", "map_chunks", "map_chunks_iter"]
+
+OnError = Literal["raise", "skip", "collect"]
+
+MSG_PARAMS = (
+    "Cannot call {} on a TensorDictParams object. Convert it to a detached tensordict first "
+    "(through ``tensordict.data`` or ``tensordict.to_tensordict()``) and call {} in a second "
+    "time."
+)
+BACKENDS = ("processes", "serial", "threads")
+
+
+@dataclass
+class Options:
+    """What the two methods have in common. Their docstrings say what each option means."""
+
+    name: str
+    dim: int
+    num_workers: int | None
+    chunksize: int | None
+    num_chunks: int | None
+    pool: Any
+    generator: torch.Generator | None
+    max_tasks_per_child: int | None
+    worker_threads: int
+    index_with_generator: bool
+    pbar: bool
+    mp_start_method: str | None
+    backend: str | None
+    retries: int
+    on_error: OnError
+    timeout: float | None
+    seed_per_chunk: bool
+    journal: str | os.PathLike[str] | None
+    shuffle: bool = False
+
+
+def map_chunks(
+    source: Any, function: Callable[..., Any], out: Any, options: Options
+) -> Any:
+    """Call a function with each chunk and join the results."""
+    backend = _backend(options)
+    job = _job(source, function, options, backend)
+    if out is not None and _reaches_workers(out, backend):
+        job.target = out
+    plan = job.plan
+    results: list[Any] = [None] * len(plan)
+    if job.journal is not None:
+        for chunk in set(range(len(plan))).difference(job.todo):
+            results[chunk] = job.journal.read(chunk)
+    errors: dict[int, BaseException] = {}
+    outcomes = backend.run(job, lambda: 0)
+    with contextlib.closing(outcomes), _progress(job, options, backend) as tell:
+        for outcome in outcomes:
+            tell(outcome.chunk)
+            if outcome.error is None:
+                results[outcome.chunk] = outcome.result
+            elif options.on_error == "raise":
+                raise outcome.error
+            else:
+                errors[outcome.chunk] = outcome.error
+    if out is None:
+        result = join(results, plan)
+    else:
+        write_out(out, results, plan)
+        result = out
+    if errors and options.on_error == "collect":
+        raise MapError([errors[chunk] for chunk in sorted(errors)], result)
+    return result
+
+
+def map_chunks_iter(
+    source: Any, function: Callable[..., Any], options: Options
+) -> Iterator[Any]:
+    """Call a function with each chunk and give the results in the order of the chunks."""
+    backend = _backend(options)
+    job = _job(source, function, options, backend)
+    num_workers = getattr(backend, "num_workers", options.num_workers) or num_cpus()
+    job.window = max(2, 2 * num_workers)
+    return _results(job, backend, options)
+
+
+def _results(job: Job, backend: Backend, options: Options) -> Iterator[Any]:
+    num_taken = 0
+    waiting: dict[int, Any] = {}
+    errors: list[BaseException] = []
+    todo = set(job.todo)
+    outcomes = backend.run(job, lambda: num_taken)
+    with contextlib.closing(outcomes), _progress(job, options, backend) as tell:
+        for chunk in range(len(job.plan)):
+            if chunk not in todo:
+                if job.journal is not None:
+                    yield job.journal.read(chunk)
+                continue
+            while chunk not in waiting:
+                outcome = next(outcomes)
+                # The first error wins, even one of a later chunk.
+                if outcome.error is not None and options.on_error == "raise":
+                    raise outcome.error
+                waiting[outcome.chunk] = outcome
+            outcome = waiting.pop(chunk)
+            num_taken += 1
+            tell(chunk)
+            if outcome.error is None:
+                yield from values([outcome.result])
+            else:
+                errors.append(outcome.error)
+    if errors and options.on_error == "collect":
+        raise MapError(errors)
+
+
+def _backend(options: Options) -> Backend:
+    given = options.pool
+    if given is not None and not isinstance(given, ProcessesBackend):
+        return ExecutorBackend(given)
+    if given is not None:
+        return given
+    name = options.backend
+    if name is not None and name not in BACKENDS:
+        found = ", ".join(map(repr, BACKENDS))
+        msg = f"backend must be one of {found}, got {name!r}."
+        raise ValueError(msg)
+    if name == "serial":
+        return SerialBackend()
+    count = num_cpus() if options.num_workers is None else options.num_workers
+    if count < 1:
+        msg = "Number of processes must be at least 1"
+        raise ValueError(msg)
+    if name == "threads":
+        return ThreadsBackend(count)
+    context = multiprocessing.get_context(options.mp_start_method)
+    method = context.get_start_method()
+    return ForkBackend(count) if method == "fork" else PassingPool(count, method)
+
+
+def _job(
+    source: Any, function: Callable[..., Any], options: Options, backend: Backend
+) -> Job:
+    if isinstance(source, classes.TensorDictParams):
+        raise RuntimeError(MSG_PARAMS.format(options.name, options.name))
+    if not callable(function):
+        msg = f"{type(function).__name__!r} object is not callable"
+        raise TypeError(msg)
+    if options.on_error not in ("raise", "skip", "collect"):
+        msg = (
+            f"on_error must be 'raise', 'skip' or 'collect', got {options.on_error!r}."
+        )
+        raise ValueError(msg)
+    is_in_processes = isinstance(backend, ProcessesBackend)
+    if options.timeout is not None and not is_in_processes:
+        msg = "timeout needs worker processes: nothing else can be stopped in its work."
+        raise ValueError(msg)
+    if options.seed_per_chunk and isinstance(backend, ThreadsBackend):
+        msg = "seed_per_chunk needs processes: threads share one generator."
+        raise ValueError(msg)
+    if is_in_processes and options.worker_threads < 1:
+        msg = "set_num_threads expects a positive integer"
+        raise RuntimeError(msg)
+    batch_size = source.batch_size
+    count = options.num_workers or getattr(backend, "num_workers", None) or num_cpus()
+    order = None
+    if options.shuffle:
+        order = torch.randperm(batch_size[options.dim])
+    plan = ChunkPlan(
+        batch_size,
+        options.dim,
+        options.chunksize,
+        options.num_chunks,
+        count,
+        order,
+        source.is_locked and not options.index_with_generator,
+    )
+    todo = list(range(len(plan)))
+    journal = None
+    if options.journal is not None:
+        journal = Journal(options.journal, plan)
+        done = set(journal.done(len(plan)))
+        todo = [chunk for chunk in todo if chunk not in done]
+    if is_in_processes and todo:
+        share_memory(source)
+    # As published: without a generator every call has the same seeds.
+    generator = torch.Generator() if options.generator is None else options.generator
+    seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+    return Job(
+        function=function,
+        source=source,
+        plan=plan,
+        todo=todo,
+        seed=seed,
+        seed_per_chunk=options.seed_per_chunk,
+        num_threads=options.worker_threads,
+        retries=options.retries,
+        fails_fast=options.on_error == "raise",
+        timeout_s=options.timeout,
+        max_chunks=options.max_tasks_per_child,
+        journal=journal,
+    )
+
+
+def _reaches_workers(out: Any, backend: Backend) -> bool:
+    """Whether what worker processes write to a collection is seen here."""
+    if not isinstance(backend, ProcessesBackend):
+        return False
+    return bool(out.is_shared() or out.is_memmap())
+
+
+@contextlib.contextmanager
+def _progress(
+    job: Job, options: Options, backend: Backend
+) -> Iterator[Callable[[int], None]]:
+    """Show a bar of rows; the function that is given is told of each chunk that is done."""
+    if not options.pbar:
+        yield lambda _: None
+        return
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        msg = "pbar=True needs tqdm: pip install tensordict-rs[progress]"
+        raise ImportError(msg) from None
+    plan = job.plan
+    rows = [stop - start for start, stop in map(plan.rows, job.todo)]
+    with tqdm(
+        total=plan.num_rows, initial=plan.num_rows - sum(rows), unit="row"
+    ) as bar:
+
+        def advance(count: int) -> None:
+            bar.update(min(count, bar.total - bar.n))
+
+        def tell(chunk: int) -> None:
+            start, stop = plan.rows(chunk)
+            advance(stop - start)
+
+        is_told = isinstance(backend, ProcessesBackend) and job.window is None
+        if is_told:
+            job.on_progress = advance
+        yield (lambda _: None) if is_told else tell

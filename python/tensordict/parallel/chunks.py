@@ -1,0 +1,112 @@
+"""Which rows are in which chunk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.primitives.dims import MSG_INCOMPATIBLE_DIM
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ChunkPlan"]
+
+
+class ChunkPlan:
+    """The chunks of a call: which rows along which dim, in which order.
+
+    Args:
+        batch_size: that of the collection.
+        dim: the batch dim along which the rows are.
+        chunksize: how many rows a chunk has, 0 for single rows without the dim.
+        num_chunks: how many chunks there should be. There may be fewer, since all but the
+            last one have the same number of rows.
+        num_workers: how many chunks there are where neither of the two is given.
+        order: the rows in the order in which chunks take them, if that is another one.
+        is_locked: whether chunks are locked, as pieces of a locked collection are.
+
+    Raises:
+        IndexError: ``dim`` is no batch dim.
+        ValueError: both a chunk size and a number of chunks were given, or one that is
+            not positive.
+    """
+
+    def __init__(
+        self,
+        batch_size: Sequence[int],
+        dim: int,
+        chunksize: int | None,
+        num_chunks: int | None,
+        num_workers: int,
+        order: torch.Tensor | None = None,
+        is_locked: bool = False,
+    ) -> None:
+        if chunksize is not None and num_chunks is not None:
+            msg = "Either chunksize or num_chunks must be provided, but not both."
+            raise ValueError(msg)
+        self.dim = dim + len(batch_size) if dim < 0 else dim
+        if not 0 <= self.dim < len(batch_size):
+            size = torch.Size(batch_size)
+            raise IndexError(MSG_INCOMPATIBLE_DIM.format(self.dim, size))
+        self.num_rows = batch_size[self.dim]
+        self.order = order
+        self._is_locked = is_locked
+        self.drops_dim = False
+        if chunksize is None:
+            wanted = num_workers if num_chunks is None else num_chunks
+            # As published: there are at most as many chunks as rows, so none without rows.
+            wanted = min(wanted, self.num_rows)
+            if wanted <= 0:
+                msg = f"chunks must be a strictly positive integer, got {wanted}."
+                raise ValueError(msg)
+            self.size = -(-self.num_rows // wanted)
+        else:
+            if not isinstance(chunksize, int):
+                msg = f"chunksize must be an int, got {type(chunksize).__name__}."
+                raise TypeError(msg)
+            if chunksize < 0:
+                msg = f"TensorDict.split: split_size must be positive, got {chunksize}."
+                raise ValueError(msg)
+            self.drops_dim = chunksize == 0
+            self.size = chunksize or 1
+        self._prefix = (slice(None),) * self.dim
+
+    def __len__(self) -> int:
+        if self.num_rows == 0 and not self.drops_dim:
+            return 1
+        return (self.num_rows + self.size - 1) // self.size
+
+    def rows(self, chunk: int) -> tuple[int, int]:
+        """The first row of a chunk and the one after its last."""
+        start = chunk * self.size
+        return start, min(start + self.size, self.num_rows)
+
+    def named(self, chunk: int) -> str:
+        """A chunk and its rows, for people."""
+        start, stop = self.rows(chunk)
+        if self.order is not None:
+            rows = self.order[start:stop].tolist()
+            return f"chunk {chunk} (rows {', '.join(map(str, rows))})"
+        if stop - start == 1:
+            return f"chunk {chunk} (row {start})"
+        return f"chunk {chunk} (rows {start} to {stop - 1})"
+
+    def take(self, source: Any, chunk: int) -> Any:
+        """A chunk of a collection. A view, except of rows in another order."""
+        start, stop = self.rows(chunk)
+        index: Any
+        if self.order is not None:
+            index = self.order[start:stop]
+            index = int(index) if self.drops_dim else index
+        else:
+            index = start if self.drops_dim else slice(start, stop)
+        rows = source[(*self._prefix, index) if self._prefix else index]
+        if self._is_locked and not self.drops_dim and not rows.is_locked:
+            rows.lock_()
+        return rows
+
+    def place(self, source: Any, start: int, stop: int) -> Any:
+        """A view of some rows of a collection."""
+        return source[(*self._prefix, slice(start, stop))]

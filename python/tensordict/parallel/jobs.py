@@ -1,0 +1,97 @@
+"""One call of ``map``: what its workers have to know, and what they do with a chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from tensordict.parallel.chunks import ChunkPlan
+    from tensordict.parallel.journal import Journal
+
+__all__ = ["Backend", "Job", "Outcome"]
+
+
+@dataclass
+class Job:
+    """A function and the chunks that it is called with.
+
+    Args:
+        function: is called with each chunk.
+        source: the collection.
+        plan: says which rows are in which chunk.
+        todo: the chunks, without those that an earlier call has done.
+        seed: worker ``i`` starts with ``seed + i``.
+        seed_per_chunk: whether chunk ``i`` starts with ``seed + i`` instead.
+        num_threads: the threads that torch has in a worker.
+        retries: how often a chunk is tried again.
+        fails_fast: whether the first error ends the call.
+        timeout_s: how long one chunk may take.
+        max_chunks: after how many chunks a worker process is replaced.
+        window: how many results may wait to be taken, where they are taken in order.
+        target: the collection in shared memory whose rows workers write.
+        journal: keeps the results of chunks on disk.
+        on_progress: is called with the number of rows that have been done since.
+    """
+
+    function: Callable[[Any], Any]
+    source: Any
+    plan: ChunkPlan
+    todo: list[int]
+    seed: int
+    seed_per_chunk: bool = False
+    num_threads: int = 1
+    retries: int = 0
+    fails_fast: bool = True
+    timeout_s: float | None = None
+    max_chunks: int | None = None
+    window: int | None = None
+    target: Any = None
+    journal: Journal | None = None
+    on_progress: Callable[[int], None] | None = None
+
+    def run(self, chunk: int) -> Any:
+        """Call the function with a chunk, again if it fails and may be tried again."""
+        for _ in range(self.retries):
+            try:
+                return self._run_once(chunk)
+            except Exception:  # noqa: BLE001, S112 # the last attempt raises it
+                continue
+        return self._run_once(chunk)
+
+    def _run_once(self, chunk: int) -> Any:
+        if self.seed_per_chunk:
+            torch.manual_seed(self.seed + chunk)
+        result = self.function(self.plan.take(self.source, chunk))
+        if self.target is not None and result is not None:
+            self.plan.take(self.target, chunk).update_(result)
+            result = None
+        if self.journal is not None:
+            self.journal.write(chunk, result)
+        return result
+
+
+class Outcome(NamedTuple):
+    """What became of a chunk: a result, or an error."""
+
+    chunk: int
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Backend(Protocol):
+    """Calls the function of a job with its chunks, somewhere."""
+
+    def run(
+        self, job: Job, num_taken: Callable[[], int]
+    ) -> Generator[Outcome, None, None]:
+        """Give the outcome of each chunk as soon as there is one, in any order.
+
+        Closing the iterator ends the work at once. Where the job has a window, no chunk is
+        begun that is further than that from the ``num_taken()`` results taken so far.
+        """
+        ...  # pragma: no cover

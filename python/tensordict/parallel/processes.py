@@ -1,0 +1,372 @@
+"""The backend of worker processes: forked for one call, or kept warm in a pool."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import multiprocessing
+import os
+import time
+from multiprocessing import connection as connections
+from typing import TYPE_CHECKING, Any
+
+from tensordict._rust import Schedule
+from tensordict.parallel import transport
+from tensordict.parallel.errors import died, note, rebuild
+from tensordict.parallel.jobs import Job, Outcome
+from tensordict.parallel.results import Layout, Target, Written
+from tensordict.parallel.worker import (
+    EMPTY,
+    FAILED,
+    SENT,
+    WRITTEN,
+    Assignment,
+    fork_main,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+__all__ = ["ForkBackend", "Hired", "ProcessesBackend"]
+
+_LOOK_EVERY_S = 0.1
+
+
+class Hired:
+    """A process and the connection to it."""
+
+    def __init__(self, context: Any, main: Callable[..., None], *args: Any) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        self.process = context.Process(target=main, args=(*args, theirs), daemon=True)
+        self._start(theirs)
+
+    def _start(self, theirs: Any) -> None:
+        try:
+            self.process.start()
+        finally:
+            theirs.close()
+
+    def dismiss(self, at_once: bool = True) -> None:
+        """End the process, if need be by force."""
+        if at_once:
+            # Not a signal that the function may have a handler for.
+            self.process.kill()
+        self.process.join()
+        self.connection.close()
+        self.process.close()
+
+
+class _Worker:
+    """A process that works on a job."""
+
+    def __init__(self, hired: Hired, assignment: Assignment) -> None:
+        self.hired = hired
+        self.slot = assignment.slot
+        self.fed: collections.deque[int] = collections.deque()
+        self.since = time.monotonic()
+
+
+class ProcessesBackend:
+    """Runs chunks in processes. How those come about is up to its subclasses.
+
+    Args:
+        num_workers: how many processes there are at once.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+
+    def run(
+        self, job: Job, num_taken: Callable[[], int]
+    ) -> Generator[Outcome, None, None]:
+        """Give errors as soon as they happen, and results that are written at the end."""
+        if not job.todo:
+            return
+        call = _Call(self, job, num_taken)
+        try:
+            yield from call.outcomes()
+        finally:
+            call.close()
+
+    def hire(self, call: _Call, assignment: Assignment) -> Hired:
+        """Let a process begin to work."""
+        raise NotImplementedError
+
+    def leave(self, hired: Hired, is_idle: bool) -> None:
+        """Take a process back, which has done its work or is in the middle of it."""
+        raise NotImplementedError
+
+
+class ForkBackend(ProcessesBackend):
+    """Forks processes for one call. They have the collection and the function in memory."""
+
+    def hire(self, call: _Call, assignment: Assignment) -> Hired:
+        """Fork one."""
+        context = multiprocessing.get_context("fork")
+        return Hired(
+            context, fork_main, call.job, assignment, call.schedule, call.block
+        )
+
+    def leave(self, hired: Hired, is_idle: bool) -> None:
+        """End it."""
+        hired.dismiss(at_once=not is_idle)
+
+
+class _Call:
+    """One job in processes, as its caller sees it."""
+
+    def __init__(
+        self, backend: ProcessesBackend, job: Job, num_taken: Callable[[], int]
+    ) -> None:
+        self.job = job
+        self._backend = backend
+        self._num_taken = num_taken
+        self.is_fed = job.window is not None
+        self.num_workers = min(backend.num_workers, len(job.todo))
+        self.schedule = Schedule(len(job.todo), self.num_workers, self.is_fed)
+        self.block = transport.memory_file("tensordict-results")
+        self.shared: transport.Shared | None = None
+        self._workers: dict[int, _Worker] = {}
+        self._num_hired = 0
+        self._target: Target | None = None
+        self._has_seen_one = False
+        self._attempts: collections.Counter[int] = collections.Counter()
+        self._next_fed = 0
+        self._given = 0
+        self._shown = 0
+
+    def close(self) -> None:
+        """End all work."""
+        self.schedule.cancel()
+        for worker in list(self._workers.values()):
+            self._backend.leave(worker.hired, is_idle=False)
+        self._workers.clear()
+        os.close(self.block)
+        if self.shared is not None:
+            self.shared.close()
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Give what becomes of each chunk."""
+        for slot in range(self.num_workers):
+            self._hire(slot)
+        while self._workers:
+            for outcome in self._wait():
+                self._given += 1
+                yield outcome
+        if not self.is_fed:
+            yield from self._written()
+
+    def _hire(self, slot: int, first: int | None = None) -> None:
+        assignment = Assignment(slot, self._num_hired, first, self.is_fed)
+        self._num_hired += 1
+        worker = _Worker(self._backend.hire(self, assignment), assignment)
+        self._workers[slot] = worker
+
+    def _wait(self) -> list[Outcome]:
+        """Wait until something happens; what has become of chunks by then."""
+        outcomes: list[Outcome] = []
+        if self.is_fed:
+            self._feed()
+        by_handle: dict[Any, _Worker] = {}
+        for worker in self._workers.values():
+            by_handle[worker.hired.connection] = worker
+            by_handle[worker.hired.process.sentinel] = worker
+        timeout = None
+        if self.job.timeout_s is not None:
+            timeout = min(_LOOK_EVERY_S, self.job.timeout_s / 2)
+        elif self.job.on_progress is not None:
+            timeout = _LOOK_EVERY_S
+        found = connections.wait(list(by_handle), timeout)
+        for worker in {id(by_handle[one]): by_handle[one] for one in found}.values():
+            self._listen(worker, outcomes)
+        self._look_at_clocks(outcomes)
+        self._show()
+        return outcomes
+
+    def _listen(self, worker: _Worker, outcomes: list[Outcome]) -> None:
+        is_alive = worker.hired.process.is_alive()
+        try:
+            # What a dead worker has sent is read to its end, of the others one message.
+            while worker.hired.connection.poll():
+                message = transport.loads(worker.hired.connection.recv_bytes())
+                if self._take(worker, message, outcomes):
+                    return
+                if is_alive:
+                    return
+        except (EOFError, OSError):
+            is_alive = False
+        if not is_alive:
+            self._bury(worker, outcomes)
+
+    def _take(
+        self, worker: _Worker, message: tuple[Any, ...], outcomes: list[Outcome]
+    ) -> bool:
+        """Act on a message; whether it was the last one of the worker."""
+        kind, *content = message
+        if kind == "end":
+            (is_worn,) = content
+            del self._workers[worker.slot]
+            self._backend.leave(worker.hired, is_idle=not is_worn)
+            if is_worn and self._is_left(worker):
+                self._hire(worker.slot)
+                self._feed_again(worker)
+            return True
+        if kind == "lost":
+            error = rebuild(content[0], "the collection, or the function, on its way")
+            outcomes.append(Outcome(self.job.todo[0], error=error))
+            del self._workers[worker.slot]
+            self._backend.leave(worker.hired, is_idle=True)
+            return True
+        task, value = content
+        chunk = self.job.todo[task]
+        if worker.fed:
+            worker.fed.popleft()
+            worker.since = time.monotonic()
+        if kind == "error":
+            where = f"{self.job.plan.named(chunk)} in worker {worker.slot}"
+            outcomes.append(Outcome(chunk, error=rebuild(value, where)))
+        else:
+            outcomes.append(Outcome(chunk, self._placed(value, chunk)))
+        return False
+
+    def _placed(self, result: Any, chunk: int) -> Any:
+        """A result that was sent, put into the shared block if it fits."""
+        if self.is_fed:
+            return result
+        if not self._has_seen_one:
+            self._has_seen_one = True
+            layout = Layout.of(result, self.job.plan, chunk)
+            if layout is not None:
+                layout, length = layout.publish(self.block)
+                self._target = Target(layout, self.block, self.job.plan)
+                self.schedule.set_ready(length)
+        if self._target is not None and self._target.write(result, chunk):
+            return Written(self._target, chunk)
+        return result
+
+    def _bury(self, worker: _Worker, outcomes: list[Outcome]) -> None:
+        """Deal with a worker that has died."""
+        del self._workers[worker.slot]
+        worker.hired.process.join()
+        code = worker.hired.process.exitcode
+        self._backend.leave(worker.hired, is_idle=False)
+        self._replace(worker, outcomes, lambda where: died(code, where))
+
+    def _replace(
+        self,
+        worker: _Worker,
+        outcomes: list[Outcome],
+        error_of: Callable[[str], BaseException],
+    ) -> None:
+        """Give up on the task of a worker, or try it again, in a new one."""
+        task: int | None
+        if self.is_fed:
+            task = worker.fed[0] if worker.fed else None
+        else:
+            running = self.schedule.running(worker.slot)
+            task = None if running is None else running[0]
+        if task is not None:
+            self._attempts[task] += 1
+            if self._attempts[task] > self.job.retries:
+                chunk = self.job.todo[task]
+                self.schedule.finish(worker.slot, task, FAILED)
+                where = f"{self.job.plan.named(chunk)} in worker {worker.slot}"
+                error = error_of(where)
+                note(error, f"worker {worker.slot}")
+                outcomes.append(Outcome(chunk, error=error))
+                if worker.fed:
+                    worker.fed.popleft()
+                task = None
+                if self.job.fails_fast:
+                    return
+        elif self._attempts[-1 - worker.slot] > self.job.retries:
+            # It did not even begin, and another one would not, either.
+            outcomes.append(Outcome(self.job.todo[0], error=error_of("no chunk yet")))
+            return
+        else:
+            self._attempts[-1 - worker.slot] += 1
+        if task is not None or self._is_left(worker):
+            self._hire(worker.slot, None if self.is_fed else task)
+            self._feed_again(worker)
+
+    def _is_left(self, worker: _Worker) -> bool:
+        """Whether there is work for one who comes in the place of this worker."""
+        if self.is_fed:
+            return bool(worker.fed) or self._next_fed < len(self.job.todo)
+        return 0 in self.schedule.states()
+
+    # What follows is for results that are taken in order: the caller says who does what, so
+    # that no more of them wait than the window has room for.
+
+    def _feed(self) -> None:
+        limit = self._num_taken() + (self.job.window or 0)
+        depth = max(1, (self.job.window or 0) // self.num_workers)
+        while self._next_fed < min(limit, len(self.job.todo)):
+            worker = min(
+                self._workers.values(), key=lambda one: len(one.fed), default=None
+            )
+            if worker is None or len(worker.fed) >= depth:
+                return
+            self._feed_one(worker, self._next_fed)
+            self._next_fed += 1
+        if self._next_fed == len(self.job.todo):
+            for worker in self._workers.values():
+                if not worker.fed:
+                    self._send(worker, b"")
+
+    def _feed_one(self, worker: _Worker, task: int) -> None:
+        if not worker.fed:
+            worker.since = time.monotonic()
+        worker.fed.append(task)
+        self._send(worker, task.to_bytes(8, "little"))
+
+    def _feed_again(self, worker: _Worker) -> None:
+        for task in worker.fed:
+            self._feed_one(self._workers[worker.slot], task)
+
+    def _send(self, worker: _Worker, content: bytes) -> None:
+        # One that is dead is found and dealt with by the next wait.
+        with contextlib.suppress(OSError):
+            worker.hired.connection.send_bytes(content)
+
+    def _look_at_clocks(self, outcomes: list[Outcome]) -> None:
+        limit = self.job.timeout_s
+        if limit is None:
+            return
+        for worker in list(self._workers.values()):
+            if self.is_fed:
+                elapsed = time.monotonic() - worker.since if worker.fed else 0.0
+            else:
+                running = self.schedule.running(worker.slot)
+                elapsed = 0.0 if running is None else running[1]
+            if elapsed > limit:
+                del self._workers[worker.slot]
+                self._backend.leave(worker.hired, is_idle=False)
+                self._replace(
+                    worker,
+                    outcomes,
+                    lambda where: TimeoutError(f"no result after {limit} s of {where}"),
+                )
+
+    def _show(self) -> None:
+        if self.job.on_progress is None or self.is_fed:
+            return
+        states = self.schedule.states()
+        done = len(states) - states.count(0)
+        self.job.on_progress((done - self._shown) * self.job.plan.size)
+        self._shown = done
+
+    def _written(self) -> Iterator[Outcome]:
+        """Give the chunks of which there was no message."""
+        self._show()
+        for task, state in enumerate(self.schedule.states()):
+            chunk = self.job.todo[task]
+            if state == WRITTEN:
+                if self._target is None:  # pragma: no cover # nobody writes before
+                    msg = "a result was written to no block"
+                    raise RuntimeError(msg)
+                yield Outcome(chunk, Written(self._target, chunk))
+            elif state == EMPTY:
+                yield Outcome(chunk)
+            elif state not in (SENT, FAILED):
+                yield Outcome(chunk, error=died(None, self.job.plan.named(chunk)))

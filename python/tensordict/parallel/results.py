@@ -1,0 +1,255 @@
+"""From the results of chunks to the result of a call.
+
+Workers write results of the same keys, dtypes and shapes straight into one block of shared
+memory, which then is the result: there is nothing to join. :class:`Layout` says where what is
+in it. Everything else is sent, and joined as :func:`torch.cat` and :func:`torch.stack` do.
+"""
+
+# ruff: noqa: S301 (what is unpickled was pickled by a process of this call)
+from __future__ import annotations
+
+import os
+import pickle
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tensordict.parallel.transport import is_plain, map_memory
+from tensordict.primitives import classes
+
+if TYPE_CHECKING:
+    from tensordict.parallel.chunks import ChunkPlan
+
+__all__ = ["Layout", "Target", "Written", "join", "values", "write_out"]
+
+_ALIGNMENT = 64
+
+
+class _Leaf(NamedTuple):
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+
+
+class Layout(NamedTuple):
+    """What results look like, and where their leaves are in the shared block."""
+
+    signature: Any
+    leaves: list[_Leaf]
+    start: int
+    size: int
+
+    @classmethod
+    def of(cls, result: Any, plan: ChunkPlan, chunk: int) -> Layout | None:
+        """The layout for results like this one, ``None`` if they have to be sent."""
+        found = flatten(result, plan, chunk)
+        if found is None:
+            return None
+        signature, tensors = found
+        leaves = []
+        size = 0
+        for tensor in tensors:
+            shape = list(tensor.shape)
+            if plan.drops_dim:
+                shape.insert(plan.dim, plan.num_rows)
+            else:
+                shape[plan.dim] = plan.num_rows
+            leaves.append(_Leaf(tensor.dtype, tuple(shape), size))
+            size += tensor.element_size() * _product(shape)
+            size = -(-size // _ALIGNMENT) * _ALIGNMENT
+        return cls(signature, leaves, 0, size)
+
+    def publish(self, fd: int) -> tuple[Layout, int]:
+        """Write the layout to the file of the block, and make room for the leaves.
+
+        Returns:
+            tuple: the layout, and how many bytes it has at the beginning of the file.
+        """
+        # The pickle says where the leaves begin, which is after the pickle.
+        start = -(-(len(pickle.dumps(self)) + 64) // 4096) * 4096
+        layout = self._replace(start=start)
+        content = pickle.dumps(layout)
+        os.ftruncate(fd, start + self.size)
+        os.pwrite(fd, content, 0)
+        return layout, len(content)
+
+
+def flatten(
+    result: Any, plan: ChunkPlan, chunk: int
+) -> tuple[Any, list[torch.Tensor]] | None:
+    """What a result looks like apart from the number of its rows, and its tensors.
+
+    ``None`` if it is anything but a dense collection of plain tensors with as many rows as
+    its chunk.
+    """
+    tensors: list[torch.Tensor] = []
+    signature = _flatten(result, plan, tensors)
+    if signature is None or not tensors:
+        return None
+    if not plan.drops_dim:
+        start, stop = plan.rows(chunk)
+        batch_size = result.batch_size
+        if len(batch_size) <= plan.dim or batch_size[plan.dim] != stop - start:
+            return None
+    return signature, tensors
+
+
+def _flatten(result: Any, plan: ChunkPlan, tensors: list[torch.Tensor]) -> Any:
+    if type(result) is not classes.TensorDict:
+        return None
+    state = result.__dict__
+    at, drops = plan.dim, plan.drops_dim
+    batch = list(result._batch_size)
+    if not drops:
+        if len(batch) <= at:
+            return None
+        batch[at] = -1
+    elif len(batch) < at:
+        return None
+    entries: list[Any] = []
+    for key, value in list(state["_tensordict"].items()):
+        if type(value) is torch.Tensor:
+            if not is_plain(value):
+                return None
+            shape = list(value.shape)
+            if not drops:
+                shape[at] = -1
+            entries.append((key, value.dtype, shape))
+            tensors.append(value)
+        else:
+            nested = _flatten(value, plan, tensors)
+            if nested is None:
+                return None
+            entries.append((key, nested))
+    return batch, state["_device"], state["_td_dim_names"], entries
+
+
+class Target:
+    """The shared block, seen as the leaves of the whole result."""
+
+    def __init__(self, layout: Layout, fd: int, plan: ChunkPlan) -> None:
+        self._layout = layout
+        self._plan = plan
+        memory = map_memory(fd)
+        self.leaves = []
+        for leaf in layout.leaves:
+            count = _product(leaf.shape)
+            if count == 0:
+                tensor = torch.empty(leaf.shape, dtype=leaf.dtype)
+            else:
+                tensor = torch.frombuffer(
+                    memory,
+                    dtype=leaf.dtype,
+                    count=count,
+                    offset=layout.start + leaf.offset,
+                ).view(leaf.shape)
+            self.leaves.append(tensor)
+
+    @classmethod
+    def read(cls, fd: int, length: int, plan: ChunkPlan) -> Target:
+        """Open the block with the layout at its beginning."""
+        return cls(pickle.loads(os.pread(fd, length, 0)), fd, plan)
+
+    def write(self, result: Any, chunk: int) -> bool:
+        """Write the result of a chunk to its rows, unless it does not fit."""
+        found = flatten(result, self._plan, chunk)
+        if found is None or found[0] != self._layout.signature:
+            return False
+        at = self._plan.dim
+        start, stop = self._plan.rows(chunk)
+        for whole, tensor in zip(self.leaves, found[1], strict=True):
+            if self._plan.drops_dim:
+                whole.select(at, start).copy_(tensor)
+            else:
+                whole.narrow(at, start, stop - start).copy_(tensor)
+        return True
+
+    def whole(self) -> Any:
+        """The result of all chunks."""
+        return self._built(self.leaves, self._plan.num_rows)
+
+    def part(self, chunk: int) -> Any:
+        """The result of one chunk, over the same memory."""
+        at = self._plan.dim
+        start, stop = self._plan.rows(chunk)
+        if self._plan.drops_dim:
+            return self._built([leaf.select(at, start) for leaf in self.leaves], None)
+        views = [leaf.narrow(at, start, stop - start) for leaf in self.leaves]
+        return self._built(views, stop - start)
+
+    def _built(self, leaves: list[torch.Tensor], rows: int | None) -> Any:
+        return self._build(self._layout.signature, iter(leaves), rows)
+
+    def _build(self, signature: Any, leaves: Any, rows: int | None) -> Any:
+        batch, device, names, entries = signature
+        batch = list(batch)
+        names = list(names) if names else None
+        at = self._plan.dim
+        if not self._plan.drops_dim:
+            batch[at] = rows
+        elif rows is not None:
+            batch.insert(at, rows)
+            if names:
+                names.insert(at, None)
+        source = {
+            entry[0]: next(leaves)
+            if len(entry) == 3
+            else self._build(entry[1], leaves, rows)
+            for entry in entries
+        }
+        return classes.TensorDict(source, batch_size=batch, device=device, names=names)
+
+
+class Written(NamedTuple):
+    """In the place of a result that is in the shared block."""
+
+    target: Target
+    chunk: int
+
+    def value(self) -> Any:
+        """The result."""
+        return self.target.part(self.chunk)
+
+
+def values(results: list[Any]) -> list[Any]:
+    """The results, with those that are in the shared block."""
+    return [r.value() if type(r) is Written else r for r in results]
+
+
+def join(results: list[Any], plan: ChunkPlan) -> Any:
+    """The results of the chunks as one, ``None`` if there are none."""
+    if results and all(type(result) is Written for result in results):
+        return results[0].target.whole()
+    results = values(results)
+    results = [result for result in results if result is not None]
+    if not results:
+        return None
+    if not plan.drops_dim:
+        return torch.cat(results, plan.dim)
+    return classes.LazyStackedTensorDict.maybe_dense_stack(results, plan.dim)
+
+
+def write_out(out: Any, results: list[Any], plan: ChunkPlan) -> None:
+    """Write the results of the chunks, in their order, to rows of ``out``.
+
+    A result takes as many rows as it has; a chunk without one leaves its own as they are.
+    """
+    row = 0
+    for chunk, result in enumerate(values(results)):
+        start, stop = plan.rows(chunk)
+        count = stop - start
+        if result is not None:
+            if plan.drops_dim:
+                update = result.unsqueeze(plan.dim)
+            else:
+                update = result
+                count = result.shape[plan.dim]
+            plan.place(out, row, row + count).update_(update)
+        row += count
+
+
+def _product(shape: Any) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count

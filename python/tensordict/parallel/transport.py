@@ -1,0 +1,260 @@
+"""What travels between processes.
+
+Tensors go by value, without the memory around them; functions that pickle refuses go by
+cloudpickle; a whole collection goes once, in memory that is shared.
+"""
+
+# ruff: noqa: S301 (what is unpickled was pickled by a process of this call)
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import mmap
+import os
+import pickle
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tensordict import _rust
+from tensordict.primitives import classes
+from tensordict.primitives.checks import is_tensor_collection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["dumps", "loads", "map_memory", "share", "share_memory"]
+
+_MAX_SHARED = 256
+"""More storages than that are not shared: each takes a descriptor."""
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles plain tensors as their own bytes, where torch takes all of their storage."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is torch.Tensor and is_plain(value):
+            return _tensor_of, (_bytes_of(value), value.dtype, tuple(value.shape))
+        return NotImplemented
+
+
+class _SharingPickler(ForkingPickler):
+    """Writes the bytes of tensors to a file, unless their memory is shared already."""
+
+    def __init__(self, buffer: io.BytesIO, fd: int) -> None:
+        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
+        self._fd = fd
+        self.end = 0
+        self.descriptors: list[int] = []
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not torch.Tensor or not is_plain(value):
+            return NotImplemented
+        if value.is_shared():
+            return self._reduce_shared(value)
+        start = self.end
+        view = memoryview(_bytes_of(value))
+        while view:
+            written = os.pwrite(self._fd, view, self.end)
+            self.end += written
+            view = view[written:]
+        place = _Place(0, start, self.end - start)
+        self.end = -(-self.end // 64) * 64
+        return _tensor_of, (place, value.dtype, tuple(value.shape))
+
+    def _reduce_shared(self, value: torch.Tensor) -> Any:
+        storage = value.untyped_storage()
+        if storage.nbytes() == 0:
+            return _tensor_of, (b"", value.dtype, tuple(value.shape))
+        fd, size = storage._share_fd_cpu_()
+        if fd not in self.descriptors:
+            self.descriptors.append(fd)
+        place = _Place(1 + self.descriptors.index(fd), 0, size)
+        how = (value.size(), value.stride(), value.storage_offset())
+        return _view_of, (place, value.dtype, *how)
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) is not _Place:
+            return None
+        return value.memory, value.start, value.length
+
+
+class _SharingUnpickler(pickle.Unpickler):
+    def __init__(self, content: bytes, memories: list[mmap.mmap | None]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._memories = memories
+
+    def persistent_load(self, place: Any) -> Any:
+        at, start, length = place
+        memory = self._memories[at]
+        if length == 0 or memory is None:
+            return b""
+        return memoryview(memory)[start : start + length]
+
+
+class _Place:
+    """Where the bytes of a tensor are: in which shared memory, from where, how many."""
+
+    __slots__ = ("length", "memory", "start")
+
+    def __init__(self, memory: int, start: int, length: int) -> None:
+        self.memory = memory
+        self.start = start
+        self.length = length
+
+
+class Shared(NamedTuple):
+    """A value in shared memory: its pickle, and the descriptors of the memory.
+
+    The first descriptor was made for this; the others belong to tensors of the value.
+    """
+
+    content: bytes
+    descriptors: list[int]
+
+    def close(self) -> None:
+        """Give the memory back that was made for this."""
+        os.close(self.descriptors[0])
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is nothing but numbers in the memory of this machine."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.__dict__
+    )
+
+
+def _bytes_of(tensor: torch.Tensor) -> Any:
+    if tensor.numel() == 0:
+        return b""
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def _tensor_of(
+    content: Any, dtype: torch.dtype, shape: tuple[int, ...]
+) -> torch.Tensor:
+    if len(content) == 0:
+        return torch.empty(shape, dtype=dtype)
+    if isinstance(content, bytes):
+        content = bytearray(content)
+    return torch.frombuffer(content, dtype=dtype).view(shape)
+
+
+def _view_of(
+    content: Any,
+    dtype: torch.dtype,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+) -> torch.Tensor:
+    storage = torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+    return torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a value, by cloudpickle if pickle refuses it.
+
+    Raises:
+        Exception: what pickle says, if cloudpickle refuses the value as well or is not
+            installed.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        with contextlib.suppress(Exception):
+            content: bytes = importlib.import_module("cloudpickle").dumps(value)
+            return content
+        # The first refusal is the one to see.
+        raise
+    return buffer.getvalue()
+
+
+def loads(content: bytes) -> Any:
+    """Make again what :func:`dumps` has pickled."""
+    return pickle.loads(content)
+
+
+def share(value: Any) -> Shared:
+    """Put the tensors of a value into memory that is shared: once, for all workers.
+
+    Tensors in shared memory and over files are the same ones there.
+    """
+    fd = memory_file("tensordict-source")
+    try:
+        buffer = io.BytesIO()
+        pickler = _SharingPickler(buffer, fd)
+        pickler.dump(value)
+        os.ftruncate(fd, pickler.end)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Shared(buffer.getvalue(), [fd, *pickler.descriptors])
+
+
+def shared(content: bytes, descriptors: list[int]) -> Any:
+    """Make again what :func:`share` has put into shared memory."""
+    memories = [map_memory(fd) for fd in descriptors]
+    return _SharingUnpickler(content, memories).load()
+
+
+def share_memory(source: Any) -> None:
+    """Move the tensors of a collection to shared memory, so that writes to them are seen.
+
+    As published, what a function writes to its chunk in place is written to the
+    collection. Tensors over files share their memory already.
+    """
+    storages: dict[int, torch.Tensor] = {}
+    for leaf in _leaves(source):
+        if is_movable(leaf):
+            storages.setdefault(leaf.untyped_storage().data_ptr(), leaf)
+    if len(storages) > _MAX_SHARED:
+        return
+    for leaf in storages.values():
+        leaf.share_memory_()
+
+
+def is_movable(leaf: torch.Tensor) -> bool:
+    """Whether a tensor has memory of its own that nobody else sees."""
+    return (
+        type(leaf) in (torch.Tensor, torch.nn.Parameter)
+        and leaf.device.type == "cpu"
+        and leaf.layout is torch.strided
+        and leaf.untyped_storage().nbytes() > 0
+        and not leaf.is_shared()
+        and _rust.mapping_of(leaf.untyped_storage().data_ptr()) is None
+    )
+
+
+def _leaves(source: Any) -> Iterator[torch.Tensor]:
+    if isinstance(source, classes.LazyStackedTensorDict):
+        for member in source.tensordicts:
+            yield from _leaves(member)
+    elif isinstance(source, classes._SubTensorDict):
+        yield from _leaves(source._source)
+    else:
+        for value in list(source.values()):
+            if is_tensor_collection(value):
+                yield from _leaves(value)
+            elif isinstance(value, torch.Tensor):
+                yield value
+
+
+def memory_file(name: str) -> int:
+    """A new file in memory, without a name in any folder."""
+    return os.memfd_create(name, os.MFD_CLOEXEC)
+
+
+def map_memory(fd: int) -> mmap.mmap | None:
+    """A mapping of all of a file in memory, ``None`` if that is empty."""
+    size = os.fstat(fd).st_size
+    return mmap.mmap(fd, size) if size else None

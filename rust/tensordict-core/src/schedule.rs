@@ -1,0 +1,363 @@
+//! Which worker does which task: a block of memory that processes share.
+//!
+//! ```text
+//! header | per worker: its range, the task it is at, since when | a state byte per task
+//! ```
+//!
+//! Each worker has a range of tasks and takes the first of it. One whose range is empty steals
+//! the later half of the longest one. A range is a single word, `first << 32 | end`, which is
+//! only changed by compare-and-swap, so that each task is taken once. No word that a thief saw can
+//! come back: its first task has been taken by then.
+//!
+//! Nobody waits for anybody here. Workers that die leave the block as it is: their range is
+//! there to be stolen, and the task that they were at can be read.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::time::{ClockId, clock_gettime};
+
+const NUM_TASKS: usize = 0;
+const NUM_WORKERS: usize = 1;
+const CANCELLED: usize = 2;
+const READY: usize = 3;
+const HEADER_WORDS: usize = 4;
+
+const RANGE: usize = 0;
+const RUNNING: usize = 1;
+const SINCE: usize = 2;
+const WORKER_WORDS: usize = 8;
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// The tasks of a call, and the workers that share them.
+#[derive(Debug)]
+pub struct Schedule {
+    file: File,
+    raw: MmapRaw,
+    num_tasks: u32,
+    num_workers: u32,
+}
+
+impl Schedule {
+    /// Gives each worker an equal range of the tasks, in a file without a name.
+    ///
+    /// # Errors
+    /// What the system says if it has no memory or no descriptor left.
+    ///
+    /// # Panics
+    /// If there is no worker.
+    pub fn in_memory(num_tasks: u32, num_workers: u32) -> io::Result<Self> {
+        assert!(num_workers > 0, "there is no worker");
+        let file = File::from(memfd_create("tensordict-schedule", MemfdFlags::CLOEXEC)?);
+        let length = length_of(num_tasks, num_workers);
+        file.set_len(length as u64)?;
+        let schedule = Self::map(file, length, num_tasks, num_workers)?;
+        schedule
+            .word(NUM_TASKS)
+            .store(num_tasks.into(), Ordering::Relaxed);
+        schedule
+            .word(NUM_WORKERS)
+            .store(num_workers.into(), Ordering::Release);
+        let (share, more) = (num_tasks / num_workers, num_tasks % num_workers);
+        let mut first = 0;
+        for worker in 0..num_workers {
+            let end = first + share + u32::from(worker < more);
+            schedule
+                .range(worker)
+                .store(packed(first, end), Ordering::Release);
+            first = end;
+        }
+        Ok(schedule)
+    }
+
+    /// Opens the block that another process has made.
+    ///
+    /// # Errors
+    /// If the file is no such block, or cannot be mapped.
+    pub fn open(file: File) -> io::Result<Self> {
+        let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let found = || io::Error::new(io::ErrorKind::InvalidData, "this is no schedule");
+        if length < HEADER_WORDS * WORD_BYTES {
+            return Err(found());
+        }
+        let mut schedule = Self::map(file, length, 0, 0)?;
+        let read = |at: usize| u32::try_from(schedule.word(at).load(Ordering::Acquire));
+        let num_workers = read(NUM_WORKERS).map_err(|_| found())?;
+        let num_tasks = read(NUM_TASKS).map_err(|_| found())?;
+        if num_workers == 0 || length != length_of(num_tasks, num_workers) {
+            return Err(found());
+        }
+        schedule.num_tasks = num_tasks;
+        schedule.num_workers = num_workers;
+        Ok(schedule)
+    }
+
+    fn map(file: File, length: usize, num_tasks: u32, num_workers: u32) -> io::Result<Self> {
+        let raw = MmapOptions::new().len(length).map_raw(&file)?;
+        Ok(Self {
+            file,
+            raw,
+            num_tasks,
+            num_workers,
+        })
+    }
+
+    /// The file, whose descriptor other processes need.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// How many tasks there are.
+    pub fn num_tasks(&self) -> u32 {
+        self.num_tasks
+    }
+
+    /// How many workers share them.
+    pub fn num_workers(&self) -> u32 {
+        self.num_workers
+    }
+
+    /// Takes the next task for a worker, `None` if all are taken or the call was cancelled.
+    ///
+    /// Where `in_order`, all workers take from the range of the first one, as long as nothing
+    /// else was done: then tasks start in their order.
+    pub fn next(&self, worker: u32, in_order: bool, now: u64) -> Option<u32> {
+        if self.is_cancelled() {
+            return None;
+        }
+        let own = if in_order { 0 } else { worker };
+        let task = self.pop(own).or_else(|| self.steal(own))?;
+        self.of(worker, SINCE).store(now, Ordering::Relaxed);
+        self.of(worker, RUNNING)
+            .store(u64::from(task) + 1, Ordering::Release);
+        Some(task)
+    }
+
+    /// Puts all tasks that nobody has taken into the range of the first worker.
+    pub fn gather(&self) {
+        for worker in 1..self.num_workers {
+            self.range(worker).store(packed(0, 0), Ordering::Release);
+        }
+        self.range(0)
+            .store(packed(0, self.num_tasks), Ordering::Release);
+    }
+
+    fn pop(&self, worker: u32) -> Option<u32> {
+        let mut seen = self.range(worker).load(Ordering::Acquire);
+        loop {
+            let (first, end) = unpacked(seen);
+            if first >= end {
+                return None;
+            }
+            match self.swap(worker, seen, packed(first + 1, end)) {
+                Ok(_) => return Some(first),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn steal(&self, thief: u32) -> Option<u32> {
+        loop {
+            let (length, victim, seen) = (0..self.num_workers)
+                .map(|worker| {
+                    let seen = self.range(worker).load(Ordering::Acquire);
+                    let (first, end) = unpacked(seen);
+                    (end.saturating_sub(first), worker, seen)
+                })
+                .max_by_key(|&(length, ..)| length)?;
+            if length == 0 {
+                return None;
+            }
+            let (first, end) = unpacked(seen);
+            let middle = first + length / 2;
+            if self.swap(victim, seen, packed(first, middle)).is_ok() {
+                // Only its owner fills an empty range, and nobody takes anything from one.
+                self.range(thief)
+                    .store(packed(middle + 1, end), Ordering::Release);
+                return Some(middle);
+            }
+        }
+    }
+
+    fn swap(&self, worker: u32, seen: u64, new: u64) -> Result<u64, u64> {
+        let range = self.range(worker);
+        range.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    /// Says how a task of a worker ended. States other than 0 are the caller's.
+    pub fn finish(&self, worker: u32, task: u32, state: u8) {
+        self.state_of(task).store(state, Ordering::Release);
+        self.of(worker, RUNNING).store(0, Ordering::Release);
+    }
+
+    /// The task that a worker is at, and the time that it gave when it took that.
+    pub fn running(&self, worker: u32) -> Option<(u32, u64)> {
+        let task = self
+            .of(worker, RUNNING)
+            .load(Ordering::Acquire)
+            .checked_sub(1)?;
+        let since = self.of(worker, SINCE).load(Ordering::Relaxed);
+        Some((u32::try_from(task).ok()?, since))
+    }
+
+    /// The state of each task, 0 until it is finished.
+    pub fn states(&self) -> Vec<u8> {
+        (0..self.num_tasks)
+            .map(|task| self.state_of(task).load(Ordering::Acquire))
+            .collect()
+    }
+
+    /// Lets every worker end after the task that it is at.
+    pub fn cancel(&self) {
+        self.word(CANCELLED).store(1, Ordering::Release);
+    }
+
+    /// Whether somebody has cancelled the call.
+    pub fn is_cancelled(&self) -> bool {
+        self.word(CANCELLED).load(Ordering::Acquire) != 0
+    }
+
+    /// A number that the caller publishes for the workers, 0 before.
+    pub fn ready(&self) -> u64 {
+        self.word(READY).load(Ordering::Acquire)
+    }
+
+    /// Publishes that number, after everything that was written before.
+    pub fn set_ready(&self, number: u64) {
+        self.word(READY).store(number, Ordering::Release);
+    }
+
+    fn range(&self, worker: u32) -> &AtomicU64 {
+        self.of(worker, RANGE)
+    }
+
+    fn of(&self, worker: u32, what: usize) -> &AtomicU64 {
+        assert!(worker < self.num_workers, "there is no worker {worker}");
+        self.word(HEADER_WORDS + worker as usize * WORKER_WORDS + what)
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(
+            (at + 1) * WORD_BYTES <= self.raw.len(),
+            "there is no word {at}"
+        );
+        let pointer = self.raw.as_mut_ptr().cast::<u64>().wrapping_add(at);
+        // SAFETY: the pointer is within the mapping, which begins at a page and lives as long as
+        // `self`. All processes use the words as atomics only.
+        unsafe { AtomicU64::from_ptr(pointer) }
+    }
+
+    fn state_of(&self, task: u32) -> &AtomicU8 {
+        assert!(task < self.num_tasks, "there is no task {task}");
+        let at = words_before_states(self.num_workers) * WORD_BYTES + task as usize;
+        let pointer = self.raw.as_mut_ptr().wrapping_add(at);
+        // SAFETY: as above; the length of the mapping was made for, or compared with, the
+        // number of tasks.
+        unsafe { AtomicU8::from_ptr(pointer) }
+    }
+}
+
+/// The clock that all processes of a machine have in common.
+pub fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or_default()
+}
+
+fn words_before_states(num_workers: u32) -> usize {
+    HEADER_WORDS + num_workers as usize * WORKER_WORDS
+}
+
+fn length_of(num_tasks: u32, num_workers: u32) -> usize {
+    words_before_states(num_workers) * WORD_BYTES + num_tasks as usize
+}
+
+fn packed(first: u32, end: u32) -> u64 {
+    u64::from(first) << 32 | u64::from(end)
+}
+
+fn unpacked(range: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = range.to_be_bytes();
+    (
+        u32::from_be_bytes([a, b, c, d]),
+        u32::from_be_bytes([e, f, g, h]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn all(schedule: &Schedule, worker: u32, in_order: bool) -> Vec<u32> {
+        std::iter::from_fn(|| schedule.next(worker, in_order, 7)).collect()
+    }
+
+    #[test]
+    fn a_lone_worker_takes_its_own_range_first_and_then_those_of_others() {
+        let schedule = Schedule::in_memory(7, 2).unwrap();
+        let taken = all(&schedule, 1, false);
+        assert_eq!(taken[..3], [4, 5, 6]);
+        let mut sorted = taken.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, [0, 1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn each_task_is_taken_once_by_racing_threads() {
+        for num_workers in 1..6 {
+            let schedule = Schedule::in_memory(3000, num_workers).unwrap();
+            let schedule = &schedule;
+            let mut taken: Vec<u32> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..num_workers)
+                    .map(|worker| scope.spawn(move || all(schedule, worker, false)))
+                    .collect();
+                threads
+                    .into_iter()
+                    .flat_map(|thread| thread.join().unwrap())
+                    .collect()
+            });
+            taken.sort_unstable();
+            assert!(taken.into_iter().eq(0..3000));
+        }
+    }
+
+    #[test]
+    fn in_order_tasks_start_in_their_order() {
+        let schedule = Schedule::in_memory(5, 3).unwrap();
+        schedule.gather();
+        let taken: Vec<_> = [2, 0, 1, 1, 2].map(|w| schedule.next(w, true, 0)).into();
+        assert_eq!(taken, [0, 1, 2, 3, 4].map(Some));
+        assert_eq!(schedule.next(0, true, 0), None);
+    }
+
+    #[test]
+    fn a_second_mapping_sees_what_a_worker_is_at() {
+        let ours = Schedule::in_memory(3, 1).unwrap();
+        let theirs = Schedule::open(ours.file().try_clone().unwrap()).unwrap();
+        assert_eq!((theirs.num_tasks(), theirs.num_workers()), (3, 1));
+        assert_eq!(theirs.next(0, false, 42), Some(0));
+        assert_eq!(ours.running(0), Some((0, 42)));
+        theirs.finish(0, 0, 9);
+        theirs.set_ready(5);
+        assert_eq!(
+            (ours.running(0), ours.states(), ours.ready()),
+            (None, vec![9, 0, 0], 5)
+        );
+        ours.cancel();
+        assert_eq!(theirs.next(0, false, 0), None);
+    }
+
+    #[test]
+    fn another_file_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(Schedule::open(file.try_clone().unwrap()).is_err());
+        file.set_len(100).unwrap();
+        assert!(Schedule::open(file).is_err());
+    }
+}
