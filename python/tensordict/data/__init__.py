@@ -2,11 +2,28 @@
 
 :class:`StreamCollector` is the place to start reading: ``collector.py`` waits for windows
 and makes containers of them, ``buffers.py`` keeps the values of one stream until then,
-``buckets.py`` is the lazy stack of the windows.
+``buckets.py`` is the lazy stack of the windows. ``streams/`` has the loader whose batches
+have one stream in each row.
 """
 
 from tensordict.data.buckets import BucketStack
 from tensordict.data.buffers import StreamBuffer
 from tensordict.data.collector import StreamCollector
+from tensordict.data.streams import (
+    StreamDataLoader,
+    StreamDataset,
+    StreamError,
+    VideoStream,
+    picture_of_rows,
+)
 
-__all__ = ["BucketStack", "StreamBuffer", "StreamCollector"]
+__all__ = [
+    "BucketStack",
+    "StreamBuffer",
+    "StreamCollector",
+    "StreamDataLoader",
+    "StreamDataset",
+    "StreamError",
+    "VideoStream",
+    "picture_of_rows",
+]

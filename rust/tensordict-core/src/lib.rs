@@ -7,6 +7,7 @@ pub mod batch;
 pub mod error;
 pub mod index;
 pub mod keys;
+pub mod lanes;
 pub mod lazy;
 pub mod schedule;
 pub mod storage;

@@ -23,6 +23,7 @@ mod items;
 mod join;
 mod key_views;
 mod keys;
+mod lanes;
 mod lazy;
 mod leaf_call;
 mod lock;
@@ -73,6 +74,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     keys::register(module)?;
     align::register(module)?;
     foreach::register(module)?;
+    lanes::register(module)?;
     lazy::register(module)?;
     schedule::register(module)?;
     storage::register(module)?;

@@ -1,0 +1,333 @@
+"""The loader: batches of an epoch of streams, with or without workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+from tensordict.data.streams.batches import (
+    Columns,
+    RowNotes,
+    collection_of,
+    columns_of,
+    fill_rows,
+    packed_columns,
+)
+from tensordict.data.streams.dataset import PaddingMode, StreamDataset
+from tensordict.data.streams.reading import MISSING
+from tensordict.data.streams.serial import read_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from multiprocessing.context import BaseContext
+
+    from tensordict import TensorDict
+    from tensordict._rust import Lanes
+
+
+class StreamDataLoader:
+    """Batches in which each row is one stream, continuous from batch to batch.
+
+    There are two ways to call it: with a :class:`StreamDataset`, as
+    ``(dataset, num_workers, collate_fn)``, or with what makes one, as
+    ``(files, iterator_fun, batch_size, num_workers, collate_fn, padding_mode,
+    padding_value)``. The second one takes the keywords of the dataset as well.
+
+    A batch is what ``collate_fn`` makes of the list of items, one a row. Without it, a
+    batch is a :class:`~tensordict.TensorDict` with the rows as its batch size ``[N]``. Items
+    that are dicts or collections give their keys, others the entry ``"data"``. Beside
+    these it has
+
+    - ``"reset"``: bool, whether the row begins a stream here;
+    - ``"valid"``: bool, whether the row has an item that was not there before: false for
+      padding and for streams that are read once more;
+    - ``"stream_id"``: int64, the number of the stream in the list, or -1;
+    - ``"step"``: int64, the number of the item in its stream;
+    - ``"row"``: int64, only where rows are left out.
+
+    The batches do not depend on the number of workers. Each iteration is an epoch; the
+    order of the next one follows from the seed and the number of the epoch.
+    :meth:`state_dict` between two batches says where an epoch is, and a loader with any
+    number of workers goes on from there.
+
+    Args:
+        num_workers: how many processes read the streams; 0 reads them in this one.
+        collate_fn: makes the batch of a list of items. With workers it runs in this
+            process.
+        multiprocessing_context: how workers are started, such as ``"spawn"``.
+        prefetch_factor: how many steps workers are ahead at most. It bounds the memory.
+
+    Raises:
+        StreamError: a stream raised, or a worker died. The error has the streams.
+
+    Examples:
+        >>> loader = StreamDataLoader(["abc", "de", "f"], iter, batch_size=2)
+        >>> for batch in loader:
+        ...     print(batch["data"].tolist(), batch["reset"].tolist())
+        ['a', 'd'] [True, True]
+        ['b', 'e'] [False, False]
+        ['c', 'f'] [False, True]
+    """
+
+    @overload
+    def __init__(
+        self,
+        dataset: StreamDataset,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        *,
+        multiprocessing_context: str | BaseContext | None = None,
+        prefetch_factor: int = 8,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        files: Sequence[Any],
+        iterator_fun: Callable[[Any], Iterable[Any]],
+        batch_size: int,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        padding_mode: PaddingMode = "data",
+        padding_value: Any = None,
+        *,
+        multiprocessing_context: str | BaseContext | None = None,
+        prefetch_factor: int = 8,
+        **options: Any,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        *args: Any,
+        multiprocessing_context: str | BaseContext | None = None,
+        prefetch_factor: int = 8,
+        **kwargs: Any,
+    ) -> None:
+        has_dataset = "dataset" in kwargs or (
+            args and isinstance(args[0], StreamDataset)
+        )
+        read = _call_with_dataset if has_dataset else _call_with_files
+        self.dataset, self.num_workers, self.collate_fn = read(*args, **kwargs)
+        if self.num_workers < 0:
+            raise ValueError(f"num_workers={self.num_workers} is negative.")
+        if prefetch_factor < 1:
+            raise ValueError(
+                f"prefetch_factor={prefetch_factor}: workers need a step to work at."
+            )
+        self.multiprocessing_context = multiprocessing_context
+        self.prefetch_factor = prefetch_factor
+        self._epoch = 0
+        self._resumed: Any = None
+        self._progress: Progress | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration is."""
+        self._epoch = epoch
+        self._resumed = None
+        self._progress = None
+
+    def __iter__(self) -> EpochIterator:
+        state, self._resumed = self._resumed, None
+        iterator = EpochIterator(self, self._epoch, state)
+        self._epoch += 1
+        self._progress = iterator.progress
+        return iterator
+
+    def __len__(self) -> int:
+        """The number of batches of an epoch, where the lengths of the streams are known."""
+        if self.dataset.lengths is None:
+            raise TypeError(
+                "The number of batches follows from the lengths of the streams: give "
+                "them as lengths= to have it."
+            )
+        lanes = self.dataset.plan(self._epoch)
+        lanes.settle(2**62)
+        assert lanes.num_steps is not None  # noqa: S101 - the lengths decide everything
+        return lanes.num_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration is: behind the batch that was returned last.
+
+        It has numbers and lists only. What streams have inside is not in it: a loader that
+        goes on opens them and skips what was read.
+        """
+        dataset = self.dataset
+        epoch, lanes = self._epoch, self._resumed
+        progress = self._progress
+        if progress is not None and not progress.is_finished:
+            epoch, lanes = progress.epoch, progress.lanes.state(progress.step)
+        return {
+            "epoch": epoch,
+            "lanes": None if lanes is None else _to_lists(lanes),
+            **_facts_of(dataset),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state was taken, with the next iteration.
+
+        Raises:
+            ValueError: the state is of other streams, another seed or another batch size.
+        """
+        for key, value in _facts_of(self.dataset).items():
+            if state.get(key) != value:
+                raise ValueError(
+                    f"The state is of a loader with {key}={state.get(key)!r}, and this "
+                    f"one has {key}={value!r}."
+                )
+        lanes = state["lanes"]
+        if lanes is not None:
+            lanes = _from_lists(lanes)
+            self.dataset.plan(state["epoch"], lanes)  # refuses what does not fit
+        self._epoch = state["epoch"]
+        self._resumed = lanes
+        self._progress = None
+
+
+def _call_with_dataset(
+    dataset: StreamDataset,
+    num_workers: int = 0,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+) -> tuple[StreamDataset, int, Callable[[list[Any]], Any] | None]:
+    return dataset, num_workers, collate_fn
+
+
+def _call_with_files(
+    files: Sequence[Any],
+    iterator_fun: Callable[[Any], Iterable[Any]],
+    batch_size: int,
+    num_workers: int = 0,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    padding_mode: PaddingMode = "data",
+    padding_value: Any = None,
+    **options: Any,
+) -> tuple[StreamDataset, int, Callable[[list[Any]], Any] | None]:
+    dataset = StreamDataset(
+        files, iterator_fun, batch_size, padding_mode, padding_value, **options
+    )
+    return dataset, num_workers, collate_fn
+
+
+def _facts_of(dataset: StreamDataset) -> dict[str, Any]:
+    return {
+        "num_streams": len(dataset.stream_list),
+        "batch_size": dataset.batch_size,
+        "padding_mode": dataset.padding_mode,
+        "shuffle": dataset.shuffle,
+        "seed": dataset.seed,
+        "rank": dataset.rank,
+        "world_size": dataset.world_size,
+    }
+
+
+def _to_lists(state: Any) -> dict[str, Any]:
+    step, seats, num_taken, cursor, unfit = state
+    return {
+        "step": step,
+        "seats": [None if seat is None else list(seat) for seat in seats],
+        "num_taken": num_taken,
+        "cursor": cursor,
+        "unfit": unfit,
+    }
+
+
+def _from_lists(state: dict[str, Any]) -> Any:
+    seats = [None if seat is None else tuple(seat) for seat in state["seats"]]
+    return (
+        state["step"],
+        seats,
+        state["num_taken"],
+        state["cursor"],
+        list(state["unfit"]),
+    )
+
+
+@dataclass
+class Progress:
+    """Where an epoch is: what is needed of it when its iterator is gone."""
+
+    epoch: int
+    lanes: Lanes
+    step: int
+    is_finished: bool = False
+
+
+class EpochIterator:
+    """The batches of one epoch, as :class:`StreamDataLoader` makes them."""
+
+    def __init__(self, loader: StreamDataLoader, epoch: int, state: Any) -> None:
+        dataset = loader.dataset
+        lanes = dataset.plan(epoch, state)
+        step = 0 if state is None else state[0]
+        self.progress = Progress(epoch, lanes, step)
+        self._dataset = dataset
+        self._collate = loader.collate_fn
+        self._notes = RowNotes(lanes)
+        num_workers = min(loader.num_workers, dataset.batch_size)
+        self._steps: Iterator[list[Any] | Columns]
+        self._close: Callable[[], Any] | None = None
+        if num_workers == 0:
+            self._steps = read_steps(dataset, lanes, dataset.batch_size, step)
+        else:
+            from tensordict.data.streams.workers import WorkerSteps
+
+            steps = WorkerSteps(
+                dataset,
+                self.progress,
+                num_workers,
+                loader.prefetch_factor,
+                loader.multiprocessing_context,
+            )
+            self._steps = steps
+            self._close = steps.close
+
+    def __iter__(self) -> EpochIterator:
+        return self
+
+    def __next__(self) -> Any:
+        progress = self.progress
+        try:
+            batch = self._batch(next(self._steps))
+        except BaseException as error:
+            progress.is_finished = isinstance(error, StopIteration)
+            self.close()
+            raise
+        progress.step += 1
+        progress.lanes.forget_before(progress.step)
+        return batch
+
+    def _batch(self, part: list[Any] | Columns) -> Any:
+        dataset = self._dataset
+        if self._collate is not None:
+            items = self._items(part) if isinstance(part, Columns) else part
+            return self._collate(
+                fill_rows(items, dataset.padding_mode, dataset.fill_value)
+            )
+        return self._collection(part)
+
+    def _items(self, part: Columns) -> list[Any]:
+        items = part.items()
+        if len(items) == self._dataset.batch_size:
+            return items
+        all_rows = [MISSING] * self._dataset.batch_size
+        for row, item in zip(part.rows, items, strict=True):
+            all_rows[row] = item
+        return all_rows
+
+    def _collection(self, part: list[Any] | Columns) -> TensorDict:
+        dataset = self._dataset
+        leaves_out = dataset.padding_mode in ("none", "pack")
+        if isinstance(part, Columns):
+            if leaves_out or len(part.rows) == dataset.batch_size:
+                return collection_of(part, self._notes.at(self.progress.step))
+            part = self._items(part)
+        rows: Sequence[int] = range(dataset.batch_size)
+        if leaves_out:
+            rows = [row for row in rows if part[row] is not MISSING]
+        items = fill_rows(part, dataset.padding_mode, dataset.fill_value)
+        stack = packed_columns if dataset.padding_mode == "pack" else columns_of
+        return collection_of(stack(items, rows), self._notes.at(self.progress.step))
+
+    def close(self) -> None:
+        """End the workers. An iterator that is not needed any more does it by itself."""
+        if self._close is not None:
+            self._close()

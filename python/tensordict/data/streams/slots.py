@@ -1,0 +1,273 @@
+"""Slots of shared memory: how a worker hands over the items of a step.
+
+A worker owns a segment, a file without a name, with one slot for each step that it may be
+ahead. A slot has the tensors of the items of one step, those of one column one after the
+other where the items are alike, and a header: a pickle that says what lies where. A step that
+does not fit makes the worker go on in a larger segment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tensordict.data.streams.batches import Columns
+from tensordict.data.streams.reading import MISSING
+from tensordict.data.streams.structure import flatten, unflatten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_ALIGNMENT = 64
+_FIRST_SIZE = 1 << 12
+
+
+class Segment:
+    """Memory of several slots, which a file without a name has."""
+
+    def __init__(self, descriptor: int, slot_bytes: int, num_slots: int) -> None:
+        self.slot_bytes = slot_bytes
+        self.memory = mmap.mmap(descriptor, slot_bytes * num_slots)
+        self._views: dict[Any, list[Tensor]] = {}
+
+    def write_bytes(self, slot: int, offset: int, data: bytes) -> None:
+        """Put bytes into a slot."""
+        start = slot * self.slot_bytes + offset
+        self.memory[start : start + len(data)] = data
+
+    def read_bytes(self, slot: int, offset: int, length: int) -> bytes:
+        """Take bytes from a slot."""
+        start = slot * self.slot_bytes + offset
+        return self.memory[start : start + length]
+
+    def tensors(self, slot: int, specs: Sequence[Any]) -> list[Tensor]:
+        """Views of a slot: one for each ``(dtype, shape, offset)``."""
+        key = (slot, specs)
+        views = self._views.get(key)
+        if views is None:
+            if len(self._views) > 256:  # items whose shapes change all the time
+                self._views.clear()
+            views = [self._view(slot, *spec) for spec in specs]
+            self._views[key] = views
+        return views
+
+    def _view(
+        self, slot: int, dtype: torch.dtype, shape: tuple[int, ...], offset: int
+    ) -> Tensor:
+        count = 1
+        for size in shape:
+            count *= size
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        start = slot * self.slot_bytes + offset
+        flat = torch.frombuffer(self.memory, dtype=dtype, count=count, offset=start)
+        return flat.view(shape)
+
+
+def create_file(num_bytes: int) -> int:
+    """The descriptor of a file without a name that has its space for certain."""
+    places = ["/dev/shm", None] if os.path.isdir("/dev/shm") else [None]  # noqa: S108,PTH112
+    for place in places:
+        with tempfile.TemporaryFile(dir=place) as file:
+            try:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, num_bytes)
+                else:
+                    file.truncate(num_bytes)
+            except OSError:
+                # A shared memory that is small, as in many containers: use the disk.
+                if place is None:
+                    raise
+                continue
+            return os.dup(file.fileno())
+    raise AssertionError  # the last place returned or raised
+
+
+class SlotWriter:
+    """Writes the items of one worker into slots.
+
+    Args:
+        num_slots: how many slots a segment has.
+        announce: is called with a descriptor and the size of a slot when there is a
+            segment.
+    """
+
+    def __init__(self, num_slots: int, announce: Callable[[int, int], None]) -> None:
+        self._num_slots = num_slots
+        self._announce = announce
+        self._segment: Segment | None = None
+        self._last: Any = None
+
+    def write(self, slot: int, rows: Sequence[int], items: Sequence[Any]) -> int:
+        """Write the items of a step, and return the size of the header: 0 as before.
+
+        The header lies at the end of the slot.
+        """
+        present = [
+            (row, item)
+            for row, item in zip(rows, items, strict=True)
+            if item is not MISSING
+        ]
+        tensors_of_rows: list[list[Tensor]] = []
+        others_of_rows: list[list[Any]] = []
+        structures = []
+        specs_of_rows = []
+        for _, item in present:
+            tensors: list[Tensor] = []
+            others: list[Any] = []
+            structures.append(flatten(item, tensors, others))
+            tensors_of_rows.append(tensors)
+            others_of_rows.append(others)
+            specs_of_rows.append(
+                [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+            )
+        is_uniform = all(
+            structure == structures[0] and specs == specs_of_rows[0]
+            for structure, specs in zip(structures, specs_of_rows, strict=True)
+        )
+        chosen = tuple(row for row, _ in present)
+        if is_uniform and present:
+            shapes = [
+                (dtype, (len(present), *shape)) for dtype, shape in specs_of_rows[0]
+            ]
+        else:
+            shapes = [spec for specs in specs_of_rows for spec in specs]
+        placed, size = _placed(shapes)
+        if is_uniform and present:
+            head = (True, chosen, structures[0], placed)
+        else:
+            head = (False, chosen, structures, placed)
+        has_others = any(others_of_rows)
+        if has_others or head != self._last or self._segment is None:
+            header = pickle.dumps((head, others_of_rows), pickle.HIGHEST_PROTOCOL)
+        else:
+            header = b""
+        self._last = None if has_others else head
+        segment = self._fitting(size + len(header))
+        with torch.no_grad():
+            views = segment.tensors(slot, placed)
+            if is_uniform:
+                columns = zip(*tensors_of_rows, strict=True)
+                for view, column in zip(views, columns, strict=True):
+                    torch.stack(column, out=view)
+            else:
+                flat = [tensor for tensors in tensors_of_rows for tensor in tensors]
+                for view, tensor in zip(views, flat, strict=True):
+                    view.copy_(tensor)
+        if header:
+            segment.write_bytes(slot, segment.slot_bytes - len(header), header)
+        return len(header)
+
+    def _fitting(self, num_bytes: int) -> Segment:
+        segment = self._segment
+        if segment is None or segment.slot_bytes < num_bytes:
+            size = max(_FIRST_SIZE, num_bytes + num_bytes // 8)
+            size = -(-size // _ALIGNMENT) * _ALIGNMENT
+            descriptor = create_file(size * self._num_slots)
+            try:
+                segment = Segment(descriptor, size, self._num_slots)
+                self._announce(descriptor, size)
+            finally:
+                os.close(descriptor)
+            self._segment = segment
+        return segment
+
+
+def _placed(shapes: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
+    """Where each tensor lies in a slot, and how many bytes all take."""
+    offset = 0
+    placed = []
+    for dtype, shape in shapes:
+        placed.append((dtype, shape, offset))
+        count = dtype.itemsize
+        for size in shape:
+            count *= size
+        offset += -(-count // _ALIGNMENT) * _ALIGNMENT
+    return tuple(placed), offset
+
+
+class SlotReader:
+    """Reads the slots of one worker."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._num_slots = num_slots
+        self._segments: dict[int, Segment] = {}
+        self._next_segment = 0
+        self._last: Any = None
+
+    def add_segment(self, descriptor: int, slot_bytes: int) -> None:
+        """Take over a segment that the worker announced. The descriptor is closed."""
+        try:
+            segment = Segment(descriptor, slot_bytes, self._num_slots)
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._segments[self._next_segment] = segment
+        self._next_segment += 1
+
+    def read(self, slot: int, segment_number: int, header_size: int) -> Any:
+        """What lies in a slot: :class:`Columns` of views, or rows and items of their own."""
+        for number in [n for n in self._segments if n < segment_number]:
+            del self._segments[number]
+        segment = self._segments[segment_number]
+        if header_size:
+            start = segment.slot_bytes - header_size
+            self._last = pickle.loads(  # noqa: S301 - from our own worker
+                segment.read_bytes(slot, start, header_size)
+            )
+        (is_uniform, rows, structure, placed), others = self._last
+        views = segment.tensors(slot, placed)
+        if is_uniform and rows:
+            return Columns(rows, structure, views, others)
+        copies = iter([view.clone() for view in views])
+        items = [
+            unflatten(one, copies, iter(values))
+            for one, values in zip(structure, others, strict=True)
+        ]
+        return rows, items
+
+
+def joined(parts: Sequence[Any], num_rows: int) -> list[Any] | Columns:
+    """What all workers have for a step, in memory of its own."""
+    filled = [part for part in parts if isinstance(part, Columns) or part[0]]
+    first = filled[0]
+    if all(
+        isinstance(part, Columns)
+        and part.structure == first.structure
+        and all(
+            a.dtype == b.dtype and a.shape[1:] == b.shape[1:]
+            for a, b in zip(part.tensors, first.tensors, strict=True)
+        )
+        for part in filled
+    ):
+        return Columns(
+            tuple(row for part in filled for row in part.rows),
+            first.structure,
+            [
+                torch.cat(column)
+                for column in zip(*[part.tensors for part in filled], strict=True)
+            ],
+            [values for part in filled for values in part.others],
+        )
+    items: list[Any] = [MISSING] * num_rows
+    for part in filled:
+        if isinstance(part, Columns):
+            copied = Columns(
+                part.rows,
+                part.structure,
+                [tensor.clone() for tensor in part.tensors],
+                part.others,
+            )
+            rows, values = part.rows, copied.items()
+        else:
+            rows, values = part
+        for row, item in zip(rows, values, strict=True):
+            items[row] = item
+    return items

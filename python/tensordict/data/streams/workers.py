@@ -1,0 +1,317 @@
+"""What the main process does where workers read the streams.
+
+It decides which stream comes next in which row, from what the workers report, and takes the
+steps in order from their slots.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import weakref
+from multiprocessing import reduction
+from typing import TYPE_CHECKING, Any
+
+from tensordict.data.streams.dataset import rows_of_worker
+from tensordict.data.streams.reading import StreamError
+from tensordict.data.streams.serial import warn_of_skipped
+from tensordict.data.streams.slots import SlotReader, joined
+from tensordict.data.streams.worker import (
+    FOREVER,
+    IDLE,
+    Counters,
+    Portable,
+    Shared,
+    run,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from multiprocessing.context import BaseContext
+
+    from tensordict.data.streams.batches import Columns
+    from tensordict.data.streams.dataset import StreamDataset
+    from tensordict.data.streams.loader import Progress
+
+# How long a wait may be before it is checked that the workers are alive.
+_CHECK_S = 0.1
+
+
+class WorkerSteps:
+    """The items of each step, as workers read them: an iterator."""
+
+    def __init__(
+        self,
+        dataset: StreamDataset,
+        progress: Progress,
+        num_workers: int,
+        num_slots: int,
+        context: str | BaseContext | None,
+    ) -> None:
+        self._dataset = dataset
+        self._lanes = progress.lanes
+        self._step = progress.step
+        self._num_workers = num_workers
+        self._num_slots = num_slots
+        self._rows = [
+            rows_of_worker(number, num_workers, dataset.batch_size)
+            for number in range(num_workers)
+        ]
+        self._worker_of_row = [
+            number for number, rows in enumerate(self._rows) for _ in rows
+        ]
+        knows_lengths = dataset.lengths is not None and dataset.on_error == "raise"
+        self._horizon = 4 * num_slots if knows_lengths else FOREVER
+        self._readers = [SlotReader(num_slots) for _ in range(num_workers)]
+        self._num_heard = [0] * num_workers
+        self._num_told = [0] * num_workers
+        # The rows that ended, with the step, and that are not told yet how to go on.
+        self._ended: dict[int, int] = {}
+        self._is_closed = False
+        self._failures: dict[tuple[int, int], StreamError] = {}
+        self._start(context, progress.epoch)
+
+    def _start(self, context: str | BaseContext | None, epoch: int) -> None:
+        chosen: Any = (
+            multiprocessing.get_context(context)
+            if context is None or isinstance(context, str)
+            else context
+        )
+        dataset = self._dataset
+        self._layout = Counters(dataset.batch_size, self._num_workers, self._num_slots)
+        block = chosen.RawArray("q", self._layout.count())
+        self._doorbell = chosen.Semaphore(0)
+        self._bells = [chosen.Semaphore(0) for _ in range(self._num_workers)]
+        pipes = [chosen.Pipe(duplex=True) for _ in range(self._num_workers)]
+        self._connections = [pipe[0] for pipe in pipes]
+        shared = [
+            Shared(self._layout, block, self._doorbell, bell, pipe[1])
+            for bell, pipe in zip(self._bells, pipes, strict=True)
+        ]
+        self._counters = shared[0].counters()
+        self._counters.set(Counters.CONSUMED, self._step)
+        for row in range(dataset.batch_size):
+            self._counters.set(self._layout.known_until(row), self._step)
+        self._processes: list[Any] = []
+        self._finalizer = weakref.finalize(
+            self,
+            _stop,
+            os.getpid(),
+            self._counters,
+            self._bells,
+            self._processes,
+            self._connections,
+        )
+        # The first turns are there when the workers begin.
+        self._decide()
+        for number in range(self._num_workers):
+            seed = (dataset.seed + 1000003 * epoch + number) % 2**63
+            process = chosen.Process(
+                target=run,
+                args=(
+                    Portable(dataset),
+                    number,
+                    self._rows[number],
+                    self._step,
+                    seed,
+                    shared[number],
+                ),
+                daemon=True,
+            )
+            process.start()
+            self._processes.append(process)
+        for _, other_end in pipes:
+            other_end.close()
+
+    def __iter__(self) -> WorkerSteps:
+        return self
+
+    def __next__(self) -> list[Any] | Columns:
+        if self._is_closed:
+            raise StopIteration
+        step = self._step
+        doorbell = self._doorbell
+        self._attend()
+        while not self._is_there(step):
+            if self._is_over(step):
+                break
+            if not doorbell.acquire(True, _CHECK_S):
+                self._check_alive()
+            self._attend()
+        if self._is_over(step):
+            self.close()
+            raise StopIteration
+        # A step rings once for each worker.
+        for _ in range(self._num_workers):
+            doorbell.acquire(False)
+        slot = step % self._num_slots
+        part = joined(
+            [self._read(number, slot) for number in range(self._num_workers)],
+            self._dataset.batch_size,
+        )
+        self._step = step + 1
+        self._counters.set(Counters.CONSUMED, step + 1)
+        if (step + 1) % max(1, self._num_slots // 4) == 0:
+            for bell in self._bells:
+                bell.release()
+        return part
+
+    def _read(self, number: int, slot: int) -> Any:
+        header = self._layout.header(number, slot)
+        size = self._counters.get(header)
+        return self._readers[number].read(slot, self._counters.get(header + 1), size)
+
+    def _is_over(self, step: int) -> bool:
+        num_steps = self._lanes.num_steps
+        return num_steps is not None and step >= num_steps
+
+    def _is_there(self, step: int) -> bool:
+        """Whether all workers have the step.
+
+        Raises:
+            StreamError: a stream failed for this step.
+        """
+        if self._failures:
+            failed = min(self._failures)
+            if failed[0] <= step and self._has_reached(step):
+                raise self._failures[failed]
+        get = self._counters.get
+        first = self._layout.progress(0)
+        return all(
+            [get(first + number) > step for number in range(self._num_workers)]
+        )
+
+    def _has_reached(self, step: int) -> bool:
+        """Whether each row was read for the step, or failed there."""
+        failed = {row for _, row in self._failures}
+        get, known_until = self._counters.get, self._layout.known_until
+        return all(
+            row in failed
+            or self._ended.get(row) == step
+            or get(known_until(row)) > step
+            or get(self._layout.reading(row)) == IDLE
+            for row in range(self._dataset.batch_size)
+        )
+
+    def _attend(self) -> None:
+        """Hear what the workers report, and decide what follows from it."""
+        get = self._counters.get
+        first = self._layout.reported(0)
+        for number in range(self._num_workers):
+            while get(first + number) > self._num_heard[number]:
+                self._hear(number)
+        if self._ended or self._horizon < FOREVER:
+            self._decide()
+
+    def _hear(self, number: int) -> None:
+        connection = self._connections[number]
+        message = connection.recv()
+        self._num_heard[number] += 1
+        kind = message[0]
+        if kind == "segment":
+            descriptor = reduction.recv_handle(connection)
+            self._readers[number].add_segment(descriptor, message[1])
+        elif kind == "ended":
+            _, row, step = message
+            self._lanes.end(row, step, is_fit=True)
+            self._ended[row] = step
+        elif kind == "failed":
+            _, row, step, text, cause = message
+            error = self._failure(row, text, cause)
+            if self._dataset.on_error == "skip":
+                warn_of_skipped(error)
+                self._lanes.end(row, step, is_fit=False)
+                self._ended[row] = step
+            else:
+                self._failures[step, row] = error
+        else:
+            raise RuntimeError(f"A worker of the loader failed.\n{message[1]}")
+
+    def _failure(
+        self, row: int, text: str, cause: tuple[bytes | None, str]
+    ) -> StreamError:
+        data, trace = cause
+        error = StreamError.about(text, self._streams_read([row]))
+        if data is not None:
+            error.__cause__ = pickle.loads(data)  # noqa: S301 - from our own worker
+        if trace:
+            error.add_note(f"In the worker:\n{trace}")
+        return error
+
+    def _decide(self) -> None:
+        """Settle what is known, and tell the workers."""
+        lanes = self._lanes
+        get, known_until = self._counters.get, self._layout.known_until
+        for row in range(self._dataset.batch_size):
+            lanes.advance(row, get(known_until(row)))
+        limit = min(FOREVER, self._step + self._horizon)
+        turns = lanes.settle(limit)
+        if lanes.num_steps is not None:
+            self._ended.clear()
+        if not turns:
+            return
+        of_workers: list[list[Any]] = [[] for _ in range(self._num_workers)]
+        for turn in turns:
+            self._ended.pop(turn[0], None)
+            of_workers[self._worker_of_row[turn[0]]].append(turn)
+        for number, some in enumerate(of_workers):
+            if some:
+                self._connections[number].send(some)
+                self._num_told[number] += 1
+                told = self._layout.told(number)
+                self._counters.set(told, self._num_told[number])
+                self._bells[number].release()
+
+    def _check_alive(self) -> None:
+        """Raise an error where a worker is dead."""
+        for number, process in enumerate(self._processes):
+            if process.is_alive():
+                continue
+            self._attend()  # what it said before
+            rows = self._rows[number]
+            streams = self._streams_read(rows)
+            names = ", ".join(
+                self._dataset.name_of(stream) for stream in self._numbers_read(rows)
+            )
+            code = process.exitcode
+            raise StreamError.about(
+                f"A worker of the loader died with exit code {code} while it read "
+                f"{names or 'no stream'} (rows {rows.start} to {rows.stop - 1}). A "
+                "negative code is a signal: -9 is often a lack of memory.",
+                streams,
+            )
+
+    def _numbers_read(self, rows: Sequence[int]) -> list[int]:
+        numbers = [self._counters.get(self._layout.reading(row)) - 1 for row in rows]
+        return [number for number in numbers if number >= 0]
+
+    def _streams_read(self, rows: Sequence[int]) -> tuple[Any, ...]:
+        stream_list = self._dataset.stream_list
+        return tuple(stream_list[number] for number in self._numbers_read(rows))
+
+    def close(self) -> None:
+        """End the workers."""
+        self._is_closed = True
+        self._finalizer()
+
+
+def _stop(
+    owner: int,
+    counters: Any,
+    bells: list[Any],
+    processes: list[Any],
+    connections: list[Any],
+) -> None:
+    if os.getpid() != owner:
+        return  # a fork of the process that the workers belong to
+    counters.set(Counters.STOP, 1)
+    for bell in bells:
+        bell.release()
+    for process in processes:
+        process.join(0.5)
+        if process.is_alive():
+            process.terminate()
+            process.join()
+    for connection in connections:
+        connection.close()
