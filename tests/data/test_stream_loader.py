@@ -46,7 +46,7 @@ def streams_of(*lengths):
 def assert_same(some, others):
     some, others = list(some), list(others)
     assert len(some) == len(others)
-    for one, other in zip(some, others):
+    for one, other in zip(some, others, strict=True):
         assert one.batch_size == other.batch_size
         assert set(one.keys()) == set(other.keys())
         assert (one == other).all()
@@ -57,7 +57,7 @@ def assert_laws(batches, streams):
     seen = {name: [] for name, _ in streams}
     for number, batch in enumerate(batches):
         rows = batch["row"] if "row" in batch.keys() else torch.arange(len(batch))
-        for row, item in zip(rows.tolist(), batch.unbind(0)):
+        for row, item in zip(rows.tolist(), batch.unbind(0), strict=True):
             stream = item["stream_id"].item()
             if stream < 0:
                 assert not item["valid"]
@@ -417,7 +417,9 @@ def test_a_length_that_is_wrong_is_an_error(workers, said, word):
     loader = StreamDataLoader(
         streams_of(3, 6, 1), numbers, 2, workers, lengths=[said, 6, 1]
     )
-    with pytest.raises(StreamError, match=rf"\(0, 3\) has {word} items than the {said}"):
+    with pytest.raises(
+        StreamError, match=rf"\(0, 3\) has {word} items than the {said}"
+    ):
         list(loader)
 
 
@@ -453,9 +455,7 @@ def test_closures_go_to_workers_however_they_start(method):
     def multiples(length):
         return (torch.tensor(item * factor) for item in range(length))
 
-    loader = StreamDataLoader(
-        [2, 3], multiples, 2, 1, multiprocessing_context=method
-    )
+    loader = StreamDataLoader([2, 3], multiples, 2, 1, multiprocessing_context=method)
     assert [batch["data"].tolist() for batch in loader] == [[0, 0], [3, 3], [0, 6]]
 
 

@@ -9,10 +9,12 @@ import multiprocessing
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn, vmap
 from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, IterableDataset
 
 import tensordict
 from tensordict import (
@@ -22,6 +24,7 @@ from tensordict import (
     TensorDict,
     set_lazy_legacy,
 )
+from tensordict.data import StreamDataLoader, StreamDataset
 from tensordict.nn import TensorDictModule, TensorDictSequential, make_functional
 from virtual_clock import run_on_virtual_clock
 
@@ -628,6 +631,128 @@ def test_002_08_non_tensor_data_saved_and_loaded(tmp_path):
     like = td.memmap_like(tmp_path / "like")
     assert like["text"] == "a string"
     assert like["a"].tolist() == [0, 0, 0]
+
+
+# --- 003, the README of pytorch-stream-dataloader -------------------------------------
+
+
+def test_003_01_the_id_of_the_worker_is_yielded():
+    class MyMagnificoIterable(IterableDataset):
+        def __init__(self, files):
+            self.files = files
+
+        def __iter__(self):
+            # The document imports torch.utils.data with torch.
+            worker = torch.utils.data.get_worker_info()
+            worker_id = int(worker.id) if worker is not None else 0
+            for my_data in self.files[worker_id::2]:
+                yield my_data, worker_id
+
+    ds = MyMagnificoIterable(["a", "b", "c", "d"])
+    # `torch.utils.DataLoader` there.
+    dataloader = DataLoader(ds, batch_size=None, num_workers=2)
+    my_rnns = [[], []]
+    for batch, worker_id in dataloader:
+        the_good_rnn = my_rnns[worker_id]
+        the_good_rnn.append(batch)
+    assert my_rnns == [["a", "c"], ["b", "d"]]
+
+    # What the document says of its StreamDataset: it is such a one.
+    ds = StreamDataset(["ab", "cd"], iter, 2, "none")
+    rows = [[], []]
+    for batch, worker_id in DataLoader(ds, batch_size=None, num_workers=2):
+        rows[worker_id] += batch
+    assert rows == [["a", "b"], ["c", "d"]]
+
+
+class TextStream:
+    def __init__(self, text, tbins):
+        self.text = np.frombuffer(text.encode(), dtype=np.uint8)  # np.fromstring there
+        self.iter = 0
+        self.tbins = tbins
+
+    def __iter__(self):
+        for i in range(0, len(self.text), self.tbins):
+            data = self.text[i : i + self.tbins]
+            # pad to tbins
+            frame = np.zeros((1, self.tbins), dtype=np.float32)
+            frame[0, : len(data)] = data
+            yield (torch.from_numpy(frame), 0)
+
+
+def test_003_02_an_iterator_over_one_stream():
+    frames = [frame for frame, _ in TextStream("abcdefg", 5)]
+    assert [frame.shape for frame in frames] == [(1, 5), (1, 5)]
+    assert frames[1].tolist() == [[ord("f"), ord("g"), 0, 0, 0]]
+
+
+def collate_texts(data_list):
+    texts, _ = zip(*data_list, strict=True)
+    return torch.cat(texts)
+
+
+class TextLoader(StreamDataLoader):
+    def __init__(self, texts, batch_size, num_workers, tbins=5):
+        def iterator_fun(text):  # define a lambda to open ONE file
+            return TextStream(text, tbins)
+
+        dataset = StreamDataset(texts, iterator_fun, batch_size, "data", None)
+        super().__init__(dataset, num_workers, collate_texts)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_003_03_rows_are_continuous(num_workers):
+    texts = [
+        "".join(f"{letter}_{number};" for number in range(9)) for letter in "abcdefgh"
+    ]
+    shown = [
+        "\n".join(bytes(row.byte().tolist()).decode() for row in batch)
+        for batch in TextLoader(texts, 8, num_workers, tbins=12)
+    ]
+    assert shown == [
+        "\n".join(f"{x}_{n};{x}_{n + 1};{x}_{n + 2};" for x in "abcdefgh")
+        for n in (0, 3, 6)
+    ]
+    # More streams than rows: the next one follows in the row that is free.
+    longer = TextLoader(["a" * 10, "b" * 20, "c" * 10], 2, num_workers)
+    assert ["".join(chr(int(row[0])) for row in batch) for batch in longer] == [
+        "ab", "ab", "cb", "cb",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_003_04_grid_of_videos(num_workers):
+    class Video:
+        """Frames of one colour that becomes brighter, instead of a file."""
+
+        def __init__(self, path):
+            self.colour = int(path.removesuffix(".mp4"))
+
+        def __iter__(self):
+            for number in range(2 + self.colour):
+                frames = torch.full((2, 4, 4, 3), 10 * self.colour, dtype=torch.uint8)
+                yield frames + number
+
+    paths = [f"{number}.mp4" for number in range(5)]
+    loader = StreamDataLoader(
+        paths, Video, 4, num_workers, padding_mode="zeros", collate_fn=None
+    )
+    grids = [
+        batch["data"][:, 0].reshape(2, 2, 4, 4, 3).permute(0, 2, 1, 3, 4).flatten(2, 3)
+        for batch in loader
+    ]
+    assert grids[0].shape == (2, 4, 8, 3)
+    corners = [grid[:, 0, ::4, 0].flatten().tolist() for grid in grids]
+    assert corners == [
+        [0, 10, 20, 30],
+        [1, 11, 21, 31],
+        [40, 12, 22, 32],
+        [41, 0, 23, 33],
+        [42, 0, 0, 34],
+        [43, 0, 0, 0],
+        [44, 0, 0, 0],
+        [45, 0, 0, 0],
+    ]
 
 
 # --- 004, the overview ----------------------------------------------------------------

@@ -138,9 +138,7 @@ def entries_of(columns: Columns) -> Any:
     """The columns arranged as the items are: a tensor, or nested collections."""
     others = [list(values) for values in zip(*columns.others, strict=True)]
     batch_size = [len(columns.rows)]
-    return _entries(
-        columns.structure, iter(columns.tensors), iter(others), batch_size
-    )
+    return _entries(columns.structure, iter(columns.tensors), iter(others), batch_size)
 
 
 def _entries(

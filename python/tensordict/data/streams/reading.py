@@ -117,12 +117,11 @@ class RowReader:
 
     def _failure(self, row: int, error: Exception) -> StreamError:
         number = self._streams[row]
-        failure = StreamError.about(
+        return StreamError.about(
             f"The stream {self._dataset.name_of(number)} in row {row} raised "
             f"{type(error).__name__} for its item {self._num_read[row]}: {error}",
             (self._dataset.stream_list[number],),
         )
-        return failure
 
 
 def text_of(error: BaseException) -> str:

@@ -37,7 +37,7 @@ class VideoStream:
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         try:
-            import av  # type: ignore[import-not-found]
+            import av
         except ImportError as error:
             raise ImportError(
                 "Reading videos needs PyAV: pip install 'tensordict-rs[video]'."

@@ -45,7 +45,7 @@ class Portable:
     def __reduce__(self) -> tuple[Any, ...]:
         try:
             data = pickle.dumps(self.dataset)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - pickle raises many kinds
             try:
                 import cloudpickle  # type: ignore[import-untyped]
             except ImportError:
@@ -132,7 +132,7 @@ def run(
     job = Worker(portable.dataset, worker, rows, step, shared)
     try:
         job.work()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the main process raises it
         job.report(("crash", text_of(error)))
     except KeyboardInterrupt:
         pass
@@ -202,9 +202,7 @@ class Worker:
         return bool(rows) or has_written
 
     def _is_complete(self, step: int) -> bool:
-        return all(
-            [row in self._idle or self._next[row] > step for row in self._rows]
-        )
+        return all([row in self._idle or self._next[row] > step for row in self._rows])
 
     def _read(self, row: int, step: int) -> None:
         layout, reader = self._layout, self._reader

@@ -178,9 +178,7 @@ class WorkerSteps:
                 raise self._failures[failed]
         get = self._counters.get
         first = self._layout.progress(0)
-        return all(
-            [get(first + number) > step for number in range(self._num_workers)]
-        )
+        return all([get(first + number) > step for number in range(self._num_workers)])
 
     def _has_reached(self, step: int) -> bool:
         """Whether each row was read for the step, or failed there."""
