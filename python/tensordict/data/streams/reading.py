@@ -46,19 +46,21 @@ class RowReader:
         self._iterators: dict[int, Iterator[Any]] = {}
         self._streams: dict[int, int] = {}
         self._left: dict[int, int] = {}
-        self._num_read: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
         self._unopened: dict[int, int] = {}
 
-    def open(self, row: int, stream: int, num_read: int, length: int | None) -> None:
-        """Let ``row`` read ``stream`` behind its first ``num_read`` items."""
-        self.close(row)
+    def open(
+        self, row: int, stream: int, step: int, num_read: int, length: int | None
+    ) -> None:
+        """Let ``row`` read ``stream`` from ``step`` on, behind its first ``num_read`` items."""
+        self.close(row, step)
         self._streams[row] = stream
-        self._num_read[row] = num_read
+        self._starts[row] = step - num_read
         self._unopened[row] = num_read
         if length is not None:
             self._left[row] = length - num_read
 
-    def close(self, row: int) -> None:
+    def close(self, row: int, step: int) -> None:
         """End what ``row`` reads, and check that it had the length it was said to have."""
         iterator = self._iterators.pop(row, None)
         left = self._left.pop(row, None)
@@ -66,7 +68,7 @@ class RowReader:
             try:
                 rest = next(iterator, END)
             except Exception as error:
-                raise self._failure(row, error) from error
+                raise self._failure(row, step, error) from error
             if rest is not END:
                 raise self._wrong_length(row, "more")
         self._unopened.pop(row, None)
@@ -76,20 +78,19 @@ class RowReader:
         """Whether the row has a stream."""
         return row in self._streams
 
-    def read(self, row: int) -> Any:
-        """The next item of the row's stream, or :data:`END`."""
+    def read(self, row: int, step: int) -> Any:
+        """The next item of the row's stream, which is for ``step``, or :data:`END`."""
         try:
-            if row in self._unopened:
+            if self._unopened and row in self._unopened:
                 self._iterators[row] = self._opened(row)
             item = next(self._iterators[row], END)
         except Exception as error:
-            raise self._failure(row, error) from error
+            raise self._failure(row, step, error) from error
         left = self._left
         if left and row in left:
             left[row] -= 1
             if item is END:
                 raise self._wrong_length(row, "fewer")
-        self._num_read[row] += 1
         return item
 
     def _opened(self, row: int) -> Iterator[Any]:
@@ -115,11 +116,11 @@ class RowReader:
             (self._dataset.stream_list[number],),
         )
 
-    def _failure(self, row: int, error: Exception) -> StreamError:
+    def _failure(self, row: int, step: int, error: Exception) -> StreamError:
         number = self._streams[row]
         return StreamError.about(
             f"The stream {self._dataset.name_of(number)} in row {row} raised "
-            f"{type(error).__name__} for its item {self._num_read[row]}: {error}",
+            f"{type(error).__name__} for its item {step - self._starts[row]}: {error}",
             (self._dataset.stream_list[number],),
         )
 

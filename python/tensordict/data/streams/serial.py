@@ -21,21 +21,21 @@ def read_steps(
     reader = RowReader(dataset)
     while True:
         items: list[Any] = [MISSING] * num_rows
-        take_turns(reader, lanes.settle(step))
+        take_turns(reader, lanes.settle(step), step)
         rows = [row for row in range(num_rows) if reader.is_reading(row)]
         while lanes.num_steps is None or step < lanes.num_steps:
             for row in rows:
                 try:
-                    item = reader.read(row)
+                    item = reader.read(row, step)
                 except StreamError as error:
                     if dataset.on_error == "raise":
                         raise
                     warn_of_skipped(error)
-                    reader.close(row)
+                    reader.close(row, step)
                     lanes.end(row, step, is_fit=False)
                     continue
                 if item is END:
-                    reader.close(row)
+                    reader.close(row, step)
                     lanes.end(row, step, is_fit=True)
                 else:
                     items[row] = item
@@ -43,7 +43,7 @@ def read_steps(
             turns = lanes.settle(step)
             if not turns:
                 break
-            take_turns(reader, turns)
+            take_turns(reader, turns, step)
             rows = [row for row, *_ in turns if reader.is_reading(row)]
         if lanes.num_steps is not None and step >= lanes.num_steps:
             return
@@ -51,13 +51,13 @@ def read_steps(
         step += 1
 
 
-def take_turns(reader: RowReader, turns: list[Any]) -> None:
+def take_turns(reader: RowReader, turns: list[Any], step: int) -> None:
     """Open the stream of each turn. Of several turns of a row, the last one counts."""
     for row, stream, _, num_read, length in {turn[0]: turn for turn in turns}.values():
         if stream is None:
-            reader.close(row)
+            reader.close(row, step)
         else:
-            reader.open(row, stream, num_read, length)
+            reader.open(row, stream, step, num_read, length)
 
 
 def warn_of_skipped(error: StreamError) -> None:

@@ -20,13 +20,17 @@ from torch import Tensor
 
 from tensordict.data.streams.batches import Columns
 from tensordict.data.streams.reading import MISSING
-from tensordict.data.streams.structure import flatten, unflatten
+from tensordict.data.streams.structure import TENSOR, flatten, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _ALIGNMENT = 64
 _FIRST_SIZE = 1 << 12
+# How many bytes a segment takes where nobody says how many slots it has.
+_BUDGET = 16 << 20
+MIN_SLOTS = 4
+MAX_SLOTS = 64
 
 
 class Segment:
@@ -34,6 +38,7 @@ class Segment:
 
     def __init__(self, descriptor: int, slot_bytes: int, num_slots: int) -> None:
         self.slot_bytes = slot_bytes
+        self.num_slots = num_slots
         self.memory = mmap.mmap(descriptor, slot_bytes * num_slots)
         self._views: dict[Any, list[Tensor]] = {}
 
@@ -94,22 +99,31 @@ class SlotWriter:
     """Writes the items of one worker into slots.
 
     Args:
-        num_slots: how many slots a segment has.
-        announce: is called with a descriptor and the size of a slot when there is a
-            segment.
+        num_slots: how many slots a segment has, or None for what fits a budget.
+        announce: is called with a descriptor, the size of a slot and the number of slots
+            when there is a segment.
     """
 
-    def __init__(self, num_slots: int, announce: Callable[[int, int], None]) -> None:
-        self._num_slots = num_slots
+    def __init__(
+        self, num_slots: int | None, announce: Callable[[int, int, int], None]
+    ) -> None:
+        self._fixed = num_slots
+        self.num_slots = 8 if num_slots is None else num_slots
         self._announce = announce
         self._segment: Segment | None = None
         self._last: Any = None
+        # What the last step was, if it was a plain tensor of each row.
+        self._alike: Any = None
 
-    def write(self, slot: int, rows: Sequence[int], items: Sequence[Any]) -> int:
+    def write(
+        self, step: int, consumed: int, rows: Sequence[int], items: Sequence[Any]
+    ) -> int:
         """Write the items of a step, and return the size of the header: 0 as before.
 
-        The header lies at the end of the slot.
+        The header lies at the end of the slot. Slots of steps before ``consumed`` are free.
         """
+        if self._write_alike(step, items):
+            return 0
         present = [
             (row, item)
             for row, item in zip(rows, items, strict=True)
@@ -150,7 +164,10 @@ class SlotWriter:
         else:
             header = b""
         self._last = None if has_others else head
-        segment = self._fitting(size + len(header))
+        is_plain = is_uniform and len(present) == len(rows) and structures[0] == TENSOR
+        self._alike = (*specs_of_rows[0][0], placed) if is_plain else None
+        segment = self._fitting(size + len(header), step - consumed + 1)
+        slot = step % segment.num_slots
         with torch.no_grad():
             views = segment.tensors(slot, placed)
             if is_uniform:
@@ -165,18 +182,42 @@ class SlotWriter:
             segment.write_bytes(slot, segment.slot_bytes - len(header), header)
         return len(header)
 
-    def _fitting(self, num_bytes: int) -> Segment:
+    def _write_alike(self, step: int, items: Sequence[Any]) -> bool:
+        """Write a step of plain tensors of all rows that is like the last one."""
+        alike, segment = self._alike, self._segment
+        if alike is None or segment is None:
+            return False
+        dtype, shape, placed = alike
+        for item in items:
+            if (
+                type(item) is not Tensor
+                or item.dtype is not dtype
+                or item.shape != shape
+            ):
+                return False
+        view = segment.tensors(step % segment.num_slots, placed)[0]
+        try:
+            with torch.no_grad():
+                torch.stack(items, out=view)  # type: ignore[arg-type]
+        except RuntimeError:
+            return False  # sparse, or on another device: the general way knows
+        return True
+
+    def _fitting(self, num_bytes: int, num_outstanding: int) -> Segment:
         segment = self._segment
         if segment is None or segment.slot_bytes < num_bytes:
             size = max(_FIRST_SIZE, num_bytes + num_bytes // 8)
             size = -(-size // _ALIGNMENT) * _ALIGNMENT
-            descriptor = create_file(size * self._num_slots)
+            count = self._fixed or min(MAX_SLOTS, max(MIN_SLOTS, _BUDGET // size))
+            count = max(count, num_outstanding)
+            descriptor = create_file(size * count)
             try:
-                segment = Segment(descriptor, size, self._num_slots)
-                self._announce(descriptor, size)
+                segment = Segment(descriptor, size, count)
+                self._announce(descriptor, size, count)
             finally:
                 os.close(descriptor)
             self._segment = segment
+            self.num_slots = count
         return segment
 
 
@@ -196,27 +237,28 @@ def _placed(shapes: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
 class SlotReader:
     """Reads the slots of one worker."""
 
-    def __init__(self, num_slots: int) -> None:
-        self._num_slots = num_slots
+    def __init__(self) -> None:
         self._segments: dict[int, Segment] = {}
         self._next_segment = 0
         self._last: Any = None
 
-    def add_segment(self, descriptor: int, slot_bytes: int) -> None:
+    def add_segment(self, descriptor: int, slot_bytes: int, num_slots: int) -> None:
         """Take over a segment that the worker announced. The descriptor is closed."""
         try:
-            segment = Segment(descriptor, slot_bytes, self._num_slots)
+            segment = Segment(descriptor, slot_bytes, num_slots)
         finally:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         self._segments[self._next_segment] = segment
         self._next_segment += 1
 
-    def read(self, slot: int, segment_number: int, header_size: int) -> Any:
-        """What lies in a slot: :class:`Columns` of views, or rows and items of their own."""
-        for number in [n for n in self._segments if n < segment_number]:
-            del self._segments[number]
+    def read(self, step: int, segment_number: int, header_size: int) -> Any:
+        """What a slot has of a step: :class:`Columns` of views, or rows and own items."""
+        if len(self._segments) > 1:
+            for number in [n for n in self._segments if n < segment_number]:
+                del self._segments[number]
         segment = self._segments[segment_number]
+        slot = step % segment.num_slots
         if header_size:
             start = segment.slot_bytes - header_size
             self._last = pickle.loads(  # noqa: S301 - from our own worker

@@ -71,7 +71,7 @@ class Counters:
 
     num_rows: int
     num_workers: int
-    num_slots: int
+    num_headers: int
 
     CONSUMED = 0
     STOP = 1
@@ -96,10 +96,18 @@ class Counters:
         """How many messages the worker was sent."""
         return 2 + 2 * self.num_rows + 2 * self.num_workers + worker
 
-    def header(self, worker: int, slot: int) -> int:
-        """The size of a slot's header; the number of its segment is next to it."""
-        start = 2 + 2 * self.num_rows + 3 * self.num_workers
-        return start + 2 * (worker * self.num_slots + slot)
+    def is_awaited(self, worker: int) -> int:
+        """1 if the main process sleeps until the worker has a further step."""
+        return 2 + 2 * self.num_rows + 3 * self.num_workers + worker
+
+    def wake_at(self, worker: int) -> int:
+        """The worker sleeps until this number of steps is consumed, or ``FOREVER``."""
+        return 2 + 2 * self.num_rows + 4 * self.num_workers + worker
+
+    def header(self, worker: int, step: int) -> int:
+        """The size of a step's header; the number of its segment is next to it."""
+        start = 2 + 2 * self.num_rows + 5 * self.num_workers
+        return start + 2 * (worker * self.num_headers + step % self.num_headers)
 
     def count(self) -> int:
         """How many numbers there are."""
@@ -111,6 +119,7 @@ class Shared:
     """What a worker and the main process share."""
 
     layout: Counters
+    num_slots: int | None
     block: Any
     doorbell: Any
     bell: Any
@@ -156,19 +165,20 @@ class Worker:
         self._shared = shared
         self._layout = shared.layout
         self._counters = shared.counters()
-        self._num_slots = shared.layout.num_slots
-        self._writer = SlotWriter(self._num_slots, self._announce)
+        self._writer = SlotWriter(shared.num_slots, self._announce)
         self._num_segments = 0
         self._num_reported = 0
         self._num_heard = 0
         # The step that is written next, and what the rows have from it on.
         self._step = step
         self._ahead: list[list[Any]] = []
-        # For each row the step that it is read for next; rows without a turn wait.
+        # For each row the step that it is read for next.
         self._next = dict.fromkeys(rows, step)
-        self._waiting = set(rows)
+        # Rows that read a stream; the others wait for a turn, or are idle for good.
+        self._active: list[int] = []
         self._idle: set[int] = set()
         self._turns: dict[int, list[Any]] = {row: [] for row in rows}
+        self._num_turns = 0
 
     def work(self) -> None:
         """Read what can be read, and wait where nothing can be."""
@@ -178,90 +188,114 @@ class Worker:
 
     def _advance(self) -> bool:
         """Read each row for the lowest step that lacks something. False if none can be."""
-        counters = self._counters
-        limit = counters.get(Counters.CONSUMED) + self._num_slots
+        consumed = self._counters.get(Counters.CONSUMED)
+        limit = consumed + self._writer.num_slots
         self._hear()
-        rows = [
-            row
-            for row in self._rows
-            if row not in self._waiting
-            and row not in self._idle
-            and self._next[row] < limit
-        ]
-        if rows:
-            step = min(self._next[row] for row in rows)
-            for row in rows:
-                if self._next[row] == step:
-                    self._read(row, step)
-            if self._waiting:
-                self._shared.doorbell.release()
-        has_written = False
-        while self._step < limit and self._is_complete(self._step):
-            self._write()
-            has_written = True
-        return bool(rows) or has_written
+        following = self._next
+        has_read = False
+        if self._active:
+            step = min([following[row] for row in self._active])
+            if step < limit:
+                has_read = True
+                self._read_step(step)
+        while self._step < limit and self._is_complete():
+            self._write(consumed)
+            limit = consumed + self._writer.num_slots
+            has_read = True
+        if len(self._active) + len(self._idle) < len(self._rows):
+            self._tell_how_far()
+        return has_read
 
-    def _is_complete(self, step: int) -> bool:
-        return all([row in self._idle or self._next[row] > step for row in self._rows])
-
-    def _read(self, row: int, step: int) -> None:
-        layout, reader = self._layout, self._reader
-        turns = self._turns[row]
-        if turns and turns[0][2] <= step:
-            self._take_turn(row, step)
-            if row in self._idle or row in self._waiting:
-                return
-        try:
-            item = reader.read(row)
-        except StreamError as error:
-            self._waiting.add(row)
-            reader.close(row)
-            self.report(("failed", row, step, str(error), _described(error)))
-            if not self._skips:
-                self._turns[row] = []  # nothing comes behind an error
-            return
-        if item is END:
-            self._waiting.add(row)
-            reader.close(row)
-            self._counters.set(layout.known_until(row), step)
-            self.report(("ended", row, step))
-            return
+    def _read_step(self, step: int) -> None:
+        following, first = self._next, self._rows.start
         while len(self._ahead) <= step - self._step:
             self._ahead.append([MISSING] * len(self._rows))
-        self._ahead[step - self._step][row - self._rows.start] = item
-        self._next[row] = step + 1
-        self._counters.set(layout.known_until(row), step + 1)
+        items = self._ahead[step - self._step]
+        read = self._reader.read
+        ended = []
+        for row in self._active:
+            if following[row] != step:
+                continue
+            if self._num_turns and not self._turn_is_taken(row, step):
+                ended.append(row)
+                continue
+            try:
+                item = read(row, step)
+            except StreamError as error:
+                self._fail(row, step, error)
+                ended.append(row)
+                continue
+            if item is END:
+                ended.append(row)
+                self._reader.close(row, step)
+                self._counters.set(self._layout.known_until(row), step)
+                self.report(("ended", row, step))
+                continue
+            items[row - first] = item
+            following[row] = step + 1
+        if ended:
+            self._active = [row for row in self._active if row not in ended]
 
-    def _take_turn(self, row: int, step: int) -> None:
-        """Open the stream of the last turn that is due."""
+    def _turn_is_taken(self, row: int, step: int) -> bool:
+        """Take the row's turn, if one is due. False if it has nothing to read then."""
+        turns = self._turns[row]
+        return not turns or turns[0][2] > step or self._take_turn(row, step)
+
+    def _take_turn(self, row: int, step: int) -> bool:
+        """Open the stream of the last turn that is due. False if there is none."""
         turns = self._turns[row]
         due = [turn for turn in turns if turn[2] <= step]
         self._turns[row] = turns[len(due) :]
+        self._num_turns -= len(due)
         _, stream, _, num_read, length = due[-1]
-        self._waiting.discard(row)
         reading = self._layout.reading(row)
         try:
             if stream is None:
-                self._reader.close(row)
+                self._reader.close(row, step)
                 self._idle.add(row)
                 self._counters.set(reading, IDLE)
-            else:
-                self._reader.open(row, stream, num_read, length)
-                self._counters.set(reading, stream + 1)
+                return False
+            self._reader.open(row, stream, step, num_read, length)
         except StreamError as error:
-            self._waiting.add(row)
-            self._turns[row] = []
-            self.report(("failed", row, step, str(error), _described(error)))
+            self._fail(row, step, error)
+            return False
+        self._counters.set(reading, stream + 1)
+        return True
 
-    def _write(self) -> None:
+    def _fail(self, row: int, step: int, error: StreamError) -> None:
+        self._counters.set(self._layout.known_until(row), step)
+        if not self._skips:  # nothing comes behind an error
+            self._num_turns -= len(self._turns[row])
+            self._turns[row] = []
+        else:
+            self._reader.close(row, step)
+        self.report(("failed", row, step, str(error), _described(error)))
+
+    def _is_complete(self) -> bool:
+        step, following = self._step, self._next
+        for row in self._rows:
+            if following[row] <= step and row not in self._idle:
+                return False
+        return True
+
+    def _write(self, consumed: int) -> None:
         items = self._ahead.pop(0) if self._ahead else [MISSING] * len(self._rows)
-        slot = self._step % self._num_slots
-        size = self._writer.write(slot, self._rows, items)
-        header = self._layout.header(self._worker, slot)
-        self._counters.set(header, size)
-        self._counters.set(header + 1, self._num_segments - 1)
-        self._step += 1
-        self._counters.set(self._layout.progress(self._worker), self._step)
+        counters, layout, step = self._counters, self._layout, self._step
+        size = self._writer.write(step, consumed, self._rows, items)
+        header = layout.header(self._worker, step)
+        counters.set(header, size)
+        counters.set(header + 1, self._num_segments - 1)
+        self._step = step + 1
+        counters.set(layout.progress(self._worker), step + 1)
+        is_awaited = layout.is_awaited(self._worker)
+        if counters.get(is_awaited):
+            counters.set(is_awaited, 0)
+            self._shared.doorbell.release()
+
+    def _tell_how_far(self) -> None:
+        """Publish how far each row is, while rows wait: what comes next follows from it."""
+        for row in self._active:
+            self._counters.set(self._layout.known_until(row), self._next[row])
         self._shared.doorbell.release()
 
     def _hear(self) -> None:
@@ -271,33 +305,33 @@ class Worker:
             for turn in self._shared.connection.recv():
                 row = turn[0]
                 self._turns[row].append(turn)
-                if row in self._waiting and self._turns[row][0][2] <= self._next[row]:
-                    self._take_turn(row, self._next[row])
+                self._num_turns += 1
+                if (
+                    row not in self._active
+                    and turn[2] <= self._next[row]
+                    and self._take_turn(row, self._next[row])
+                ):
+                    self._active = sorted([*self._active, row])
             self._num_heard += 1
 
     def _wait(self) -> None:
-        bell = self._shared.bell
+        bell, counters = self._shared.bell, self._counters
         while bell.acquire(False):
             pass
-        counters = self._counters
-        if (
+        consumed = counters.get(Counters.CONSUMED)
+        num_slots = self._writer.num_slots
+        wake_at = self._layout.wake_at(self._worker)
+        counters.set(wake_at, consumed + max(1, num_slots // 4))
+        if not (
             counters.get(self._layout.told(self._worker)) > self._num_heard
             or counters.get(Counters.STOP)
-            or self._can_go_on(counters.get(Counters.CONSUMED) + self._num_slots)
+            or counters.get(Counters.CONSUMED) > consumed
+            or bell.acquire(True, 1.0)
         ):
-            return
-        if not bell.acquire(True, 1.0):
             parent = multiprocessing.parent_process()
             if parent is not None and not parent.is_alive():
                 os._exit(1)  # nobody is there to hear of it
-
-    def _can_go_on(self, limit: int) -> bool:
-        return any(
-            row not in self._waiting
-            and row not in self._idle
-            and self._next[row] < limit
-            for row in self._rows
-        ) or (self._step < limit and self._is_complete(self._step))
+        counters.set(wake_at, FOREVER)
 
     def report(self, message: Any) -> None:
         """Send a message to the main process."""
@@ -309,10 +343,10 @@ class Worker:
         self._counters.set(self._layout.reported(self._worker), self._num_reported)
         self._shared.doorbell.release()
 
-    def _announce(self, descriptor: int, slot_bytes: int) -> None:
+    def _announce(self, descriptor: int, slot_bytes: int, num_slots: int) -> None:
         connection = self._shared.connection
         parent = multiprocessing.parent_process()
-        connection.send(("segment", slot_bytes))
+        connection.send(("segment", slot_bytes, num_slots))
         reduction.send_handle(connection, descriptor, parent.pid if parent else 0)
         self._num_segments += 1
         self._count_report()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict.data.streams.dataset import rows_of_worker
 from tensordict.data.streams.reading import StreamError
 from tensordict.data.streams.serial import warn_of_skipped
-from tensordict.data.streams.slots import SlotReader, joined
+from tensordict.data.streams.slots import MAX_SLOTS, SlotReader, joined
 from tensordict.data.streams.worker import (
     FOREVER,
     IDLE,
@@ -46,7 +46,7 @@ class WorkerSteps:
         dataset: StreamDataset,
         progress: Progress,
         num_workers: int,
-        num_slots: int,
+        num_slots: int | None,
         context: str | BaseContext | None,
     ) -> None:
         self._dataset = dataset
@@ -62,8 +62,8 @@ class WorkerSteps:
             number for number, rows in enumerate(self._rows) for _ in rows
         ]
         knows_lengths = dataset.lengths is not None and dataset.on_error == "raise"
-        self._horizon = 4 * num_slots if knows_lengths else FOREVER
-        self._readers = [SlotReader(num_slots) for _ in range(num_workers)]
+        self._horizon = 4 * (num_slots or MAX_SLOTS) if knows_lengths else FOREVER
+        self._readers = [SlotReader() for _ in range(num_workers)]
         self._num_heard = [0] * num_workers
         self._num_told = [0] * num_workers
         # The rows that ended, with the step, and that are not told yet how to go on.
@@ -79,20 +79,25 @@ class WorkerSteps:
             else context
         )
         dataset = self._dataset
-        self._layout = Counters(dataset.batch_size, self._num_workers, self._num_slots)
+        self._layout = Counters(
+            dataset.batch_size, self._num_workers, self._num_slots or MAX_SLOTS
+        )
         block = chosen.RawArray("q", self._layout.count())
         self._doorbell = chosen.Semaphore(0)
         self._bells = [chosen.Semaphore(0) for _ in range(self._num_workers)]
         pipes = [chosen.Pipe(duplex=True) for _ in range(self._num_workers)]
         self._connections = [pipe[0] for pipe in pipes]
         shared = [
-            Shared(self._layout, block, self._doorbell, bell, pipe[1])
+            Shared(self._layout, self._num_slots, block, self._doorbell, bell, pipe[1])
             for bell, pipe in zip(self._bells, pipes, strict=True)
         ]
         self._counters = shared[0].counters()
         self._counters.set(Counters.CONSUMED, self._step)
         for row in range(dataset.batch_size):
             self._counters.set(self._layout.known_until(row), self._step)
+        for number in range(self._num_workers):
+            self._counters.set(self._layout.progress(number), self._step)
+            self._counters.set(self._layout.wake_at(number), FOREVER)
         self._processes: list[Any] = []
         self._finalizer = weakref.finalize(
             self,
@@ -131,63 +136,74 @@ class WorkerSteps:
         if self._is_closed:
             raise StopIteration
         step = self._step
-        doorbell = self._doorbell
-        self._attend()
-        while not self._is_there(step):
-            if self._is_over(step):
-                break
-            if not doorbell.acquire(True, _CHECK_S):
-                self._check_alive()
+        while True:
+            # Asked first: what was said of the step is there then, too.
+            is_there = self._is_there(step)
             self._attend()
+            if is_there or self._is_over(step):
+                break
+            self._raise_failure(step)
+            self._sleep(step)
         if self._is_over(step):
             self.close()
             raise StopIteration
-        # A step rings once for each worker.
-        for _ in range(self._num_workers):
-            doorbell.acquire(False)
-        slot = step % self._num_slots
         part = joined(
-            [self._read(number, slot) for number in range(self._num_workers)],
+            [self._read(number, step) for number in range(self._num_workers)],
             self._dataset.batch_size,
         )
         self._step = step + 1
         self._counters.set(Counters.CONSUMED, step + 1)
-        if (step + 1) % max(1, self._num_slots // 4) == 0:
-            for bell in self._bells:
+        first = self._layout.wake_at(0)
+        for number, bell in enumerate(self._bells):
+            if self._counters.get(first + number) <= step + 1:
+                self._counters.set(first + number, FOREVER)
                 bell.release()
         return part
 
-    def _read(self, number: int, slot: int) -> Any:
-        header = self._layout.header(number, slot)
+    def _sleep(self, step: int) -> None:
+        """Wait until a worker has something to say."""
+        doorbell, counters, layout = self._doorbell, self._counters, self._layout
+        while doorbell.acquire(False):
+            pass
+        has_news = False
+        for number in range(self._num_workers):
+            if counters.get(layout.progress(number)) <= step:
+                counters.set(layout.is_awaited(number), 1)
+                has_news |= counters.get(layout.progress(number)) > step
+            heard = self._num_heard[number]
+            has_news |= counters.get(layout.reported(number)) > heard
+        if not has_news and not doorbell.acquire(True, _CHECK_S):
+            self._check_alive()
+
+    def _read(self, number: int, step: int) -> Any:
+        header = self._layout.header(number, step)
         size = self._counters.get(header)
-        return self._readers[number].read(slot, self._counters.get(header + 1), size)
+        return self._readers[number].read(step, self._counters.get(header + 1), size)
 
     def _is_over(self, step: int) -> bool:
         num_steps = self._lanes.num_steps
         return num_steps is not None and step >= num_steps
 
     def _is_there(self, step: int) -> bool:
-        """Whether all workers have the step.
-
-        Raises:
-            StreamError: a stream failed for this step.
-        """
-        if self._failures:
-            failed = min(self._failures)
-            if failed[0] <= step and self._has_reached(step):
-                raise self._failures[failed]
+        """Whether all workers have the step."""
         get = self._counters.get
         first = self._layout.progress(0)
         return all([get(first + number) > step for number in range(self._num_workers)])
 
+    def _raise_failure(self, step: int) -> None:
+        if self._failures:
+            failed = min(self._failures)
+            if failed[0] <= step and self._has_reached(step):
+                raise self._failures[failed]
+
     def _has_reached(self, step: int) -> bool:
         """Whether each row was read for the step, or failed there."""
         failed = {row for _, row in self._failures}
-        get, known_until = self._counters.get, self._layout.known_until
+        get = self._counters.get
         return all(
             row in failed
             or self._ended.get(row) == step
-            or get(known_until(row)) > step
+            or self._known_until(row) > step
             or get(self._layout.reading(row)) == IDLE
             for row in range(self._dataset.batch_size)
         )
@@ -199,7 +215,7 @@ class WorkerSteps:
         for number in range(self._num_workers):
             while get(first + number) > self._num_heard[number]:
                 self._hear(number)
-        if self._ended or self._horizon < FOREVER:
+        if self._ended or self._step >= self._decide_at:
             self._decide()
 
     def _hear(self, number: int) -> None:
@@ -209,7 +225,7 @@ class WorkerSteps:
         kind = message[0]
         if kind == "segment":
             descriptor = reduction.recv_handle(connection)
-            self._readers[number].add_segment(descriptor, message[1])
+            self._readers[number].add_segment(descriptor, *message[1:])
         elif kind == "ended":
             _, row, step = message
             self._lanes.end(row, step, is_fit=True)
@@ -240,9 +256,10 @@ class WorkerSteps:
     def _decide(self) -> None:
         """Settle what is known, and tell the workers."""
         lanes = self._lanes
-        get, known_until = self._counters.get, self._layout.known_until
         for row in range(self._dataset.batch_size):
-            lanes.advance(row, get(known_until(row)))
+            lanes.advance(row, self._known_until(row))
+        # Where the lengths are known, the plan is made long before it is needed.
+        self._decide_at = self._step + self._horizon // 4
         limit = min(FOREVER, self._step + self._horizon)
         turns = lanes.settle(limit)
         if lanes.num_steps is not None:
@@ -279,6 +296,12 @@ class WorkerSteps:
                 "negative code is a signal: -9 is often a lack of memory.",
                 streams,
             )
+
+    def _known_until(self, row: int) -> int:
+        """The row was read for all steps before this one."""
+        layout, get = self._layout, self._counters.get
+        worker = self._worker_of_row[row]
+        return max(get(layout.known_until(row)), get(layout.progress(worker)))
 
     def _numbers_read(self, rows: Sequence[int]) -> list[int]:
         numbers = [self._counters.get(self._layout.reading(row)) - 1 for row in rows]
