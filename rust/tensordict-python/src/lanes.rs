@@ -1,10 +1,5 @@
 //! The plan of a loader of streams, and the counters that its processes share.
 
-#![expect(
-    clippy::needless_pass_by_value,
-    reason = "functions of the module own what they make of Python's arguments"
-)]
-
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
