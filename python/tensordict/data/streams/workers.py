@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from tensordict.data.streams.dataset import StreamDataset
     from tensordict.data.streams.loader import Progress
 
+# How long to wait before a worker is asked to ring: fast ones have several steps by then,
+# and one change of processes serves them all.
+_GATHER_S = 2e-4
 # How long a wait may be before it is checked that the workers are alive.
 _CHECK_S = 0.1
 
@@ -69,6 +72,7 @@ class WorkerSteps:
         # The rows that ended, with the step, and that are not told yet how to go on.
         self._ended: dict[int, int] = {}
         self._is_closed = False
+        self._has_gathered = False
         self._failures: dict[tuple[int, int], StreamError] = {}
         self._start(context, progress.epoch)
 
@@ -136,6 +140,7 @@ class WorkerSteps:
         if self._is_closed:
             raise StopIteration
         step = self._step
+        self._has_gathered = False
         while True:
             # Asked first: what was said of the step is there then, too.
             is_there = self._is_there(step)
@@ -165,6 +170,10 @@ class WorkerSteps:
         doorbell, counters, layout = self._doorbell, self._counters, self._layout
         while doorbell.acquire(False):
             pass
+        if not self._has_gathered:
+            self._has_gathered = True
+            doorbell.acquire(True, _GATHER_S)
+            return
         has_news = False
         for number in range(self._num_workers):
             if counters.get(layout.progress(number)) <= step:
