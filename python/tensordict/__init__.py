@@ -55,6 +55,7 @@ from tensordict.primitives.checks import (
     is_tensor_collection,
     is_tensorclass,
 )
+from tensordict.primitives.errors import KeyThroughLeafError, MissingKeyError
 from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.options import (
     capture_non_tensor_stack,
@@ -142,12 +143,14 @@ __version__ = "0.15.3+rs.0.1.0"
 
 __all__ = [
     "KEY_SEPARATOR",
+    "KeyThroughLeafError",
     "LazyStackedTensorDict",
     "LazyStackedTensorDictStore",
     "MemmapTensor",
     "MemoryMappedTensor",
     "MetaData",
     "MetaTensor",
+    "MissingKeyError",
     "NestedKey",
     "NonTensorData",
     "NonTensorDataBase",

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensordict.primitives.common import MSG_LOCKED
 from tensordict.primitives.deprecation import strtobool, warn_caller
+from tensordict.primitives.errors import locked_error
 
 __all__ = [
     "NN_COMMON",
@@ -183,7 +183,7 @@ def _lock_blocked(func: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         return func(self, *args, **kwargs)
 
     return method

@@ -24,12 +24,8 @@ from tensordict.primitives.checks import (
     is_leaf_nontensor,
     is_tensor_collection,
 )
-from tensordict.primitives.common import (
-    MSG_BAD_KEY,
-    MSG_LOCKED,
-    _InplaceWriteError,
-    _KeyThroughLeafError,
-)
+from tensordict.primitives.common import MSG_BAD_KEY, _InplaceWriteError
+from tensordict.primitives.errors import MSG_LOCKED, KeyThroughLeafError
 from tensordict.primitives.protocol import NO_DEFAULT, _NoDefault
 from tensordict.utils import DeviceType, IndexType
 
@@ -53,6 +49,7 @@ _is_leaf_nontensor = is_leaf_nontensor
 _default_is_leaf = default_is_leaf
 _is_tensor_collection = is_tensor_collection
 _LOCK_ERROR = MSG_LOCKED
+_KeyThroughLeafError = KeyThroughLeafError
 _GENERIC_NESTED_ERR = MSG_BAD_KEY
 
 if not TYPE_CHECKING:  # which is to find names that there are not

@@ -192,7 +192,10 @@ def pad_sequence(
         if isinstance(padding_value, Mapping) and key not in values:
             value = 0.0
         if any(leaf.ndim == 0 for leaf in leaves):
-            msg = "Cannot pad scalars"
+            msg = (
+                f"Cannot pad scalars: the entry {key!r} has no dim to pad. Give it one, as "
+                "`unsqueeze(-1)` does, or leave it out and `stack` it."
+            )
             raise RuntimeError(msg)
         try:
             padded, mask = _pad_leaves(

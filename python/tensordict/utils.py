@@ -38,7 +38,8 @@ from tensordict.primitives.checks import (
     is_non_tensor,
     is_tensorclass,
 )
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED
+from tensordict.primitives.common import MSG_BAD_KEY
+from tensordict.primitives.errors import MSG_LOCKED
 from tensordict.primitives.options import (
     capture_non_tensor_stack,
     lazy_legacy,

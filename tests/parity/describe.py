@@ -229,9 +229,14 @@ def describe(
 
 def stable_part(message: str) -> str:
     """The part of an error's text that stays: its first sentence, without addresses."""
-    message = message.strip("'\" ")
+    message = unescaped(message.strip("'\" "))
     first = re.split(r"\.\s|\n|: |, got |; ", message, maxsplit=1)[0]
     return re.sub(r"0x[0-9a-f]{6,}", "0x", first)[:90].rstrip(". ")
+
+
+def unescaped(message: str) -> str:
+    """A text without the marks of a ``repr``, as which ``KeyError`` shows its message."""
+    return message.replace("\\'", "'").rstrip("\\")
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch_versions import OLDER
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from describe import unescaped  # noqa: E402
 from frame import (  # noqa: E402
     Case,
     answers_path,
@@ -63,7 +64,7 @@ def compare_errors(case: Case, expected: dict[str, Any], found: dict[str, Any]) 
     if message is None:
         message = name not in RAISED_BY_ACCIDENT
     if message:
-        said = OF_OLDER_TORCH.get(expected["message"], expected["message"])
+        said = unescaped(OF_OLDER_TORCH.get(expected["message"], expected["message"]))
         assert said.lower() in found["message"].lower(), (
             f"release says {expected['message']!r}, ours {found['message']!r}"
         )

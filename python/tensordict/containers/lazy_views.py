@@ -17,7 +17,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
-from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.layouts.directory import load_into
 from tensordict.storage.lazy_views import load_view, plan_view, saved_view
@@ -272,7 +272,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         # The sizes of a view are those of its source, which others hold.
         self._resize_batch(result.batch_size)
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         for key, value in list(result._entries().items()):
             self._set_entry(key, value)
         return self

@@ -17,14 +17,9 @@ from tensordict.ops.merging import is_branch, restricted
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.checks import is_tensorclass
-from tensordict.primitives.common import (
-    MSG_LOCKED,
-    check_number,
-    missing_key,
-    not_a_value,
-    value_of,
-)
+from tensordict.primitives.common import check_number, not_a_value, value_of
 from tensordict.primitives.copy import check_copy, leaf_paths
+from tensordict.primitives.errors import locked_error, missing_key
 from tensordict.primitives.index import _preallocated, fit_source
 from tensordict.primitives.index_items import _WHOLE, fills
 from tensordict.primitives.protocol import (
@@ -483,7 +478,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             if self.is_locked and any(
                 self._get_entry(key, NO_DEFAULT) is NO_DEFAULT for key, _ in items
             ):
-                raise RuntimeError(MSG_LOCKED)
+                raise locked_error(self)
         else:
             items = []
             for key, entry in list(self._source._entries().items()):
@@ -524,7 +519,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 ignore_lock = True
         elif present is NO_DEFAULT and inplace is None:
             if self.is_locked:
-                raise RuntimeError(MSG_LOCKED)
+                raise locked_error(self)
             raise missing_key(self, path[0])
         elif isinstance(present, torch.Tensor):
             raise TypeError(MSG_NOT_NESTED.format(type(present)))

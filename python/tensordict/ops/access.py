@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from tensordict import _rust
 from tensordict._rust import getitem, set_entry
 from tensordict.primitives.checks import is_tensorclass
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS, value_of
+from tensordict.primitives.common import MSG_BAD_KEY, MSG_NO_KEYS, value_of
+from tensordict.primitives.errors import (
+    MissingKeyError,
+    locked_error,
+    missing_key,
+    missing_of_all,
+)
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
     NONE_IF_MISSING,
@@ -165,7 +171,7 @@ class AccessOps(CollectionProtocol):
     def set_non_tensor(self, key: NestedKeyLike, value: Any) -> Self:
         """Store a value of any type, which no operation looks into."""
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         if not isinstance(key, (str, tuple)):
             raise RuntimeError(MSG_NO_KEYS)
         *above, name = _rust.unravel_key_to_tuple(key) or (key,)
@@ -359,20 +365,24 @@ class AccessOps(CollectionProtocol):
             ['b']
         """
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             raise KeyError(MSG_BAD_KEY.format(key))
-        parent = self if len(path) == 1 else _rust.get(self, path[:-1])
+        parent = self if len(path) == 1 else _rust.get(self, path[:-1], None)
         if not isinstance(parent, CollectionProtocol):
             _rust.get(self, path)
         if parent.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(parent)
         if parent is not self:
-            parent.del_(path[-1])
+            try:
+                parent.del_(path[-1])
+            except MissingKeyError:
+                last = len(path) - 1
+                raise missing_key(parent, path[-1], path, last) from None
             return self
         if parent._sample_entry(path[-1]) is NO_DEFAULT:
-            raise KeyError(path[-1])
+            raise missing_key(self, path[-1])
         parent._del_entry(path[-1])
         return self
 
@@ -401,8 +411,7 @@ class AccessOps(CollectionProtocol):
         if value is ...:
             return default
         if value is None:
-            name = path[0] if len(path) == 1 else path
-            raise _absent(self, name)
+            raise missing_of_all(self, path)
         value = _kept(value)
         self.del_(path)
         return value
@@ -414,7 +423,7 @@ class AccessOps(CollectionProtocol):
             KeyError: there is none.
         """
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         entries = self._entries()
         if not entries:
             msg = "popitem(): dictionary is empty"
@@ -431,7 +440,7 @@ class AccessOps(CollectionProtocol):
             RuntimeError: the container is locked.
         """
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         for key in list(self._entries()):
             self._del_entry(key)
         return self
@@ -443,8 +452,3 @@ def _kept(value: Any) -> Any:
         return value
     part: Any = value
     return part._as_plain()
-
-
-def _absent(td: Any, key: Any) -> KeyError:
-    keys = sorted(td.keys(isinstance(key, tuple)), key=str)
-    return KeyError(f'key "{key}" not found in {type(td).__name__} with keys {keys}')

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import torch
 
 from tensordict import _rust
+from tensordict.primitives.errors import at_key, keyed
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 
@@ -373,10 +374,14 @@ def _collect_resized(td: Any, size: torch.Size, changed: list[Any]) -> None:
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
             if value.batch_size[:ndim] != size:
-                _collect_resized(value, size, changed)
+                try:
+                    _collect_resized(value, size, changed)
+                except RuntimeError as error:
+                    raise at_key(error, key) from None
         elif value.shape[:ndim] != size and not is_unbatched(value):
             name = type(value).__name__
-            raise RuntimeError(MSG_INCOMPATIBLE.format(name, key, value.shape, size))
+            msg = MSG_INCOMPATIBLE.format(name, key, value.shape, size)
+            raise keyed(RuntimeError(msg), key)
     changed.append(td)
 
 

@@ -12,7 +12,8 @@ import torch
 from tensordict import _rust
 from tensordict._rust import clone_structure, map_leaves
 from tensordict.primitives import classes
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED
+from tensordict.primitives.common import MSG_BAD_KEY
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
 from tensordict.primitives.unbatched import is_unbatched
 
@@ -449,7 +450,7 @@ class CopyingOps(CollectionProtocol):
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             if self.is_locked:
-                raise RuntimeError(MSG_LOCKED)
+                raise locked_error(self)
             raise IndexError(MSG_BAD_KEY.format(key))
         parent: Any = self
         depth = 0
@@ -460,7 +461,7 @@ class CopyingOps(CollectionProtocol):
             parent = parent._get_entry(part, None)
             depth += 1
         if parent.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(parent)
         made = parent.empty()
         for part in reversed(path[depth + 1 :]):
             outer = made.empty()

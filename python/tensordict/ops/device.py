@@ -10,8 +10,8 @@ import torch
 from tensordict import _rust
 from tensordict._rust import map_leaves
 from tensordict.ops.families import cast_leaves, cast_of
-from tensordict.primitives.common import MSG_LOCKED
 from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.ragged_leaves import is_jagged
 from tensordict.storage.layouts import consolidated
@@ -205,7 +205,7 @@ class DeviceOps(CollectionProtocol):
         ):
             return _transfer(self, device, dtype, non_blocking)
         if inplace and self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         values = _rust.leaves(self)
         moved = _moved(
             values, device, dtype, memory_format, non_blocking, non_blocking_pin
@@ -295,7 +295,7 @@ class DeviceOps(CollectionProtocol):
         if not inplace:
             return map_leaves(self, _pinned, (), None, True, 0, True)
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         _put(self, iter([_pinned(leaf) for leaf in _rust.leaves(self)]), None)
         return self
 

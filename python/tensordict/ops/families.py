@@ -21,6 +21,7 @@ from tensordict import _rust
 from tensordict._rust import foreach
 from tensordict.primitives.checks import is_leaf_nontensor, is_tensorclass
 from tensordict.primitives.common import check_results
+from tensordict.primitives.errors import not_an_operand
 from tensordict.primitives.foreach import is_dense_throughout
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.ragged_leaves import is_jagged, with_rows_of
@@ -136,7 +137,11 @@ def _with(op: ForEach, td: Any, other: Any, default: Any) -> Any:
     if isinstance(other, torch.Tensor) and other.dim():
         return with_tensor(op, td, other)
     values = _rust.leaves(td)
-    values = op(values, _one_for_all(other, values)) if values else values
+    if values:
+        try:
+            values = op(values, _one_for_all(other, values))
+        except TypeError as error:
+            raise not_an_operand(op, td, (other,), error) from None
     return _rust.rebuild(td, values, True, bool(values), bool(values))
 
 
@@ -603,7 +608,11 @@ def combine(op: ForEach, td: Any, *operands: Any) -> Any:
         return result
     td, values, lists = operand_lists(td, operands)
     first, *others = operands
-    values = op(values, *lists) if values else values
+    if values:
+        try:
+            values = op(values, *lists)
+        except TypeError as error:
+            raise not_an_operand(op, td, operands, error) from None
     is_spread = isinstance(first, torch.Tensor) and first.dim() > 0
     lock = not is_spread or any(isinstance(x, CollectionProtocol) for x in others)
     return _rust.rebuild(td, values, True, bool(values) and lock)
@@ -626,8 +635,11 @@ def _write_combined(op: ForEach, td: Any, *operands: Any) -> Any:
     if written.batch_size != td.batch_size:
         raise RuntimeError(MSG_BROADCAST.format(td.batch_size, written.batch_size))
     if values:
-        check_results(op, values, lists)
-        op(values, *lists)
+        try:
+            check_results(op, values, lists)
+            op(values, *lists)
+        except TypeError as error:
+            raise not_an_operand(op, td, operands, error) from None
     if not is_dense_throughout(td):
         td._store_leaves(values)
     return td

@@ -9,7 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
-from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
 
@@ -206,7 +206,7 @@ class JoiningOps(CollectionProtocol):
         joined = join([_rust.get(self, key) for key in keys], dim=dim)
         if not keep_entries:
             if self.is_locked:
-                raise RuntimeError(MSG_LOCKED)
+                raise locked_error(self)
             paths = [_rust.unravel_key_to_tuple(key) for key in keys]
             for key, path in zip(keys, paths, strict=True):
                 if paths.count(path) > 1:
@@ -214,7 +214,7 @@ class JoiningOps(CollectionProtocol):
         # The new entry comes after all others, also where it takes a key of theirs.
         joined = _rust.validate(self, out_key, joined)
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         if keep_entries:
             return self.set(out_key, joined)
         new = _rust.unravel_key_to_tuple(out_key)
@@ -493,7 +493,11 @@ def _check_no_collection(tensors: Sequence[Any], out: Any) -> None:
 def _check_members(tds: Sequence[Any]) -> None:
     for position, td in enumerate(tds):
         if isinstance(td, torch.Tensor):
-            msg = f"'{type(td).__name__}' object has no attribute 'batch_size'"
+            msg = (
+                f"'{type(td).__name__}' object has no attribute 'batch_size': item "
+                f"{position} is a tensor. Join collections with collections, and "
+                "tensors with tensors."
+            )
             raise AttributeError(msg)
         if not isinstance(td, CollectionProtocol):
             msg = (

@@ -19,7 +19,8 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import flatten_keys, select
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED, MSG_NO_KEYS
+from tensordict.primitives.common import MSG_BAD_KEY, MSG_NO_KEYS
+from tensordict.primitives.errors import locked_error, missing_of_all
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.update import replace_all
 
@@ -452,7 +453,7 @@ class KeysOps(CollectionProtocol):
         _collect_empty(self, drops)
         for container, _ in drops:
             if container.is_locked:
-                raise RuntimeError(MSG_LOCKED)
+                raise locked_error(container)
         for container, key in drops:
             container._del_entry(key)
         return self
@@ -648,7 +649,7 @@ class KeysOps(CollectionProtocol):
             ['b', ('n', 'c')]
         """
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         old = _key_path(old_key, "old_name")
         new = _key_path(new_key, "new_name")
         value = _rust.get(self, old)
@@ -658,7 +659,7 @@ class KeysOps(CollectionProtocol):
             raise KeyError(MSG_TAKEN.format(new_key))
         parent = _rust.get(self, old[:-1]) if len(old) > 1 else self
         if parent.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(parent)
         if new[: len(old)] != old:
             _move_entry(parent, self, new, value)
             if old[: len(new)] != new:
@@ -704,11 +705,7 @@ class KeysOps(CollectionProtocol):
             if _rust.contains(self, old):
                 present[old] = new
             elif strict:
-                name = old[0] if len(old) == 1 else old
-                keys = sorted(self.keys(True), key=str)
-                raise KeyError(
-                    f'key "{name}" not found in {type(self).__name__} with keys {keys}'
-                )
+                raise missing_of_all(self, old, every=True)
         _check_destinations(self, present)
         result = _dense_copy(self)
         _share_values(self, result)
@@ -767,7 +764,7 @@ def _check_open(td: Any, rest: Any, taken: Iterable[tuple[str, ...]]) -> None:
     if any(getattr(parent, "is_locked", False) for parent in parents) or (
         td.is_locked and {*td.keys(True)} != {*rest.keys(True)}
     ):
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(td)
 
 
 def _path_of(key: NestedKeyLike) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from tensordict._rust import update
 from tensordict.primitives.checks import is_leaf_nontensor, is_tensorclass
 from tensordict.primitives.common import (
     MSG_BAD_KEY,
-    MSG_LOCKED,
     MSG_NO_KEYS,
     check_number,
     not_a_value,
@@ -22,6 +21,7 @@ from tensordict.primitives.common import (
 )
 from tensordict.primitives.convert import tensor_of
 from tensordict.primitives.deprecation import warn_of_cast
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index import fit_source
 from tensordict.primitives.index_items import fills, refuse_cast
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -163,7 +163,7 @@ class MergingOps(CollectionProtocol):
             dict_keys(['a', 'b'])
         """
         if self._is_locked and not inplace and not ignore_lock:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         if input_dict_or_td is self:
             return self
         source: Any = kwargs
@@ -224,7 +224,11 @@ class MergingOps(CollectionProtocol):
         if source is self:
             return self
         if not isinstance(source, (CollectionProtocol, Mapping)):
-            source = dict(source)
+            try:
+                source = dict(source)
+            except (TypeError, ValueError) as error:
+                msg = f"{error}: update_() takes a collection or a mapping."
+                raise type(error)(msg) from None
         if kwargs and source is not kwargs:
             source = {**dict(source.items()), **kwargs}
         keys = None
@@ -477,7 +481,7 @@ def check_resizable(td: Any, source: Any, inplace: bool = False) -> None:
     if absent:
         raise RuntimeError(MSG_BATCH_SIZE_KEYS.format(source.batch_size, size, absent))
     if td.is_locked:
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(td)
 
 
 def _follow_batch_sizes(td: Any, source: Any) -> None:
@@ -623,7 +627,7 @@ def _all_of(td: Any, shared: torch.Tensor, index: Any) -> Any:
 def _made_at(td: Any, source: Any, key: str, index: Any) -> Any:
     """An entry for ``td`` that is zero but for that of ``source`` at the index."""
     if td.is_locked:
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(td)
     made = td.empty()
     made[index] = source.select(key)
     return made._get_entry(key, None)

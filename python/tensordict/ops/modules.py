@@ -69,10 +69,19 @@ class ModulesOps(CollectionProtocol):
             # It is what is asked for already.
             return _finished(module, False, lock)
         kind: Any = cls if cls._is_dense else cls._plain_type
-        if use_state_dict:
-            td = _from_state_dict(kind, module)
-        else:
-            td = _from_module(kind, module, filter_empty)
+        try:
+            if use_state_dict:
+                td = _from_state_dict(kind, module)
+            else:
+                td = _from_module(kind, module, filter_empty)
+        except (AttributeError, TypeError) as error:
+            if isinstance(module, nn.Module):
+                raise
+            given = module.__name__ if isinstance(module, type) else module
+            msg = (
+                f"{error}: from_module takes a torch.nn.Module, and not {given!r:.50}."
+            )
+            raise type(error)(msg) from None
         return _finished(cls._from_plain(td), as_module, lock)
 
     @classmethod

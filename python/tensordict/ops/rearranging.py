@@ -9,7 +9,8 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.packing import PackLayout, pack_leaves
-from tensordict.primitives.common import MSG_LOCKED, ONES_TAIL
+from tensordict.primitives.common import ONES_TAIL
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.ragged_leaves import at_index, padded
 
@@ -64,7 +65,7 @@ class RearrangingOps(CollectionProtocol):
             RuntimeError: this collection is locked.
         """
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         for key, value in list(result._entries().items()):
             own = self._get_entry(key, None)
             if isinstance(own, CollectionProtocol) and own._is_dense:
@@ -423,7 +424,7 @@ class RearrangingOps(CollectionProtocol):
             msg = "pad_size must have an even number of dimensions"
             raise RuntimeError(msg)
         if inplace and self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         sizes = list(batch_size)
         pads: list[int] = []
         for at in range(len(pad_size) // 2):

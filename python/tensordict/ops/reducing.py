@@ -63,6 +63,12 @@ def _batch_dims(dim: Any, ndim: int) -> tuple[int, ...]:
         if isinstance(each, bool):
             msg = f"dim must be an int, not {each}"
             raise TypeError(msg)
+        if isinstance(each, str):
+            msg = (
+                "'str' object cannot be interpreted as an integer: a dim is a number, "
+                f"and {each!r} is a name. `td.names.index({each!r})` gives the number."
+            )
+            raise TypeError(msg)
         position = each if type(each) is int else operator.index(each)
         if not -ndim <= position < ndim:
             raise IndexError(MSG_DIM.format(position, ndim))

@@ -22,7 +22,8 @@ from tensordict.ops.reducing import (
     rekeyed,
     truth,
 )
-from tensordict.primitives.common import MSG_LOCKED, MSG_OUT_BATCH_SIZE
+from tensordict.primitives.common import MSG_OUT_BATCH_SIZE
+from tensordict.primitives.errors import MSG_LOCKED, locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
 
@@ -708,5 +709,5 @@ class ReductionsOps(CollectionProtocol):
         if out is None:
             return result
         if out.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(out)
         return out.update(result, inplace=True)

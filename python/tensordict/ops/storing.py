@@ -8,12 +8,11 @@ from tensordict import _rust
 from tensordict.primitives.common import (
     MSG_BATCH_MISMATCH,
     MSG_INPLACE,
-    MSG_LOCKED,
     MSG_PRESENT,
     _InplaceWriteError,
-    missing_key,
 )
 from tensordict.primitives.convert import tensor_of, tensor_of_sequence
+from tensordict.primitives.errors import at_key, locked_error, missing_key
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 __all__ = ["StoringOps"]
@@ -90,7 +89,7 @@ class StoringOps(CollectionProtocol):
             RuntimeError: the container is locked.
         """
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
 
     def _hang(self, key: str, value: CollectionProtocol) -> None:
         """Store a nested container that fits."""
@@ -184,7 +183,10 @@ class StoringOps(CollectionProtocol):
                 value = value._fitted(batch_size)
         elif value.batch_size[: len(batch_size)] != batch_size:
             value = value.clone(False)
-            value.batch_size = batch_size
+            try:
+                value.batch_size = batch_size
+            except RuntimeError as error:
+                raise at_key(error, key) from None
         if self.device is not None and value.device != self.device:
             value = value.to(self.device, non_blocking=non_blocking)
         names = self._td_dim_names

@@ -7,13 +7,8 @@ from typing import Any
 from torch.overrides import has_torch_function_unary as is_special
 
 from tensordict._rust import unravel_key_to_tuple as path_of
-from tensordict.primitives.common import (
-    MSG_BAD_KEY,
-    MSG_MEMBERSHIP,
-    _KeyThroughLeafError,
-    missing_key,
-    value_of,
-)
+from tensordict.primitives.common import MSG_BAD_KEY, MSG_MEMBERSHIP, value_of
+from tensordict.primitives.errors import missing_key, through_leaf
 from tensordict.primitives.index import at_plan, known_plan
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
@@ -44,12 +39,7 @@ def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
         if not isinstance(value, CollectionProtocol):
             if default is not NO_DEFAULT and default is not NONE_IF_MISSING:
                 return default
-            previous = path[position - 1]
-            msg = (
-                f"{previous!r} is a {type(value).__name__}, not a tensordict, "
-                f"so it has no entry {part!r}."
-            )
-            raise _KeyThroughLeafError(msg)
+            raise through_leaf(path, position, value)
         parent = value
         if parent._is_dense:
             value = parent._tensordict.get(part, NO_DEFAULT)
@@ -57,7 +47,7 @@ def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
             value = parent._get_entry(part, NO_DEFAULT)
         if value is NO_DEFAULT:
             if default is NO_DEFAULT:
-                raise missing_key(parent, part)
+                raise missing_key(parent, part, path, position)
             return None if default is NONE_IF_MISSING else default
     return value
 

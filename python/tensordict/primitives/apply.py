@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from tensordict.primitives.common import NO_TAIL, missing_key
+from tensordict.primitives.common import NO_TAIL
+from tensordict.primitives.errors import missing_key
 from tensordict.primitives.leaf_loops import all_begin_with, on_plain, special_keys
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.set import validate

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+# The native code looks for these two here.
+from tensordict.primitives.errors import MSG_LOCKED, missing_key  # noqa: F401
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import is_unbatched
 
@@ -22,15 +24,6 @@ MSG_BAD_KEY = (
 )
 MSG_OUT_BATCH_SIZE = (
     "batch_size and out.batch_size must be equal when both are provided."
-)
-MSG_LOCKED = (
-    "Cannot modify locked TensorDict. For in-place modification, consider using the "
-    "`set_()` method and make sure the key is present."
-)
-MSG_LOCKED_GRAPH = (
-    "Cannot unlock a tensordict that is part of a locked graph. Unlock the root "
-    "tensordict first. If the tensordict is part of multiple graphs, group the graphs "
-    "under a common tensordict an unlock this root. self: {}, obj: {}."
 )
 MSG_MEMBERSHIP = (
     "TensorDict keys are always strings. Membership checks are only supported for "
@@ -49,20 +42,8 @@ MSG_BATCH_SIZE = (
 )
 
 
-class _KeyThroughLeafError(ValueError):
-    """A nested key runs through an entry that is a leaf."""
-
-
 class _InplaceWriteError(ValueError, RuntimeError):
     """A value cannot be written into the entry that is there."""
-
-
-def missing_key(td: Any, key: str) -> KeyError:
-    """The error of reading an entry that is not there."""
-    name = type(td).__name__
-    # Not `keys`: a field may have that name.
-    keys = sorted(td._sample_entries())
-    return KeyError(f'key "{key}" not found in {name} with keys {keys}')
 
 
 def value_of(entry: Any) -> Any:
@@ -83,7 +64,11 @@ def as_size(batch_size: Any) -> torch.Size:
     try:
         return torch.Size(batch_size)
     except TypeError:
-        raise ValueError(MSG_BATCH_SIZE) from None
+        msg = (
+            f"{MSG_BATCH_SIZE} A batch size is a number or a sequence of numbers; the "
+            f"argument is {batch_size!r:.50}, of type {type(batch_size).__name__}."
+        )
+        raise ValueError(msg) from None
 
 
 def more_refs(held: Any, more: Any) -> list[Any]:
@@ -193,7 +178,17 @@ def check_results(op: Any, leaves: list[torch.Tensor], operands: list[Any]) -> N
             [_sample(part)] if type(operand) is list else operand
             for part, operand in zip(parts, operands, strict=True)
         ]
-        op([_sample(leaf)], *samples)
+        try:
+            op([_sample(leaf)], *samples)
+        except RuntimeError as error:
+            if type(error) is not RuntimeError or "cast" not in str(error):
+                raise
+            msg = (
+                f"{error}. A leaf of dtype {leaf.dtype} cannot hold the result: use the "
+                "operation that gives a new collection, or change the dtype first. No "
+                "leaf was written."
+            )
+            raise RuntimeError(msg) from None
 
 
 def _spreads(part: Any, leaf: torch.Tensor) -> bool:

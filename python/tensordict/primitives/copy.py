@@ -12,11 +12,11 @@ from tensordict.primitives.align import align
 from tensordict.primitives.common import (
     MSG_BAD_KEY,
     MSG_INPLACE,
-    MSG_LOCKED,
     _InplaceWriteError,
     check_number,
     refused_first,
 )
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.items import containers
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
@@ -49,7 +49,7 @@ def _plan_writes(
     td: Any, tree: Any, inplace: bool, checked: bool, nested: bool, writes: list[Any]
 ) -> None:
     if not inplace and td._is_locked:
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(td)
     parts = None if td._is_dense else td._update_parts(tree)
     if parts is not None:
         for member, part in zip(td._children(), parts, strict=True):

@@ -11,7 +11,6 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import ragged_leaves
 from tensordict.primitives.common import (
-    MSG_LOCKED,
     NO_TAIL,
     _spliced_names,
     check_number,
@@ -19,6 +18,7 @@ from tensordict.primitives.common import (
     refused_first,
 )
 from tensordict.primitives.deprecation import warn_of_cast
+from tensordict.primitives.errors import at_key, locked_error
 from tensordict.primitives.feature_index import features_at, fill_features
 from tensordict.primitives.index_items import (
     _MASK_DTYPES,
@@ -674,7 +674,7 @@ def _plan_index(
         entry = td._get_entry(key, NO_DEFAULT)
         if entry is NO_DEFAULT:
             if td.is_locked:
-                raise RuntimeError(MSG_LOCKED)
+                raise locked_error(td)
             own = size[-value.batch_dims :] if value.batch_dims else size
             fresh.append((td, key, _preallocated(td, at, own, k, item)))
         elif isinstance(entry, CollectionProtocol):
@@ -686,20 +686,26 @@ def _plan_index(
                 raise not_a_value(key, entry, item)
             elif isinstance(item, CollectionProtocol) and entry._is_dense:
                 own = torch.Size([*size, *entry._batch_size[k:]])
-                item = fit_source(entry._batch_size, at, own, item)
-                _plan_index(entry, at, size, k, item, writes, fresh)
+                try:
+                    item = fit_source(entry._batch_size, at, own, item)
+                    _plan_index(entry, at, size, k, item, writes, fresh)
+                except RuntimeError as error:
+                    raise at_key(error, key) from None
             else:
                 writes.append((td, key, entry, item))
         elif isinstance(item, CollectionProtocol):
             raise not_a_value(key, entry, item)
         else:
-            if isinstance(entry, UnbatchedTensor):
-                # All elements share it: it is written whole.
-                _check_fits(item, entry, torch.Size([]), 0)
-            elif entry.is_nested:
-                ragged_leaves.check_rows(entry, at, item)
-            else:
-                _check_fits(item, entry, size, k)
+            try:
+                if isinstance(entry, UnbatchedTensor):
+                    # All elements share it: it is written whole.
+                    _check_fits(item, entry, torch.Size([]), 0)
+                elif entry.is_nested:
+                    ragged_leaves.check_rows(entry, at, item)
+                else:
+                    _check_fits(item, entry, size, k)
+            except RuntimeError as error:
+                raise at_key(error, key) from None
             writes.append((td, key, entry, item))
 
 

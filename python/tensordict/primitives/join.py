@@ -9,6 +9,7 @@ from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict.primitives import ragged_leaves
 from tensordict.primitives.common import NO_TAIL
+from tensordict.primitives.errors import at_key, keyed
 from tensordict.primitives.leaf_loops import on_plain
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.tree import new
@@ -24,7 +25,8 @@ MSG_EXCLUSIVE = (
     "`LazyStackedTensorDict.maybe_dense_stack` instead."
 )
 MSG_STACK_SHAPES = (
-    "The shapes of the tensors to stack is incompatible: {} vs {} for key {}."
+    "The shapes of the tensors to stack is incompatible: {} vs {} for key {}. Use "
+    "`lazy_stack` to keep entries of different shapes, or `pad_sequence` to pad them."
 )
 MSG_STACK_BATCH = (
     "stacking tensordicts requires them to have congruent batch sizes, got "
@@ -70,7 +72,7 @@ def stack(tds: Any, dim: int) -> Any:
                 MSG_STACK_BATCH.format(len(all_entries), own, batch_size)
             )
         if len(entries) != len(mine):
-            raise RuntimeError(MSG_EXCLUSIVE)
+            raise _exclusive("", [*all_entries, entries])
         all_entries.append(entries)
         if [*entries] == order:
             columns.append([*entries.values()])
@@ -93,7 +95,10 @@ def stack(tds: Any, dim: int) -> Any:
             except RuntimeError as error:
                 raise _not_stacked(key, group, error) from None
         elif _are_collections(group):
-            joined[key] = stack(group, dim)
+            try:
+                joined[key] = stack(group, dim)
+            except RuntimeError as error:
+                raise at_key(error, key) from None
         else:
             joined[key] = _stack_entry(key, group, dim, size)
     names = None
@@ -118,7 +123,16 @@ def _groups(order: list[str], all_entries: list[dict[str, Any]], missing: Any) -
     return map(group, order)
 
 
-def _exclusive(_key: str, _all_entries: list[dict[str, Any]]) -> RuntimeError:
+def _exclusive(_key: str, all_entries: list[dict[str, Any]]) -> RuntimeError:
+    """The error of other keys, which names those of the first that has others."""
+    first = {*all_entries[0]}
+    for position, entries in enumerate(all_entries):
+        other = {*entries}
+        if other != first:
+            return RuntimeError(
+                f"{MSG_EXCLUSIVE} tensordict {position} lacks {sorted(first - other)} of "
+                f"tensordict 0, and has {sorted(other - first)} besides."
+            )
     return RuntimeError(MSG_EXCLUSIVE)
 
 
@@ -131,7 +145,8 @@ def _stack_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> 
         first = group[0].shape
         for item in group:
             if item.shape != first:
-                raise RuntimeError(MSG_STACK_SHAPES.format(item.shape, first, key))
+                msg = MSG_STACK_SHAPES.format(item.shape, first, key)
+                raise keyed(RuntimeError(msg), key)
         raise AttributeError(MSG_STACK_KIND.format(key))
     try:
         return joined_leaves(group, dim, size, torch.stack)
@@ -146,7 +161,8 @@ def _not_stacked(key: str, group: Sequence[Any], error: RuntimeError) -> Runtime
     shape = group[0].shape
     for item in group:
         if item.shape != shape:
-            return RuntimeError(MSG_STACK_SHAPES.format(item.shape, shape, key))
+            msg = MSG_STACK_SHAPES.format(item.shape, shape, key)
+            return keyed(RuntimeError(msg), key)
     return error
 
 
@@ -221,7 +237,10 @@ def cat(tds: Any, dim: int) -> Any:
     for key in others:
         group = grouped[key]
         if _are_collections(group):
-            joined[key] = cat(group, dim)
+            try:
+                joined[key] = cat(group, dim)
+            except RuntimeError as error:
+                raise at_key(error, key) from None
         else:
             joined[key] = _cat_entry(key, group, dim, size)
     names = None if first._td_dim_names is None else first.names

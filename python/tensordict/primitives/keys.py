@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensordict.primitives.common import (
-    MSG_LOCKED,
-    MSG_NO_KEYS,
-    missing_key,
-)
+from tensordict.primitives.common import MSG_NO_KEYS
+from tensordict.primitives.errors import locked_error, missing_key, through_leaf
 from tensordict.primitives.leaf_loops import picked, special_keys
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -34,13 +31,6 @@ def _grouped(keys: Any) -> dict[str, list[tuple[str, ...]]]:
         rests = plan.setdefault(path[0], [])
         rests.append(path[1:])
     return plan
-
-
-def _through_leaf(key: str, value: Any, rest: tuple[str, ...]) -> KeyError:
-    return KeyError(
-        f"{key!r} is a {type(value).__name__}, not a tensordict, "
-        f"so it has no entry {rest[0]!r}."
-    )
 
 
 def replace_entries(td: Any, entries: dict[str, Any]) -> None:
@@ -80,27 +70,39 @@ def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
     return result
 
 
-def _select(td: Any, keys: Any, inplace: bool, strict: bool, changes: list[Any]) -> Any:
+def _select(
+    td: Any,
+    keys: Any,
+    inplace: bool,
+    strict: bool,
+    changes: list[Any],
+    path: tuple[str, ...] = (),
+) -> Any:
     members = None if td._is_dense else td._member_operands(())
     if members is not None:
-        kept = [_select(each, keys, inplace, strict, changes) for each, _ in members]
+        kept = [
+            _select(each, keys, inplace, strict, changes, path) for each, _ in members
+        ]
         return td if inplace else td._like(kept)
     if inplace and td.is_locked:
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(td)
     entries: dict[str, Any] = {}
     for key, rests in _grouped(keys).items():
         value = td._get_entry(key, NO_DEFAULT)
         if value is NO_DEFAULT:
             if strict:
-                raise missing_key(td, key)
+                whole = (*path, key, *rests[0])
+                raise missing_key(td, key, whole, len(path))
             continue
         below = [rest for rest in rests if rest]
         if below:
             if not isinstance(value, CollectionProtocol):
                 if strict:
-                    raise _through_leaf(key, value, below[0])
+                    whole = (*path, key, *below[0])
+                    raise through_leaf(whole, len(path) + 1, value)
                 continue
-            value = _select(value, below, inplace, strict, changes)
+            inner = (*path, key)
+            value = _select(value, below, inplace, strict, changes, inner)
         entries[key] = value
     if inplace:
         changes.append((td, entries))
@@ -157,7 +159,7 @@ def _exclude(td: Any, keys: Any, inplace: bool, changes: list[Any]) -> Any:
         return _like(td, entries)
     if dropped:
         if td.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(td)
         changes.append((td, entries))
     return td
 
@@ -170,7 +172,7 @@ def flatten_keys(td: Any, separator: str, inplace: bool, is_leaf: Any = None) ->
     come first.
     """
     if inplace and td.is_locked:
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(td)
     direct: dict[str, Any] = {}
     if td._is_dense and not inplace and is_leaf is None:
         held = td._tensordict.copy()
@@ -220,7 +222,7 @@ def _flatten(
             out.update(held)
             return
         if inplace and held and td.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(td)
         joined = separator.join((*prefix, "")) if held else ""
         for key, value in held.items():
             name = joined + key
@@ -237,7 +239,7 @@ def _flatten(
         if leaf:
             if joined is None:
                 if inplace and td.is_locked:
-                    raise RuntimeError(MSG_LOCKED)
+                    raise locked_error(td)
                 joined = separator.join((*prefix, ""))
             name = joined + key
             if name in out:
@@ -268,7 +270,7 @@ def unflatten_keys(td: Any, separator: str, inplace: bool) -> Any:
     if not paths:
         return td if inplace else _like(td, entries)
     if inplace and td.is_locked:
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(td)
     # New entries of containers that are there wait until all keys are known to fit.
     branches: dict[tuple[str, ...], Any] = {}
     waiting: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -329,5 +331,5 @@ def _unflattened_branch(
     elif not isinstance(found, CollectionProtocol):
         return None
     elif found.is_locked:
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(found)
     return found

@@ -5,10 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from tensordict.primitives.common import (
-    MSG_LOCKED_GRAPH,
-    more_refs,
-)
+from tensordict.primitives.common import more_refs
+from tensordict.primitives.errors import graph_error
 from tensordict.primitives.items import containers
 from tensordict.primitives.leaf_loops import special_keys
 from tensordict.primitives.protocol import CollectionProtocol
@@ -49,7 +47,7 @@ def unlock_tree(td: Any) -> None:
             # No identity is asked for: the compiler would guard it.
             is_outside = not any([parent is each for each in members])
             if parent is not None and is_outside and parent.is_locked:
-                raise RuntimeError(MSG_LOCKED_GRAPH.format(member, parent))
+                raise graph_error(member, parent)
     for member in members:
         _forget_lock(member)
     for member in members:

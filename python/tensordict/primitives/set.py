@@ -7,11 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensordict.primitives.common import (
-    MSG_BAD_KEY,
-    MSG_BATCH_MISMATCH,
-    MSG_LOCKED,
-)
+from tensordict.primitives.common import MSG_BAD_KEY, MSG_BATCH_MISMATCH
+from tensordict.primitives.errors import keyed, locked_error
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
     CollectionProtocol,
@@ -39,7 +36,7 @@ def check_batch(td: Any, key: Any, value: torch.Tensor) -> None:
         msg = MSG_BATCH_MISMATCH.format(batch_size, value.shape, key)
         if not value.shape:
             msg += MSG_SCALAR
-        raise RuntimeError(msg)
+        raise keyed(RuntimeError(msg), key)
 
 
 def _fits_rows(value: torch.Tensor, batch_size: torch.Size) -> bool:
@@ -110,7 +107,7 @@ def set_entry(
                 value = validate(td, key, value, non_blocking)
                 is_collection = isinstance(value, CollectionProtocol)
             if td._is_locked and not ignore_lock:
-                raise RuntimeError(MSG_LOCKED)
+                raise locked_error(td)
             if is_collection:
                 td._hang(key, value)
             else:

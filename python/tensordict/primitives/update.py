@@ -11,12 +11,12 @@ from torch import Tensor
 from tensordict.primitives.common import (
     MSG_BAD_KEY,
     MSG_INPLACE,
-    MSG_LOCKED,
     MSG_PRESENT,
     _InplaceWriteError,
     as_size,
 )
 from tensordict.primitives.copy import _is_one_value, copy_failed, fit_inplace
+from tensordict.primitives.errors import locked_error, not_a_mapping
 from tensordict.primitives.keys import replace_entries
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
@@ -106,7 +106,7 @@ def update(
     """
     if not inplace and is_leaf is None and td._is_dense and type(source) is dict:
         if td._is_locked and not ignore_lock:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(td)
         stored = {}
         size, is_bound = td._batch_size, td._device is not None
         for key, value in source.copy().items():
@@ -139,6 +139,10 @@ def _update_staged(
     ignore_lock: bool,
 ) -> None:
     """:func:`update` of what is looked at, level by level, before all of it is stored."""
+    if not isinstance(source, (CollectionProtocol, dict)) and not hasattr(
+        source, "items"
+    ):
+        raise not_a_mapping(source)
     root = _Branch(td)
     copies: list[tuple[Any, Any]] = []
     options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
@@ -165,7 +169,7 @@ def _stage_all(
 ) -> None:
     td = branch.target
     if td.is_locked and not options[1] and not options[4]:
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(td)
     parts = None
     if not td._is_dense:
         source = td._update_source(source)
@@ -210,7 +214,7 @@ def _enter(branch: _Branch, key: str, ignore_lock: bool) -> _Branch:
         return found
     if found is NO_DEFAULT:
         if td.is_locked and not ignore_lock:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(td)
         above = td if branch.above is None else branch.above
         inner = _Branch(td._make_child(), above)
     elif not isinstance(found, CollectionProtocol):
@@ -257,7 +261,7 @@ def _stage(
         branch.staged[key] = value.to(present.dtype)
         return
     if td.is_locked and not ignore_lock:
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(td)
     stored = validate(td, key, value, non_blocking)
     if branch.above is not None and isinstance(stored, CollectionProtocol):
         branch.above._check_apart(key, stored)

@@ -10,7 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.collection import TensorCollection
-from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.casting import are_rows, as_dicts, cast_field
 from tensordict.tensorclass.delegation import forwarded
@@ -143,7 +143,7 @@ class FieldAccess(TensorCollection):
         elif hasattr(self, name):
             object.__delattr__(self, name)
         elif self._tensordict.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self._tensordict)
         else:
             raise _NoSuchFieldError(name)
 
@@ -176,7 +176,7 @@ class FieldAccess(TensorCollection):
             # The class's own `__init__` sets it before it calls the inherited one.
             _rust.fill_fields(self, {}, None, None, None)
         if self._tensordict.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self._tensordict)
         if value is None:
             self._unset_field(name)
         else:
@@ -380,7 +380,7 @@ class FieldAccess(TensorCollection):
         inner = self._tensordict
         name, rest = path[0], path[1:]
         if not rest and inner.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(inner)
         self._check_field(name)
         if rest:
             held = _rust.get_field(name, self)

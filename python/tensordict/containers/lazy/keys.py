@@ -9,7 +9,8 @@ import torch
 from tensordict import _rust
 from tensordict.ops.keys import _sorting_key, _TensorDictKeysView, set_default
 from tensordict.primitives.checks import is_leaf_nontensor
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_LOCKED, MSG_MEMBERSHIP
+from tensordict.primitives.common import MSG_BAD_KEY, MSG_MEMBERSHIP
+from tensordict.primitives.errors import locked_error, missing_path
 from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -136,7 +137,7 @@ class StackKeysOps(CollectionProtocol):
     ) -> Self:
         """Keep only the entries at ``keys``, in every member. See ``TensorDict.select``."""
         if inplace and self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         members = [each.select(*keys, strict=strict) for each in self.tensordicts]
         if not inplace:
             return self._like(members)
@@ -147,7 +148,7 @@ class StackKeysOps(CollectionProtocol):
     def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Self:
         """Drop the entries at ``keys`` from every member. See ``TensorDict.exclude``."""
         if inplace and self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         members = [each.exclude(*keys, inplace=inplace) for each in self.tensordicts]
         return self if inplace else self._like(members)
 
@@ -222,8 +223,10 @@ class StackKeysOps(CollectionProtocol):
         A member gives what it has: a key that some members have is no error.
         """
         members = self.tensordicts
-        if kwargs.get("inplace") and any(each.is_locked for each in members):
-            raise RuntimeError(MSG_LOCKED)
+        if kwargs.get("inplace"):
+            for each in members:
+                if each.is_locked:
+                    raise locked_error(each)
         is_strict = kwargs.pop("strict", True)
         default = kwargs.pop("default", None)
         sets = [list(keys) for keys in key_sets]
@@ -265,7 +268,7 @@ class StackKeysOps(CollectionProtocol):
             for path in parents:
                 holder = _rust.get(member, path, None) if path else member
                 if isinstance(holder, CollectionProtocol) and holder.is_locked:
-                    raise RuntimeError(MSG_LOCKED)
+                    raise locked_error(holder)
         missing = [key for key in held if not _rust.contains(self, key)]
         for key in missing if strict and default is NO_DEFAULT else ():
             _rust.getitem(self, key)
@@ -294,7 +297,7 @@ class StackKeysOps(CollectionProtocol):
         """
         self._refuse_exclusive("flatten_keys")
         if inplace and self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         return self._regrouped("flatten_keys", separator, inplace, is_leaf)
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
@@ -327,8 +330,9 @@ class StackKeysOps(CollectionProtocol):
         Raises:
             KeyError: a member does not have it.
         """
-        if any(each.is_locked for each in self.tensordicts):
-            raise RuntimeError(MSG_LOCKED)
+        for each in (self, *self.tensordicts):
+            if each.is_locked:
+                raise locked_error(each)
         for each in self.tensordicts:
             each.copy().unlock_().rename_key_(old_key, new_key, safe=safe)
         for each in self.tensordicts:
@@ -360,7 +364,7 @@ class StackKeysOps(CollectionProtocol):
             ValueError: the key runs through a leaf.
         """
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             raise KeyError(MSG_BAD_KEY.format(key))
@@ -369,7 +373,7 @@ class StackKeysOps(CollectionProtocol):
             for each in self.tensordicts:
                 if len(path) > 1 and _rust.contains(each, path[:-1]):
                     each.del_(path)  # Tells a key that runs through a leaf.
-            raise KeyError(MSG_DELETE.format(key))
+            raise missing_path(self, path, MSG_DELETE.format(key).rstrip("."))
         for each in holders:
             # A member may be there twice.
             if _rust.contains(each, path):
@@ -383,7 +387,7 @@ class StackKeysOps(CollectionProtocol):
             RuntimeError: the stack is locked.
         """
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         for each in self.tensordicts:
             each.clear()
         return self

@@ -32,7 +32,7 @@ from tensordict.containers.lazy.update import UpdatingOps
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.ops.locking import LockingOps
 from tensordict.primitives import classes
-from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_items import refuse_fractions, refuse_types
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import is_unbatched
@@ -248,7 +248,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _refuse_locked(self) -> None:
         if self.is_locked and (self.tensordicts or self.__dict__.get("_is_locked")):
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
 
     def _add(self, index: int, added: list[Any]) -> None:
         if not added:
@@ -672,7 +672,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _replace_content(self, result: Any) -> Self:
         if self.is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
         shapes.take_over(self, result)
         return self
 

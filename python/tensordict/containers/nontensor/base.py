@@ -27,12 +27,12 @@ from tensordict.containers.nontensor.positions import (
 )
 from tensordict.containers.nontensor.shared import share_columns
 from tensordict.primitives.common import (
-    MSG_LOCKED,
     _spliced_names,
     _spliced_size,
     as_size,
     more_refs,
 )
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage import safe_pickle
 
@@ -558,7 +558,7 @@ class NonTensorOps(CollectionProtocol):
 
     def _check_unlocked(self) -> None:
         if self._is_locked:
-            raise RuntimeError(MSG_LOCKED)
+            raise locked_error(self)
 
     # What follows from having no tensors ---------------------------------------------
 

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 
 from tensordict import _rust
-from tensordict.primitives.common import MSG_LOCKED
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import extra_metadata
 from tensordict.storage.buffer import (
@@ -108,7 +108,7 @@ def consolidate(td: Any, options: Options) -> Any:
     if state is not None and _is_same_place(state, options.filename):
         return td
     if options.inplace and td.is_locked:
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(td)
     if options.filename is not None:
         # Now: the working directory may be another one when the work is done.
         options = options._replace(filename=os.path.abspath(options.filename))

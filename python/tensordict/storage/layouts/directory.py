@@ -20,8 +20,8 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import registry
-from tensordict.primitives.common import MSG_LOCKED
 from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import single
 from tensordict.storage.checksums import check_loaded, check_undamaged
@@ -576,7 +576,7 @@ def _check_out(out: Any, loaded: Any) -> None:
     # The lock of a memory-mapped container guards its tie to a directory, which is
     # what changes here; any other lock guards its entries.
     if out.is_locked and not out.is_memmap():
-        raise RuntimeError(MSG_LOCKED)
+        raise locked_error(out)
     check_fit(out, loaded)
 
 

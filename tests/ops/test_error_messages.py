@@ -1,0 +1,347 @@
+"""What an error says: what was asked, what was found, what to do; and nothing has changed.
+
+Each row is a mistake: what is called with fresh data, the class of the error, and pieces of its
+text. The first piece is that of the published release.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+from tensordict import (
+    KeyThroughLeafError,
+    MissingKeyError,
+    TensorClass,
+    TensorDict,
+    TensorDictParams,
+    TypedTensorDict,
+    lazy_stack,
+)
+from tensordict.base import _KeyThroughLeafError
+
+
+def data() -> TensorDict:
+    """A nested collection of batch size [4]."""
+    return TensorDict(
+        obs=TensorDict(pixels=torch.zeros(4, 3), state=torch.zeros(4), batch_size=[4]),
+        reward=torch.zeros(4),
+        batch_size=[4],
+    )
+
+
+class Record(TensorClass):
+    """A tensorclass."""
+
+    obs: TensorDict
+    reward: torch.Tensor
+
+
+class Typed(TypedTensorDict):
+    """A typed collection."""
+
+    obs: TensorDict
+    reward: torch.Tensor
+
+
+KINDS = {
+    "dense": data,
+    "lazy": lambda: lazy_stack(list(data().unbind(0))),
+    "view": lambda: data()._get_sub_tensordict(slice(0, 4)),
+    "params": lambda: TensorDictParams(data()),
+    "typed": lambda: Typed(obs=data()["obs"], reward=torch.zeros(4), batch_size=[4]),
+    "class": lambda: Record(obs=data()["obs"], reward=torch.zeros(4), batch_size=[4]),
+    "member": lambda: TensorDict(inner=data(), batch_size=[4])["inner"],
+}
+
+
+def described(value: Any) -> Any:
+    """All that a mistake might have changed."""
+    keys = [str(key) for key in value.keys(True)]
+    leaves = [value.get(key) for key in value.keys(True, True)]
+    tensors = [leaf.tolist() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return keys, tensors, value.batch_size, value.is_locked, value.device
+
+
+def assert_refused(make: Any, call: Any, kind: Any, pieces: Any) -> Exception:
+    """The error of a call on fresh data, which is as it was."""
+    td = make()
+    before = described(td)
+    with pytest.raises(kind) as caught:
+        call(td)
+    text = str(caught.value)
+    for piece in pieces:
+        assert piece in text
+    assert "\n" not in text
+    assert len(text) < 700
+    assert described(td) == before
+    return caught.value
+
+
+MISSING = {
+    "get": lambda td, key: td.get(key, default=...) and td[key],
+    "getitem": lambda td, key: td[key],
+    "pop": lambda td, key: td.pop(key),
+    "del": lambda td, key: td.del_(key),
+    "rename": lambda td, key: td.rename_key_(key, "new"),
+    "select": lambda td, key: td.select(key),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in MISSING if name != "get"])
+@pytest.mark.parametrize("kind", ["dense", "lazy", "view", "typed", "member"])
+def test_a_missing_key_names_near_ones(name: str, kind: str) -> None:
+    """All ways of asking for an entry say which one was meant."""
+    call = MISSING[name]
+    if kind == "view" and name in ("pop", "rename"):
+        return  # refused whatever the key is
+    pieces = ["rewrad", "Did you mean 'reward'?"]
+    error = assert_refused(KINDS[kind], lambda td: call(td, "rewrad"), KeyError, pieces)
+    assert isinstance(error, MissingKeyError)
+    assert error.args == (str(error),)
+
+
+@pytest.mark.parametrize("name", ["getitem", "select", "del", "pop"])
+@pytest.mark.parametrize("kind", ["dense", "lazy", "typed", "member"])
+def test_a_missing_nested_key_is_named_whole(name: str, kind: str) -> None:
+    """The whole key is there, and so are near ones."""
+    call = MISSING[name]
+    pieces = ["('obs', 'pixel')", "Did you mean ('obs', 'pixels')?"]
+    key = ("obs", "pixel")
+    assert_refused(KINDS[kind], lambda td: call(td, key), KeyError, pieces)
+    pieces = ["('ob', 'pixels')", "Did you mean ('obs', 'pixels')?"]
+    key = ("ob", "pixels")
+    assert_refused(KINDS[kind], lambda td: call(td, key), KeyError, pieces)
+
+
+def test_the_error_of_a_missing_key_can_be_pickled() -> None:
+    """Workers send errors; the text and the class come through."""
+    for key, kind in [
+        ("rewrad", MissingKeyError),
+        (("reward", "x"), KeyThroughLeafError),
+    ]:
+        with pytest.raises(kind) as caught:
+            data()[key]
+        again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+        assert type(again) is kind
+        assert str(again) == str(caught.value)
+
+
+def test_no_near_key_is_made_up() -> None:
+    """Where nothing is near, nothing is offered."""
+    with pytest.raises(KeyError) as caught:
+        data()["zzz"]
+    text = "key \"zzz\" not found in TensorDict with keys ['obs', 'reward']"
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("kind", ["dense", "lazy", "typed", "member", "view"])
+def test_a_key_through_a_leaf_is_a_public_error(kind: str) -> None:
+    """It is a KeyError and a ValueError, as the release raises the one or the other."""
+    pieces = ["'reward' is a Tensor, not a tensordict, so it has no entry 'x'."]
+    for name in ("getitem", "select"):
+        for base in (KeyThroughLeafError, KeyError, ValueError):
+            call = MISSING[name]
+            key = ("reward", "x")
+            assert_refused(
+                KINDS[kind], lambda td, c=call, k=key: c(td, k), base, pieces
+            )
+    assert _KeyThroughLeafError is KeyThroughLeafError
+    with pytest.raises(KeyThroughLeafError, match=r"key is \('obs', 'state', 'x'\)"):
+        data()["obs", "state", "x"]
+
+
+LOCKED = "Cannot modify locked TensorDict. For in-place modification"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda td: td.set("x", torch.zeros(4)),
+        lambda td: td.pop("reward"),
+        lambda td: td.del_("reward"),
+        lambda td: td.update({"x": torch.zeros(4)}),
+        lambda td: td.rename_key_("reward", "x"),
+        lambda td: td.select("reward", inplace=True),
+    ],
+)
+def test_a_locked_collection_says_what_locked_it(call: Any, tmp_path: Any) -> None:
+    """The reason is named, and both ways out."""
+    ways = ["`unlock_()`", "`clone(False)`"]
+    made = {
+        "`lock_()`": lambda: data().lock_(),
+        "mapped to files": lambda: data().memmap(tmp_path / "save"),
+        "shared memory": lambda: data().share_memory_(),
+    }
+    for reason, make in made.items():
+        assert_refused(make, call, RuntimeError, [LOCKED, reason, *ways])
+    for kind in ("lazy", "typed"):
+        make = KINDS[kind]
+        assert_refused(
+            lambda m=make: m().lock_(), call, RuntimeError, [LOCKED, "`lock_()`", *ways]
+        )
+
+
+def test_a_locked_entry_names_its_parent() -> None:
+    """What is to be unlocked is the root."""
+    root = data().lock_()
+    pieces = [
+        LOCKED,
+        "part of a locked TensorDict of batch size [4]",
+        "['obs', 'reward']",
+    ]
+    assert_refused(
+        lambda: root["obs"],
+        lambda td: td.set("x", torch.zeros(4)),
+        RuntimeError,
+        pieces,
+    )
+    pieces = ["Cannot unlock a tensordict that is part of a locked graph", "'pixels'"]
+    assert_refused(lambda: root["obs"], lambda td: td.unlock_(), RuntimeError, pieces)
+
+
+def batch(**entries: Any) -> TensorDict:
+    """A collection of no batch dims."""
+    return TensorDict(entries)
+
+
+JOINS = {
+    "ragged": (
+        [batch(a=torch.zeros(3)), batch(a=torch.zeros(4))],
+        ["to stack is incompatible", "for key a", "`lazy_stack`"],
+    ),
+    "ragged below": (
+        [batch(n=batch(a=torch.zeros(3))), batch(n=batch(a=torch.zeros(4)))],
+        ["to stack is incompatible", "('n', 'a')", "`lazy_stack`"],
+    ),
+    "keys": (
+        [batch(a=torch.zeros(3)), batch(b=torch.zeros(3), c=torch.zeros(3))],
+        ["keys in the tensordicts to stack are exclusive", "lacks ['a']", "['b', 'c']"],
+    ),
+    "keys below": (
+        [batch(n=batch(a=torch.zeros(3))), batch(n=batch(b=torch.zeros(3)))],
+        ["keys in the tensordicts to stack are exclusive", "lacks ['a']", "'n'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_a_stack_that_is_refused_says_why(name: str) -> None:
+    """The keys are named, and what takes such entries."""
+    members, pieces = JOINS[name]
+    with pytest.raises(RuntimeError) as caught:
+        torch.stack(members)
+    for piece in pieces:
+        assert piece in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+MISFITS = {
+    "row": (
+        lambda td: td.__setitem__(
+            0, batch(obs=batch(pixels=torch.zeros(2)), reward=torch.zeros(()))
+        ),
+        ["The expanded size of the tensor (3) must match", "('obs', 'pixels')"],
+    ),
+    "leaf of a row": (
+        lambda td: td.__setitem__(0, batch(reward=torch.zeros(2))),
+        ["expand(source of shape [2], size=[])", "The key is 'reward'."],
+    ),
+    "batch size": (
+        lambda td: setattr(td, "batch_size", [5]),
+        ["incompatible with the batch-size", "('obs', 'pixels')"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_a_value_that_does_not_fit_names_its_whole_key(name: str) -> None:
+    """Also where it lies deep in what was given."""
+    call, pieces = MISFITS[name]
+    assert_refused(data, call, RuntimeError, pieces)
+
+
+ARGUMENTS = {
+    "td + s": (lambda td: td + "s", TypeError, ["add()", "(TensorDict, str)"]),
+    "s + td": (lambda td: "s" + td, TypeError, []),
+    "td - object": (lambda td: td - object(), TypeError, ["sub()", "operand"]),
+    "add_": (lambda td: td.add_("s"), TypeError, ["add()", "operand"]),
+    "add alpha": (lambda td: td.add(None), TypeError, []),
+    "+=": (lambda td: td.__iadd__({}), TypeError, ["add()", "(TensorDict, dict)"]),
+    "mul": (lambda td: td.mul_("s"), TypeError, ["mul()", "(TensorDict, str)"]),
+    "lerp": (lambda td: td.lerp(td, "s"), TypeError, ["operand"]),
+    "stack": (
+        lambda td: torch.stack([td, torch.zeros(4)]),
+        AttributeError,
+        ["'Tensor' object has no attribute 'batch_size'", "item 1 is a tensor"],
+    ),
+    "cat": (
+        lambda td: torch.cat([torch.zeros(4), td]),
+        AttributeError,
+        ["'Tensor' object has no attribute 'batch_size'", "item 0 is a tensor"],
+    ),
+    "update": (
+        lambda td: td.update(3),
+        AttributeError,
+        ["'int' object has no attribute 'items'", "a mapping, and not 3"],
+    ),
+    "update_": (lambda td: td.update_(3), TypeError, ["not iterable", "a mapping"]),
+    "mean": (
+        lambda td: td.mean(dim="time"),
+        TypeError,
+        ["'time' is a name", "td.names.index('time')"],
+    ),
+    "sum": (lambda td: td.sum(dim=("time",)), TypeError, ["'time' is a name"]),
+    "batch size": (
+        lambda td: TensorDict({"a": torch.zeros(3)}, batch_size="3"),
+        ValueError,
+        ["could not be retrieved from source", "'3', of type str"],
+    ),
+    "batch size of text": (
+        lambda td: TensorDict({"a": torch.zeros(3)}, batch_size=["3"]),
+        ValueError,
+        ["could not be retrieved from source", "['3'], of type list"],
+    ),
+    "from_module": (
+        lambda td: TensorDict.from_module(3),
+        AttributeError,
+        ["'int' object has no attribute '_parameters'", "takes a torch.nn.Module"],
+    ),
+    "from_module of a class": (
+        lambda td: TensorDict.from_module(torch.nn.Linear),
+        AttributeError,
+        ["takes a torch.nn.Module, and not 'Linear'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("kind", ["dense", "lazy"])
+def test_an_argument_that_is_none_is_named_in_one_line(name: str, kind: str) -> None:
+    """The class is that of the release; the text says what is taken."""
+    call, error, pieces = ARGUMENTS[name]
+    pieces = [
+        piece.replace("TensorDict,", f"{type(KINDS[kind]()).__name__},")
+        for piece in pieces
+    ]
+    assert_refused(KINDS[kind], call, error, pieces)
+
+
+def test_arithmetic_in_place_says_which_dtype_does_not_fit() -> None:
+    """One of two dtypes cannot hold the result: nothing is written."""
+
+    def mixed() -> TensorDict:
+        return TensorDict(a=torch.zeros(3, dtype=torch.int32), b=torch.zeros(3))
+
+    pieces = ["result type Float can't be cast", "dtype torch.int32"]
+    other = TensorDict(a=torch.ones(3), b=torch.ones(3))
+    for call in (
+        lambda td: td.add_(1.5),
+        lambda td: td.mul_(1.5),
+        lambda td: td.div_(2),
+        lambda td: td.add_(other),
+    ):
+        assert_refused(mixed, call, RuntimeError, pieces)
