@@ -80,8 +80,8 @@ def main() -> None:
     cases = {
         "tiny, collection": (tiny, 4000, None),
         "tiny, collate_fn": (tiny, 4000, torch.stack),
-        "7.9 MB, collection": (large, 150, None),
-        "7.9 MB, collate_fn": (large, 150, torch.stack),
+        "7.9 MB, collection": (large, 60, None),
+        "7.9 MB, collate_fn": (large, 60, torch.stack),
         "5 ms of work": (slow, 20, None),
         "5 ms of waiting": (waiting, 20, None),
     }
