@@ -3,12 +3,15 @@
 import concurrent.futures
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 from multiprocessing.pool import ThreadPool
 
 import pytest
 import torch
 
-from tensordict import TensorDict, lazy_stack
+from tensordict import TensorDict, lazy_stack, tensorclass
 from tensordict.parallel import MapError, WorkerPool
 
 ROWS = 7
@@ -359,3 +362,70 @@ def test_many_chunks_take_few_descriptors():
     result = rows(3000).map(lambda row: row, num_workers=2, chunksize=0)
     assert result.batch_size == torch.Size([3000])
     assert len(os.listdir("/proc/self/fd")) - before < 20
+
+
+@tensorclass
+class Sample:
+    x: torch.Tensor
+    nested: TensorDict
+
+
+def test_results_of_a_class_are_written_to_their_place(processes):
+    samples = Sample(
+        x=torch.arange(6.0).view(3, 2),
+        nested=TensorDict(y=torch.arange(3), batch_size=[3]),
+        batch_size=[3],
+    )
+    for chunksize in (0, 2):
+        result = samples.map(lambda rows: rows * 2, chunksize=chunksize, **processes)
+        assert type(result) is Sample
+        assert torch.equal(result.x, samples.x * 2)
+        assert torch.equal(result.nested["y"], samples.nested["y"] * 2)
+
+
+def test_an_interrupt_leaves_no_process():
+    before = set(multiprocessing.active_children())
+
+    def interrupts(row):
+        if row["a"] == 2:
+            os.kill(os.getppid(), signal.SIGINT)
+            multiprocessing.Event().wait()
+        return row
+
+    for method in (
+        TensorDict.map,
+        lambda *args, **k: list(TensorDict.map_iter(*args, **k)),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            method(rows(), interrupts, chunksize=0, num_workers=2)
+        assert set(multiprocessing.active_children()) <= before
+
+
+KILLED = """
+import os, signal, sys
+import torch
+from tensordict import TensorDict
+
+def work(row):
+    with open(sys.argv[1] + "/calls", "a") as file:
+        file.write(f"{int(row['a'])} ")
+    if row["a"] == 5 and sys.argv[2] == "kill":
+        os.kill(os.getppid(), signal.SIGKILL)
+        os._exit(1)
+    return row * 2
+
+td = TensorDict(a=torch.arange(8), batch_size=[8])
+result = td.map(work, num_workers=1, chunksize=0, journal=sys.argv[1] + "/journal")
+print(result["a"].tolist())
+"""
+
+
+def test_a_killed_call_is_resumed(tmp_path):
+    def run(how):
+        command = [sys.executable, "-c", KILLED, str(tmp_path), how]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert run("kill").returncode == -signal.SIGKILL
+    assert run("go on").stdout == "[0, 2, 4, 6, 8, 10, 12, 14]\n"
+    calls = (tmp_path / "calls").read_text().split()
+    assert calls == ["0", "1", "2", "3", "4", "5", "5", "6", "7"]

@@ -6,6 +6,8 @@ import collections
 import contextlib
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from multiprocessing import connection as connections
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,28 @@ if TYPE_CHECKING:
 __all__ = ["ForkBackend", "Hired", "ProcessesBackend"]
 
 _LOOK_EVERY_S = 0.1
+_LISTEN_S = 1.0
+
+
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Let an interrupt wait, so that no process is started that nobody knows of.
+
+    An exception would also be lost in the functions that run when a process forks.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(before):
+        yield
+        return
+    came: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        before(*came[0])
 
 
 class Hired:
@@ -159,8 +183,9 @@ class _Call:
     def _hire(self, slot: int, first: int | None = None) -> None:
         assignment = Assignment(slot, self._num_hired, first, self.is_fed)
         self._num_hired += 1
-        worker = _Worker(self._backend.hire(self, assignment), assignment)
-        self._workers[slot] = worker
+        with _no_interrupt():
+            hired = self._backend.hire(self, assignment)
+            self._workers[slot] = _Worker(hired, assignment)
 
     def _wait(self) -> list[Outcome]:
         """Wait until something happens; what has become of chunks by then."""
@@ -171,7 +196,8 @@ class _Call:
         for worker in self._workers.values():
             by_handle[worker.hired.connection] = worker
             by_handle[worker.hired.process.sentinel] = worker
-        timeout = None
+        # An interrupt that another thread got, or that came just before, does not end the wait.
+        timeout = _LISTEN_S
         if self.job.timeout_s is not None:
             timeout = min(_LOOK_EVERY_S, self.job.timeout_s / 2)
         elif self.job.on_progress is not None:

@@ -5,17 +5,17 @@ memory, which then is the result: there is nothing to join. :class:`Layout` says
 in it. Everything else is sent, and joined as :func:`torch.cat` and :func:`torch.stack` do.
 """
 
-# ruff: noqa: S301 (what is unpickled was pickled by a process of this call)
 from __future__ import annotations
 
 import os
-import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from tensordict.parallel.transport import is_plain, map_memory
+from tensordict.parallel.transport import dumps, is_plain, loads, map_memory
 from tensordict.primitives import classes
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
     from tensordict.parallel.chunks import ChunkPlan
@@ -66,9 +66,9 @@ class Layout(NamedTuple):
             tuple: the layout, and how many bytes it has at the beginning of the file.
         """
         # The pickle says where the leaves begin, which is after the pickle.
-        start = -(-(len(pickle.dumps(self)) + 64) // 4096) * 4096
+        start = -(-(len(dumps(self)) + 64) // 4096) * 4096
         layout = self._replace(start=start)
-        content = pickle.dumps(layout)
+        content = dumps(layout)
         os.ftruncate(fd, start + self.size)
         os.pwrite(fd, content, 0)
         return layout, len(content)
@@ -79,7 +79,7 @@ def flatten(
 ) -> tuple[Any, list[torch.Tensor]] | None:
     """What a result looks like apart from the number of its rows, and its tensors.
 
-    ``None`` if it is anything but a dense collection of plain tensors with as many rows as
+    ``None`` if it is anything but a dense collection, or tensorclass, of plain tensors with as many rows as
     its chunk.
     """
     tensors: list[torch.Tensor] = []
@@ -95,6 +95,9 @@ def flatten(
 
 
 def _flatten(result: Any, plan: ChunkPlan, tensors: list[torch.Tensor]) -> Any:
+    if is_tensorclass(type(result)) and not result._non_tensordict:
+        inner = _flatten(result._tensordict, plan, tensors)
+        return None if inner is None else (type(result), inner)
     if type(result) is not classes.TensorDict:
         return None
     state = result.__dict__
@@ -108,8 +111,11 @@ def _flatten(result: Any, plan: ChunkPlan, tensors: list[torch.Tensor]) -> Any:
         return None
     entries: list[Any] = []
     for key, value in list(state["_tensordict"].items()):
-        if type(value) is torch.Tensor:
-            if not is_plain(value):
+        if isinstance(value, torch.Tensor):
+            is_mapped = type(value) is MemoryMappedTensor
+            if not is_mapped and (
+                type(value) is not torch.Tensor or not is_plain(value)
+            ):
                 return None
             shape = list(value.shape)
             if not drops:
@@ -148,7 +154,7 @@ class Target:
     @classmethod
     def read(cls, fd: int, length: int, plan: ChunkPlan) -> Target:
         """Open the block with the layout at its beginning."""
-        return cls(pickle.loads(os.pread(fd, length, 0)), fd, plan)
+        return cls(loads(os.pread(fd, length, 0)), fd, plan)
 
     def write(self, result: Any, chunk: int) -> bool:
         """Write the result of a chunk to its rows, unless it does not fit."""
@@ -181,6 +187,9 @@ class Target:
         return self._build(self._layout.signature, iter(leaves), rows)
 
     def _build(self, signature: Any, leaves: Any, rows: int | None) -> Any:
+        if len(signature) == 2:
+            cls, inner = signature
+            return cls._from_tensordict(self._build(inner, leaves, rows))
         batch, device, names, entries = signature
         batch = list(batch)
         names = list(names) if names else None

@@ -107,16 +107,19 @@ impl Schedule {
     }
 
     /// The file, whose descriptor other processes need.
+    #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
     /// How many tasks there are.
+    #[must_use]
     pub fn num_tasks(&self) -> u32 {
         self.num_tasks
     }
 
     /// How many workers share them.
+    #[must_use]
     pub fn num_workers(&self) -> u32 {
         self.num_workers
     }
@@ -125,6 +128,7 @@ impl Schedule {
     ///
     /// Where `in_order`, all workers take from the range of the first one, as long as nothing
     /// else was done: then tasks start in their order.
+    #[must_use]
     pub fn next(&self, worker: u32, in_order: bool, now: u64) -> Option<u32> {
         if self.is_cancelled() {
             return None;
@@ -195,6 +199,7 @@ impl Schedule {
     }
 
     /// The task that a worker is at, and the time that it gave when it took that.
+    #[must_use]
     pub fn running(&self, worker: u32) -> Option<(u32, u64)> {
         let task = self
             .of(worker, RUNNING)
@@ -205,6 +210,7 @@ impl Schedule {
     }
 
     /// The state of each task, 0 until it is finished.
+    #[must_use]
     pub fn states(&self) -> Vec<u8> {
         (0..self.num_tasks)
             .map(|task| self.state_of(task).load(Ordering::Acquire))
@@ -217,11 +223,13 @@ impl Schedule {
     }
 
     /// Whether somebody has cancelled the call.
+    #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.word(CANCELLED).load(Ordering::Acquire) != 0
     }
 
     /// A number that the caller publishes for the workers, 0 before.
+    #[must_use]
     pub fn ready(&self) -> u64 {
         self.word(READY).load(Ordering::Acquire)
     }
@@ -245,10 +253,14 @@ impl Schedule {
             (at + 1) * WORD_BYTES <= self.raw.len(),
             "there is no word {at}"
         );
-        let pointer = self.raw.as_mut_ptr().cast::<u64>().wrapping_add(at);
+        let pointer = self.pointer().wrapping_add(at);
         // SAFETY: the pointer is within the mapping, which begins at a page and lives as long as
         // `self`. All processes use the words as atomics only.
         unsafe { AtomicU64::from_ptr(pointer) }
+    }
+
+    fn pointer(&self) -> *mut u64 {
+        self.raw.as_mut_ptr().cast()
     }
 
     fn state_of(&self, task: u32) -> &AtomicU8 {
@@ -262,6 +274,7 @@ impl Schedule {
 }
 
 /// The clock that all processes of a machine have in common.
+#[must_use]
 pub fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
@@ -281,11 +294,9 @@ fn packed(first: u32, end: u32) -> u64 {
 }
 
 fn unpacked(range: u64) -> (u32, u32) {
-    let [a, b, c, d, e, f, g, h] = range.to_be_bytes();
-    (
-        u32::from_be_bytes([a, b, c, d]),
-        u32::from_be_bytes([e, f, g, h]),
-    )
+    let bytes = range.to_be_bytes();
+    let half = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|more| bytes[at + more]));
+    (half(0), half(4))
 }
 
 #[cfg(test)]
@@ -301,11 +312,10 @@ mod tests {
     #[test]
     fn a_lone_worker_takes_its_own_range_first_and_then_those_of_others() {
         let schedule = Schedule::in_memory(7, 2).unwrap();
-        let taken = all(&schedule, 1, false);
+        let mut taken = all(&schedule, 1, false);
         assert_eq!(taken[..3], [4, 5, 6]);
-        let mut sorted = taken.clone();
-        sorted.sort_unstable();
-        assert_eq!(sorted, [0, 1, 2, 3, 4, 5, 6]);
+        taken.sort_unstable();
+        assert_eq!(taken, [0, 1, 2, 3, 4, 5, 6]);
     }
 
     #[test]
