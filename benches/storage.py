@@ -442,7 +442,7 @@ def save_in_parts(td: Any, path: str) -> Times:
     """
     from tensordict import _rust
     from tensordict.primitives import registry
-    from tensordict.storage.layouts.directory import _Directory
+    from tensordict.storage.layouts.directory import Directory
 
     texts = registry.type_text(type(td)), registry.class_text(type(td))
     used = time.process_time()
@@ -460,7 +460,7 @@ def save_in_parts(td: Any, path: str) -> Times:
     else:
         leaves = plan.write(True, False, how, progress)
         ticks.append(time.perf_counter())
-        result = td._saved(leaves, _Directory(Path(path), True), False)
+        result = td._saved(leaves, Directory(Path(path), True), False)
     ticks.append(time.perf_counter())
     del plan, leaves
     ticks.append(time.perf_counter())

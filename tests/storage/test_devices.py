@@ -13,9 +13,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import tensordict
 from tensordict import LazyStackedTensorDict, TensorDict, to_safetensors
-from tensordict.storage import devices, leaves, verify
+from tensordict.storage import devices, leaves, safetensors_levels, verify
 from tensordict.storage.devices import DeviceReader
-from tensordict.storage.layouts import safetensors
 
 SAVES = {
     "x": lambda td, path: td.memmap(path, num_threads=1),
@@ -200,7 +199,7 @@ def test_a_lazy_stack_is_written_to_safetensors(is_mixed, tmp_path):
     values = [torch.arange(6.0).view(3, 2) + number for number in range(2)]
     second = values[1] if is_mixed else Elsewhere(values[1])
     members = [TensorDict(a=Elsewhere(values[0])), TensorDict(a=second)]
-    with mock.patch.object(safetensors, "STREAMED_FROM", 0):
+    with mock.patch.object(safetensors_levels, "STREAMED_FROM", 0):
         to_safetensors(LazyStackedTensorDict(*members), tmp_path / "x.safetensors")
     loaded = tensordict.load(tmp_path / "x.safetensors")
     assert torch.equal(loaded["a"], torch.stack(values))

@@ -25,8 +25,7 @@ from tensordict import (
     tensorclass,
     to_safetensors,
 )
-from tensordict.storage import verify
-from tensordict.storage.layouts import safetensors
+from tensordict.storage import safetensors_levels, verify
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float32]
 DTYPES += [torch.int64, torch.complex64, torch.float8_e4m3fn, torch.float64]
@@ -533,7 +532,7 @@ def test_stacks_that_are_joined_as_they_are_written(
     td = stacks_of_every_kind()[kind]
     to_safetensors(td, tmp_path / "gathered.safetensors", shards=shards)
     gathered = from_safetensors(tmp_path / "gathered.safetensors")
-    monkeypatch.setattr(safetensors, "STREAMED_FROM", 0)
+    monkeypatch.setattr(safetensors_levels, "STREAMED_FROM", 0)
     to_safetensors(td, tmp_path / "joined.safetensors", shards=shards)
     joined = from_safetensors(tmp_path / "joined.safetensors")
     index = ".index.json" if shards else ""

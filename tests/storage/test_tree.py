@@ -18,7 +18,6 @@ import tensordict
 from tensordict import MemoryMappedTensor, TensorDict
 from tensordict.storage import future
 from tensordict.storage.layouts import consolidated as storage_consolidated
-from tensordict.storage.layouts import directory as storage_tree
 
 KEYS = st.text(min_size=0, max_size=6).filter(
     lambda key: (
@@ -398,7 +397,7 @@ def test_a_future_goes_by_the_working_directory_of_the_call(
     def wait_to_begin(td, do, progress):
         return work(td, lambda: begins.wait(60) and do(), progress)
 
-    monkeypatch.setattr(storage_tree, "in_background", wait_to_begin)
+    monkeypatch.setattr(future, "in_background", wait_to_begin)
     monkeypatch.setattr(storage_consolidated, "in_background", wait_to_begin)
     if name == "like":
         saving = td.memmap_like(name, **how)

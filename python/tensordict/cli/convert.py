@@ -6,11 +6,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tensordict.cli import common
+from tensordict.storage import layouts
 
 if TYPE_CHECKING:
     import argparse
 
-LAYOUTS = ("tree", "archive", "safetensors", "consolidated")
+    from tensordict.storage.layouts.interface import Layout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", help="where to; the suffix chooses the layout")
     parser.add_argument(
         "--layout",
-        choices=LAYOUTS,
+        choices=[layout.name for layout in layouts.LAYOUTS],
         help="default: .safetensors and .tdz by suffix, else a directory",
     )
     parser.add_argument("--force", action="store_true", help="replace what is there")
@@ -54,12 +55,19 @@ def run(arguments: argparse.Namespace) -> int:
     from tensordict.storage.layouts.safetensors import index_of, is_index_name
 
     target = arguments.target
-    layout = arguments.layout or _layout_of_name(target)
+    layout = (
+        layouts.of_name(arguments.layout)
+        if arguments.layout
+        else layouts.by_suffix(target)
+    )
+    is_safetensors = layout is layouts.SAFETENSORS
     is_sharded = arguments.max_shard_size is not None or arguments.shards is not None
-    if is_index_name(target) and layout != "safetensors":
-        raise ValueError(f"{target} is a name of safetensors files, not of a {layout}.")
-    if is_sharded and layout != "safetensors":
-        raise ValueError(f"only safetensors have shards, and {target} is a {layout}.")
+    if is_index_name(target) and not is_safetensors:
+        msg = f"{target} is a name of safetensors files, not of a {layout.name}."
+        raise ValueError(msg)
+    if is_sharded and not is_safetensors:
+        msg = f"only safetensors have shards, and {target} is a {layout.name}."
+        raise ValueError(msg)
     # What is at `model.safetensors` may be shards, of which the index is one more file.
     there = [
         name for name in (target, index_of(target)) if name and os.path.exists(name)
@@ -79,52 +87,31 @@ def run(arguments: argparse.Namespace) -> int:
             {
                 "source": arguments.source,
                 "target": target,
-                "layout": layout,
+                "layout": layout.name,
                 "num_bytes": found.num_bytes,
             }
         )
     else:
         size = common.readable(found.num_bytes)
-        print(f"{arguments.source} -> {target} ({layout}, {size})")
+        print(f"{arguments.source} -> {target} ({layout.name}, {size})")
     return 0
 
 
-def _layout_of_name(target: str) -> str:
+def _save(
+    source: Any, target: str, layout: Layout, arguments: argparse.Namespace
+) -> None:
     from tensordict.storage.layouts.safetensors import is_index_name
 
-    if is_index_name(target):
-        return "safetensors"
-    suffix = os.path.splitext(target)[1]
-    return {".safetensors": "safetensors", ".tdz": "archive"}.get(suffix, "tree")
-
-
-def _save(source: Any, target: str, layout: str, arguments: argparse.Namespace) -> None:
-    from tensordict import to_safetensors
-
-    has_checks = not arguments.no_checks
-    has_bar = common.has_bar(arguments)
-    if layout == "safetensors":
-        to_safetensors(
-            source,
-            target,
-            max_shard_size=arguments.max_shard_size,
-            shards=arguments.shards,
-            num_threads=arguments.threads,
-            durable=arguments.durable,
-            checks=has_checks,
-            pbar=has_bar,
-        )
-    elif layout == "consolidated":
-        source.consolidate(
-            target, durable=arguments.durable, checks=has_checks, pbar=has_bar
-        )
-    else:
-        source.memmap(
-            target,
-            copy_existing=True,
-            num_threads=arguments.threads,
-            archive=layout == "archive",
-            durable=arguments.durable,
-            checks=has_checks,
-            pbar=has_bar,
-        )
+    shards = arguments.shards
+    if is_index_name(target) and shards is None and arguments.max_shard_size is None:
+        shards = 1
+    options = layouts.SaveOptions(
+        copy_existing=True,
+        num_threads=arguments.threads,
+        durable=arguments.durable,
+        pbar=common.has_bar(arguments),
+        checks=not arguments.no_checks,
+        max_shard_size=arguments.max_shard_size,
+        shards=shards,
+    )
+    layout.save(source, target, options)

@@ -19,8 +19,8 @@ from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.storage.layouts.directory import load_into
 from tensordict.storage.lazy_views import load_view, plan_view, saved_view
+from tensordict.storage.take_loaded import load_into
 
 if TYPE_CHECKING:
     from tensordict._rust import SavedTensors

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import describing
+from tensordict.storage import safetensors_levels as _safetensors
 from tensordict.storage import source as sources
 from tensordict.storage.layouts import consolidated as _consolidated
-from tensordict.storage.layouts import safetensors as _safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +149,7 @@ class ConsolidatingOps(CollectionProtocol):
         return self
 
     def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        """The level of this container. See :mod:`tensordict.storage.layouts.safetensors`."""
+        """The level of this container. See :mod:`tensordict.storage.safetensors_levels`."""
         return _safetensors.dense_to_level(self, writer, path)
 
     def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
@@ -160,5 +160,5 @@ class ConsolidatingOps(CollectionProtocol):
     def _from_level(
         cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
     ) -> Any:
-        """Make a container. See :mod:`tensordict.storage.layouts.safetensors`."""
+        """Make a container. See :mod:`tensordict.storage.safetensors_levels`."""
         return _safetensors.dense_from_level(cls, level, reader, path, is_part)

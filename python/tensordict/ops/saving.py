@@ -9,9 +9,11 @@ import torch
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import append as _growing
+from tensordict.storage import layouts as _layouts
 from tensordict.storage import state as _state
-from tensordict.storage.layouts import directory as _tree
+from tensordict.storage.layouts.directory import plan_dense, saved_dense
 from tensordict.storage.leaves import nested_table
+from tensordict.storage.take_loaded import load_into, take_loaded_dense
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ class SavingOps(CollectionProtocol):
             >>> TensorDict.load_memmap(path)["a"]
             MemoryMappedTensor([0, 1, 2])
         """
-        options = _tree.SaveOptions(
+        options = _layouts.SaveOptions(
             copy_existing=copy_existing,
             num_threads=num_threads,
             return_early=return_early,
@@ -137,7 +139,7 @@ class SavingOps(CollectionProtocol):
             checks=checks,
             share_non_tensor=share_non_tensor,
         )
-        return _tree.save(self, prefix, options, inplace=False)
+        return _layouts.save(self, prefix, options)
 
     def memmap_(
         self,
@@ -168,7 +170,7 @@ class SavingOps(CollectionProtocol):
             >>> td["a"]
             MemoryMappedTensor([0, 1, 2])
         """
-        options = _tree.SaveOptions(
+        options = _layouts.SaveOptions(
             copy_existing=copy_existing,
             num_threads=num_threads,
             return_early=return_early,
@@ -180,8 +182,9 @@ class SavingOps(CollectionProtocol):
             pbar=pbar,
             checks=checks,
             share_non_tensor=share_non_tensor,
+            inplace=True,
         )
-        return _tree.save(self, prefix, options, inplace=True)
+        return _layouts.save(self, prefix, options)
 
     def memmap_like(
         self,
@@ -231,7 +234,7 @@ class SavingOps(CollectionProtocol):
             >>> int(data["image"][0].max()), int(data["image"][1].max())
             (1, 0)
         """
-        options = _tree.SaveOptions(
+        options = _layouts.SaveOptions(
             num_threads=num_threads,
             return_early=return_early,
             existsok=existsok,
@@ -240,7 +243,7 @@ class SavingOps(CollectionProtocol):
             preallocate=preallocate,
             share_non_tensor=share_non_tensor,
         )
-        return _tree.make_like(self, prefix, options)
+        return _layouts.make_like(self, prefix, options)
 
     def save(
         self,
@@ -360,7 +363,7 @@ class SavingOps(CollectionProtocol):
             >>> TensorDict.load_memmap(path, device="meta")["a"]
             tensor(..., device='meta', size=(3,), dtype=torch.int64)
         """
-        loaded = _tree.load(
+        loaded = _layouts.load(
             cls,
             prefix,
             device,
@@ -407,7 +410,7 @@ class SavingOps(CollectionProtocol):
         )
         # The entries are those over the files, as published; `out=` of
         # :meth:`load_memmap` reads into the memory that is there.
-        return _tree.load_into(self, loaded)
+        return load_into(self, loaded)
 
     def load_(self, prefix: str | Path, *args: Any, **kwargs: Any) -> Self:
         """Load a save into this collection. Deprecated: :meth:`load_memmap_`."""
@@ -664,11 +667,11 @@ class SavingOps(CollectionProtocol):
 
     def _save_plan(self, plan: Any, level: int) -> None:
         """Add this container to a level of a plan. See :mod:`tensordict.storage`."""
-        _tree.plan_dense(self, plan, level)
+        plan_dense(self, plan, level)
 
     def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Self:
         """Take the tensors over the files. See :mod:`tensordict.storage`."""
-        return _tree.saved_dense(self, leaves, directory, inplace)
+        return saved_dense(self, leaves, directory, inplace)
 
     def _unlock_saved(self) -> Self:
         """Make what :meth:`_saved` gave an ordinary container, not tied to files."""
@@ -685,7 +688,7 @@ class SavingOps(CollectionProtocol):
 
     def _take_loaded(self, loaded: Any) -> Any:
         """Take what was loaded in the place of this container: what then stands there."""
-        return _tree.take_loaded_dense(self, loaded)
+        return take_loaded_dense(self, loaded)
 
     def _level_to_grow(self, key: str, method: str) -> Any:
         """The dense container that takes a new entry.

@@ -4,7 +4,9 @@ The engine is Rust (``tensordict-core/src/storage``): plans, parallel writing, t
 commit in one step, checked loading. This package converts containers to plans and files
 to containers:
 
-- :mod:`~tensordict.storage.layouts.directory` saves and loads trees of containers; start there;
+- :mod:`~tensordict.storage.layouts` has a file for each layout on disk, the table of them,
+  and :func:`~tensordict.storage.layouts.save` and :func:`~tensordict.storage.layouts.load`,
+  which find the layout of a save; start there;
 - :mod:`~tensordict.storage.tensors.mapped` is the tensor over a file, ``MemoryMappedTensor``;
 - :mod:`~tensordict.storage.leaves` makes the bytes of unusual tensors plain;
 - :mod:`~tensordict.storage.tensors.anonymous` is memory shared without a file name;

@@ -19,15 +19,9 @@ from tensordict import _rust
 from tensordict.primitives import registry
 from tensordict.primitives.common import MSG_BATCH_MISMATCH
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.storage.layouts.directory import (
-    CPU,
-    SaveOptions,
-    check_fit,
-    load,
-    mark_mapped,
-    save,
-    saved_dense,
-)
+from tensordict.storage.layouts import SaveOptions, load, save
+from tensordict.storage.layouts.directory import CPU, saved_dense
+from tensordict.storage.take_loaded import check_fit, mark_mapped
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
@@ -274,7 +268,7 @@ def _add_child(td: Any, key: str, robust_key: bool | None) -> Any:
                 raise RuntimeError(MSG_ADDED.format(key, _said(known)))
             level.set_fields(list(td._shape_fields().items()))
             if known is None:
-                save(child, place, SaveOptions(), inplace=True)
+                save(child, place, SaveOptions(archive=False, inplace=True))
                 level.add_child(key, root.__name__)
             else:
                 child = load(None, place, robust_key=robust_key)

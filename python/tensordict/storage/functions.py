@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tensordict.storage import layouts
 from tensordict.storage.layouts import consolidated
-from tensordict.storage.layouts import directory as directory_layout
 from tensordict.storage.layouts.safetensors import from_safetensors, to_safetensors
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def load_memmap(
     verify: bool = False,
 ) -> Any:
     """Load a save of any class: :meth:`TensorDictBase.load_memmap` as a function."""
-    return directory_layout.load(
+    return layouts.load(
         None,
         prefix,
         device,

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensordict._rust import SaveProgress
+    from tensordict.storage.layouts import SaveOptions
 
-__all__ = ["TensorDictFuture", "in_background", "with_bar"]
+__all__ = ["TensorDictFuture", "in_background", "now_or_later", "of_now", "with_bar"]
 
 
 MSG_CHILD = (
@@ -119,3 +120,26 @@ def with_bar(
     finally:
         ended.set()
         watcher.join()
+
+
+def of_now(td: Any, options: SaveOptions) -> Any:
+    """What a save is of: the entries at the time of the call, whatever becomes of ``td``."""
+    return td.clone(False) if options.is_later else td
+
+
+def now_or_later(
+    td: Any, work: Callable[[], Any], options: SaveOptions, progress: SaveProgress
+) -> Any:
+    """Do ``work``, which saves ``td``, in the way that the options say."""
+    if options.share_non_tensor:
+        unshared, work = work, lambda: _with_shared_values(unshared())
+    if options.pbar:
+        watched, work = work, lambda: with_bar(watched, progress)
+    if options.is_later:
+        return in_background(td, work, progress)
+    return work()
+
+
+def _with_shared_values(saved: Any) -> Any:
+    saved._share_values()
+    return saved

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
+from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.foreign import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["SavedPath", "from_one_save", "subpath_parts"]
+    from tensordict.storage.layouts import LoadOptions
+
+__all__ = ["SavedPath", "from_one_save", "nested_at", "subpath_parts"]
 
 MSG_NO_FILE = (
     "nor is it a safetensors or a consolidated file, unless one that was cut off."
@@ -109,6 +112,38 @@ def subpath_parts(subpath: Any) -> Sequence[str]:
             "subpath must be a string path or a (nested) tuple of strings."
         )
     return parts
+
+
+def nested_at(loaded: Any, path: str | Path, options: LoadOptions) -> Any:
+    """Of a file that was loaded what was asked for, on the device where it was asked.
+
+    Raises:
+        ValueError: there is no collection at the subpath.
+    """
+    if options.subpath is not None:
+        loaded = _below(loaded, options.subpath, path)
+    return loaded if options.device is None else loaded.to(options.device)
+
+
+def _below(loaded: Any, subpath: Any, path: str | Path) -> Any:
+    """The nested collection at a key, given as a tuple or with slashes."""
+    below = loaded
+    for part in subpath_parts(subpath):
+        if part:
+            below = _entry(below, part)
+            if not isinstance(below, CollectionProtocol):
+                raise ValueError(
+                    f"No tensordict found under subpath {subpath!r} of {path}."
+                )
+    return below
+
+
+def _entry(td: Any, key: str) -> Any:
+    """An entry; a member of a lazy stack is at its number, as in a directory."""
+    members = td.__dict__.get("tensordicts")
+    if members is not None and key.isdecimal() and int(key) < len(members):
+        return members[int(key)]
+    return td._get_entry(key, None)
 
 
 def from_one_save(

@@ -123,7 +123,7 @@ def take_loaded(stack: Any, loaded: Any) -> Any:
     Raises:
         RuntimeError: the numbers of members differ.
     """
-    from tensordict.storage.layouts.directory import load_into
+    from tensordict.storage.take_loaded import load_into
 
     members, others = stack.tensordicts, list(loaded.unbind(stack.stack_dim))
     if len(members) != len(others):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.storage import describing
+from tensordict.storage import describing, safetensors_levels
 from tensordict.storage import source as sources
-from tensordict.storage.layouts import safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +66,7 @@ class FilesOps(CollectionProtocol):
         for others in names:
             if others != names[0]:
                 raise ValueError(MSG_NAMES.format(names[0], others))
-        level = safetensors.stack_to_level(self, writer, path)
+        level = safetensors_levels.stack_to_level(self, writer, path)
         keys = level.pop("keys")
         level["stack_dim"] = self.stack_dim
         if self._td_dim_name is not None:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
-from tensordict.storage import describing, safe_pickle
+from tensordict.storage import describing, safe_pickle, safetensors_levels
 from tensordict.storage.append import MSG_CANNOT
-from tensordict.storage.layouts import safetensors
 
 if TYPE_CHECKING:
     import torch
@@ -116,7 +115,7 @@ class DataFiles(NonTensorOps):
         """Do nothing: there are none."""
 
     def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        raise TypeError(safetensors.MSG_ALONE)
+        raise TypeError(safetensors_levels.MSG_ALONE)
 
     def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
         entry: dict[str, Any] = writer.value(self.data, path, type(self).__name__)

@@ -10,9 +10,8 @@ import torch
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.primitives import options
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.storage import describing, safe_pickle
+from tensordict.storage import describing, safe_pickle, safetensors_levels
 from tensordict.storage import source as sources
-from tensordict.storage.layouts import safetensors
 
 if TYPE_CHECKING:
     from tensordict.containers.nontensor.positions import Layout
@@ -104,7 +103,7 @@ class StackFiles(NonTensorOps):
         """Do nothing: there are none."""
 
     def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        raise TypeError(safetensors.MSG_ALONE)
+        raise TypeError(safetensors_levels.MSG_ALONE)
 
     def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
         raise TypeError(

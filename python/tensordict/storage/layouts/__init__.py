@@ -1,1 +1,229 @@
-"""The layouts on disk, a file each."""
+"""The layouts on disk, a file each, and which of them a save is in.
+
+:data:`LAYOUTS` is the one table of them. Everything that works on a save of any layout
+(:func:`save`, :func:`load`, :func:`~tensordict.storage.verify`,
+:func:`~tensordict.storage.seal`, :func:`~tensordict.storage.inspect.survey`, the
+commands) asks :func:`find` for the layout, and then calls its methods: see
+:class:`~tensordict.storage.layouts.interface.Layout`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+
+from tensordict.storage.layouts.archive import ArchiveLayout
+from tensordict.storage.layouts.consolidated import ConsolidatedLayout
+from tensordict.storage.layouts.directory import DirectoryLayout
+from tensordict.storage.layouts.interface import Layout
+from tensordict.storage.layouts.safetensors import SafetensorsLayout
+from tensordict.storage.take_loaded import load_into
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tensordict.storage.paths import SavedPath
+
+__all__ = [
+    "LAYOUTS",
+    "Layout",
+    "LoadOptions",
+    "SaveOptions",
+    "by_suffix",
+    "find",
+    "load",
+    "make_like",
+    "of_name",
+    "save",
+]
+
+DIRECTORY: Final = DirectoryLayout()
+SAFETENSORS: Final = SafetensorsLayout()
+CONSOLIDATED: Final = ConsolidatedLayout()
+ARCHIVE: Final = ArchiveLayout()
+
+LAYOUTS: Final[tuple[Layout, ...]] = (DIRECTORY, SAFETENSORS, CONSOLIDATED, ARCHIVE)
+"""All layouts, in the order in which they are tried.
+
+An archive is recognized by its end, which a tensor of another file can look like: it is
+the last.
+"""
+
+MSG_COMPRESSION = (
+    "compression is only supported when writing a memmap archive (pass archive=True or "
+    "use a '.tdz' prefix)."
+)
+
+
+def find(path: str | Path) -> Layout | None:
+    """The layout of what is at ``path``; None where it is none, or nothing is there."""
+    for layout in LAYOUTS:
+        if layout.matches(path):
+            return layout
+    return None
+
+
+def of_name(name: str) -> Layout:
+    """The layout that commands and reports call by this name."""
+    return next(layout for layout in LAYOUTS if layout.name == name)
+
+
+def by_suffix(path: str | Path) -> Layout:
+    """The layout that the end of a name chooses; a directory where it chooses none."""
+    return next((layout for layout in LAYOUTS if layout.is_named(path)), DIRECTORY)
+
+
+class SaveOptions(NamedTuple):
+    """The arguments of :meth:`memmap` and its kin, and what follows from them."""
+
+    copy_existing: bool = False
+    num_threads: int = 0
+    return_early: bool = False
+    existsok: bool = True
+    robust_key: bool | None = True
+    atomic: bool | None = None
+    archive: bool | None = None
+    compression: str | int | None = None
+    durable: bool = False
+    pbar: bool = False
+    checks: bool = True
+    preallocate: bool = False
+    share_non_tensor: bool = False
+    inplace: bool = False
+    """Whether the container itself becomes the one over the files."""
+    max_shard_size: int | str | None = None
+    shards: int | None = None
+
+    @property
+    def escapes_keys(self) -> bool:
+        """Whether keys become names of files by escaping."""
+        return self.robust_key is not False
+
+    @property
+    def is_later(self) -> bool:
+        """Whether the save goes on after the call."""
+        return self.return_early and self.num_threads > 1
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether files are written over, and not committed in one step."""
+        return self.atomic is False
+
+    @property
+    def threads(self) -> int:
+        """The most threads; 0 for as many as this process has cores."""
+        return max(0, self.num_threads)
+
+    @property
+    def how(self) -> tuple[int, bool, bool]:
+        """The most threads, whether it is on the disk at the end, whether sums are taken."""
+        return self.threads, self.durable, self.checks
+
+
+class LoadOptions(NamedTuple):
+    """The arguments of :meth:`load_memmap`, tidied."""
+
+    requested: type | None
+    """The class that the caller loads."""
+    robust_key: bool
+    mode: str | None
+    num_threads: int
+    device: torch.device | None
+    allow_pickle: bool | None
+    non_blocking: bool = False
+    subpath: Any = None
+    """The key of the nested container that is loaded instead of the whole save."""
+    verify: bool = False
+    size: torch.Size | None = None
+    """The batch size of the container that what is loaded is an entry of, if known."""
+
+    def home_of(self, path: SavedPath) -> Path | None:
+        """The directory that a container loaded from ``path`` can grow in, if any."""
+        return None if self.mode == "r" else path.directory
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether values are copied to a device of their own."""
+        return self.device is not None and self.device.type not in ("meta", "cpu")
+
+    @property
+    def has_values(self) -> bool:
+        """Whether files are mapped: not for meta and fake tensors."""
+        return not (
+            (self.device is not None and self.device.type == "meta") or _is_fake()
+        )
+
+
+def _is_fake() -> bool:
+    key = torch._C._TorchDispatchModeKey.FAKE
+    return torch._C._get_dispatch_mode(key) is not None
+
+
+def save(td: Any, prefix: Any, options: SaveOptions) -> Any:
+    """Write ``td`` to ``prefix``, in the layout of its suffix: the container, or a future.
+
+    Without ``prefix``: to the directory where it was saved before, or to shared memory
+    without a name.
+    """
+    return _chosen(td, prefix, options).save(td, prefix, options)
+
+
+def _chosen(td: Any, prefix: Any, options: SaveOptions) -> Layout:
+    """The layout that a container is saved in."""
+    if _directory_or_archive(prefix, options) is ARCHIVE:
+        return ARCHIVE
+    path = td._memmap_prefix if prefix is None else prefix
+    is_file = not options.inplace and SAFETENSORS.is_named(path)
+    return SAFETENSORS if is_file else DIRECTORY
+
+
+def _directory_or_archive(prefix: Any, options: SaveOptions) -> DirectoryLayout:
+    is_archive = options.archive
+    if is_archive is None:
+        is_archive = ARCHIVE.is_named(prefix)
+    if options.compression is not None and not is_archive:
+        raise ValueError(MSG_COMPRESSION)
+    if options.atomic and prefix is None:
+        raise ValueError("atomic=True needs a prefix to write the directory to.")
+    return ARCHIVE if is_archive else DIRECTORY
+
+
+def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
+    """Make files of zeros of the shapes of ``td``, or keep those that are there."""
+    return _directory_or_archive(prefix, options).make_like(td, prefix, options)
+
+
+def load(
+    requested: type | None,
+    prefix: Any,
+    device: Any = None,
+    non_blocking: bool = False,
+    *,
+    out: Any = None,
+    robust_key: bool | None = True,
+    subpath: Any = None,
+    mode: str | None = None,
+    num_threads: int = 0,
+    allow_pickle: bool | None = None,
+    verify: bool = False,
+) -> Any:
+    """Make a container of a save; with ``out``, in the place of its entries."""
+    if not isinstance(mode, str | None):
+        raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}.")
+    options = LoadOptions(
+        requested,
+        robust_key is not False,
+        mode,
+        max(0, num_threads),
+        None if device is None else torch.device(device),
+        allow_pickle,
+        non_blocking,
+        subpath,
+        verify,
+    )
+    # What is in no other layout is opened as an archive, which refuses all but one: to
+    # ask before whether it is one would read the file twice.
+    layout = next((each for each in LAYOUTS[:-1] if each.matches(prefix)), ARCHIVE)
+    loaded = layout.load(prefix, options, out)
+    return loaded if out is None else load_into(out, loaded)

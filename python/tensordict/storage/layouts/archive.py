@@ -1,17 +1,40 @@
 """Archives: a save as one zip file, ``.tdz``.
 
-The engine reads and writes them (``tensordict-core/src/storage/archive``). Here are the
-functions around them.
+The engine reads and writes them (``tensordict-core/src/storage/archive``). In an archive
+is the tree of files of a directory, and it is loaded as one.
 """
 
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
+from tensordict.storage.foreign import MSG_NO_LAYOUT, explain
+from tensordict.storage.future import now_or_later, of_now
+from tensordict.storage.layouts.directory import (
+    CPU,
+    DirectoryLayout,
+    level_entries,
+    with_device,
+)
+from tensordict.storage.layouts.interface import MSG_CUT_OFF, Entry
+from tensordict.storage.leaves import (
+    MSG_MEMORY_MAPPED,
+    naming_the_entry,
+    refuse_unbatched,
+    with_batch_dims,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensordict.storage.layouts import SaveOptions
 
 __all__ = [
+    "ArchiveLayout",
     "compression_number",
     "is_memmap_archive",
     "pack_memmap",
@@ -23,6 +46,118 @@ _METHODS = {"stored": 0, "deflate": 8, "deflated": 8, "bzip2": 12, "lzma": 14}
 """The names of methods of compression, and their numbers in zip files."""
 
 MSG_NO_ARCHIVE = "{} is not a memory-mapped tensordict archive."
+MSG_IS_DIRECTORY = "Cannot write an archive at {}: it is an existing directory."
+
+
+class ArchiveLayout(DirectoryLayout):
+    """The tree of files of a directory, in one zip file."""
+
+    name = "archive"
+    suffixes = (".tdz",)
+
+    def matches(self, path: str | Path) -> bool:
+        """Whether it begins or ends as a zip file."""
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb", buffering=0) as file:
+            begins = file.read(4) == b"PK\x03\x04"
+        return begins or zipfile.is_zipfile(path)
+
+    def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
+        """Write to an archive: a plain container over it."""
+        refuse_unbatched(td, MSG_MEMORY_MAPPED)
+        return _save(td, path, options, is_sparse=False)
+
+    def make_like(self, td: Any, prefix: Any, options: SaveOptions) -> Any:
+        """Make an archive of zeros of the shapes of ``td``."""
+        return _save(with_batch_dims(td), prefix, options, is_sparse=True)
+
+    def inspect(self, path: str) -> Iterator[Entry]:
+        """List the entries of all levels.
+
+        Raises:
+            ValueError: it is a zip file of another program.
+        """
+        if explanation := explain(path):
+            raise ValueError(f"{path} is no save. {explanation}")
+        if not zipfile.is_zipfile(path):
+            yield Entry((), "collection", problem=MSG_CUT_OFF)
+            return
+        with zipfile.ZipFile(path) as archive:
+            yield from level_entries(_Members(archive), "", ())
+
+    def seal(
+        self, path: str | Path, num_threads: int, progress: _rust.SaveProgress
+    ) -> int:
+        """Take the sums of all entries.
+
+        Raises:
+            ValueError: it is a zip file of another program.
+        """
+        if not is_memmap_archive(path):
+            raise ValueError(f"{path} is no save. {explain(path) or MSG_NO_LAYOUT}")
+        return _rust.refresh_archive(os.fspath(path), max(0, num_threads), progress)
+
+    def _file(self, path: str | Path, file: str) -> bytes:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return archive.read(file.partition("::/")[2])
+        except zipfile.BadZipFile as error:
+            raise ValueError(str(error)) from error
+
+
+def _save(td: Any, prefix: Any, options: SaveOptions, *, is_sparse: bool) -> Any:
+    """Write ``td`` to the archive ``prefix``: a plain container over it, or a future."""
+    if prefix is None:
+        raise ValueError("A path is required to write a memmap archive.")
+    target = os.path.abspath(prefix)
+    if os.path.isdir(target):
+        raise ValueError(MSG_IS_DIRECTORY.format(prefix))
+    if not options.existsok and os.path.lexists(target):
+        raise RuntimeError(
+            f"A file already exists at {prefix}, cannot save the tensordict there. Set "
+            "existsok=True to overwrite."
+        )
+    number = compression_number(options.compression)
+    progress = _rust.SaveProgress()
+    source = of_now(td, options)
+
+    def work() -> Any:
+        escapes_keys = options.escapes_keys
+        plan = _rust.SavePlan(target, escapes_keys, True, is_sparse, options.threads)
+        with naming_the_entry(source):
+            source._save_plan(plan, 0)
+        leaves = plan.write_archive(number, options.preallocate, options.how, progress)
+        # Over an archive nothing can grow, so the container is an ordinary one.
+        saved = source._saved(leaves, None, False)._unlock_saved()
+        return with_device(saved, CPU)
+
+    return now_or_later(td, work, options, progress)
+
+
+class _Members:
+    """The entries of an archive."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self.archive = archive
+        self.root = archive.filename
+        self.sizes = {info.filename: info.file_size for info in archive.infolist()}
+
+    def content(self, name: str) -> bytes:
+        if name not in self.sizes:
+            raise FileNotFoundError(2, "No such entry", name)
+        return self.archive.read(name)
+
+    def text(self, name: str) -> str:
+        return self.content(name).decode()
+
+    def size(self, name: str) -> int | None:
+        return self.sizes.get(name)
+
+    def folders(self, name: str) -> list[str]:
+        start = f"{name}/" if name else ""
+        below = [key[len(start) :] for key in self.sizes if key.startswith(start)]
+        return list(dict.fromkeys(key.split("/")[0] for key in below if "/" in key))
 
 
 def compression_number(compression: str | int | None) -> int:

@@ -41,35 +41,51 @@ from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import extra_metadata
 from tensordict.storage.buffer import (
     ALIGNMENT,
+    VALUES,
     Row,
     Rows,
     joined,
     lay_out,
     parts_of,
+    problem_of_row,
     views,
 )
 from tensordict.storage.describing import (
+    RESERVED,
     as_plain,
     is_same,
     keyed_rows,
     note_locks,
+    problem_of,
     refresh,
     root_level,
     with_modules,
     without_modules,
 )
 from tensordict.storage.future import in_background, with_bar
+from tensordict.storage.layouts.interface import Entry, Layout, short
 from tensordict.storage.leaves import (
     MSG_CONSOLIDATED,
     naming_the_entry,
     refuse_unbatched,
 )
+from tensordict.storage.paths import nested_at
 from tensordict.storage.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["consolidate", "load", "moved", "put_leaves", "rebuild", "state_of"]
+    from tensordict.storage.layouts import LoadOptions, SaveOptions
+
+__all__ = [
+    "ConsolidatedLayout",
+    "consolidate",
+    "load",
+    "moved",
+    "put_leaves",
+    "rebuild",
+    "state_of",
+]
 
 MSG_CHANGED = (
     "An entry was added to the container, replaced or removed while it was consolidated: "
@@ -79,6 +95,42 @@ MSG_CHANGED = (
 MSG_DEVICE = "device and filename are mutually exclusive arguments."
 
 
+class ConsolidatedLayout(Layout):
+    """One file that holds the buffer of all leaves."""
+
+    name = "consolidated"
+
+    def matches(self, path: str | Path) -> bool:
+        """Whether it is such a file."""
+        return os.path.isfile(path) and _rust.is_consolidated(path)
+
+    def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
+        """Write to a file: a locked container over it."""
+        later, threads = options.return_early, options.num_threads
+        durable, checks, bar = options.durable, options.checks, options.pbar
+        return consolidate(
+            td,
+            Options(
+                path,
+                threads,
+                return_early=later,
+                durable=durable,
+                checks=checks,
+                pbar=bar,
+            ),
+        )
+
+    def load(self, path: str | Path, options: LoadOptions, out: Any = None) -> Any:
+        """Make a container over the mapped file."""
+        self.check_before(path, options, out)
+        return nested_at(load(path, options.requested, options.mode), path, options)
+
+    def inspect(self, path: str) -> Iterator[Entry]:
+        """List the entries that the description has."""
+        data_bytes, _, text = _rust.read_consolidated(path)
+        yield from _entries(json.loads(text), (), data_bytes)
+
+
 # Consolidating ------------------------------------------------------------------------
 
 
@@ -86,17 +138,17 @@ class Options(NamedTuple):
     """The arguments of :meth:`consolidate`."""
 
     filename: Path | str | None
-    num_threads: int
-    device: torch.device | str | None
-    non_blocking: bool
-    inplace: bool
-    return_early: bool
-    use_buffer: bool
-    share_memory: bool
-    pin_memory: bool
-    durable: bool
-    checks: bool
-    pbar: bool
+    num_threads: int = 0
+    device: torch.device | str | None = None
+    non_blocking: bool = False
+    inplace: bool = False
+    return_early: bool = False
+    use_buffer: bool = False
+    share_memory: bool = False
+    pin_memory: bool = False
+    durable: bool = False
+    checks: bool = True
+    pbar: bool = False
 
 
 def consolidate(td: Any, options: Options) -> Any:
@@ -398,3 +450,37 @@ def _file_id(filename: Path | str) -> tuple[int, int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino, found.st_size
+
+
+# Inspecting ---------------------------------------------------------------------------
+
+
+def _entries(level: Any, key: tuple[str, ...], data_bytes: int) -> Iterator[Entry]:
+    problem = problem_of(level)
+    if problem:
+        yield Entry(key, "collection", problem=problem)
+        return
+    size = level["cls_metadata"].get("batch_size")
+    yield Entry(key, "collection", shape=size, note=str(level["cls"]))
+    for name, row in level["leaves"].items():
+        inner = (*key, name.removeprefix("\0").removeprefix(VALUES))
+        if name.startswith("<NJT_") and not name.startswith(VALUES):
+            continue
+        problem = problem_of_row(row, data_bytes)
+        if problem:
+            yield Entry(inner, "tensor", problem=problem)
+            continue
+        dtype, shape, start, stop, pad = row[:5]
+        note = "jagged" if name.startswith(VALUES) else ""
+        dtype = dtype.removeprefix("torch.")
+        yield Entry(inner, "tensor", dtype, shape, stop - pad - start, note)
+    for name, value in level["non_tensors"].items():
+        if isinstance(value, list) and value:
+            yield Entry((*key, name), "value", note=short(value[0]))
+        else:
+            problem = f"no value is described by {value!r}"
+            yield Entry((*key, name), "value", problem=problem)
+    for name, child in level.items():
+        if name not in RESERVED:
+            inner = (*key, name.removeprefix("\0"))
+            yield from _entries(child, inner, data_bytes)

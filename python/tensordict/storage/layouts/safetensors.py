@@ -9,12 +9,7 @@ container. Fields of ours in it, which tensordict 0.15 passes over:
 - ``subclass``, the texts of a class of dense containers;
 - ``kind`` and ``value`` of an entry, for values that are no plain JSON.
 
-A container takes part with two methods:
-
-``_to_level(writer, path)``
-    its level, with the names that ``writer`` gives its tensors;
-``_from_level(level, reader, path)``, a class method
-    the container of a level; ``reader`` has the tensors.
+:mod:`tensordict.storage.safetensors_levels` makes the levels, and containers of them.
 
 Shards are files beside an index, as Hugging Face has them:
 ``model-00001-of-00004.safetensors`` and ``model.safetensors.index.json``.
@@ -25,33 +20,37 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensordict import _rust
 from tensordict.primitives import registry
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor
-from tensordict.storage import extra_metadata
 from tensordict.storage.devices import DeviceReader, is_elsewhere
-from tensordict.storage.future import with_bar
-from tensordict.storage.leaves import naming_the_entry
+from tensordict.storage.future import now_or_later, of_now, with_bar
+from tensordict.storage.layouts.interface import Entry, Layout, Report, short
+from tensordict.storage.leaves import (
+    MSG_MEMORY_MAPPED,
+    naming_the_entry,
+    refuse_unbatched,
+)
+from tensordict.storage.paths import nested_at
+from tensordict.storage.safetensors_levels import Reader, Stacked, Writer, count_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from tensordict.storage.layouts import LoadOptions, SaveOptions
+    from tensordict.storage.safetensors_levels import Leaf
+
 __all__ = [
-    "Reader",
-    "Writer",
-    "dense_from_level",
-    "dense_to_level",
+    "SafetensorsLayout",
     "from_safetensors",
     "index_of",
     "is_index_name",
     "load",
-    "save_mapped",
     "to_safetensors",
 ]
 
@@ -61,30 +60,89 @@ VERSION = 1
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"
 
-MSG_VALUE = (
-    "Cannot save the non-tensor value at {path} as safetensors: {type} is not a JSON "
-    "value (str, int, float, bool, None, list or dict)."
-)
-MSG_DENSE = (
-    "Cannot save the tensor at {path} as safetensors: only dense tensors are supported, "
-    "got layout {layout}."
-)
-MSG_COLLISION = "Two keys of the tensordict have the safetensors name {!r}."
-MAX_LEVELS = 180
-"""How deep collections may be nested: the description has three levels of JSON for each,
-and making them from it takes four calls."""
-
-MSG_LEVELS = (
-    f"Collections are nested more than {MAX_LEVELS} times in one another, which cannot "
-    "be saved as safetensors. A directory takes them."
-)
-MSG_ALONE = (
-    "Cannot save a non-tensor value as safetensors: put it in a tensordict first."
-)
 MSG_VERSION = (
     "Cannot load {}: its tensordict metadata has version {}, and this version of "
     "tensordict reads version 1."
 )
+
+
+MSG_INDEX = (
+    "{} would be the index of a safetensors save in several files, which to_safetensors "
+    "writes: to_safetensors(td, '….safetensors', shards=4)."
+)
+
+_LONGEST_HEADER = 100_000_000  # the limit of the format
+
+
+class SafetensorsLayout(Layout):
+    """A safetensors file of anybody, or an index with its files."""
+
+    name = "safetensors"
+    suffixes = (SUFFIX, SUFFIX + INDEX_SUFFIX)
+
+    def matches(self, path: str | Path) -> bool:
+        """Whether it is such a file, or stands for an index."""
+        return index_of(path) is not None or (
+            os.path.isfile(path) and _rust.is_safetensors(path)
+        )
+
+    def was_cut_off(self, path: str | Path) -> bool:
+        """Whether the file begins with the length of a header of JSON, and its first byte."""
+        with open(path, "rb") as file:
+            start = file.read(9)
+        length = int.from_bytes(start[:8], "little")
+        return start[8:] == b"{" and length <= _LONGEST_HEADER
+
+    def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
+        """Write one file: a locked container over it. Or several, and load them.
+
+        Raises:
+            ValueError: the name is that of the index of several, and one is written.
+            RuntimeError: the file exists and was not to.
+        """
+        shards = options.max_shard_size, options.shards
+        if shards == (None, None):
+            if is_index_name(path):
+                raise ValueError(MSG_INDEX.format(path))
+            refuse_unbatched(td, MSG_MEMORY_MAPPED)
+        path = td._memmap_prefix if path is None else path
+        target = _without_index(os.path.abspath(path))
+        progress = _rust.SaveProgress()
+        source = of_now(td, options)
+
+        def work() -> Any:
+            if not options.existsok and (
+                os.path.exists(target) or index_of(target) is not None
+            ):
+                raise RuntimeError(f"The file {target} already exists.")
+            if shards == (None, None):
+                return _save_mapped(source, target, options.how, progress).lock_()
+            _write(source, target, shards, options.how, progress, maps=False)
+            return load(target).lock_()
+
+        return now_or_later(td, work, options, progress)
+
+    def load(self, path: str | Path, options: LoadOptions, out: Any = None) -> Any:
+        """Make a container over the mapped files."""
+        self.check_before(path, options, out)
+        loaded = load(path, None, options.mode or "r", options.requested)
+        return nested_at(loaded, path, options)
+
+    def inspect(self, path: str) -> Iterator[Entry]:
+        """List the tensors, and what the description of a save says."""
+        return _entries(path)
+
+    def verify(
+        self,
+        path: str | Path,
+        num_threads: int,
+        deep: bool,
+        progress: _rust.SaveProgress,
+        part: list[str] | None = None,
+    ) -> Report:
+        """Compare the file, or those of the index that the name stands for."""
+        place = index_of(path) or path
+        return super().verify(place, num_threads, deep, progress, part)
 
 
 # Writing ------------------------------------------------------------------------------
@@ -144,7 +202,7 @@ def to_safetensors(
         tensor(6.)
     """
     if is_index_name(path):
-        path = os.fspath(path).removesuffix(INDEX_SUFFIX)
+        path = _without_index(os.fspath(path))
         shards = 1 if shards is None and max_shard_size is None else shards
     progress = _rust.SaveProgress()
 
@@ -158,7 +216,7 @@ def to_safetensors(
         work()
 
 
-def save_mapped(
+def _save_mapped(
     data: Any,
     path: str | Path,
     how: tuple[int, bool, bool],
@@ -264,13 +322,9 @@ def _index_text(
         for name, part in zip(names, parts, strict=True)
         for tensor in part
     }
-    total = sum(_num_bytes(leaf) for part in parts for leaf in part.values())
+    total = sum(count_bytes(leaf) for part in parts for leaf in part.values())
     metadata = {"total_size": total, ENTRY: text, GENERATION: generation}
     return json.dumps({"metadata": metadata, "weight_map": weight_map}, indent=2) + "\n"
-
-
-def _num_bytes(leaf: Leaf) -> int:
-    return leaf.numel() * leaf.element_size()
 
 
 MSG_SHARD_SIZE = (
@@ -313,7 +367,7 @@ def _shards(
     parts: list[dict[str, Leaf]] = [{}]
     filled = 0
     for name, leaf in tensors.items():
-        size = _num_bytes(leaf)
+        size = count_bytes(leaf)
         if parts[-1] and filled + size > limit:
             parts.append({})
             filled = 0
@@ -326,217 +380,14 @@ def _balanced(tensors: dict[str, Leaf], count: int) -> list[dict[str, Leaf]]:
     """As many parts of about the same size: the largest tensors are given out first."""
     filled = [(0, number) for number in range(count)]
     place: dict[str, int] = {}
-    for name in sorted(tensors, key=lambda name: -_num_bytes(tensors[name])):
+    for name in sorted(tensors, key=lambda name: -count_bytes(tensors[name])):
         size, number = min(filled)
-        filled[number] = size + max(1, _num_bytes(tensors[name])), number
+        filled[number] = size + max(1, count_bytes(tensors[name])), number
         place[name] = number
     parts: list[dict[str, Leaf]] = [{} for _ in range(count)]
     for name, leaf in tensors.items():
         parts[place[name]][name] = leaf
     return parts
-
-
-class Stacked:
-    """Tensors of the members of a lazy stack, which are joined as they are written.
-
-    Args:
-        parts: the tensors, of one shape.
-        dim: where the dim of the stack is.
-        like: what has the dtype and the shape of the stack.
-    """
-
-    def __init__(self, parts: list[torch.Tensor], dim: int, like: Leaf) -> None:
-        self.parts: list[torch.Tensor] = [
-            part.to(like.dtype).resolve_conj().resolve_neg().contiguous()
-            for part in parts
-        ]
-        self.dim = dim
-        self.shape: torch.Size = like.shape
-        self.dtype: torch.dtype = like.dtype
-        self._item_bytes: int = like.element_size()
-
-    @property
-    def num_chunks(self) -> int:
-        """How many chunks of each tensor lie in the stack one by one."""
-        return self.shape[: self.dim].numel()
-
-    def numel(self) -> int:
-        """How many items the stack has."""
-        return self.shape.numel()
-
-    def element_size(self) -> int:
-        """The bytes of an item."""
-        return self._item_bytes
-
-
-Leaf: TypeAlias = "torch.Tensor | Stacked"
-
-
-class Writer:
-    """Collects the tensors of a save under their names.
-
-    Args:
-        streams: whether small stacks are not gathered either.
-    """
-
-    def __init__(self, *, streams: bool = False) -> None:
-        self.tensors: dict[str, Leaf] = {}
-        self.streams = streams
-
-    def tensor(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
-        """The entry of a tensor, which is taken under its name.
-
-        Raises:
-            TypeError: it is not dense.
-            ValueError: another tensor has the name.
-        """
-        if value.is_nested or value.layout != torch.strided or value.is_quantized:
-            layout = (
-                f"{value.layout} (nested)" if value.is_nested else str(value.layout)
-            )
-            if value.is_quantized:
-                layout += " (quantized)"
-            raise TypeError(MSG_DENSE.format(path=path, layout=layout))
-        name = ".".join(path)
-        if isinstance(value, UnbatchedTensor):
-            self.take(name, value._data.detach())
-            return {"tensor": name, "unbatched": True}
-        self.take(name, value.detach())
-        return {"tensor": name}
-
-    def take(self, name: str, leaf: Leaf) -> None:
-        """Take a leaf under a name of the format.
-
-        Raises:
-            ValueError: another leaf or the format itself has the name.
-        """
-        if name in self.tensors:
-            raise ValueError(MSG_COLLISION.format(name))
-        if name == "__metadata__":
-            raise ValueError(
-                "A tensor cannot have the safetensors name '__metadata__', which is that "
-                "of a field of the format."
-            )
-        self.tensors[name] = leaf
-
-    def value(self, value: Any, path: tuple[str, ...], kind: str) -> dict[str, Any]:
-        """The entry of a value that is no tensor, of the class ``kind``."""
-        try:
-            plain, is_same = extra_metadata.as_plain(value)
-        except TypeError:
-            shown = type(value).__name__
-            raise TypeError(MSG_VALUE.format(path=path, type=shown)) from None
-        entry: dict[str, Any] = {"non_tensor": plain}
-        if not is_same:
-            entry["value"] = extra_metadata.tagged(value)
-        if kind != "NonTensorData":
-            entry["kind"] = kind
-        return entry
-
-    def entries(self, values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        """The entries of a level.
-
-        Raises:
-            RuntimeError: it is nested too deep.
-        """
-        if len(path) > MAX_LEVELS:
-            raise RuntimeError(MSG_LEVELS)
-        found = {}
-        for key, value in values.items():
-            inner = (*path, key)
-            if not isinstance(value, CollectionProtocol):
-                found[key] = self.tensor(value, inner)
-                continue
-            level: Any = value
-            found[key] = level._to_entry(self, inner)
-        return found
-
-
-def dense_to_level(td: Any, writer: Writer, path: tuple[str, ...]) -> dict[str, Any]:
-    """The level of a dense container."""
-    level: dict[str, Any] = {
-        "batch_size": list(td.batch_size),
-        "names": list(td.names) if td._has_names() else None,
-    }
-    cls = type(td)
-    if cls is not registry.dense_root() and registry.is_dense_class(cls):
-        level["subclass"] = [registry.class_text(cls), registry.type_text(cls)]
-    level["keys"] = writer.entries(td._entries(), path)
-    return level
-
-
-MSG_RAGGED = (
-    "A safetensors file has no ragged entries: save to a directory or to an archive "
-    "(`.tdz`), or pad them."
-)
-STREAMED_FROM = 16 << 20
-"""Stacks of fewer bytes are gathered in memory, which is faster."""
-
-
-def stack_to_level(stack: Any, writer: Writer, path: tuple[str, ...]) -> dict[str, Any]:
-    """The level of a lazy stack, as that of the container of its stacked entries.
-
-    Those of large stacks are joined as they are written.
-    """
-    found = _parts_of_members(stack, writer, path)
-    if found is None:
-        level: dict[str, Any] = _as_dense(stack)._to_level(writer, path)
-        return level
-    # Where everything goes, and what cannot be stacked, is told by tensors without values.
-    empty = Writer()
-    level = _as_dense(stack.to("meta"))._to_level(empty, path)
-    for name, like in empty.tensors.items():
-        parts = found[name]
-        if like.numel() == 0:
-            writer.take(name, torch.empty(like.shape, dtype=like.dtype))
-        elif len(parts) == 1:
-            writer.take(name, parts[0].reshape(like.shape))
-        else:
-            writer.take(name, Stacked(parts, stack.stack_dim, like))
-    return level
-
-
-def _as_dense(stack: Any) -> Any:
-    """A lazy stack with its entries stacked.
-
-    Raises:
-        RuntimeError: an entry is ragged, which the format cannot hold.
-    """
-    try:
-        return stack._as_dense()
-    except RuntimeError as error:
-        error.args = (f"{error} {MSG_RAGGED}",)
-        raise
-
-
-def _parts_of_members(
-    stack: Any, writer: Writer, path: tuple[str, ...]
-) -> dict[str, list[torch.Tensor]] | None:
-    """The tensors of each member of a stack, by name; None where it is gathered.
-
-    One of leaves that are not simply stacked is, and a stack of stacks unless both are
-    stacked in front.
-    """
-    leaves = list(_rust.leaves(stack))
-    num_bytes = 0
-    for leaf in leaves:
-        if isinstance(leaf, UnbatchedTensor) or leaf.is_nested or leaf.is_sparse:
-            return None
-        num_bytes += _num_bytes(leaf)
-    if num_bytes < STREAMED_FROM and not writer.streams:
-        return None
-    found: dict[str, list[torch.Tensor]] = {}
-    for member in stack.tensordicts:
-        inner = Writer(streams=True)
-        member._to_level(inner, path)
-        for name, leaf in inner.tensors.items():
-            if not isinstance(leaf, Stacked):
-                found.setdefault(name, []).append(leaf)
-            elif leaf.dim == stack.stack_dim == 0:
-                found.setdefault(name, []).extend(leaf.parts)
-            else:
-                return None
-    return found
 
 
 # Reading ------------------------------------------------------------------------------
@@ -573,6 +424,11 @@ def from_safetensors(path: str | Path, *, device: Any = None) -> Any:
 def is_index_name(path: str | Path) -> bool:
     """Whether a name is that of the index of a save in several files."""
     return str(path).endswith(SUFFIX + INDEX_SUFFIX)
+
+
+def _without_index(path: str) -> str:
+    """The name that shards are saved to, whose index may be given as well."""
+    return path.removesuffix(INDEX_SUFFIX) if is_index_name(path) else path
 
 
 def index_of(path: str | Path) -> str | None:
@@ -707,114 +563,6 @@ def _described(
     return loaded
 
 
-class Reader:
-    """Gives the tensors of a file to the containers of its levels.
-
-    Args:
-        tensors: the tensors by name.
-        path: the file, for messages.
-        requested: the class that the caller loads.
-    """
-
-    def __init__(
-        self,
-        tensors: dict[str, torch.Tensor],
-        path: str | Path,
-        requested: type | None = None,
-    ) -> None:
-        self.tensors = tensors
-        self.path = path
-        self.requested = requested
-        self.taken: set[str] = set()
-
-    def container(
-        self, level: Any, path: tuple[str, ...], is_part: bool = False
-    ) -> Any:
-        """The container of a level; ``is_part`` where it is part of a lazy stack."""
-        try:
-            return self._class(level, is_part)._from_level(level, self, path, is_part)
-        except (AttributeError, TypeError, KeyError, IndexError) as error:
-            raise self.damaged(path, f"its level makes no sense ({error!r})") from error
-
-    def _class(self, level: dict[str, Any], is_part: bool) -> Any:
-        if "class" not in level and "stack_dim" in level and not is_part:
-            text = "tensordict:LazyStackedTensorDict"
-            return registry.find_class(None, text, None, self.path)
-        if "subclass" in level:
-            class_text, type_text = level["subclass"]
-            return registry.find_class(self.requested, class_text, type_text, self.path)
-        if "class" not in level:
-            return registry.dense_root()
-        text = level["class"]
-        try:
-            return registry.find_class(self.requested, None, text, self.path)
-        except RuntimeError:
-            raise RuntimeError(
-                f"Could not find the tensorclass {text} saved in {self.path}. Import the "
-                "module that defines it before you load the file."
-            ) from None
-
-    def entries(
-        self, level: dict[str, Any], path: tuple[str, ...], is_part: bool = False
-    ) -> dict[str, Any]:
-        """The entries of a level."""
-        size = torch.Size(level["batch_size"])
-        found: dict[str, Any] = {}
-        for key, entry in level["keys"].items():
-            inner = (*path, key)
-            if "td" in entry:
-                value = self.container(entry["td"], inner, is_part)
-            elif "tensor" in entry:
-                value = self._tensor(entry["tensor"], inner)
-                if entry.get("unbatched"):
-                    found[key] = UnbatchedTensor(value, size)
-                    continue
-            else:
-                value = self._value(entry, size)
-            if value.shape[: len(size)] != size:
-                raise self.damaged(
-                    inner, f"its shape {value.shape} does not begin with {size}"
-                )
-            found[key] = value
-        return found
-
-    def _tensor(self, name: str, path: tuple[str, ...]) -> torch.Tensor:
-        if name not in self.tensors:
-            raise self.damaged(path, f"the file has no tensor {name!r}")
-        self.taken.add(name)
-        return self.tensors[name]
-
-    def _value(self, entry: dict[str, Any], size: torch.Size) -> Any:
-        data = entry["non_tensor"]
-        if "value" in entry:
-            data = extra_metadata.untagged(entry["value"])
-        text = f"tensordict:{entry.get('kind', 'NonTensorData')}"
-        cls: Any = registry.find_class(None, text, None, self.path)
-        return cls._of([data], 0, size)
-
-    def damaged(self, path: tuple[str, ...], reason: str) -> RuntimeError:
-        """The error that names file and entry."""
-        shown = repr(path[0] if len(path) == 1 else path)
-        of = f"the entry {shown}: " if path else ""
-        return RuntimeError(f"'{self.path}' is damaged: {of}{reason}.")
-
-
-def dense_from_level(
-    cls: Any,
-    level: dict[str, Any],
-    reader: Reader,
-    path: tuple[str, ...],
-    is_part: bool,
-) -> Any:
-    """The dense container of a level."""
-    names = level.get("names")
-    entries = reader.entries(level, path, is_part)
-    size = torch.Size(level["batch_size"])
-    if names is not None and (len(names) != len(size) or not any(names)):
-        names = None
-    return _rust.new(cls, entries, size, None, names and list(names))
-
-
 def description_of(path: str | Path) -> str | None:
     """The text that describes the containers; None in a file of others."""
     index = index_of(path)
@@ -836,3 +584,55 @@ def tensors_of(path: str | Path) -> Iterator[tuple[str, str, list[int], int]]:
     for file in files:
         for name, dtype, shape, _, num_bytes in _rust.safetensors_header(file)[1]:
             yield name, dtype, shape, num_bytes
+
+
+# Inspecting ---------------------------------------------------------------------------
+
+
+def _entries(path: str) -> Iterator[Entry]:
+    notes, sizes, values = _described_entries(path)
+
+    def collection(key: tuple[str, ...], note: str) -> Entry:
+        return Entry(key, "collection", shape=sizes.get(key), note=notes.get(key, note))
+
+    yield collection((), "safetensors of others")
+    seen: set[tuple[str, ...]] = {()}
+    for name, dtype, shape, num_bytes in tensors_of(path):
+        key = tuple(name.split("."))
+        for depth in range(1, len(key)):
+            if key[:depth] not in seen:
+                seen.add(key[:depth])
+                yield collection(key[:depth], "")
+        yield Entry(key, "tensor", dtype, shape, num_bytes)
+    for key, value in values.items():
+        yield Entry(key, "value", note=short(value))
+
+
+def _described_entries(
+    path: str,
+) -> tuple[
+    dict[tuple[str, ...], str], dict[tuple[str, ...], Any], dict[tuple[str, ...], Any]
+]:
+    """Of a safetensors file of ours: classes and sizes of collections, and values."""
+    text = description_of(path)
+    notes: dict[tuple[str, ...], str] = {}
+    sizes: dict[tuple[str, ...], Any] = {}
+    values: dict[tuple[str, ...], Any] = {}
+    if text is None:
+        return notes, sizes, values
+
+    def visit(level: Any, key: tuple[str, ...]) -> None:
+        if not isinstance(level, dict):
+            return
+        cls = level.get("class") or (level.get("subclass") or ["", "TensorDict"])[1]
+        name = str(cls).removesuffix("'>").rpartition(".")[2]
+        notes[key] = "LazyStackedTensorDict" if "stack_dim" in level else name
+        sizes[key] = level.get("batch_size")
+        for entry_key, entry in level.get("keys", {}).items():
+            if "td" in entry:
+                visit(entry["td"], (*key, entry_key))
+            elif "non_tensor" in entry:
+                values[(*key, entry_key)] = entry["non_tensor"]
+
+    visit(json.loads(text).get("root"), ())
+    return notes, sizes, values

@@ -1,0 +1,374 @@
+"""Collections as the levels that a safetensors file describes, and back.
+
+A :class:`Writer` collects tensors under their names, a :class:`Reader` has those of a
+file. A container takes part with two methods:
+
+``_to_level(writer, path)``
+    its level, with the names that ``writer`` gives its tensors;
+``_from_level(level, reader, path)``, a class method
+    the container of a level; ``reader`` has the tensors.
+
+What the fields of a level are: :mod:`tensordict.storage.layouts.safetensors`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from tensordict import _rust
+from tensordict.primitives import registry
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor
+from tensordict.storage import extra_metadata
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "Reader",
+    "Stacked",
+    "Writer",
+    "count_bytes",
+    "dense_from_level",
+    "dense_to_level",
+    "stack_to_level",
+]
+
+MSG_VALUE = (
+    "Cannot save the non-tensor value at {path} as safetensors: {type} is not a JSON "
+    "value (str, int, float, bool, None, list or dict)."
+)
+MSG_DENSE = (
+    "Cannot save the tensor at {path} as safetensors: only dense tensors are supported, "
+    "got layout {layout}."
+)
+MSG_COLLISION = "Two keys of the tensordict have the safetensors name {!r}."
+MAX_LEVELS = 180
+"""How deep collections may be nested: the description has three levels of JSON for each,
+and making them from it takes four calls."""
+
+MSG_LEVELS = (
+    f"Collections are nested more than {MAX_LEVELS} times in one another, which cannot "
+    "be saved as safetensors. A directory takes them."
+)
+MSG_ALONE = (
+    "Cannot save a non-tensor value as safetensors: put it in a tensordict first."
+)
+
+
+class Stacked:
+    """Tensors of the members of a lazy stack, which are joined as they are written.
+
+    Args:
+        parts: the tensors, of one shape.
+        dim: where the dim of the stack is.
+        like: what has the dtype and the shape of the stack.
+    """
+
+    def __init__(self, parts: list[torch.Tensor], dim: int, like: Leaf) -> None:
+        self.parts: list[torch.Tensor] = [
+            part.to(like.dtype).resolve_conj().resolve_neg().contiguous()
+            for part in parts
+        ]
+        self.dim = dim
+        self.shape: torch.Size = like.shape
+        self.dtype: torch.dtype = like.dtype
+        self._item_bytes: int = like.element_size()
+
+    @property
+    def num_chunks(self) -> int:
+        """How many chunks of each tensor lie in the stack one by one."""
+        return self.shape[: self.dim].numel()
+
+    def numel(self) -> int:
+        """How many items the stack has."""
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        """The bytes of an item."""
+        return self._item_bytes
+
+
+Leaf: TypeAlias = "torch.Tensor | Stacked"
+
+
+def count_bytes(leaf: Leaf) -> int:
+    """The bytes of a leaf in a file."""
+    return leaf.numel() * leaf.element_size()
+
+
+class Writer:
+    """Collects the tensors of a save under their names.
+
+    Args:
+        streams: whether small stacks are not gathered either.
+    """
+
+    def __init__(self, *, streams: bool = False) -> None:
+        self.tensors: dict[str, Leaf] = {}
+        self.streams = streams
+
+    def tensor(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
+        """The entry of a tensor, which is taken under its name.
+
+        Raises:
+            TypeError: it is not dense.
+            ValueError: another tensor has the name.
+        """
+        if value.is_nested or value.layout != torch.strided or value.is_quantized:
+            layout = (
+                f"{value.layout} (nested)" if value.is_nested else str(value.layout)
+            )
+            if value.is_quantized:
+                layout += " (quantized)"
+            raise TypeError(MSG_DENSE.format(path=path, layout=layout))
+        name = ".".join(path)
+        if isinstance(value, UnbatchedTensor):
+            self.take(name, value._data.detach())
+            return {"tensor": name, "unbatched": True}
+        self.take(name, value.detach())
+        return {"tensor": name}
+
+    def take(self, name: str, leaf: Leaf) -> None:
+        """Take a leaf under a name of the format.
+
+        Raises:
+            ValueError: another leaf or the format itself has the name.
+        """
+        if name in self.tensors:
+            raise ValueError(MSG_COLLISION.format(name))
+        if name == "__metadata__":
+            raise ValueError(
+                "A tensor cannot have the safetensors name '__metadata__', which is that "
+                "of a field of the format."
+            )
+        self.tensors[name] = leaf
+
+    def value(self, value: Any, path: tuple[str, ...], kind: str) -> dict[str, Any]:
+        """The entry of a value that is no tensor, of the class ``kind``."""
+        try:
+            plain, is_same = extra_metadata.as_plain(value)
+        except TypeError:
+            shown = type(value).__name__
+            raise TypeError(MSG_VALUE.format(path=path, type=shown)) from None
+        entry: dict[str, Any] = {"non_tensor": plain}
+        if not is_same:
+            entry["value"] = extra_metadata.tagged(value)
+        if kind != "NonTensorData":
+            entry["kind"] = kind
+        return entry
+
+    def entries(self, values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        """The entries of a level.
+
+        Raises:
+            RuntimeError: it is nested too deep.
+        """
+        if len(path) > MAX_LEVELS:
+            raise RuntimeError(MSG_LEVELS)
+        found = {}
+        for key, value in values.items():
+            inner = (*path, key)
+            if not isinstance(value, CollectionProtocol):
+                found[key] = self.tensor(value, inner)
+                continue
+            level: Any = value
+            found[key] = level._to_entry(self, inner)
+        return found
+
+
+def dense_to_level(td: Any, writer: Writer, path: tuple[str, ...]) -> dict[str, Any]:
+    """The level of a dense container."""
+    level: dict[str, Any] = {
+        "batch_size": list(td.batch_size),
+        "names": list(td.names) if td._has_names() else None,
+    }
+    cls = type(td)
+    if cls is not registry.dense_root() and registry.is_dense_class(cls):
+        level["subclass"] = [registry.class_text(cls), registry.type_text(cls)]
+    level["keys"] = writer.entries(td._entries(), path)
+    return level
+
+
+MSG_RAGGED = (
+    "A safetensors file has no ragged entries: save to a directory or to an archive "
+    "(`.tdz`), or pad them."
+)
+STREAMED_FROM = 16 << 20
+"""Stacks of fewer bytes are gathered in memory, which is faster."""
+
+
+def stack_to_level(stack: Any, writer: Writer, path: tuple[str, ...]) -> dict[str, Any]:
+    """The level of a lazy stack, as that of the container of its stacked entries.
+
+    Those of large stacks are joined as they are written.
+    """
+    found = _parts_of_members(stack, writer, path)
+    if found is None:
+        level: dict[str, Any] = _as_dense(stack)._to_level(writer, path)
+        return level
+    # Where everything goes, and what cannot be stacked, is told by tensors without values.
+    empty = Writer()
+    level = _as_dense(stack.to("meta"))._to_level(empty, path)
+    for name, like in empty.tensors.items():
+        parts = found[name]
+        if like.numel() == 0:
+            writer.take(name, torch.empty(like.shape, dtype=like.dtype))
+        elif len(parts) == 1:
+            writer.take(name, parts[0].reshape(like.shape))
+        else:
+            writer.take(name, Stacked(parts, stack.stack_dim, like))
+    return level
+
+
+def _as_dense(stack: Any) -> Any:
+    """A lazy stack with its entries stacked.
+
+    Raises:
+        RuntimeError: an entry is ragged, which the format cannot hold.
+    """
+    try:
+        return stack._as_dense()
+    except RuntimeError as error:
+        error.args = (f"{error} {MSG_RAGGED}",)
+        raise
+
+
+def _parts_of_members(
+    stack: Any, writer: Writer, path: tuple[str, ...]
+) -> dict[str, list[torch.Tensor]] | None:
+    """The tensors of each member of a stack, by name; None where it is gathered.
+
+    One of leaves that are not simply stacked is, and a stack of stacks unless both are
+    stacked in front.
+    """
+    leaves = list(_rust.leaves(stack))
+    num_bytes = 0
+    for leaf in leaves:
+        if isinstance(leaf, UnbatchedTensor) or leaf.is_nested or leaf.is_sparse:
+            return None
+        num_bytes += count_bytes(leaf)
+    if num_bytes < STREAMED_FROM and not writer.streams:
+        return None
+    found: dict[str, list[torch.Tensor]] = {}
+    for member in stack.tensordicts:
+        inner = Writer(streams=True)
+        member._to_level(inner, path)
+        for name, leaf in inner.tensors.items():
+            if not isinstance(leaf, Stacked):
+                found.setdefault(name, []).append(leaf)
+            elif leaf.dim == stack.stack_dim == 0:
+                found.setdefault(name, []).extend(leaf.parts)
+            else:
+                return None
+    return found
+
+
+class Reader:
+    """Gives the tensors of a file to the containers of its levels.
+
+    Args:
+        tensors: the tensors by name.
+        path: the file, for messages.
+        requested: the class that the caller loads.
+    """
+
+    def __init__(
+        self,
+        tensors: dict[str, torch.Tensor],
+        path: str | Path,
+        requested: type | None = None,
+    ) -> None:
+        self.tensors = tensors
+        self.path = path
+        self.requested = requested
+        self.taken: set[str] = set()
+
+    def container(
+        self, level: Any, path: tuple[str, ...], is_part: bool = False
+    ) -> Any:
+        """The container of a level; ``is_part`` where it is part of a lazy stack."""
+        try:
+            return self._class(level, is_part)._from_level(level, self, path, is_part)
+        except (AttributeError, TypeError, KeyError, IndexError) as error:
+            raise self.damaged(path, f"its level makes no sense ({error!r})") from error
+
+    def _class(self, level: dict[str, Any], is_part: bool) -> Any:
+        if "class" not in level and "stack_dim" in level and not is_part:
+            text = "tensordict:LazyStackedTensorDict"
+            return registry.find_class(None, text, None, self.path)
+        if "subclass" in level:
+            class_text, type_text = level["subclass"]
+            return registry.find_class(self.requested, class_text, type_text, self.path)
+        if "class" not in level:
+            return registry.dense_root()
+        text = level["class"]
+        try:
+            return registry.find_class(self.requested, None, text, self.path)
+        except RuntimeError:
+            raise RuntimeError(
+                f"Could not find the tensorclass {text} saved in {self.path}. Import the "
+                "module that defines it before you load the file."
+            ) from None
+
+    def entries(
+        self, level: dict[str, Any], path: tuple[str, ...], is_part: bool = False
+    ) -> dict[str, Any]:
+        """The entries of a level."""
+        size = torch.Size(level["batch_size"])
+        found: dict[str, Any] = {}
+        for key, entry in level["keys"].items():
+            inner = (*path, key)
+            if "td" in entry:
+                value = self.container(entry["td"], inner, is_part)
+            elif "tensor" in entry:
+                value = self._tensor(entry["tensor"], inner)
+                if entry.get("unbatched"):
+                    found[key] = UnbatchedTensor(value, size)
+                    continue
+            else:
+                value = self._value(entry, size)
+            if value.shape[: len(size)] != size:
+                raise self.damaged(
+                    inner, f"its shape {value.shape} does not begin with {size}"
+                )
+            found[key] = value
+        return found
+
+    def _tensor(self, name: str, path: tuple[str, ...]) -> torch.Tensor:
+        if name not in self.tensors:
+            raise self.damaged(path, f"the file has no tensor {name!r}")
+        self.taken.add(name)
+        return self.tensors[name]
+
+    def _value(self, entry: dict[str, Any], size: torch.Size) -> Any:
+        data = entry["non_tensor"]
+        if "value" in entry:
+            data = extra_metadata.untagged(entry["value"])
+        text = f"tensordict:{entry.get('kind', 'NonTensorData')}"
+        cls: Any = registry.find_class(None, text, None, self.path)
+        return cls._of([data], 0, size)
+
+    def damaged(self, path: tuple[str, ...], reason: str) -> RuntimeError:
+        """The error that names file and entry."""
+        shown = repr(path[0] if len(path) == 1 else path)
+        of = f"the entry {shown}: " if path else ""
+        return RuntimeError(f"'{self.path}' is damaged: {of}{reason}.")
+
+
+def dense_from_level(
+    cls: Any,
+    level: dict[str, Any],
+    reader: Reader,
+    path: tuple[str, ...],
+    is_part: bool,
+) -> Any:
+    """The dense container of a level."""
+    names = level.get("names")
+    entries = reader.entries(level, path, is_part)
+    size = torch.Size(level["batch_size"])
+    if names is not None and (len(names) != len(size) or not any(names)):
+        names = None
+    return _rust.new(cls, entries, size, None, names and list(names))

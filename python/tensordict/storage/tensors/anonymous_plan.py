@@ -1,0 +1,64 @@
+"""A save without a path: tensors in shared memory without a name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.storage.tensors.mapped import MemoryMappedTensor
+
+__all__ = ["save_anonymous"]
+
+
+def save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
+    """A container over shared memory: the values of ``td``, or zeros in their shapes."""
+    plan = _AnonymousPlan(copy_data)
+    td._save_plan(plan, 0)
+    return td._saved(_rust.SavedTensors(plan.leaves), None, inplace)
+
+
+class _AnonymousPlan:
+    """What takes the place of a plan where there are no files to plan."""
+
+    has_files = False
+    """Whether what is no tensor is written: values stay as they are."""
+
+    def __init__(self, copy_data: bool) -> None:
+        self.copy_data = copy_data
+        self.leaves: list[tuple[torch.Tensor, bool]] = []
+        """Tensors, and whether each has the values of a nested one, flat."""
+
+    def add_entries(
+        self, level: int, entries: dict[str, Any]
+    ) -> list[tuple[str, int, Any]]:
+        others = []
+        for key, value in list(entries.items()):
+            if isinstance(value, torch.Tensor):
+                shared = self._shared(value)
+                self.leaves.append((shared, value.is_nested and not shared.is_nested))
+            else:
+                others.append((key, level, value))
+        return others
+
+    def add_file(self, level: int, name: str, content: bytes) -> None:
+        """Do nothing: there is no directory."""
+
+    def close_level(self, level: int, *fields: Any) -> None:
+        """Do nothing: there is no metadata."""
+
+    def close_level_as(self, level: int, text: str) -> None:
+        """Do nothing: there is no metadata."""
+
+    def _shared(self, leaf: torch.Tensor) -> torch.Tensor:
+        """The leaf in shared memory without a name; itself where it is there already."""
+        if (
+            isinstance(leaf, MemoryMappedTensor)
+            and leaf._handler is not None
+            and self.copy_data
+            and not leaf._index_chain
+        ):
+            return leaf
+        source = leaf.detach()
+        return MemoryMappedTensor.from_tensor(source, copy_data=self.copy_data)
