@@ -41,14 +41,14 @@ def describe(error: BaseException) -> tuple[bytes | None, str, str]:
     line = traceback.format_exception_only(error)[-1].strip()
     if not isinstance(error, Exception):
         return None, line, text
+    pickled: bytes | None = None
     try:
-        sent: bytes | None = pickle.dumps(error)
+        pickled = content = pickle.dumps(error)
         # Some are pickled and cannot be made again: better to learn that here.
-        if type(pickle.loads(sent)) is not type(error):
-            sent = None
+        is_whole = type(pickle.loads(content)) is type(error)
     except Exception:  # noqa: BLE001 # it is the class of a user, who may raise anything
-        sent = None
-    return sent, line, text
+        is_whole = False
+    return pickled if is_whole else None, line, text
 
 
 def rebuild(described: tuple[bytes | None, str, str], where: str) -> BaseException:
