@@ -7,6 +7,7 @@ text. The first piece is that of the published release.
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -240,6 +241,18 @@ def test_a_stack_that_is_refused_says_why(name: str) -> None:
 
 
 MISFITS = {
+    "nested collection": (
+        lambda td: td.set(("obs", "n"), TensorDict(a=torch.zeros(3), batch_size=[3])),
+        ["the Tensor a has shape torch.Size([3])", "('obs', 'n', 'a')"],
+    ),
+    "nested dict": (
+        lambda td: td.set("new", {"b": {"c": torch.zeros(3)}}),
+        ["batch dimension mismatch", "('new', 'b', 'c')"],
+    ),
+    "constructor": (
+        lambda td: TensorDict({"a": {"b": {"c": torch.zeros(3)}}}, td.batch_size),
+        ["batch dimension mismatch", "('a', 'b', 'c')"],
+    ),
     "row": (
         lambda td: td.__setitem__(
             0, batch(obs=batch(pixels=torch.zeros(2)), reward=torch.zeros(()))
@@ -345,3 +358,10 @@ def test_arithmetic_in_place_says_which_dtype_does_not_fit() -> None:
         lambda td: td.add_(other),
     ):
         assert_refused(mixed, call, RuntimeError, pieces)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a /proc")
+def test_a_save_below_proc_ends_in_an_error() -> None:
+    """The system says there that a parent is missing, which it is not."""
+    with pytest.raises(OSError, match="/proc/"):
+        TensorDict(a=torch.zeros(3)).memmap("/proc/x/y")

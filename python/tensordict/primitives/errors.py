@@ -1,8 +1,8 @@
-"""Exceptions of this package, and what their messages add to the release's.
+"""Public exceptions, and the part of a message that helps.
 
-A message begins as that of release 0.15.3 does; what was found and what to do stand behind
-it. All of it is put together after the failure: nothing here is on the way of a call that
-succeeds.
+The first sentence of a message stays, since programs look for it; what was found and what to
+do stand behind it. All of it is put together after the failure: nothing here is on the way
+of a call that succeeds.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ use crate::container::{self, Kind, is_plain, kind};
 use crate::copy::are_alike;
 use crate::ffi::{self, RecursionGuard};
 use crate::flags::truth;
-use crate::imports::{Imports, common_attribute, from_twin, imports};
+use crate::imports::{Imports, from_twin, imports};
 use crate::index::plain_dims;
 use crate::nested_key;
 use crate::tensors::{with_layout, with_layout_at_a_glance};
@@ -265,7 +265,8 @@ impl<'py> Target<'py> {
             if let Ok(entries) = value.cast_exact::<PyDict>()
                 && is_plain(imports, td)
             {
-                let child = converted_dict(imports, td, entries, non_blocking)?;
+                let child = converted_dict(imports, td, entries, non_blocking)
+                    .map_err(|error| below(&error, key))?;
                 if !self.is_new && holds(imports, &child, td)? {
                     td.call_method1(names.method_check_apart.bind(py), (key, &child))?;
                 }
@@ -439,22 +440,25 @@ fn store_at<'py>(
         let (value, value_kind) = if validated {
             (value.clone(), Kind::Leaf)
         } else {
-            Target::new(imports, &parent, Kind::Dense)?.fit(key, value, non_blocking)?
+            Target::new(imports, &parent, Kind::Dense)?
+                .fit(key, value, non_blocking)
+                .map_err(|error| below_path(error, py, &path))?
         };
         if !ignore_lock && container::is_locked(imports, &parent)? {
-            return Err(locked(py));
+            return Err(locked(&parent));
         }
         return put(imports, &parent, key, value, value_kind);
     }
-    let path = PyTuple::new(py, path)?;
+    let parts = PyTuple::new(py, &path)?;
     let inplace = match inplace {
         Inplace::Replace => PyBool::new(py, false).to_owned().into_any(),
         Inplace::Write(inplace) => inplace.into_bound(py),
     };
     td.call_method1(
         imports.names.method_set_path.bind(py),
-        (path, value, inplace, non_blocking, validated, ignore_lock),
-    )?;
+        (parts, value, inplace, non_blocking, validated, ignore_lock),
+    )
+    .map_err(|error| below_path(error, py, &path))?;
     Ok(())
 }
 
@@ -634,10 +638,32 @@ fn write_over<'py>(
     }
 }
 
+/// An error of an entry of the container at `key`, with the whole key in its text.
 #[cold]
-fn locked(py: Python<'_>) -> PyErr {
-    match common_attribute(py, "MSG_LOCKED") {
-        Ok(message) => PyRuntimeError::new_err(message.unbind()),
+fn below(error: &PyErr, key: &Bound<'_, PyAny>) -> PyErr {
+    let py = key.py();
+    match from_twin(py, "errors", "below", (error.value(py), key)) {
+        Ok(error) => PyErr::from_value(error),
+        Err(error) => error,
+    }
+}
+
+/// An error of the entry at `path`, with all of that in its text.
+#[cold]
+fn below_path(error: PyErr, py: Python<'_>, path: &[Bound<'_, PyAny>]) -> PyErr {
+    if path.len() == 1 {
+        return error;
+    }
+    match PyTuple::new(py, &path[..path.len() - 1]) {
+        Ok(parents) => below(&error, parents.as_any()),
+        Err(error) => error,
+    }
+}
+
+#[cold]
+fn locked(td: &Bound<'_, PyAny>) -> PyErr {
+    match from_twin(td.py(), "errors", "locked_error", (td,)) {
+        Ok(error) => PyErr::from_value(error),
         Err(error) => error,
     }
 }

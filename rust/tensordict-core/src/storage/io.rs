@@ -251,6 +251,9 @@ impl Disk<'_> {
     pub fn make_directories(self, path: &Path) -> io::Result<Vec<PathBuf>> {
         let mut missing = vec![path];
         let mut made = Vec::new();
+        // Somebody may remove a parent that is there. But where a parent is there and takes
+        // no directories, as in /proc, the system says without end that it is missing.
+        let mut retries = 3 * path.components().count();
         while let Some(&next) = missing.last() {
             let parent = next
                 .parent()
@@ -261,7 +264,10 @@ impl Disk<'_> {
                 {
                     missing.pop();
                 }
-                (Err(error), Some(parent)) if error.kind() == io::ErrorKind::NotFound => {
+                (Err(error), Some(parent))
+                    if error.kind() == io::ErrorKind::NotFound && retries > 0 =>
+                {
+                    retries -= 1;
                     missing.push(parent);
                 }
                 (Err(error), _) => {
