@@ -16,11 +16,13 @@ import torch
 from tensordict import (
     KeyThroughLeafError,
     MissingKeyError,
+    NonTensorData,
     TensorClass,
     TensorDict,
     TensorDictParams,
     TypedTensorDict,
     lazy_stack,
+    pad_sequence,
 )
 from tensordict.base import _KeyThroughLeafError
 
@@ -365,3 +367,47 @@ def test_a_save_below_proc_ends_in_an_error() -> None:
     """The system says there that a parent is missing, which it is not."""
     with pytest.raises(OSError, match="/proc/"):
         TensorDict(a=torch.zeros(3)).memmap("/proc/x/y")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a /proc")
+def test_a_save_where_none_can_be_names_the_path_asked_for() -> None:
+    """And not a directory above it, or the one for the work beside it."""
+    for path in ("/proc/x/y", "/dev/null/x"):
+        with pytest.raises(OSError, match=f": '{path}'") as caught:
+            data().memmap(path)
+        assert caught.value.filename == path
+
+
+def test_a_load_of_nothing_says_that_there_is_no_save(tmp_path: Path) -> None:
+    """The class, the number and the file are those of the system's error."""
+    for path in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(FileNotFoundError, match="there is no save in") as caught:
+            TensorDict.load_memmap(path)
+        assert caught.value.errno == 2
+        assert caught.value.filename == str(path / "meta.json")
+
+
+class Unpicklable:
+    """A value that no pickle takes."""
+
+    def __reduce__(self) -> Any:
+        """Refuse."""
+        msg = "no pickle of this"
+        raise RuntimeError(msg)
+
+
+def test_a_value_that_cannot_be_pickled_is_named_by_its_key(tmp_path: Path) -> None:
+    """The error is the value's own."""
+    nested = TensorDict(inner=TensorDict(value=NonTensorData(Unpicklable())))
+    with pytest.raises(RuntimeError, match=r"no pickle of this.*'inner', 'value'"):
+        nested.memmap(tmp_path / "save")
+    assert not (tmp_path / "save").exists()
+
+
+def test_a_scalar_that_is_to_be_padded_is_named() -> None:
+    """And what to do with it."""
+    members = [batch(n=batch(a=torch.tensor(1))), batch(n=batch(a=torch.tensor(2)))]
+    with pytest.raises(
+        RuntimeError, match=r"Cannot pad scalars.*\('n', 'a'\).*unsqueeze"
+    ):
+        pad_sequence(members)

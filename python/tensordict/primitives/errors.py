@@ -7,6 +7,7 @@ of a call that succeeds.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from typing import TYPE_CHECKING, Any
 
@@ -182,6 +183,22 @@ def at_key(error: Exception, key: Any) -> Exception:
     name = f"key is {path[0]!r}" if len(path) == 1 else f"whole key is {path}"
     error.args = (f"{said.rstrip('. ')}. The {name}.",)
     return error
+
+
+def at_value(error: Any, *keys: str) -> None:
+    """Say in an error of pickling which entry holds the value, as far as it takes a text.
+
+    Each collection on the way adds its key in front.
+    """
+    if len(error.args) != 1 or not isinstance(error.args[0], str):
+        return
+    with contextlib.suppress(AttributeError):
+        said, path = getattr(error, "_at_entry", (error.args[0], ()))
+        path = (*keys, *path)
+        error._at_entry = (said, path)
+        if path:
+            name = path[0] if len(path) == 1 else path
+            error.args = (f"{said}. It is the value of the entry {name!r}.",)
 
 
 def below(error: Exception, key: Any) -> Exception:

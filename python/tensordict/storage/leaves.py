@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,21 @@ def naming_the_entry(td: Any) -> Iterator[None]:
             ):
                 raise type(error)(f"{error} (the entry {key!r})") from error
         raise
+
+
+def naming_the_target(error: OSError, target: str) -> OSError:
+    """The error of a save with the path that was asked for.
+
+    What could not be made is a directory above it, or one for the work beside it.
+    """
+    failed = error.filename
+    if error.errno is None or not isinstance(failed, str) or failed == target:
+        return error
+    is_above = os.path.commonpath([failed, target]) == failed
+    if not is_above and not failed.endswith(".tdtmp"):
+        return error
+    text = f"{error.strerror}: the save cannot be made"
+    return type(error)(error.errno, text, target)
 
 
 def _has_no_file(value: Any) -> bool:

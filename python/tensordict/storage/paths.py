@@ -169,16 +169,30 @@ def from_one_save(
         RuntimeError: the save was replaced again and again.
     """
     for _ in range(_MAX_ATTEMPTS):
-        save = _open(prefix, mode)
+        try:
+            save = _open(prefix, mode)
+        except FileNotFoundError as error:
+            _say_that_nothing_is_there(error, prefix)
+            raise
         try:
             loaded = load(SavedPath(save, Path(prefix)))
-        except Exception:
+        except Exception as error:
             if not save.was_replaced(False):
+                _say_that_nothing_is_there(error, prefix)
                 raise
             continue
         if not (save.was_replaced(True) or (by_name and not save.is_current())):
             return loaded
     raise RuntimeError(MSG_REPLACED.format(prefix))
+
+
+def _say_that_nothing_is_there(error: Exception, prefix: str | Path) -> None:
+    """Say in the error of a missing file that there is no save, if it is its first file."""
+    path = os.path.abspath(prefix)
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        missing = os.path.abspath(error.filename)
+        if missing in (path, os.path.join(path, "meta.json")):
+            error.strerror = f"{error.strerror}: there is no save in {path}"
 
 
 def _open(prefix: str | Path, mode: str | None) -> _rust.Archive | _rust.Directory:

@@ -23,6 +23,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import registry
 from tensordict.primitives.common import shape_of_lists
+from tensordict.primitives.errors import at_value
 from tensordict.storage import extra_metadata
 
 if TYPE_CHECKING:
@@ -188,7 +189,11 @@ def _add_notes(plan: Any, level: int, text: str, notes: dict[str, Any]) -> None:
 
 def _pickle_of(value: Any) -> bytes:
     stream = io.BytesIO()
-    pickle.Pickler(stream, protocol=4).dump(value)
+    try:
+        pickle.Pickler(stream, protocol=4).dump(value)
+    except Exception as error:
+        at_value(error)
+        raise
     return stream.getvalue()
 
 

@@ -418,6 +418,10 @@ pub(crate) fn set_validated<'py>(
 }
 
 #[expect(clippy::too_many_arguments, reason = "those of the twin")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "it is made for this call, and named again where that fails"
+)]
 fn store_at<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,

@@ -22,6 +22,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import registry
 from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.errors import at_value
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.future import now_or_later, of_now
 from tensordict.storage.layouts.interface import (
@@ -35,6 +36,7 @@ from tensordict.storage.layouts.interface import (
 from tensordict.storage.leaves import (
     MSG_MEMORY_MAPPED,
     naming_the_entry,
+    naming_the_target,
     nested_from_flat,
     refuse_unbatched,
     with_batch_dims,
@@ -102,9 +104,12 @@ class DirectoryLayout(Layout):
             plan = _rust.SavePlan(target, escapes_keys, copies, False, options.threads)
             with naming_the_entry(source):
                 source._save_plan(plan, 0)
-            leaves = plan.write(
-                options.existsok, options.is_in_place, options.how, progress
-            )
+            try:
+                leaves = plan.write(
+                    options.existsok, options.is_in_place, options.how, progress
+                )
+            except OSError as error:
+                raise naming_the_target(error, target) from None
             return source._saved(leaves, Directory(path, escapes_keys), inplace)
 
         return now_or_later(td, work, options, progress)
@@ -251,7 +256,12 @@ def plan_dense(td: Any, plan: Any, level: int) -> None:
             raise TypeError(
                 f"the entry {key!r} of type {type(value)} cannot be saved to a directory."
             )
-        value._save_plan(plan, child_level)
+        try:
+            value._save_plan(plan, child_level)
+        except Exception as error:
+            if getattr(error, "_at_entry", None) is not None:
+                at_value(error, key)
+            raise
     cls = type(td)
     names = td._td_dim_names
     if names is not None and all(name is None for name in names):
