@@ -100,7 +100,7 @@ def _is_cut(value: Any) -> bool:
     if mapping is None:
         return False
     file, offset, _, _ = mapping
-    return file.stat().st_size < offset + (reach + 1) * value.element_size()
+    return os.stat(file).st_size < offset + (reach + 1) * value.element_size()
 
 
 def detach(tensor: torch.Tensor) -> torch.Tensor:
