@@ -48,6 +48,7 @@ def pickling() -> dict[str, Case]:
     """Batches as they are sent to other processes."""
     import io
     import pickle
+    import tempfile
     from multiprocessing.reduction import ForkingPickler
 
     import torch
@@ -59,12 +60,18 @@ def pickling() -> dict[str, Case]:
     many = [TensorDict({"a": torch.ones(1)}) for _ in range(64)]
     sent, sent_5 = pickle.dumps(batch), pickle.dumps(batch, protocol=5)
     sent_many = pickle.dumps(many)
-    small = TensorDict({"loss": torch.ones(()), "info": {"step": torch.ones(())}})
+    directory = tempfile.TemporaryDirectory()
+    mapped = TensorDict({"a": torch.ones(2), "n": {"b": torch.ones(2)}})
+    mapped.memmap_(directory.name)
     saved = io.BytesIO()
     torch.save(batch, saved)
 
     consolidated = io.BytesIO()
     torch.save(batch.contiguous().consolidate(), consolidated)
+
+    def send() -> Any:
+        assert directory.name  # It lives as long as the case.
+        return ForkingPickler.dumps(mapped)
 
     def save() -> None:
         torch.save(batch, io.BytesIO())
@@ -88,7 +95,7 @@ def pickling() -> dict[str, Case]:
         "pickle a batch of tensors": lambda: pickle.dumps(tensors),
         "pickle 64 small": lambda: pickle.dumps(many),
         "unpickle 64 small": lambda: pickle.loads(sent_many),
-        "ForkingPickler of a small one": lambda: ForkingPickler.dumps(small),
+        "ForkingPickler of a mapped one": send,
         "torch.save of a batch": save,
         "torch.load of a batch": load,
         "consolidate and torch.save": consolidate,
