@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensordict import TensorDict, _rust, tensorclass
+from tensordict import MemoryMappedTensor, TensorDict, _rust, tensorclass
 from tensordict.primitives import STEMS
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -269,6 +269,30 @@ def test_a_plain_case_is_done_natively(name: str, without_python: Any) -> None:
 def test_getitem_is_native_for_usual_indices(index: Any, without_python: Any) -> None:
     expected = IN_PYTHON["getitem"][1](tree(), index)
     assert told(without_python("getitem", (tree(), index))) == told(expected)
+
+
+@pytest.mark.parametrize("index", [0, slice(1, None), torch.tensor([1, 0])])
+def test_rows_of_mapped_leaves_are_written_natively(
+    index: Any, without_python: Any
+) -> None:
+    written, expected = tree().memmap_(), tree()
+    rows = tree(5)[index]
+    IN_PYTHON["set_index"][1](expected, index, rows)
+    without_python("set_index", (written, index, rows))
+    for key, leaf in expected.items(True, True):
+        assert type(written[key]) is MemoryMappedTensor
+        assert (written[key] == leaf).all()
+
+
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_nothing_is_written_where_a_subclass_refuses(is_mapped: bool) -> None:
+    first, trained = torch.zeros(2), torch.zeros(2)
+    if is_mapped:
+        trained = MemoryMappedTensor.from_tensor(trained)
+    td = TensorDict(a=first, b=trained.requires_grad_(), batch_size=[2])
+    with pytest.raises(RuntimeError, match="leaf Variable"):
+        td[0] = TensorDict(a=torch.ones(()), b=torch.ones(()))
+    assert not first.any()
 
 
 def test_a_case_that_is_left_to_python_is_noticed(without_python: Any) -> None:

@@ -517,8 +517,8 @@ def _pair_fitting(
         return False
     for key, item in list(source._tensordict.items()):
         entry = td._tensordict.get(key)
-        if type(entry) is torch.Tensor and type(item) is torch.Tensor:
-            if entry.is_nested or item.is_nested or entry.dim() < k:
+        if isinstance(entry, torch.Tensor) and isinstance(item, torch.Tensor):
+            if not _is_plain(entry) or not _is_plain(item) or entry.dim() < k:
                 return False
             if item.shape != size + entry.shape[k:]:
                 return False

@@ -432,15 +432,13 @@ impl<'py> WriteAt<'py> {
             };
             match (kind(imports, &entry)?, kind(imports, &item)?) {
                 (Kind::Leaf, Kind::Leaf) => {
-                    let fits = entry.get_type().is(&imports.tensor)
-                        && item.get_type().is(&imports.tensor)
-                        && match (shape_of(&entry), shape_of(&item)) {
-                            (Some(own), Some(theirs)) => {
-                                self.leaves_of(&own, &theirs)
-                                    && (self.casts || is_same_dtype(imports, &entry, &item)?)
-                            }
-                            _ => false,
-                        };
+                    let fits = match (self.dims_of(&entry)?, self.dims_of(&item)?) {
+                        (Some(own), Some(theirs)) => {
+                            self.leaves_of(&own, &theirs)
+                                && (self.casts || is_same_dtype(imports, &entry, &item)?)
+                        }
+                        _ => false,
+                    };
                     if !fits {
                         return Ok(false);
                     }
@@ -462,6 +460,23 @@ impl<'py> WriteAt<'py> {
             }
         }
         Ok(true)
+    }
+
+    /// The shape of a leaf of which the index means the first dims; None for any other.
+    fn dims_of(&self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Dims>> {
+        let imports = self.imports;
+        if leaf.get_type().is(&imports.tensor) {
+            return Ok(shape_of(leaf));
+        }
+        // A subclass, such as a mapped tensor.
+        let has_dims = ffi::is_subtype(leaf, &imports.tensor)
+            && !container::is_unbatched(imports, leaf)
+            && !container::is_nested(imports, leaf)?;
+        if !has_dims {
+            return Ok(None);
+        }
+        let shape = leaf.getattr(imports.names.shape.bind(leaf.py()))?;
+        Ok(shape.cast::<PyTuple>().ok().and_then(plain_dims))
     }
 
     /// Whether the index leaves `theirs` of a shape `own`.
@@ -576,9 +591,14 @@ fn write_all(imports: &Imports, mut writes: Writes<'_>, at: &Bound<'_, PyAny>) -
         let names = &imports.names;
         let is_trained = |entry: &Bound<'_, PyAny>| -> PyResult<bool> {
             let py = entry.py();
-            Ok(may_be_of_a_graph(entry)
-                && entry.getattr(names.requires_grad.bind(py))?.is_truthy()?
-                && entry.getattr(names.is_leaf.bind(py))?.is_truthy()?)
+            if !may_be_of_a_graph(entry) {
+                return Ok(false);
+            }
+            // A leaf need not be a tensor.
+            let Some(tracked) = entry.getattr_opt(names.requires_grad.bind(py))? else {
+                return Ok(false);
+            };
+            Ok(tracked.is_truthy()? && entry.getattr(names.is_leaf.bind(py))?.is_truthy()?)
         };
         let mut others = Vec::new();
         let mut trained = Vec::new();
@@ -598,9 +618,9 @@ fn write_all(imports: &Imports, mut writes: Writes<'_>, at: &Bound<'_, PyAny>) -
     Ok(())
 }
 
-/// Whether an ordinary tensor takes part in a graph, as far as that is known without torch.
+/// Whether a tensor may take part in a graph, as far as that is known without torch.
 fn may_be_of_a_graph(entry: &Bound<'_, PyAny>) -> bool {
-    Tensor::of(entry).is_some_and(|tensor| !tensor.is_outside_of_graphs())
+    Tensor::of(entry).is_none_or(|tensor| !tensor.is_outside_of_graphs())
 }
 
 /// Whether an index has an ellipsis, which each tensor reads in its own way.
