@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict import TensorDict, UnbatchedTensor, _rust, lazy_stack
+from tensordict import TensorDict, UnbatchedTensor, lazy_stack
 
 
 def mixed(other: torch.Tensor) -> TensorDict:
@@ -36,9 +36,6 @@ WRITES = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_parameters_among_the_leaves(write) -> None:
-    names = ("a number", "a number behind a mask")
-    if write in map(WRITES.get, names) and not _rust.shortcuts()["graphs"]:
-        pytest.xfail("without the shortcut the leaves before are written")
     td = trained()
     with pytest.raises(RuntimeError, match="leaf Variable"):
         write(td)
