@@ -42,7 +42,7 @@ def test_every_warning_goes_through_warn_caller():
         where
         for where, call in nodes(ast.Call)
         if re.fullmatch(r"(warnings\.)?warn(_explicit)?", ast.unparse(call.func))
-        and not where.startswith("_deprecation.py:")
+        and not where.startswith("primitives/deprecation.py:")
     ] == []
 
 

@@ -210,7 +210,7 @@ def shared(content: bytes, descriptors: list[int]) -> Any:
 def share_memory(source: Any) -> None:
     """Move the tensors of a collection to shared memory, so that writes to them are seen.
 
-    As published, what a function writes to its chunk in place is written to the
+    As in tensordict 0.15, what a function writes to its chunk in place is written to the
     collection. Tensors over files share their memory already.
     """
     storages: dict[int, torch.Tensor] = {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from tensordict.data.streams.reading import END, MISSING, RowReader, StreamError
+from tensordict.primitives.deprecation import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,4 +62,4 @@ def take_turns(reader: RowReader, turns: list[Any], step: int) -> None:
 
 def warn_of_skipped(error: StreamError) -> None:
     """Say that a stream was left out."""
-    warnings.warn(f"{error} Its other items are skipped.", stacklevel=2)
+    warn_caller(f"{error} Its other items are skipped.", UserWarning)
