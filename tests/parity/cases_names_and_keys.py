@@ -165,29 +165,3 @@ CASES = [
         on="sub",
     ),
 ]
-
-CASES += cases(
-    "fewer dims",
-    "td['n'].batch_size = [2]; td.unflatten(0, [2, 1])",
-    on="named",
-    reason="the release gives the name of a dim that is split to the last of the new ones",
-    ours="result.names == ['x', None, 'y']",
-)
-ROW = "the release writes one row to many only where its batch size is the index's"
-CASES += cases(
-    "update_at_",
-    """
-    td.update_at_((td * 2)[:1], 0)
-    td.update_at_((td * 2)[0, 0], 0)
-    td.update_at_((td * 2)[:, :1], slice(None))
-    td.update_at_((td * 2)[None], ...)
-    td.update_at_(lazy_stack([(td * 2)[0]]), -1)
-    td.copy_at_((td * 2)[0, 0], -1, fast=False)
-    td.copy_at_((td * 2)[:1], slice(None), fast=False)
-    x = TensorDict({'a': T([])}, []); x[True] = x.clone()
-    x = TensorDict({'a': T([])}, []); x[None] = x.clone()
-    """,
-    on="nested",
-    reason=ROW,
-    ours="error is None",
-)

@@ -1,6 +1,6 @@
 """Saving to directories and loading: what comes back, and what is refused."""
 
-from frame import cases
+from frame import cases, differing
 
 D = "d = tempfile.mkdtemp() + '/x'; "
 FULL = "flat nested deep empty scalar locked named cpu mixed empty_nested"
@@ -306,3 +306,10 @@ CASES = [
         on="none",
     ),
 ]
+
+CASES = differing(
+    CASES,
+    "copy.deepcopy(MemoryMappedTensor.from_tensor(T([3])))",
+    reason="a tensor mapped without a file cannot be copied in the release",
+    ours="result.tolist() == [-3, 4, 0]",
+)
