@@ -1,5 +1,7 @@
 """Nesting of any depth, on a stack of any size, is walked or is a RecursionError."""
 
+import sys
+
 import pytest
 
 from separate_process import check_separately
@@ -46,7 +48,12 @@ def on_small_stack(make):
 """
 
 
-@pytest.mark.parametrize("size", [256, 512, 1024])
+# From 3.12 on the interpreter counts its own calls in C and does not measure them: its
+# copies and pickles of deep nesting need more than 256 KiB.
+SIZES = [256, 512, 1024] if sys.version_info < (3, 12) else [512, 1024]
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_deep_nesting_on_small_stacks(tmp_path, size):
     check_separately(
         PROGRAM.replace("SIZE", str(size))

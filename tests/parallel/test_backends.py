@@ -383,6 +383,15 @@ def test_results_of_a_class_are_written_to_their_place(processes):
         assert torch.equal(result.nested["y"], samples.nested["y"] * 2)
 
 
+@pytest.fixture
+def interruptible():
+    """Have an interrupt raise, also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_leaves_no_process():
     before = set(multiprocessing.active_children())
 
