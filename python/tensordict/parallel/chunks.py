@@ -46,12 +46,14 @@ class ChunkPlan:
         if chunksize is not None and num_chunks is not None:
             msg = "Either chunksize or num_chunks must be provided, but not both."
             raise ValueError(msg)
-        self.dim = dim + len(batch_size) if dim < 0 else dim
+        self.dim: int = dim + len(batch_size) if dim < 0 else dim
         if not 0 <= self.dim < len(batch_size):
             size = torch.Size(batch_size)
             raise IndexError(MSG_INCOMPATIBLE_DIM.format(self.dim, size))
-        self.num_rows = batch_size[self.dim]
+        self.num_rows: int = batch_size[self.dim]
         self.order = order
+        self.drops_dim: bool
+        self.size: int
         self._is_locked = is_locked
         self.drops_dim = False
         if chunksize is None:

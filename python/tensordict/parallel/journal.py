@@ -24,7 +24,7 @@ class Journal:
     """
 
     def __init__(self, folder: str | os.PathLike[str], plan: ChunkPlan) -> None:
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         wanted = {
             "rows": plan.num_rows,

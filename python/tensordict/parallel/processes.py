@@ -60,8 +60,11 @@ class Hired:
     """A process and the connection to it."""
 
     def __init__(self, context: Any, main: Callable[..., None], *args: Any) -> None:
+        self.connection: connections.Connection
         self.connection, theirs = multiprocessing.Pipe()
-        self.process = context.Process(target=main, args=(*args, theirs), daemon=True)
+        self.process: Any = context.Process(
+            target=main, args=(*args, theirs), daemon=True
+        )
         self._start(theirs)
 
     def _start(self, theirs: Any) -> None:
@@ -145,10 +148,10 @@ class _Call:
         self.job = job
         self._backend = backend
         self._num_taken = num_taken
-        self.is_fed = job.window is not None
-        self.num_workers = min(backend.num_workers, len(job.todo))
-        self.schedule = Schedule(len(job.todo), self.num_workers, self.is_fed)
-        self.block = transport.memory_file("tensordict-results")
+        self.is_fed: bool = job.window is not None
+        self.num_workers: int = min(backend.num_workers, len(job.todo))
+        self.schedule: Schedule = Schedule(len(job.todo), self.num_workers, self.is_fed)
+        self.block: int = transport.memory_file("tensordict-results")
         self.shared: transport.Shared | None = None
         self._workers: dict[int, _Worker] = {}
         self._num_hired = 0

@@ -137,7 +137,7 @@ class Target:
         self._layout = layout
         self._plan = plan
         memory = map_memory(fd)
-        self.leaves = []
+        self.leaves: list[torch.Tensor] = []
         for leaf in layout.leaves:
             count = _product(leaf.shape)
             if count == 0:

@@ -80,18 +80,20 @@ class StreamDataset(IterableDataset[Any]):
             raise ValueError(f"on_error={on_error!r} is neither 'raise' nor 'skip'.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank={rank} is not below world_size={world_size}.")
-        self.stream_list = list(stream_list)
+        self.stream_list: list[Any] = list(stream_list)
         self.streamer = streamer
         self.batch_size = batch_size
         self.padding_mode = padding_mode
         self.fill_value = fill_value
-        self.lengths = None if lengths is None else [int(size) for size in lengths]
+        self.lengths: list[int] | None = (
+            None if lengths is None else [int(size) for size in lengths]
+        )
         self.shuffle = shuffle
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
         self.on_error = on_error
-        self.epoch = 0
+        self.epoch: int = 0
         if self.lengths is not None:
             if len(self.lengths) != len(self.stream_list):
                 raise ValueError(

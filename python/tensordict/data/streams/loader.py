@@ -108,6 +108,9 @@ class StreamDataLoader:
             args and isinstance(args[0], StreamDataset)
         )
         read = _call_with_dataset if has_dataset else _call_with_files
+        self.dataset: StreamDataset
+        self.num_workers: int
+        self.collate_fn: Callable[[list[Any]], Any] | None
         self.dataset, self.num_workers, self.collate_fn = read(*args, **kwargs)
         if self.num_workers < 0:
             raise ValueError(f"num_workers={self.num_workers} is negative.")
@@ -259,7 +262,7 @@ class EpochIterator:
         dataset = loader.dataset
         lanes = dataset.plan(epoch, state)
         step = 0 if state is None else state[0]
-        self.progress = Progress(epoch, lanes, step)
+        self.progress: Progress = Progress(epoch, lanes, step)
         self._dataset = dataset
         self._collate = loader.collate_fn
         self._notes = RowNotes(lanes)

@@ -39,7 +39,7 @@ class Segment:
     def __init__(self, descriptor: int, slot_bytes: int, num_slots: int) -> None:
         self.slot_bytes = slot_bytes
         self.num_slots = num_slots
-        self.memory = mmap.mmap(descriptor, slot_bytes * num_slots)
+        self.memory: mmap.mmap = mmap.mmap(descriptor, slot_bytes * num_slots)
         self._views: dict[Any, list[Tensor]] = {}
 
     def write_bytes(self, slot: int, offset: int, data: bytes) -> None:
@@ -108,7 +108,7 @@ class SlotWriter:
         self, num_slots: int | None, announce: Callable[[int, int, int], None]
     ) -> None:
         self._fixed = num_slots
-        self.num_slots = 8 if num_slots is None else num_slots
+        self.num_slots: int = 8 if num_slots is None else num_slots
         self._announce = announce
         self._segment: Segment | None = None
         self._last: Any = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensordict import _rust
 from tensordict.storage.foreign import MSG_NO_LAYOUT, explain
@@ -53,7 +53,7 @@ class ArchiveLayout(DirectoryLayout):
     """The tree of files of a directory, in one zip file."""
 
     name = "archive"
-    suffixes = (".tdz",)
+    suffixes: ClassVar[tuple[str, ...]] = (".tdz",)
 
     def matches(self, path: str | Path) -> bool:
         """Whether it begins or ends as a zip file."""

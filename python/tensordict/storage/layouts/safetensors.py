@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -78,7 +78,7 @@ class SafetensorsLayout(Layout):
     """A safetensors file of anybody, or an index with its files."""
 
     name = "safetensors"
-    suffixes = (SUFFIX, SUFFIX + INDEX_SUFFIX)
+    suffixes: ClassVar[tuple[str, ...]] = (SUFFIX, SUFFIX + INDEX_SUFFIX)
 
     def matches(self, path: str | Path) -> bool:
         """Whether it is such a file, or stands for an index."""
