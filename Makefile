@@ -53,6 +53,14 @@ $(stamps)/dependencies: pyproject.toml tools/environment.py \
 	$(PYTHON) tools/environment.py $(environment)
 	@touch $@
 
+# The libraries of the extras, which some tests use: those tests are skipped without them.
+$(stamps)/libraries: pyproject.toml $(stamps)/dependencies
+	$(PYTHON) tools/environment.py $(environment) dev libraries
+	@touch $@
+
+.PHONY: libraries
+libraries: $(stamps)/libraries ## install the libraries of the extras, for their tests
+
 $(stamps):
 	@mkdir -p $@
 
@@ -94,7 +102,7 @@ test-core: ## run the tests of the Rust core, which need no Python
 	cargo test --locked --package tensordict-core
 
 .PHONY: test-python
-test-python: $(stamps)/installed ## run the tests of the package, doctests included
+test-python: $(stamps)/installed $(stamps)/libraries ## run the tests of the package, doctests included
 	@# The workers share the cores; torch's own threads would only add to them.
 	OMP_NUM_THREADS=1 $(python) -m pytest $(PYTEST)
 
