@@ -251,6 +251,53 @@ def write_safetensors(
     progress: SaveProgress,
     maps: bool,
 ) -> list[tuple[list[tuple[str, str]], dict[str, torch.Tensor]]]: ...
+_PlannedTensors: TypeAlias = Sequence[
+    tuple[str, tuple[Sequence[torch.Tensor], int], str, Sequence[int], int]
+]
+_PlannedStep: TypeAlias = tuple[
+    str,
+    Sequence[tuple[str, _PlannedTensors, Sequence[tuple[str, str]]]],
+    Sequence[tuple[str, bytes]],
+    Sequence[tuple[str, str]],
+    Sequence[str],
+]
+
+def save_step(
+    step: _PlannedStep, how: tuple[int, bool, bool], progress: SaveProgress
+) -> None: ...
+def remove_steps(
+    folder: str | PathLike[str], steps: Sequence[str | PathLike[str]]
+) -> None: ...
+def tensor_digests(
+    tensors: Sequence[torch.Tensor], num_threads: int
+) -> list[int]: ...
+def read_safetensors_into(
+    files: Sequence[tuple[str, Sequence[tuple[str, torch.Tensor]]]],
+    num_threads: int,
+    checks: bool,
+    progress: SaveProgress,
+) -> None: ...
+@final
+class BackgroundSave:
+    def is_done(self) -> bool: ...
+    def is_here(self) -> bool: ...
+    def wait(self, timeout_s: float | None = None) -> bool: ...
+    def raise_error(self) -> None: ...
+    def cancel(self) -> None: ...
+    def bytes(self) -> tuple[int, int]: ...
+
+@final
+class StagingMemory:
+    def __new__(cls) -> Self: ...
+    def save(
+        self,
+        step: _PlannedStep,
+        how: tuple[int, bool, bool],
+        after: BackgroundSave | None,
+        progress: SaveProgress,
+    ) -> BackgroundSave: ...
+    def num_bytes(self) -> int: ...
+
 def read_safetensors(
     path: str | PathLike[str], mode: str | None
 ) -> tuple[list[tuple[str, str]], dict[str, torch.Tensor]]: ...

@@ -47,10 +47,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SafetensorsLayout",
+    "balanced",
     "from_safetensors",
     "index_of",
     "is_index_name",
     "load",
+    "planned",
     "to_safetensors",
 ]
 
@@ -253,14 +255,14 @@ def _write(
     index_path = path + INDEX_SUFFIX
     is_single = max_shard_size is None and shards is None
     if is_single:
-        files: list[Any] = [(path, None, _planned(writer.tensors), [(ENTRY, text)])]
+        files: list[Any] = [(path, None, planned(writer.tensors), [(ENTRY, text)])]
         index = None
     else:
         generation = os.urandom(8).hex()
         usual, own = _shard_names(path, len(parts), generation)
         metadata = [("format", "pt"), (GENERATION, generation)]
         files = [
-            (name, other, _planned(part), metadata)
+            (name, other, planned(part), metadata)
             for name, other, part in zip(usual, own, parts, strict=True)
         ]
         index = (
@@ -277,9 +279,10 @@ def _write(
     return written
 
 
-def _planned(
+def planned(
     tensors: dict[str, Leaf],
 ) -> list[tuple[str, tuple[Sequence[Any], int], str, list[int], int]]:
+    """The tensors of a file as the native writer takes them."""
     return [
         (name, _parts(leaf), str(leaf.dtype), list(leaf.shape), leaf.element_size())
         for name, leaf in tensors.items()
@@ -360,7 +363,7 @@ def _shards(
     if count is not None:
         if count < 1:
             raise ValueError(f"shards must be at least 1, got {count}.")
-        return _balanced(tensors, min(count, max(1, len(tensors))))
+        return balanced(tensors, min(count, max(1, len(tensors))))
     if max_shard_size is None:
         return [tensors]
     limit = _bytes_of(max_shard_size)
@@ -376,7 +379,7 @@ def _shards(
     return parts
 
 
-def _balanced(tensors: dict[str, Leaf], count: int) -> list[dict[str, Leaf]]:
+def balanced(tensors: dict[str, Leaf], count: int) -> list[dict[str, Leaf]]:
     """As many parts of about the same size: the largest tensors are given out first."""
     filled = [(0, number) for number in range(count)]
     place: dict[str, int] = {}

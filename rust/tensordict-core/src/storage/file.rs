@@ -98,7 +98,7 @@ pub struct FileWriter<'w> {
 }
 
 impl<'w> FileWriter<'w> {
-    fn new(job: &'w Job<'w>, file: &'w File, target: &'w Path) -> Self {
+    pub(crate) fn new(job: &'w Job<'w>, file: &'w File, target: &'w Path) -> Self {
         Self {
             job,
             file,

@@ -41,6 +41,20 @@ impl Target {
     pub unsafe fn new(pointer: *mut u8, length: usize) -> Self {
         Self { pointer, length }
     }
+
+    /// How many bytes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Part of the bytes.
+    ///
+    /// # Safety
+    /// It lies within the target, and nobody else uses it meanwhile.
+    pub(crate) unsafe fn part<'t>(&self, offset: usize, length: usize) -> &'t mut [u8] {
+        // SAFETY: the contract of this function, and that of `new`.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(offset), length) }
+    }
 }
 
 /// A leaf to be read.

@@ -14,6 +14,7 @@
 pub mod ahead;
 pub mod archive;
 pub mod arena;
+pub mod checkpoint;
 pub mod commit;
 pub mod consolidated;
 pub mod dtype;

@@ -7,6 +7,7 @@
 
 mod archive;
 mod arena;
+mod checkpoint;
 mod checks;
 mod consolidated;
 mod devices;
@@ -32,6 +33,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     lock::register(module)?;
     archive::register(module)?;
     arena::register(module)?;
+    checkpoint::register(module)?;
     checks::register(module)?;
     consolidated::register(module)?;
     safetensors::register(module)

@@ -15,14 +15,14 @@ use tensordict_core::storage::safetensors::{self, Header, NewFile, NewIndex, New
 use tensordict_core::storage::source::{Joined, Source};
 
 use super::exception;
-use super::leaves::values_of;
+use super::leaves::{Kept, values_of};
 use super::load::parse_mode;
 use super::mapped::Shared;
 use super::save::SaveProgress;
 
 /// `(name, tensors, dtype, shape, bytes of an item)`: one tensor, or those of a stack, which are joined in
 /// so many chunks each.
-type Tensor<'py> = (
+pub(super) type Tensor<'py> = (
     String,
     (Vec<Bound<'py, PyAny>>, usize),
     String,
@@ -59,44 +59,7 @@ fn write_safetensors<'py>(
     let mut held = Vec::new();
     let mut planned = Vec::with_capacity(files.len());
     for (path, other_path, tensors, metadata) in files {
-        let tensors = tensors
-            .into_iter()
-            .map(
-                |(name, (parts, num_chunks), torch_dtype, shape, item_bytes)| {
-                    let dtype = safetensors::format_dtype(&torch_dtype).ok_or_else(|| {
-                    PyTypeError::new_err(format!(
-                        "Cannot save the tensor {name:?} as safetensors: the format has no dtype \
-                         {torch_dtype}."
-                    ))
-                })?;
-                    let shape = safetensors::format_shape(dtype, &shape).ok_or_else(|| {
-                        PyTypeError::new_err(format!(
-                            "Cannot save the tensor {name:?} as safetensors: the format has no \
-                         {torch_dtype} of the shape {shape:?}."
-                        ))
-                    })?;
-                    let mut sources = parts.iter().map(|part| {
-                        let values = values_of(part)?;
-                        // SAFETY: what is kept is held until all is written.
-                        let source = unsafe { values.source() };
-                        held.push(values.kept);
-                        source
-                    });
-                    let source = if parts.len() == 1 {
-                        sources.next().transpose()?.unwrap_or(Source::EMPTY)
-                    } else {
-                        joined(sources.collect::<PyResult<_>>()?, num_chunks)?
-                    };
-                    Ok(NewTensor {
-                        name,
-                        dtype,
-                        shape,
-                        source,
-                        item_bytes,
-                    })
-                },
-            )
-            .collect::<PyResult<_>>()?;
+        let tensors = planned_tensors(tensors, &mut held)?;
         planned.push(NewFile {
             path,
             other_path,
@@ -121,6 +84,49 @@ fn write_safetensors<'py>(
         .zip(paths)
         .map(|((header, mapping), path)| over_mapping(py, header, mapping, path))
         .collect()
+}
+
+/// Tensors about to be written; what holds their bytes is added to `held`, which lives until then.
+pub(super) fn planned_tensors(
+    tensors: Vec<Tensor<'_>>,
+    held: &mut Vec<Kept>,
+) -> PyResult<Vec<NewTensor>> {
+    let planned = tensors.into_iter().map(
+        |(name, (parts, num_chunks), torch_dtype, shape, item_bytes)| {
+            let dtype = safetensors::format_dtype(&torch_dtype).ok_or_else(|| {
+                PyTypeError::new_err(format!(
+                    "Cannot save the tensor {name:?} as safetensors: the format has no dtype \
+                     {torch_dtype}."
+                ))
+            })?;
+            let shape = safetensors::format_shape(dtype, &shape).ok_or_else(|| {
+                PyTypeError::new_err(format!(
+                    "Cannot save the tensor {name:?} as safetensors: the format has no \
+                     {torch_dtype} of the shape {shape:?}."
+                ))
+            })?;
+            let mut sources = parts.iter().map(|part| {
+                let values = values_of(part)?;
+                // SAFETY: what is kept is held until all is written.
+                let source = unsafe { values.source() };
+                held.push(values.kept);
+                source
+            });
+            let source = if parts.len() == 1 {
+                sources.next().transpose()?.unwrap_or(Source::EMPTY)
+            } else {
+                joined(sources.collect::<PyResult<_>>()?, num_chunks)?
+            };
+            Ok(NewTensor {
+                name,
+                dtype,
+                shape,
+                source,
+                item_bytes,
+            })
+        },
+    );
+    planned.collect()
 }
 
 /// The bytes of a stack.

@@ -24,10 +24,11 @@ mod verify;
 mod write;
 
 pub use dtypes::{format_dtype, format_shape};
-pub(crate) use read::is_safetensors_file;
 pub use read::{Header, Tensor, is_safetensors, map, read_header};
+pub(crate) use read::{header_of, is_safetensors_file};
 pub use shards::{files_of, read_index};
 pub(crate) use verify::{verify, verify_shards};
+pub(crate) use write::write_file;
 pub use write::{NewFile, NewIndex, NewTensor, Written, save};
 
 /// The entry of `__metadata__` that holds the sums.

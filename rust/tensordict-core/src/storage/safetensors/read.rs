@@ -95,7 +95,7 @@ pub(super) fn map_file(
     Ok((header, mapping))
 }
 
-pub(super) fn header_of(file: &File, path: &Path) -> StorageResult<Header> {
+pub(crate) fn header_of(file: &File, path: &Path) -> StorageResult<Header> {
     let refused = |source: io::Error| StorageError::io(path, source);
     let metadata = file.metadata().map_err(refused)?;
     if !metadata.is_file() {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::super::file::{FileSet, Segment};
+use super::super::file::{FileSet, FileWriter, Segment};
 use super::super::job::Job;
 use super::super::json;
 use super::super::map::Mapping;
@@ -77,18 +77,7 @@ pub fn save(
     targets.extend(index.map(|index| index.path.clone()));
     let mut set = FileSet::new(*job, &targets)?;
     threads::for_each(files.len(), thread_count(job.threads), |number| {
-        let layout = Layout::new(job, &files[number]);
-        let writer = set.writer(number);
-        let written = writer.write_segments(&layout.segments)?;
-        let mut sums = layout.sums;
-        for (name, written) in layout.names.iter().zip(written) {
-            if let Some(file) = sums.files.get_mut(*name) {
-                file.sum = written.sum;
-            }
-        }
-        let header = header(&files[number], &layout.order, job.has_sums.then_some(&sums));
-        debug_assert_eq!(header.len() as u64, layout.data_start);
-        writer.write_at(0, &header)
+        write_file(job, &set.writer(number), &files[number])
     })?;
     let written = (0..if maps { files.len() } else { 0 })
         .map(|number| map_file(set.writer(number).file(), &targets[number], false))
@@ -122,6 +111,26 @@ pub fn save(
     }
     Ok(written)
 }
+
+/// Writes what is in a file: the tensors, and then the header, which has their sums.
+pub(crate) fn write_file(
+    job: &Job<'_>,
+    writer: &FileWriter<'_>,
+    file: &NewFile,
+) -> StorageResult<()> {
+    let layout = Layout::new(job, file);
+    let written = writer.write_segments(&layout.segments)?;
+    let mut sums = layout.sums;
+    for (name, written) in layout.names.iter().zip(written) {
+        if let Some(file) = sums.files.get_mut(*name) {
+            file.sum = written.sum;
+        }
+    }
+    let header = header(file, &layout.order, job.has_sums.then_some(&sums));
+    debug_assert_eq!(header.len() as u64, layout.data_start);
+    writer.write_at(0, &header)
+}
+
 /// Where everything goes in a file.
 struct Layout<'f> {
     order: Vec<usize>,

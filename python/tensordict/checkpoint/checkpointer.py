@@ -1,0 +1,451 @@
+"""The checkpointer: steps that appear whole, of which a killed training goes on."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from tensordict.checkpoint.background import Writer
+from tensordict.checkpoint.encoding import Encoder
+from tensordict.checkpoint.items import describe
+from tensordict.checkpoint.loading import load_step
+from tensordict.checkpoint.randomness import random_states
+from tensordict.checkpoint.reading import StepFiles
+from tensordict.checkpoint.restoring import Restored, restore_items
+from tensordict.checkpoint.steps import Step, Steps, read_meta, retired, step_name
+from tensordict.checkpoint.writing import plan_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+
+__all__ = ["Checkpointer"]
+
+MSG_STEP = "A step is a number from 0 on, got {!r}."
+MSG_KEEP = "{} is a number from 1 on, or None, got {!r}."
+MSG_BUSY = "when_busy is 'wait', 'skip' or 'queue', got {!r}."
+MSG_MODE = "mode is 'min' or 'max', got {!r}."
+MSG_CLOSED = "The checkpointer is closed."
+MSG_METRIC = "The metric {!r} is a number, got {!r}."
+MSG_NOTHING = "Nothing is to be saved: give items, such as model=model."
+
+_MAX_ATTEMPTS = 100
+"""How often a step that is replaced while it is read is read again."""
+
+
+class Checkpointer:
+    """Saves the steps of a training in a folder, and restores them.
+
+    A step is the directory ``step-<number>``: safetensors files under the plain names of
+    ``state_dict()``, which other libraries read, and ``meta.json``. It appears whole, and
+    stays whole when it is copied alone or when other steps are deleted.
+
+    Args:
+        directory: the folder, which is made when the first step is saved.
+        keep: how many of the steps that were saved last are kept; None for all. Others
+            are deleted once a new one is there.
+        keep_every: steps whose number is a multiple of this are kept, too.
+        durable: whether a step is on the disk when it is there, and survives a power cut.
+        shards: the files of each item. Default: one, or as many as there are threads where
+            it is large, since threads write side by side.
+        dedupe: whether tensors that did not change since the step before are not written
+            again: their files get a second name. A tensor is a file of its own then.
+        when_busy: what a save does while the one before is written: ``"wait"`` for it,
+            ``"skip"`` this one, or ``"queue"`` it, with memory of its own.
+        background: whether a save copies the values and returns, and threads write them.
+        handle_sigterm: whether SIGTERM sets :attr:`preempted` and does not end the
+            process. A handler that was there before is called as well.
+        num_threads: the most threads. Default: the cores of this process, at most 8.
+
+    Examples:
+        >>> import tempfile
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.AdamW(model.parameters())
+        >>> checkpointer = Checkpointer(tempfile.mkdtemp())
+        >>> path = checkpointer.save(1, model=model, optimizer=optimizer, epoch=3)
+        >>> checkpointer.steps()
+        [1]
+        >>> checkpointer.restore(model=model, optimizer=optimizer)
+        {'epoch': 3}
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        keep: int | None = 3,
+        keep_every: int | None = None,
+        durable: bool = True,
+        shards: int | None = None,
+        dedupe: bool = False,
+        when_busy: Literal["wait", "skip", "queue"] = "wait",
+        background: bool = False,
+        handle_sigterm: bool = False,
+        num_threads: int = 0,
+    ) -> None:
+        for name, count in (
+            ("keep", keep),
+            ("keep_every", keep_every),
+            ("shards", shards),
+        ):
+            if count is not None and (not isinstance(count, int) or count < 1):
+                raise ValueError(MSG_KEEP.format(name, count))
+        if when_busy not in ("wait", "skip", "queue"):
+            raise ValueError(MSG_BUSY.format(when_busy))
+        self.directory: Path = Path(directory).absolute()
+        self.keep = keep
+        self.keep_every = keep_every
+        self.durable = durable
+        self.shards = shards
+        self.dedupe = dedupe
+        self.when_busy = when_busy
+        self.background = background
+        self.num_threads = num_threads
+        self._steps: Steps = Steps(self.directory)
+        self._writer: Writer = Writer((num_threads, durable, True))
+        # The handler of a signal may save in the middle of a save of the same thread.
+        self._lock: threading.RLock = threading.RLock()
+        self._is_saving: bool = False
+        self._last_order: int = -1
+        self._last: tuple[Step, dict[str, Any]] | None = None
+        self._is_closed: bool = False
+        self._preempted: threading.Event = threading.Event()
+        self._old_handler: Any = None
+        self._handler: Any = None
+        if handle_sigterm:
+            self._handle_sigterm()
+
+    # Saving -------------------------------------------------------------------------------
+
+    def save(
+        self,
+        step: int,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        background: bool | None = None,
+        trainable_only: bool = False,
+        rng: bool = True,
+        **items: Any,
+    ) -> Path | None:
+        """Save a step, in the place of one of this number if there is one.
+
+        The values are those of the call, also where they are written later. It may be
+        called by the handler of a signal.
+
+        Args:
+            step: its number.
+            metrics: numbers by which :meth:`best` finds it.
+            background: whether this returns once the values are copied. Default: as the
+                checkpointer was made.
+            trainable_only: whether parameters that need no gradient are left out; a
+                restored model keeps its own.
+            rng: whether the random states of Python, NumPy and torch are saved.
+            **items: modules, optimizers, schedulers, whatever has ``state_dict()``,
+                collections, tensors, and plain data.
+
+        Returns:
+            The directory of the step; None if it was skipped.
+
+        Raises:
+            OSError: it could not be written, or one before it in the background: older
+                steps are there still.
+            TypeError: an item holds something that a checkpoint cannot.
+        """
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise ValueError(MSG_STEP.format(step))
+        if not items:
+            raise ValueError(MSG_NOTHING)
+        fields = {
+            "time": time.time(),
+            "metrics": _numbers(metrics),
+            **_random_fields(rng),
+        }
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError(MSG_CLOSED)
+            if self._is_saving:
+                # This is the handler of a signal, and the save that it came upon waits.
+                return self._save(step, fields, items, trainable_only, is_later=False)
+            self._is_saving = True
+            try:
+                is_later = self.background if background is None else background
+                if not self._is_free(is_later):
+                    return None
+                return self._save(
+                    step, fields, items, trainable_only, is_later=is_later
+                )
+            finally:
+                self._is_saving = False
+
+    def _is_free(self, is_later: bool) -> bool:
+        """Wait for the save before, if that is wished; whether this one is done."""
+        self._writer.raise_errors()
+        if not self._writer.is_busy():
+            return True
+        if self.when_busy == "skip":
+            return False
+        if self.when_busy == "wait" or not is_later:
+            self._writer.wait()
+        return True
+
+    def _save(
+        self,
+        step: int,
+        fields: dict[str, Any],
+        items: dict[str, Any],
+        trainable_only: bool,
+        *,
+        is_later: bool,
+    ) -> Path:
+        there = self._steps.saved()
+        order = max([self._last_order, *(each.order for each in there)]) + 1
+        self._last_order = order
+        described = [
+            describe(name, item, trainable_only=trainable_only)
+            for name, item in items.items()
+        ]
+        path = self.directory / step_name(step)
+        new = Step(step, order, {}, path)
+        plan, meta = plan_step(
+            self.directory,
+            step,
+            described,
+            {"order": order, **fields},
+            shards=self.shards,
+            retired=self._retired(there, new),
+            before=self._step_before(there) if self.dedupe else None,
+            dedupe=self.dedupe,
+            num_threads=self.num_threads,
+        )
+        if is_later:
+            self._writer.write_later(plan, new)
+        else:
+            self._writer.write(plan)
+        if self.dedupe:
+            self._last = new, meta
+        return path
+
+    def _retired(self, there: list[Step], new: Step) -> list[Step]:
+        """The steps that go when a new one is there."""
+        known = {step.number: step for step in [*there, *self._writer.pending()]}
+        known.pop(new.number, None)
+        ordered = sorted(known.values(), key=lambda step: step.order)
+        return retired([*ordered, new], self.keep, self.keep_every)
+
+    def _step_before(self, there: list[Step]) -> tuple[Path, dict[str, Any]] | None:
+        """The step whose files are linked where tensors did not change."""
+        if self._last is not None:
+            last, meta = self._last
+            known = [*there, *self._writer.pending()]
+            if any((step.number, step.order) == last[:2] for step in known):
+                return last.path, meta
+        for step in reversed(there):
+            try:
+                return step.path, read_meta(step.path)
+            except (OSError, RuntimeError, ValueError):
+                continue
+        return None
+
+    # What is there ------------------------------------------------------------------------
+
+    def steps(self) -> list[int]:
+        """The numbers of the steps that are there, in the order in which they were saved."""
+        return [step.number for step in self._durable_steps()]
+
+    def latest(self) -> int | None:
+        """The number of the step that was saved last; None where there is none.
+
+        It is on the disk: a power cut does not take it back.
+        """
+        steps = self.steps()
+        return steps[-1] if steps else None
+
+    def best(self, metric: str, mode: Literal["min", "max"] = "min") -> int | None:
+        """The number of the step whose metric is the lowest, or the highest.
+
+        Of equal ones it is the one that was saved first; steps without the metric, or
+        where it is not a number, do not count. None where no step is left.
+        """
+        if mode not in ("min", "max"):
+            raise ValueError(MSG_MODE.format(mode))
+        found = [
+            (step.metrics[metric], step.number)
+            for step in self._durable_steps()
+            if not math.isnan(step.metrics.get(metric, math.nan))
+        ]
+        if not found:
+            return None
+        choose = min if mode == "min" else max
+        return choose(found, key=lambda pair: pair[0])[1]
+
+    def _durable_steps(self) -> list[Step]:
+        pending = {step.order for step in self._writer.pending()}
+        steps = [step for step in self._steps.saved() if step.order not in pending]
+        if self.durable and steps:
+            self._steps.sync()
+        return steps
+
+    # Restoring ----------------------------------------------------------------------------
+
+    def load(self, step: int | None = None) -> Any:
+        """Load a step as a collection over its files, without a model.
+
+        A module's entries are nested by the dots in their names; of other states keys
+        that are numbers become text.
+
+        Args:
+            step: its number. Default: the one that was saved last.
+
+        Raises:
+            FileNotFoundError: there is no such step.
+        """
+        return self._read(step, load_step)
+
+    def restore(
+        self,
+        step: int | None = None,
+        *,
+        map_location: torch.device | str | None = None,
+        strict: bool = True,
+        lazy: bool = False,
+        rng: bool = True,
+        **items: Any,
+    ) -> Restored:
+        """Restore items in their place, and return the plain data.
+
+        Everything is read and compared first: where that fails, nothing is changed. A
+        model on ``meta`` is filled.
+
+        Args:
+            step: its number. Default: the one that was saved last.
+            map_location: where tensors go that have no place yet. Default: the CPU.
+            strict: whether names must be the same.
+            lazy: whether tensors stay mapped to the files, and are read when they are
+                used. Stores into them stay in this process.
+            rng: whether the random states are set, too.
+            **items: what is restored, by the names under which it was saved.
+
+        Returns:
+            The plain data, and what else was saved and not given, by name; with
+            ``missing`` and ``unexpected``, the names that did not fit, and ``step``.
+
+        Raises:
+            FileNotFoundError: there is no such step.
+            KeyError: an item was not saved.
+            RuntimeError: names or shapes differ, or a file is damaged.
+        """
+        device = None if map_location is None else torch.device(map_location)
+
+        def read(files: StepFiles, meta: dict[str, Any]) -> Restored:
+            return restore_items(
+                files, meta, items, device=device, strict=strict, lazy=lazy, rng=rng
+            )
+
+        restored: Restored = self._read(step, read)
+        return restored
+
+    def _read(
+        self, number: int | None, read: Callable[[StepFiles, dict[str, Any]], Any]
+    ) -> Any:
+        """Read a step, also where others take its place meanwhile."""
+        with self._lock:
+            if not self._is_saving:
+                self._writer.wait()
+        attempts = 0
+        while True:
+            step = self._steps.find(number)
+            attempts += 1
+            try:
+                files = StepFiles(step.path, self.num_threads)
+            except OSError:
+                if attempts >= _MAX_ATTEMPTS:
+                    raise
+                continue
+            try:
+                with files.names_in_errors():
+                    return read(files, read_meta(files.root))
+            except (OSError, RuntimeError):
+                # Files of a step that was deleted meanwhile are missing.
+                if files.is_current() or attempts >= _MAX_ATTEMPTS:
+                    raise
+            finally:
+                files.close()
+
+    # The end ------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Wait until all steps are there.
+
+        Raises:
+            OSError: one could not be written.
+        """
+        self._writer.wait()
+
+    def close(self) -> None:
+        """Wait for all steps, and give the handler of SIGTERM back."""
+        if self._is_closed:
+            return
+        try:
+            self.wait()
+        finally:
+            self._is_closed = True
+            if self._handler is not None:
+                if signal.getsignal(signal.SIGTERM) is self._handler:
+                    signal.signal(signal.SIGTERM, self._old_handler)
+                self._handler = None
+
+    def __enter__(self) -> Self:
+        """Return this, which is closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close this."""
+        self.close()
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the process was asked to end by SIGTERM: save, and end it."""
+        return self._preempted.is_set()
+
+    def _handle_sigterm(self) -> None:
+        self._old_handler = signal.getsignal(signal.SIGTERM)
+        old, preempted = self._old_handler, self._preempted
+
+        def handle(number: int, frame: Any) -> None:
+            preempted.set()
+            if callable(old):
+                old(number, frame)
+
+        self._handler = handle
+        signal.signal(signal.SIGTERM, handle)
+
+    def num_staged_bytes(self) -> int:
+        """The bytes of memory that is kept for saves in the background."""
+        return self._writer.num_staged_bytes()
+
+
+def _numbers(metrics: Mapping[str, float] | None) -> Any:
+    found = {}
+    for name, value in dict(metrics or {}).items():
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(MSG_METRIC.format(name, value)) from None
+    return Encoder("metrics").encode(found)
+
+
+def _random_fields(rng: bool) -> dict[str, Any]:
+    return {"rng": Encoder("rng").encode(random_states())} if rng else {}

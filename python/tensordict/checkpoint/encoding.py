@@ -1,0 +1,452 @@
+"""States as JSON and tensors, and back: values come back as what they were.
+
+JSON has text, numbers, truth values, None, lists, and dicts whose keys are text. Everything
+else is an object with the key ``$``, which says what it is::
+
+    {"$": "tuple", "items": [1, 2]}          {"$": "tensor", "name": "state.0.exp_avg"}
+
+Nothing is ever imported or called by its name: what is not listed here is refused when it
+is saved.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import math
+import pathlib
+from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage.safetensors_levels import Reader, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensordict.storage.safetensors_levels import Leaf
+
+__all__ = ["Decoder", "Encoder"]
+
+MAX_DEPTH = 150
+"""How deep values may be nested: Python writes and reads JSON recursively."""
+
+MSG_TYPE = (
+    "Cannot save the value at {place} in a checkpoint: a {cls} is neither a tensor, nor a "
+    "collection, nor plain data (numbers, text, bytes, None, dicts, lists, tuples, sets, "
+    "arrays). Save its state: what has state_dict() and load_state_dict() is an item of "
+    "its own."
+)
+MSG_DEPTH = (
+    "Cannot save the value at {}: it is nested more than {} times, or holds itself."
+)
+MSG_MISSING = "'{}' is damaged: the tensor {!r} is missing."
+MSG_UNKNOWN = (
+    "This version of tensordict cannot read a value of the kind {!r}: upgrade it."
+)
+
+_FORMAT_DTYPES = {
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    *(
+        getattr(torch, name)
+        for name in (
+            "uint16",
+            "uint32",
+            "uint64",
+            "float8_e4m3fn",
+            "float8_e5m2",
+            "float8_e4m3fnuz",
+            "float8_e5m2fnuz",
+            "float8_e8m0fnu",
+        )
+        if hasattr(torch, name)
+    ),
+}
+"""The dtypes that the safetensors format has; tensors of others are kept as bytes."""
+
+
+class Encoder:
+    """Makes JSON of a state, and collects its tensors under names.
+
+    A tensor that occurs twice, and one that is tied to another, is kept once.
+
+    Args:
+        item: the name of what the state is of, for messages.
+    """
+
+    def __init__(self, item: str) -> None:
+        self.item = item
+        self.tensors: dict[str, Leaf] = {}
+        self._names: dict[Any, str] = {}
+        # Numbers tell objects apart only while these live.
+        self._held: list[Any] = []
+
+    def encode(self, value: Any, path: tuple[str, ...] = ()) -> Any:
+        """The JSON of a value.
+
+        Raises:
+            TypeError: it is of a type that a checkpoint cannot hold.
+            RecursionError: it is nested too deep.
+        """
+        cls: Any = type(value)
+        if value is None or cls in (bool, int, str):
+            return value
+        if cls is float:
+            if math.isfinite(value):
+                return value
+            return {"$": "float", "value": repr(value)}
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value, path)
+        if len(path) > MAX_DEPTH:
+            raise RecursionError(MSG_DEPTH.format(self._place(path[:5]), MAX_DEPTH))
+        if isinstance(value, CollectionProtocol):
+            return self._collection(value, path)
+        if cls is list:
+            return self._items(value, path)
+        if cls in (dict, OrderedDict, Counter):
+            return self._dict(value, cls, path)
+        kind = _KIND_OF_SEQUENCE.get(cls)
+        if kind is not None:
+            items = value
+            if cls in (set, frozenset):
+                # Of sets of one content the file is the same.
+                items = sorted(value, key=repr)
+            return {"$": kind, "items": self._items(items, path)}
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self._array(value, path)
+        encoded = _encode_scalar(value)
+        if encoded is not None:
+            return encoded
+        if (
+            isinstance(value, Mapping)
+            and hasattr(value, "items")
+            and cls.__init__
+            in (
+                dict.__init__,
+                OrderedDict.__init__,
+            )
+        ):
+            # A dict of a class of its own, such as torch's for states: its values count.
+            return self._dict(value, dict, path)
+        raise TypeError(
+            MSG_TYPE.format(
+                place=self._place(path), cls=f"{cls.__module__}.{cls.__qualname__}"
+            )
+        )
+
+    def _place(self, path: tuple[str, ...]) -> str:
+        return "".join([self.item, *(f"[{part!r}]" for part in path)])
+
+    def _items(self, values: Any, path: tuple[str, ...]) -> list[Any]:
+        return [
+            self.encode(item, (*path, str(number)))
+            for number, item in enumerate(list(values))
+        ]
+
+    def _dict(self, value: Any, cls: type, path: tuple[str, ...]) -> Any:
+        pairs = list(value.items())
+        is_plain = cls is dict and all(type(key) is str for key, _ in pairs)
+        if is_plain and "$" not in value:
+            return {key: self.encode(item, (*path, key)) for key, item in pairs}
+        kind = _KIND_OF_DICT[cls]
+        items = [
+            [self.encode(key, (*path, "key")), self.encode(item, (*path, str(key)))]
+            for key, item in pairs
+        ]
+        return {"$": kind, "items": items}
+
+    def tensor(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
+        """The JSON of a tensor, which is taken under a name made of its path."""
+        value = value.detach()
+        if value.layout != torch.strided:
+            return self._sparse(value, path)
+        if value.is_nested or value.is_quantized:
+            cls = "quantized tensor" if value.is_quantized else "strided nested tensor"
+            raise TypeError(MSG_TYPE.format(place=self._place(path), cls=cls))
+        return {"$": "tensor", **self.take(value, ".".join(path) or "value")}
+
+    def _sparse(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
+        if value.layout == torch.jagged:
+            offsets = value.offsets()  # type: ignore[attr-defined]
+            parts = {"values": value.values(), "offsets": offsets}
+            encoded = {
+                key: self.tensor(part, (*path, key)) for key, part in parts.items()
+            }
+            return {"$": "jagged", **encoded}
+        if value.layout != torch.sparse_coo:
+            raise TypeError(
+                MSG_TYPE.format(place=self._place(path), cls=f"{value.layout} tensor")
+            )
+        return {
+            "$": "sparse",
+            "indices": self.tensor(value._indices(), (*path, "indices")),
+            "values": self.tensor(value._values(), (*path, "values")),
+            "shape": list(value.shape),
+            "is_coalesced": value.is_coalesced(),
+        }
+
+    def take(self, value: torch.Tensor, name: str) -> dict[str, Any]:
+        """Take a dense tensor, under a name of its own: the fields that lead to it."""
+        identity = _identity(value)
+        known = None if identity is None else self._names.get(identity)
+        if known is None:
+            known = self._unused(name)
+            if identity is not None:
+                self._names[identity] = known
+                self._held.append(value)
+            self.tensors[known] = _in_format(value)
+        fields: dict[str, Any] = {"name": known}
+        if value.dtype not in _FORMAT_DTYPES:
+            fields["dtype"] = str(value.dtype).removeprefix("torch.")
+            fields["shape"] = list(value.shape)
+        return fields
+
+    def _unused(self, name: str) -> str:
+        if name == "__metadata__":
+            name = "__metadata__~"
+        found, number = name, 1
+        while found in self.tensors:
+            number += 1
+            found = f"{name}~{number}"
+        return found
+
+    def _array(self, value: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        array = np.asarray(value)
+        if array.dtype.hasobject or array.dtype.kind == "V":
+            cls = f"{type(value).__name__} of the dtype {array.dtype}"
+            raise TypeError(MSG_TYPE.format(place=self._place(path), cls=cls))
+        if isinstance(value, np.generic):
+            return {
+                "$": "numpy scalar",
+                "dtype": array.dtype.str,
+                "bytes": _text_of(array.tobytes()),
+            }
+        content = np.frombuffer(array.tobytes(), np.uint8).copy()
+        fields = self.take(torch.from_numpy(content), ".".join(path) or "value")
+        return {
+            "$": "array",
+            **fields,
+            "dtype": array.dtype.str,
+            "shape": list(array.shape),
+        }
+
+    def _collection(self, value: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        writer = Writer()
+        prefix = path or ()
+        level = value._to_level(writer, prefix)
+        names = {}
+        for name, leaf in writer.tensors.items():
+            if isinstance(leaf, torch.Tensor):
+                fields = self.take(leaf, name)
+            else:
+                fields = {"name": self._unused(name)}
+                self.tensors[fields["name"]] = leaf
+            if fields != {"name": name}:
+                names[name] = fields
+        encoded = {"$": "collection", "path": list(prefix), "level": level}
+        encoded["names"] = list(writer.tensors)
+        if names:
+            encoded["renamed"] = names
+        return encoded
+
+
+def _identity(value: torch.Tensor) -> Any:
+    """What two tensors over the same values have in common; None where that is unknown."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or not value.numel():
+        return None
+    if value.is_meta:
+        return None
+    place = value.data_ptr(), value.storage_offset(), value.device
+    signs = value.is_conj(), value.is_neg()
+    return place, value.dtype, value.shape, value.stride(), signs
+
+
+def _in_format(value: torch.Tensor) -> torch.Tensor:
+    if value.dtype in _FORMAT_DTYPES:
+        return value
+    plain = value.resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8)
+
+
+_KIND_OF_SEQUENCE: dict[Any, str] = {
+    tuple: "tuple",
+    set: "set",
+    frozenset: "frozenset",
+    deque: "deque",
+    torch.Size: "size",
+}
+
+_KIND_OF_DICT: dict[Any, str] = {
+    dict: "dict",
+    OrderedDict: "ordered",
+    Counter: "counter",
+}
+
+_MAKER_OF_KIND: dict[str, Callable[[list[Any]], Any]] = {
+    kind: cls for cls, kind in _KIND_OF_SEQUENCE.items()
+}
+_MAKER_OF_KIND |= {"dict": dict, "ordered": OrderedDict}
+
+
+def _text_of(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _encode_scalar(value: Any) -> dict[str, Any] | None:
+    """The JSON of a value of a few more types; None for any other."""
+    cls: Any = type(value)
+    if cls in (bytes, bytearray):
+        return {"$": cls.__name__, "value": _text_of(bytes(value))}
+    if cls is complex:
+        parts = [repr(value.real), repr(value.imag)]
+        return {"$": "complex", "value": parts}
+    if cls is torch.dtype:
+        return {"$": "dtype", "value": str(value).removeprefix("torch.")}
+    if cls is torch.device:
+        return {"$": "device", "value": str(value)}
+    if cls in (range, slice):
+        parts = [value.start, value.stop, value.step]
+        if all(part is None or isinstance(part, int) for part in parts):
+            return {"$": cls.__name__, "value": parts}
+    if isinstance(value, pathlib.PurePath):
+        return {"$": "path", "value": str(value)}
+    if cls in _TIMES.values():
+        return {"$": cls.__name__, "value": value.isoformat()}
+    if cls is dt.timedelta:
+        return {
+            "$": "timedelta",
+            "value": [value.days, value.seconds, value.microseconds],
+        }
+    return None
+
+
+_TIMES: dict[str, Any] = {"date": dt.date, "datetime": dt.datetime, "time": dt.time}
+
+_SCALARS: dict[str, Callable[[Any], Any]] = {
+    "float": float,
+    "bytes": base64.b64decode,
+    "bytearray": lambda value: bytearray(base64.b64decode(value)),
+    "complex": lambda parts: complex(float(parts[0]), float(parts[1])),
+    "device": torch.device,
+    "range": lambda parts: range(*parts),
+    "slice": lambda parts: slice(*parts),
+    "path": pathlib.Path,
+    "timedelta": lambda parts: dt.timedelta(*parts),
+    **{name: cls.fromisoformat for name, cls in _TIMES.items()},
+}
+
+
+class Decoder:
+    """Makes values of the JSON of an :class:`Encoder` and of tensors by their names.
+
+    Args:
+        tensors: the tensors of the item.
+        source: the file or directory, for messages.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], source: Any) -> None:
+        self.tensors = tensors
+        self.source = source
+
+    def decode(self, value: Any) -> Any:
+        """The value that was encoded.
+
+        Raises:
+            RuntimeError: a tensor is missing.
+            ValueError: it is of a newer version.
+        """
+        if isinstance(value, list):
+            return [self.decode(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("$")
+        if kind is None:
+            return {key: self.decode(item) for key, item in value.items()}
+        if kind == "tensor":
+            return self.taken(value)
+        if kind in ("dict", "ordered", "counter"):
+            pairs = [
+                (self.decode(key), self.decode(item)) for key, item in value["items"]
+            ]
+            return (
+                Counter(dict(pairs))
+                if kind == "counter"
+                else _MAKER_OF_KIND[kind](pairs)
+            )
+        if kind in _MAKER_OF_KIND:
+            return _MAKER_OF_KIND[kind]([self.decode(item) for item in value["items"]])
+        if kind in _SCALARS:
+            return _SCALARS[kind](value["value"])
+        if kind == "dtype":
+            return _dtype_of(value["value"])
+        if kind == "array":
+            content = self.named(value["name"]).numpy().tobytes()
+            array = np.frombuffer(content, np.dtype(value["dtype"])).copy()
+            return array.reshape(value["shape"])
+        if kind == "numpy scalar":
+            content = base64.b64decode(value["bytes"])
+            return np.frombuffer(content, np.dtype(value["dtype"]))[0]
+        if kind == "sparse":
+            return torch.sparse_coo_tensor(
+                self.decode(value["indices"]),
+                self.decode(value["values"]),
+                value["shape"],
+                is_coalesced=value["is_coalesced"],
+                check_invariants=False,
+            )
+        if kind == "jagged":
+            return torch.nested.nested_tensor_from_jagged(
+                self.decode(value["values"]), self.decode(value["offsets"])
+            )
+        if kind == "collection":
+            return self._collection(value)
+        raise ValueError(MSG_UNKNOWN.format(kind))
+
+    def taken(self, fields: Mapping[str, Any]) -> torch.Tensor:
+        """The tensor that fields of :meth:`Encoder.take` lead to."""
+        tensor = self.named(fields["name"])
+        if "dtype" not in fields:
+            return tensor
+        # Bytes begin anywhere in a file, and numbers of many bytes may not.
+        return tensor.clone().view(_dtype_of(fields["dtype"])).reshape(fields["shape"])
+
+    def named(self, name: str) -> torch.Tensor:
+        """The tensor of a name.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise RuntimeError(MSG_MISSING.format(self.source, name)) from None
+
+    def _collection(self, value: Mapping[str, Any]) -> Any:
+        renamed = value.get("renamed", {})
+        tensors = {
+            name: self.taken(renamed.get(name, {"name": name}))
+            for name in value["names"]
+        }
+        reader = Reader(tensors, self.source, None)
+        return reader.container(value["level"], tuple(value["path"]))
+
+
+def _dtype_of(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(MSG_UNKNOWN.format(f"dtype {name}"))
+    return found

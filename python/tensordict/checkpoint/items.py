@@ -1,0 +1,92 @@
+"""The items of a checkpoint: what kind each is, and how it is described."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from tensordict.checkpoint.encoding import Encoder
+from tensordict.checkpoint.modules import describe_module
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from tensordict.storage.safetensors_levels import Leaf
+
+__all__ = ["Described", "describe", "is_stateful", "kind_of"]
+
+
+class Described:
+    """An item as it is saved.
+
+    Args:
+        name: the name of the item, with which its files begin.
+        about: what JSON says of it.
+        tensors: its tensors by name.
+        config: the text of the configuration of a model of ``transformers``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        about: dict[str, Any],
+        tensors: dict[str, Leaf],
+        config: str | None = None,
+    ) -> None:
+        self.name = name
+        self.about = about
+        self.tensors = tensors
+        self.config = config
+
+
+def is_stateful(item: Any) -> bool:
+    """Whether an item has a state and takes one."""
+    return hasattr(item, "state_dict") and hasattr(item, "load_state_dict")
+
+
+def kind_of(item: Any) -> str:
+    """What an item is: how it is saved, and how it is restored."""
+    if isinstance(item, nn.Module):
+        return "module"
+    if isinstance(item, torch.optim.Optimizer):
+        return "optimizer"
+    if isinstance(item, CollectionProtocol):
+        return "collection"
+    if isinstance(item, torch.Tensor):
+        return "tensor"
+    if isinstance(item, torch.Generator):
+        return "generator"
+    return "stateful" if is_stateful(item) else "value"
+
+
+def describe(name: str, item: Any, *, trainable_only: bool = False) -> Described:
+    """Describe an item, and take its tensors without copying them.
+
+    Raises:
+        TypeError: it holds something that a checkpoint cannot.
+    """
+    encoder = Encoder(name)
+    kind = kind_of(item)
+    config = None
+    about: dict[str, Any]
+    if kind == "module":
+        about = describe_module(item, encoder, trainable_only=trainable_only)
+        config = _config_of(item)
+    elif kind == "generator":
+        about = {"value": encoder.encode(item.get_state().cpu().numpy().tobytes())}
+    elif kind in ("optimizer", "stateful"):
+        about = {"value": encoder.encode(item.state_dict())}
+    else:
+        about = {"value": encoder.encode(item)}
+    about["kind"] = kind
+    return Described(name, about, encoder.tensors, config)
+
+
+def _config_of(module: Any) -> str | None:
+    """The configuration without which ``transformers`` does not open a folder."""
+    write = getattr(getattr(module, "config", None), "to_json_string", None)
+    if not hasattr(module, "save_pretrained") or write is None:
+        return None
+    text: str = write()
+    return text

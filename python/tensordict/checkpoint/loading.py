@@ -1,0 +1,70 @@
+"""A step as a collection over its files, without the objects that it is of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.checkpoint.encoding import Decoder
+from tensordict.checkpoint.modules import saved_state
+from tensordict.primitives import registry
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensordict.checkpoint.reading import StepFiles
+
+__all__ = ["load_step"]
+
+
+def load_step(files: StepFiles, meta: Mapping[str, Any]) -> Any:
+    """The items of a step as one collection, each under its name."""
+    cls = registry.dense_root()
+    entries = {}
+    for name, about in meta["items"].items():
+        decoder = Decoder(files.mapped(about), files.directory)
+        if about["kind"] == "module":
+            entries[name] = _nested(saved_state(about, decoder))
+        else:
+            entries[name] = _as_entry(decoder.decode(about["value"]))
+    found: Any = cls({}, [])
+    for name, entry in entries.items():
+        _set(found, name, entry)
+    return found.lock_()
+
+
+def _nested(state: Mapping[str, Any]) -> Any:
+    """A state nested by the dots in its names; flat where a name runs through another."""
+    root: dict[str, Any] = {}
+    for name, value in state.items():
+        *parents, last = name.split(".")
+        level: Any = root
+        for parent in parents:
+            level = level.setdefault(parent, {})
+            if not isinstance(level, dict):
+                return _as_entry(dict(state))
+        if last in level:
+            return _as_entry(dict(state))
+        level[last] = value
+    return _as_entry(root)
+
+
+def _as_entry(value: Any) -> Any:
+    """What stands for a value in a collection: dicts are collections."""
+    if isinstance(value, (torch.Tensor, CollectionProtocol)):
+        return value
+    if not isinstance(value, dict):
+        return value
+    found: Any = registry.dense_root()({}, [])
+    for key, item in value.items():
+        _set(found, key if isinstance(key, str) else str(key), _as_entry(item))
+    return found
+
+
+def _set(collection: Any, key: str, value: Any) -> None:
+    if isinstance(value, (torch.Tensor, CollectionProtocol)):
+        collection.set(key, value)
+    else:
+        collection.set_non_tensor(key, value)

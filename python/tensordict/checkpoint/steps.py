@@ -1,0 +1,197 @@
+"""The folder of a checkpointer: which steps it has, in which order, and which may go.
+
+A step is the directory ``step-<number>``, which appears whole. What is being written, or
+deleted, is in ``.tdtmp``, which the next save sweeps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tensordict.checkpoint.encoding import Decoder
+
+__all__ = ["META", "Step", "Steps", "meta_bytes", "read_meta", "retired", "step_name"]
+
+META = "meta.json"
+VERSION = 1
+
+_MAX_SCANS = 100
+
+_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
+
+MSG_DAMAGED = "'{}' is damaged: {}."
+MSG_VERSION = (
+    "'{}' was saved in version {} of the format of checkpoints, and this version of "
+    "tensordict reads those up to 1. Upgrade tensordict to load it."
+)
+MSG_NO_STEP = "There is no step {} in '{}': it has {}."
+MSG_EMPTY = "There is no checkpoint in '{}' yet."
+
+_HEAD = b'{"sha256": "'
+_MIDDLE = b'", "content": '
+_TAIL = b"}\n"
+
+
+def step_name(number: int) -> str:
+    """The name of the directory of a step."""
+    return f"step-{number}"
+
+
+def meta_bytes(content: dict[str, Any]) -> bytes:
+    """The file that describes a step, with a checksum of itself."""
+    text = json.dumps(content, allow_nan=False).encode()
+    return b"".join(
+        [_HEAD, hashlib.sha256(text).hexdigest().encode(), _MIDDLE, text, _TAIL]
+    )
+
+
+def read_meta(directory: Path | str) -> dict[str, Any]:
+    """What is said of a step.
+
+    Raises:
+        FileNotFoundError: there is none.
+        RuntimeError: its description is damaged.
+        ValueError: it is of a newer version.
+    """
+    path = Path(directory) / META
+    content = path.read_bytes()
+    start = len(_HEAD) + 64 + len(_MIDDLE)
+    text = content[start : -len(_TAIL)]
+    if not content.startswith(_HEAD) or not content.endswith(_TAIL):
+        raise RuntimeError(MSG_DAMAGED.format(path, "it is no description of a step"))
+    if (
+        hashlib.sha256(text).hexdigest().encode()
+        != content[len(_HEAD) : len(_HEAD) + 64]
+    ):
+        raise RuntimeError(MSG_DAMAGED.format(path, "it does not have its checksum"))
+    meta: dict[str, Any] = json.loads(text)
+    if meta["version"] > VERSION:
+        raise ValueError(MSG_VERSION.format(directory, meta["version"]))
+    return meta
+
+
+class Step(NamedTuple):
+    """What is known of a step without its items."""
+
+    number: int
+    order: int
+    """How many were saved before, of any number."""
+    metrics: dict[str, float]
+    path: Path
+
+
+class Steps:
+    """The steps of a folder, as they are now.
+
+    Args:
+        folder: the folder, which need not be there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[tuple[int, int], Step] = {}
+        self._synced: dict[str, int] = {}
+
+    def saved(self) -> list[Step]:
+        """The steps in the order in which they were saved."""
+        found: dict[tuple[int, int], Step] = {}
+        for number in self._numbers():
+            path = self.folder / step_name(number)
+            try:
+                about = (path / META).stat()
+                key = about.st_ino, about.st_mtime_ns
+                step = self._known.get(key)
+                if step is None or step.number != number:
+                    step = _step_of(path, number)
+            except (OSError, RuntimeError, ValueError):
+                # It was deleted meanwhile, or somebody damaged it: then it is no step, and
+                # `tensordict verify` says so.
+                continue
+            found[key] = step
+        self._known = found
+        return sorted(found.values(), key=lambda step: (step.order, step.number))
+
+    def _numbers(self) -> list[int]:
+        """The numbers of the directories, which another process may change meanwhile.
+
+        A directory that is read while a name comes and another one goes can show neither.
+        """
+        numbers = self._seen_numbers()
+        for _ in range(_MAX_SCANS):
+            before, numbers = numbers, self._seen_numbers()
+            if before == numbers:
+                break
+        return numbers
+
+    def _seen_numbers(self) -> list[int]:
+        try:
+            names = [path.name for path in self.folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        matches = filter(None, map(_NAME.fullmatch, names))
+        return sorted(int(match[1]) for match in matches)
+
+    def sync(self) -> None:
+        """Bring the names of the steps to the disk, unless they are there.
+
+        The files of a step are on the disk before it has its name; another process may
+        have given it that just now.
+        """
+        known = {step.path.name: step.order for step in self._known.values()}
+        if known == self._synced:
+            return
+        try:
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            return
+        try:
+            os.fsync(folder)
+            self._synced = known
+        except OSError:
+            # A file system that is read only has nothing to bring to the disk.
+            pass
+        finally:
+            os.close(folder)
+
+    def find(self, number: int | None) -> Step:
+        """A step by its number, or the one that was saved last.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        steps = self.saved()
+        if number is None:
+            if not steps:
+                raise FileNotFoundError(MSG_EMPTY.format(self.folder))
+            return steps[-1]
+        for step in steps:
+            if step.number == number:
+                return step
+        path = self.folder / step_name(number)
+        if path.is_dir():
+            # What is wrong with it is said by reading it.
+            return _step_of(path, number)
+        numbers = [step.number for step in steps]
+        raise FileNotFoundError(
+            MSG_NO_STEP.format(number, self.folder, numbers or "none")
+        )
+
+
+def _step_of(path: Path, number: int) -> Step:
+    meta = read_meta(path)
+    metrics = Decoder({}, path).decode(meta["metrics"])
+    return Step(number, meta["order"], metrics, path)
+
+
+def retired(steps: list[Step], keep: int | None, keep_every: int | None) -> list[Step]:
+    """The steps that go, of all in the order of saving, the newest last."""
+    if keep is None:
+        return []
+    return [
+        step for step in steps[:-keep] if keep_every is None or step.number % keep_every
+    ]
