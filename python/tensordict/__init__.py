@@ -9,6 +9,7 @@ from tensordict.base import TensorCollection, TensorDictBase
 from tensordict.compile import registration as _registration
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict, lazy_stack
+from tensordict.containers.numbered import NumberedTensorDict as _NumberedTensorDict
 from tensordict.containers.params import TensorDictParams
 from tensordict.functional import (
     collate,

@@ -251,6 +251,7 @@ def write_safetensors(
     progress: SaveProgress,
     maps: bool,
 ) -> list[tuple[list[tuple[str, str]], dict[str, torch.Tensor]]]: ...
+
 _PlannedTensors: TypeAlias = Sequence[
     tuple[str, tuple[Sequence[torch.Tensor], int], str, Sequence[int], int]
 ]
@@ -268,15 +269,14 @@ def save_step(
 def remove_steps(
     folder: str | PathLike[str], steps: Sequence[str | PathLike[str]]
 ) -> None: ...
-def tensor_digests(
-    tensors: Sequence[torch.Tensor], num_threads: int
-) -> list[int]: ...
+def tensor_digests(tensors: Sequence[torch.Tensor], num_threads: int) -> list[int]: ...
 def read_safetensors_into(
     files: Sequence[tuple[str, Sequence[tuple[str, torch.Tensor]]]],
     num_threads: int,
     checks: bool,
     progress: SaveProgress,
 ) -> None: ...
+
 @final
 class BackgroundSave:
     def is_done(self) -> bool: ...

@@ -5,6 +5,9 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -271,3 +274,47 @@ def test_new_tensor_of_a_tensor_gives_the_advice_of_torch():
     with pytest.warns(UserWarning, match="To copy construct from a tensor"):
         made = td.new_tensor(td)
     assert made["a"].data_ptr() != td["a"].data_ptr()
+
+
+def optimizer_state() -> dict[str, Any]:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+@pytest.mark.parametrize("make", [TensorDict.from_any, TensorDict.from_dict])
+def test_numbers_as_keys_become_text_and_come_back(make: Any, tmp_path: Path) -> None:
+    state = optimizer_state()
+    td = make(state)
+    assert list(td["state"].keys()) == ["0", "1"]
+    assert td["state", "0", "exp_avg"] is state["state"][0]["exp_avg"]
+    assert list(td.to_dict()["state"]) == [0, 1]
+    td.memmap(tmp_path / "saved")
+    td.save(tmp_path / "saved.tdz")
+    fresh = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters())
+    for name in ("saved", "saved.tdz"):
+        loaded = TensorDict.load(tmp_path / name, mode="r")
+        for each in (loaded, loaded.clone(), pickle.loads(pickle.dumps(td))):  # noqa: S301
+            fresh.load_state_dict(each.to_dict())
+            found = fresh.state_dict()
+            assert found["param_groups"] == state["param_groups"]
+            assert torch.equal(
+                found["state"][1]["exp_avg_sq"], state["state"][1]["exp_avg_sq"]
+            )
+
+
+def test_keys_that_are_no_keys_are_named_with_their_place() -> None:
+    with pytest.raises(
+        KeyError, match=r"Got key 0\.5\. \(in the mapping at \('a', 'b'\)"
+    ):
+        TensorDict.from_dict({"a": {"b": {0.5: torch.ones(1)}}})
+    with pytest.raises(KeyError, match="'0' as text and as a number"):
+        TensorDict.from_any({0: torch.ones(1), "0": torch.ones(1)})
+    with pytest.raises(KeyError, match="Got key None"):
+        TensorDict.from_any({None: 1})
+    mixed = TensorDict.from_dict({0: torch.ones(2), "a": 1, ("b", "c"): 2})
+    assert type(mixed) is TensorDict
+    assert list(mixed.to_dict()) == ["0", "a", "b"]
+    assert TensorDict.from_dict({7: [1, 2]}, auto_batch_size=True).batch_size == (2,)

@@ -54,6 +54,11 @@ MSG_STORAGE = (
     "Unknown storage backend {!r}. Expected one of None, 'memmap', 'h5', 'zarr', "
     "'shared', 'redis', 'dragonfly'."
 )
+MSG_SAME_TEXT = (
+    "The mapping has the key {0!r} as text and as a number, and numbers become text in a "
+    "collection."
+)
+MSG_PLACE = " (in the mapping at {!r})"
 
 
 class ConstructOps(CopyingOps):
@@ -155,15 +160,27 @@ class ConstructOps(CopyingOps):
         else:
             # Here a number is no size: this raises.
             size = torch.Size(batch_size)
-        entries = {
-            key: value
-            if isinstance(value, torch.Tensor)
-            else convert(value, device=device, batch_size=batch_size)
-            for key, value in input_dict.items()
-        }
-        fitting = names is not None and len(names) == len(size)
+        fitting = names if names is not None and len(names) == len(size) else None
         td = cls.__new__(cls)
-        _rust.init(td, entries, size, device, names if fitting else None, False)
+        try:
+            entries = {
+                key: value
+                if isinstance(value, torch.Tensor)
+                else convert(value, device=device, batch_size=batch_size)
+                for key, value in input_dict.items()
+            }
+            _rust.init(td, entries, size, device, fitting, False)
+        except KeyError as error:
+            # Mostly keys are text, and nothing is looked at before.
+            numbered = _with_text_keys(input_dict, error)
+            return _numbered(cls, input_dict)._from_entries(
+                numbered,
+                auto_batch_size=auto_batch_size,
+                batch_size=batch_size,
+                device=device,
+                batch_dims=batch_dims,
+                names=names,
+            )
         if not given and asked:
             td.auto_batch_size_(batch_dims)
             if names is not None and len(names) == len(td.batch_size):
@@ -676,6 +693,49 @@ def convert(
             return torch.tensor(obj, device=device)
         return CollectionProtocol._non_tensor_stack_type.from_list(obj)
     return obj
+
+
+def _with_text_keys(values: Mapping[Any, Any], error: KeyError) -> dict[Any, Any]:
+    """The entries with text for keys that are numbers, as optimizers have them.
+
+    Raises:
+        KeyError: no key is a number, or two keys have one text; ``error`` with the place of
+            the key.
+    """
+    if any(type(key) is int for key in values):
+        found: dict[Any, Any] = {}
+        for key, value in values.items():
+            text = str(key) if type(key) is int else key
+            if text in found:
+                raise KeyError(MSG_SAME_TEXT.format(text))
+            found[text] = value
+        return found
+    path = _path_to_wrong_key(values)
+    if not path:
+        raise error
+    text, _, _ = str(error.args[0]).partition(MSG_PLACE[:5])
+    raise KeyError(text + MSG_PLACE.format(path)) from None
+
+
+def _path_to_wrong_key(values: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Where a nested mapping has a key that is neither text nor a number."""
+    for key, value in values.items():
+        if not isinstance(value, Mapping) or not isinstance(key, (str, int)):
+            continue
+        if all(isinstance(inner, (str, int, tuple)) for inner in value):
+            below = _path_to_wrong_key(value)
+            if not below:
+                continue
+            return (str(key), *below)
+        return (str(key),)
+    return ()
+
+
+def _numbered(cls: Any, values: Mapping[Any, Any]) -> Any:
+    """The class of a collection with text for the keys of a mapping."""
+    if cls is not _dense() or not all(type(key) is int for key in values):
+        return cls
+    return classes.NumberedTensorDict
 
 
 def _has_dims(batch_size: Any) -> bool:

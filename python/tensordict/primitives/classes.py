@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from tensordict.containers.lazy_views import lazy_view as lazy_view
     from tensordict.containers.nontensor.write_through import LinkedList as LinkedList
+    from tensordict.containers.numbered import NumberedTensorDict as NumberedTensorDict
     from tensordict.containers.params import TensorDictParams as TensorDictParams
     from tensordict.containers.view import _SubTensorDict as _SubTensorDict
     from tensordict.interop.pytree import exclude_from_pytree as exclude_from_pytree
