@@ -3,12 +3,13 @@
 :class:`StreamCollector` is the place to start reading: ``collector.py`` waits for windows
 and makes containers of them, ``buffers.py`` keeps the values of one stream until then,
 ``buckets.py`` is the lazy stack of the windows. ``streams/`` has the loader whose batches
-have one stream in each row.
+have one stream in each row. ``rows.py`` takes rows and windows out of a collection.
 """
 
 from tensordict.data.buckets import BucketStack
 from tensordict.data.buffers import StreamBuffer
 from tensordict.data.collector import StreamCollector
+from tensordict.data.rows import gather, gather_slices
 from tensordict.data.streams import (
     StreamDataLoader,
     StreamDataset,
@@ -25,5 +26,7 @@ __all__ = [
     "StreamDataset",
     "StreamError",
     "VideoStream",
+    "gather",
+    "gather_slices",
     "picture_of_rows",
 ]

@@ -1,0 +1,232 @@
+"""Rows and windows of a collection, copied in one call.
+
+:func:`gather` takes the rows at an index, and :func:`gather_slices` windows of
+neighbouring rows. Both copy; both can write into memory that is used again and again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import torch
+
+from tensordict.primitives.checks import is_leaf_nontensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensordict._nestedkey import NestedKey
+    from tensordict._tensorcollection import TensorCollection
+
+    Collection = TypeVar("Collection", bound=TensorCollection)
+
+__all__ = ["gather", "gather_slices"]
+
+Layout = Literal["padded", "stacked", "jagged"]
+
+
+def gather(
+    td: Collection,
+    indices: Any,
+    out: Any = None,
+    keys: Iterable[NestedKey] | None = None,
+) -> Collection:
+    """Copy the rows of ``td`` at ``indices``: ``td[indices]``, into ``out`` if given.
+
+    Rows of memory-mapped leaves that are not in memory are read from the file, each
+    once and not more than it; the time grows with the number of rows and not with the
+    size of the files.
+
+    Args:
+        td: a collection with a batch dim at least.
+        indices: what indexes the first batch dim: integers (a tensor of any shape, a
+            list, a range, an array), a mask, or a slice.
+        out: what the rows are written into: a collection of the batch size of
+            ``td[indices]`` that has all entries of ``td`` (or of ``keys``); others stay
+            as they are. It can be used again for every batch, its tensors can be pinned
+            or shared with other processes, and where they have another dtype or device
+            values are converted as by :meth:`~tensordict.TensorDictBase.update_`.
+        keys: the entries to take. Default: all.
+
+    Returns:
+        ``out``, or a new collection that shares no memory with ``td``.
+
+    Raises:
+        IndexError: an index is out of range.
+        KeyError: ``td`` or ``out`` lacks an entry.
+        RuntimeError: ``out`` has another batch size or an entry of another shape.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tensordict.data import gather
+        >>> td = TensorDict(x=torch.arange(10), y=torch.zeros(10, 3), batch_size=[10])
+        >>> gather(td, [7, -1], keys=["x"])["x"]
+        tensor([7, 9])
+        >>> batch = td[:2].clone()
+        >>> gather(td, torch.tensor([4, 5]), out=batch) is batch
+        True
+        >>> batch["x"]
+        tensor([4, 5])
+    """
+    source = td if keys is None else td.select(*keys)
+    rows = source[indices]
+    if isinstance(indices, slice):
+        rows = rows.clone()
+    if out is None:
+        return rows
+    if out.batch_size != rows.batch_size:
+        msg = (
+            f"out has the batch size {tuple(out.batch_size)}, and the rows at the "
+            f"indices have {tuple(rows.batch_size)}."
+        )
+        raise RuntimeError(msg)
+    out.update_(rows)
+    return out
+
+
+def gather_slices(
+    td: Collection,
+    starts: Any,
+    lengths: Any,
+    *,
+    layout: Layout = "padded",
+    padding_value: float = 0.0,
+    mask: NestedKey | None = None,
+    keys: Iterable[NestedKey] | None = None,
+) -> Collection:
+    """Copy windows of neighbouring rows of ``td`` in one call.
+
+    Window ``i`` has the rows ``starts[i]`` to ``starts[i] + lengths[i]`` along the first
+    batch dim. Windows may overlap.
+
+    Args:
+        td: a collection with a batch dim at least.
+        starts: the first row of each window, W integers. Negative ones count from the
+            end.
+        lengths: how many rows each window has: W integers, or one for all of them.
+        layout: what is made of the windows. ``"padded"``: a batch size of
+            ``[W, longest, *rest]``, where a window that is shorter is filled up with
+            ``padding_value`` (non-tensor data with its last row, or row 0 of ``td``
+            where a window is empty). ``"stacked"``: the same of windows that all have
+            one length. ``"jagged"``: a batch size of ``[W]``, where each leaf is a
+            nested tensor of the layout :attr:`torch.jagged`.
+        padding_value: what short windows are filled up with.
+        mask: the key of a mask that is added, True where a row is one of ``td``, of
+            the shape ``[W, longest]``. Default: no mask. Padded windows only.
+        keys: the entries to take. Default: all.
+
+    Raises:
+        IndexError: a window reaches beyond the first or the last row.
+        ValueError: windows are to be stacked that have different lengths; a length is
+            negative; there are not as many lengths as starts; ``layout`` is none of
+            these, or has no mask; an entry of a jagged result is no tensor.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tensordict.data import gather_slices
+        >>> td = TensorDict(x=torch.arange(10), batch_size=[10])
+        >>> gather_slices(td, [0, 7], 3, layout="stacked")["x"]
+        tensor([[0, 1, 2],
+                [7, 8, 9]])
+        >>> windows = gather_slices(td, [0, 7], [1, 3], mask="mask")
+        >>> windows["x"]
+        tensor([[0, 0, 0],
+                [7, 8, 9]])
+        >>> windows["mask"]
+        tensor([[ True, False, False],
+                [ True,  True,  True]])
+        >>> gather_slices(td, [0, 7], [1, 3], layout="jagged")["x"].offsets()
+        tensor([0, 1, 4])
+    """
+    if layout not in ("padded", "stacked", "jagged"):
+        msg = f"layout is 'padded', 'stacked' or 'jagged', not {layout!r}."
+        raise ValueError(msg)
+    if mask is not None and layout != "padded":
+        msg = f"Windows have a mask if they are padded, and not if they are {layout}."
+        raise ValueError(msg)
+    source = td if keys is None else td.select(*keys)
+    starts, lengths = _checked_windows(source, starts, lengths)
+    if layout == "jagged":
+        return _jagged(source, starts, lengths)
+    num_steps = int(lengths.max()) if len(lengths) else 0
+    steps = torch.arange(num_steps)
+    is_row = steps < lengths.unsqueeze(1)
+    if layout == "stacked" and not bool(is_row.all()):
+        msg = (
+            "Windows of different lengths cannot be stacked: they can be 'padded' or "
+            f"'jagged'. The lengths are {lengths.tolist()}."
+        )
+        raise ValueError(msg)
+    last = (lengths - 1).clamp(min=0).unsqueeze(1)
+    rows = starts.unsqueeze(1) + steps.minimum(last)
+    # An empty window may begin behind the last row.
+    rows = rows.where((lengths > 0).unsqueeze(1), 0)
+    windows = source[rows]
+    if layout == "padded":
+        missing = ~is_row
+        if bool(missing.any()):
+            windows = windows.masked_fill(missing, padding_value)
+        if mask is not None:
+            windows.set(mask, _like_batch(is_row, windows))
+    return windows
+
+
+def _checked_windows(
+    source: Any, starts: Any, lengths: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Starts and lengths as tensors of int64, within ``source``, none negative."""
+    if not source.batch_dims:
+        msg = "A collection without batch dims has no rows."
+        raise IndexError(msg)
+    num_rows = source.batch_size[0]
+    starts = torch.as_tensor(starts, dtype=torch.int64, device="cpu")
+    lengths = torch.as_tensor(lengths, dtype=torch.int64, device="cpu")
+    if starts.dim() != 1:
+        msg = f"starts has one dim, not the shape {tuple(starts.shape)}."
+        raise ValueError(msg)
+    if not lengths.dim():
+        lengths = lengths.expand(starts.shape)
+    if lengths.shape != starts.shape:
+        msg = f"There are {len(starts)} starts and {len(lengths)} lengths."
+        raise ValueError(msg)
+    if bool((lengths < 0).any()):
+        msg = f"A window has no negative length: {lengths.tolist()}."
+        raise ValueError(msg)
+    starts = starts.where(starts >= 0, starts + num_rows)
+    outside = (starts < 0) | (starts + lengths > num_rows)
+    if bool(outside.any()):
+        at = int(outside.nonzero()[0, 0])
+        msg = (
+            f"window {at} is out of bounds for dimension 0 with size {num_rows}: it has "
+            f"{int(lengths[at])} rows from {int(starts[at])}"
+        )
+        raise IndexError(msg)
+    return starts, lengths
+
+
+def _jagged(source: Any, starts: torch.Tensor, lengths: torch.Tensor) -> Any:
+    """The windows as nested tensors, one row of offsets for all of them."""
+    offsets = torch.zeros(len(starts) + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    shift = (starts - offsets[:-1]).repeat_interleave(lengths)
+    rows = source[shift + torch.arange(int(offsets[-1]))]
+
+    for key, value in rows.items(True, True, is_leaf=is_leaf_nontensor):
+        if not isinstance(value, torch.Tensor):
+            msg = (
+                f"The entry {key!r} has no tensor, and cannot be jagged: leave it out."
+            )
+            raise ValueError(msg)
+    return rows.apply(
+        lambda leaf: torch.nested.nested_tensor_from_jagged(leaf, offsets),
+        batch_size=[len(starts)],
+        names=None,
+    )
+
+
+def _like_batch(is_row: torch.Tensor, windows: Any) -> torch.Tensor:
+    """A mask of two dims for a collection that may have more."""
+    shape = [*is_row.shape, *[1] * (windows.batch_dims - 2)]
+    return is_row.view(shape).expand(windows.batch_size).clone()
