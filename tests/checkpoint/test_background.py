@@ -153,7 +153,12 @@ def test_errors_are_raised_by_the_next_call(tmp_path: Path) -> None:
         checkpointer.close()
     with pytest.raises(RuntimeError, match="closed"):
         checkpointer.save(5, x=5)
-    assert sorted(os.listdir(tmp_path / "run")) == ["step-1", "step-2", "step-3", "step-4"]
+    assert sorted(os.listdir(tmp_path / "run")) == [
+        "step-1",
+        "step-2",
+        "step-3",
+        "step-4",
+    ]
 
 
 def test_a_child_leaves_the_save_of_its_parent_alone(tmp_path: Path) -> None:
