@@ -1,12 +1,13 @@
 """Checkpoints of a training: written whole, in the background if wished, and restored.
 
-:class:`Checkpointer` saves steps of models, optimizers and whatever else a training has, and
+:func:`save` and :func:`load` are for one file. :class:`Checkpointer` saves steps of models, optimizers and whatever else a training has, and
 restores them bit for bit. Where to start reading: ``checkpointer.py`` has the public class,
 ``writing.py`` plans the files of a step, ``restoring.py`` reads, compares and then changes.
 The format of a step is in ``docs/format.md``.
 """
 
 from tensordict.checkpoint.checkpointer import Checkpointer
+from tensordict.checkpoint.one_file import load, save
 from tensordict.checkpoint.restoring import Restored
 
-__all__ = ["Checkpointer", "Restored"]
+__all__ = ["Checkpointer", "Restored", "load", "save"]

@@ -163,6 +163,18 @@ class Encoder:
         if is_plain and "$" not in value:
             return {key: self.encode(item, (*path, key)) for key, item in pairs}
         kind = _KIND_OF_DICT[cls]
+        versions = getattr(value, "_metadata", None) if cls is OrderedDict else None
+        if versions:
+            # What modules note in their states.
+            return {
+                **self._pairs(kind, pairs, path),
+                "metadata": self.encode(dict(versions), (*path, "_metadata")),
+            }
+        return self._pairs(kind, pairs, path)
+
+    def _pairs(
+        self, kind: str, pairs: list[tuple[Any, Any]], path: tuple[str, ...]
+    ) -> dict[str, Any]:
         items = [
             [self.encode(key, (*path, "key")), self.encode(item, (*path, str(key)))]
             for key, item in pairs
@@ -171,13 +183,22 @@ class Encoder:
 
     def tensor(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
         """The JSON of a tensor, which is taken under a name made of its path."""
+        if isinstance(value, torch.nn.Parameter):
+            inner = self.tensor(value.detach(), path)
+            return {"$": "parameter", "value": inner, "trains": value.requires_grad}
+        trains = value.requires_grad and value.is_leaf
         value = value.detach()
         if value.layout != torch.strided:
             return self._sparse(value, path)
         if value.is_nested or value.is_quantized:
             cls = "quantized tensor" if value.is_quantized else "strided nested tensor"
             raise TypeError(MSG_TYPE.format(place=self._place(path), cls=cls))
-        return {"$": "tensor", **self.take(value, ".".join(path) or "value")}
+        encoded = {"$": "tensor", **self.take(value, ".".join(path) or "value")}
+        if trains:
+            encoded["trains"] = True
+        if value.device.type != "cpu":
+            encoded["device"] = str(value.device)
+        return encoded
 
     def _sparse(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
         if value.layout == torch.jagged:
@@ -356,11 +377,18 @@ class Decoder:
     Args:
         tensors: the tensors of the item.
         source: the file or directory, for messages.
+        device: where tensors of plain data go. Default: where they were, or else the CPU.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], source: Any) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        source: Any,
+        device: torch.device | None = None,
+    ) -> None:
         self.tensors = tensors
         self.source = source
+        self.device = device
 
     def decode(self, value: Any) -> Any:
         """The value that was encoded.
@@ -377,16 +405,20 @@ class Decoder:
         if kind is None:
             return {key: self.decode(item) for key, item in value.items()}
         if kind == "tensor":
-            return self.taken(value)
+            tensor = self._placed(self.taken(value), value.get("device"))
+            return tensor.requires_grad_() if value.get("trains") else tensor
+        if kind == "parameter":
+            return torch.nn.Parameter(self.decode(value["value"]), value["trains"])
         if kind in ("dict", "ordered", "counter"):
             pairs = [
                 (self.decode(key), self.decode(item)) for key, item in value["items"]
             ]
-            return (
-                Counter(dict(pairs))
-                if kind == "counter"
-                else _MAKER_OF_KIND[kind](pairs)
-            )
+            if kind == "counter":
+                return Counter(dict(pairs))
+            made = _MAKER_OF_KIND[kind](pairs)
+            if "metadata" in value:
+                made._metadata = OrderedDict(self.decode(value["metadata"]))
+            return made
         if kind in _MAKER_OF_KIND:
             return _MAKER_OF_KIND[kind]([self.decode(item) for item in value["items"]])
         if kind in _SCALARS:
@@ -415,6 +447,18 @@ class Decoder:
         if kind == "collection":
             return self._collection(value)
         raise ValueError(MSG_UNKNOWN.format(kind))
+
+    def _placed(self, tensor: torch.Tensor, saved: str | None) -> torch.Tensor:
+        """A tensor where it is wished, or where it was."""
+        if self.device is not None:
+            return tensor.to(self.device)
+        if saved is None:
+            return tensor
+        try:
+            return tensor.to(saved)
+        except (RuntimeError, AssertionError):
+            # This machine has no such device.
+            return tensor
 
     def taken(self, fields: Mapping[str, Any]) -> torch.Tensor:
         """The tensor that fields of :meth:`Encoder.take` lead to."""

@@ -160,10 +160,11 @@ class Restorer:
     def _value(self, about: Mapping[str, Any]) -> Any:
         if about["kind"] == "module":
             return modules.saved_state(
-                about, Decoder(self._tensors(about), self.files.directory)
+                about, Decoder(self._tensors(about), self.files.directory, self.device)
             )
         tensors = self._tensors(about)
-        return Decoder(tensors, self.files.directory).decode(about["value"])
+        decoder = Decoder(tensors, self.files.directory, self.device)
+        return decoder.decode(about["value"])
 
     # Modules --------------------------------------------------------------------------
 
