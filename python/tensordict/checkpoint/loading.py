@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tensordict.checkpoint.reading import StepFiles
 
-__all__ = ["load_step"]
+__all__ = ["as_entry", "load_step"]
 
 
 def load_step(files: StepFiles, meta: Mapping[str, Any]) -> Any:
@@ -28,7 +28,7 @@ def load_step(files: StepFiles, meta: Mapping[str, Any]) -> Any:
         if about["kind"] == "module":
             entries[name] = _nested(saved_state(about, decoder))
         else:
-            entries[name] = _as_entry(decoder.decode(about["value"]))
+            entries[name] = as_entry(decoder.decode(about["value"]))
     found: Any = cls({}, [])
     for name, entry in entries.items():
         _set(found, name, entry)
@@ -44,14 +44,14 @@ def _nested(state: Mapping[str, Any]) -> Any:
         for parent in parents:
             level = level.setdefault(parent, {})
             if not isinstance(level, dict):
-                return _as_entry(dict(state))
+                return as_entry(dict(state))
         if last in level:
-            return _as_entry(dict(state))
+            return as_entry(dict(state))
         level[last] = value
-    return _as_entry(root)
+    return as_entry(root)
 
 
-def _as_entry(value: Any) -> Any:
+def as_entry(value: Any) -> Any:
     """What stands for a value in a collection: dicts are collections."""
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value
@@ -59,7 +59,7 @@ def _as_entry(value: Any) -> Any:
         return value
     found: Any = registry.dense_root()({}, [])
     for key, item in value.items():
-        _set(found, key if isinstance(key, str) else str(key), _as_entry(item))
+        _set(found, key if isinstance(key, str) else str(key), as_entry(item))
     return found
 
 

@@ -10,10 +10,18 @@ from torch import nn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from collections.abc import Set as AbstractSet
 
     from tensordict.checkpoint.encoding import Decoder, Encoder
 
-__all__ = ["Mismatch", "check_module", "describe_module", "fill_module", "module_state"]
+__all__ = [
+    "Mismatch",
+    "check_module",
+    "describe_module",
+    "describe_state",
+    "fill_module",
+    "module_state",
+]
 
 MSG_MODULE = "Cannot restore {item}: the model and the checkpoint differ, and neither was changed.{}"
 
@@ -54,7 +62,6 @@ def describe_module(
     module: nn.Module, encoder: Encoder, *, trainable_only: bool
 ) -> dict[str, Any]:
     """Take the tensors of a module under their plain names, and say the rest of it."""
-    state = module_state(module)
     frozen: set[str] = set()
     if trainable_only:
         frozen = {
@@ -62,6 +69,13 @@ def describe_module(
             for name, parameter in module.named_parameters(remove_duplicate=False)
             if not parameter.requires_grad
         }
+    return describe_state(module_state(module), encoder, frozen)
+
+
+def describe_state(
+    state: Mapping[str, Any], encoder: Encoder, frozen: AbstractSet[str] = frozenset()
+) -> dict[str, Any]:
+    """Take the tensors of the state of a module, but for those that are frozen."""
     tied: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name, value in state.items():

@@ -139,6 +139,12 @@ class StepFiles:
         Raises:
             RuntimeError: they are others.
         """
+        lines = self.problems(about)
+        if lines:
+            raise RuntimeError(MSG_DAMAGED.format("\n".join(lines)))
+
+    def problems(self, about: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the files of an item: a line each."""
         lines = []
         for path in self.paths(about):
             progress = _rust.SaveProgress()
@@ -146,8 +152,7 @@ class StepFiles:
             # A checkpoint is never filled like a dataset: other bytes are damage.
             bad = {DAMAGED, *CHANGED}
             lines += [line for *_, outcome, _, line in found if outcome in bad]
-        if lines:
-            raise RuntimeError(MSG_DAMAGED.format("\n".join(lines)))
+        return lines
 
 
 def _dtype(name: str) -> torch.dtype:

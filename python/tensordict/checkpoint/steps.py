@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 
 from tensordict.checkpoint.encoding import Decoder
 
-__all__ = ["META", "Step", "Steps", "meta_bytes", "read_meta", "retired", "step_name"]
+__all__ = [
+    "META",
+    "Step",
+    "Steps",
+    "is_meta",
+    "meta_bytes",
+    "read_meta",
+    "retired",
+    "step_name",
+    "step_number",
+]
 
 META = "meta.json"
 VERSION = 1
@@ -35,6 +45,21 @@ MSG_EMPTY = "There is no checkpoint in '{}' yet."
 _HEAD = b'{"sha256": "'
 _MIDDLE = b'", "content": '
 _TAIL = b"}\n"
+
+
+def step_number(name: str) -> int | None:
+    """The number of the step whose directory has a name; None where it is none."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def is_meta(path: Path) -> bool:
+    """Whether a file begins as the description of a step does."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_HEAD)) == _HEAD
+    except OSError:
+        return False
 
 
 def step_name(number: int) -> str:

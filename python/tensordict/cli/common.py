@@ -89,6 +89,10 @@ def load_save(path: str, arguments: argparse.Namespace) -> Any:
 
     for module in arguments.modules:
         importlib.import_module(module)
+    from tensordict.checkpoint import foreign, tools
+
+    if tools.is_checkpoint(path) or foreign.is_foreign(path):
+        return tools.load(path)
     try:
         return load(path, mode="r", allow_pickle=arguments.allow_pickle)
     except RuntimeError as error:

@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``tensordict convert``."""
-    parser.add_argument("source", help="a save of any layout, or anybody's safetensors")
-    parser.add_argument("target", help="where to; the suffix chooses the layout")
+    parser.add_argument(
+        "source",
+        help="a save of any layout, a checkpoint, anybody's safetensors, a file of "
+        "torch.save (.pt, .bin), or a directory of torch.distributed.checkpoint",
+    )
+    parser.add_argument(
+        "target",
+        help="where to; the suffix chooses the layout, and a name such as step-100 makes "
+        "a step of a checkpointer",
+    )
     parser.add_argument(
         "--layout",
         choices=[layout.name for layout in layouts.LAYOUTS],
@@ -50,11 +58,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
     """Load and verify the source, save it, and say what was written."""
+    from tensordict.checkpoint.foreign import is_foreign
+    from tensordict.checkpoint.steps import step_number
+    from tensordict.checkpoint.tools import is_checkpoint
+    from tensordict.cli import checkpoints
     from tensordict.storage.checksums import DAMAGED, verify
     from tensordict.storage.inspect import survey
     from tensordict.storage.layouts.safetensors import index_of, is_index_name
 
     target = arguments.target
+    source_is_foreign = is_foreign(arguments.source)
+    if source_is_foreign and step_number(os.path.basename(target)) is not None:
+        return checkpoints.convert(arguments)
     layout = (
         layouts.of_name(arguments.layout)
         if arguments.layout
@@ -75,7 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
     if there and not arguments.force:
         raise FileExistsError(17, "It exists already; --force replaces it", there[0])
     source = common.load_save(arguments.source, arguments)
-    if not arguments.no_verify:
+    if is_checkpoint(arguments.source) and not arguments.no_verify:
+        checkpoints.refuse_damaged(arguments)
+    elif not arguments.no_verify and not source_is_foreign:
         # The checksums of the target would say of damaged bytes that they are good.
         damages = verify(arguments.source, arguments.threads).lines(DAMAGED)
         if damages:

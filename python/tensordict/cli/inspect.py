@@ -21,8 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
     """Print the list; the status is 1 where an entry is damaged."""
+    from tensordict.checkpoint.tools import is_checkpoint
     from tensordict.storage.inspect import survey
 
+    if is_checkpoint(arguments.path):
+        from tensordict.cli import checkpoints
+
+        return checkpoints.inspect(arguments)
     found = survey(arguments.path)
     if arguments.json:
         common.print_json(as_data(found))

@@ -30,9 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
     """Print what is wrong: status 1 for damage, 3 for changes since the save, else 0."""
+    from tensordict.checkpoint.tools import is_checkpoint
     from tensordict.storage import checksums
     from tensordict.storage.inspect import survey
 
+    if is_checkpoint(arguments.path):
+        from tensordict.cli import checkpoints
+
+        return checkpoints.verify(arguments)
     found = survey(arguments.path)
     problems = list(found.problems)
     modified: list[str] = []

@@ -1,0 +1,108 @@
+"""Checkpoints of others, read without running what their pickles ask for."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["as_items", "is_foreign", "read_foreign"]
+
+SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+INDEX = ".bin.index.json"
+
+MSG_REFUSED = (
+    "'{}' asks for more than tensors and plain data, which is not run: {} Save what it "
+    "holds as states in the program that made it."
+)
+
+
+def is_foreign(path: str | Path) -> bool:
+    """Whether a path is a file of ``torch.save`` or a directory of DCP."""
+    path = Path(path)
+    if path.is_dir():
+        return (path / ".metadata").is_file()
+    if path.name.endswith(INDEX):
+        return path.is_file()
+    return path.is_file() and (path.suffix in SUFFIXES or _is_torch_archive(path))
+
+
+def _is_torch_archive(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/data.pkl") for name in archive.namelist())
+
+
+def read_foreign(path: str | Path) -> Any:
+    """The object of a file of ``torch.save``, of its shards, or of a directory of DCP.
+
+    Raises:
+        RuntimeError: it asks for more than tensors and plain data.
+        OSError: it cannot be read.
+    """
+    path = Path(path)
+    if path.is_dir():
+        from tensordict.checkpoint.dcp import read_directory
+
+        return read_directory(path)
+    if path.name.endswith(INDEX):
+        weights = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        found: dict[str, Any] = {}
+        for name in sorted(set(weights.values())):
+            if Path(name).name != name:
+                raise RuntimeError(
+                    f"'{path}' names the file {name!r}, which is elsewhere."
+                )
+            found.update(_load(path.with_name(name)))
+        return {name: found[name] for name in weights}
+    return _load(path)
+
+
+def _load(path: Path) -> Any:
+    try:
+        return torch.load(
+            path, map_location="cpu", weights_only=True, mmap=_is_torch_archive(path)
+        )
+    except OSError:
+        raise
+    except Exception as error:
+        text = str(error).partition("\n")[0]
+        raise RuntimeError(MSG_REFUSED.format(path, text)) from error
+
+
+def as_items(obj: Any) -> dict[str, tuple[str, Any]]:
+    """The items of a checkpoint that an object stands for, each with its kind.
+
+    The state of a model is the item ``model``; of a dictionary of states and values each
+    is an item.
+    """
+    if _is_state(obj):
+        return {"model": ("module", obj)}
+    if isinstance(obj, dict) and obj and all(map(_is_name, obj)):
+        return {name: (_kind(value), value) for name, value in obj.items()}
+    return {"object": ("value", obj)}
+
+
+def _is_name(key: Any) -> bool:
+    return isinstance(key, str) and key.isidentifier()
+
+
+def _kind(value: Any) -> str:
+    if _is_state(value):
+        return "module"
+    if isinstance(value, dict) and {"state", "param_groups"} <= value.keys():
+        return "optimizer"
+    return "value"
+
+
+def _is_state(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(isinstance(key, str) for key in value)
+        and all(isinstance(each, torch.Tensor) for each in value.values())
+    )

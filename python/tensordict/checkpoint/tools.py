@@ -1,0 +1,143 @@
+"""What the command line does with checkpoints: listing, verifying, loading, converting."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tensordict import _rust
+from tensordict.checkpoint.encoding import Encoder
+from tensordict.checkpoint.foreign import as_items, is_foreign, read_foreign
+from tensordict.checkpoint.items import Described
+from tensordict.checkpoint.loading import as_entry, load_step
+from tensordict.checkpoint.modules import describe_state
+from tensordict.checkpoint.reading import StepFiles
+from tensordict.checkpoint.steps import (
+    META,
+    Step,
+    Steps,
+    is_meta,
+    read_meta,
+    step_number,
+)
+from tensordict.checkpoint.writing import plan_step
+
+__all__ = ["convert_to_step", "is_checkpoint", "load", "steps_at", "survey", "verify"]
+
+
+def is_step(path: str | Path) -> bool:
+    """Whether a directory is a step of a checkpointer, whatever its name."""
+    return is_meta(Path(path) / META)
+
+
+def is_checkpoint(path: str | Path) -> bool:
+    """Whether a path is a step, or a folder of steps."""
+    folder = Path(path)
+    if not folder.is_dir() or (folder / ".metadata").exists():
+        return False
+    return is_step(folder) or any(
+        step_number(each.name) is not None for each in folder.iterdir()
+    )
+
+
+def steps_at(path: str | Path) -> list[tuple[Path, int]]:
+    """The steps of a folder in the order of saving, whole or not; or the one that it is."""
+    folder = Path(path)
+    if is_step(folder):
+        return [(folder, read_meta(folder)["step"])]
+    known = [step.number for step in Steps(folder).saved()]
+    there = [step_number(each.name) for each in folder.iterdir()]
+    others = sorted(each for each in there if each is not None and each not in known)
+    return [(folder / f"step-{number}", number) for number in [*others, *known]]
+
+
+def survey(path: str | Path) -> dict[str, Any]:
+    """What a step holds, as plain data: its items, metrics, sizes."""
+    directory = Path(path)
+    size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
+    found: dict[str, Any] = {"path": str(directory), "num_bytes": size}
+    try:
+        meta = read_meta(directory)
+    except (OSError, RuntimeError, ValueError) as error:
+        return {**found, "problem": str(error)}
+    files = StepFiles(directory)
+    items = {}
+    try:
+        for name, about in meta["items"].items():
+            headers = [_rust.safetensors_header(each) for each in files.paths(about)]
+            tensors = [each for header in headers for each in header[1]]
+            items[name] = {
+                "kind": about["kind"],
+                "files": len(headers),
+                "tensors": len(tensors),
+                "num_bytes": sum(each[4] for each in tensors),
+            }
+    except (OSError, RuntimeError) as error:
+        found["problem"] = str(error).replace(str(files.root), str(directory))
+    finally:
+        files.close()
+    return {
+        **found,
+        "step": meta["step"],
+        "time": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(meta["time"])),
+        "metrics": meta["metrics"],
+        "items": items,
+    }
+
+
+def verify(path: str | Path, num_threads: int = 0) -> list[str]:
+    """What is damaged in a step: a line each."""
+    directory = Path(path)
+    try:
+        meta = read_meta(directory)
+    except (OSError, RuntimeError, ValueError) as error:
+        return [str(error)]
+    files = StepFiles(directory, num_threads)
+    lines = []
+    try:
+        for about in meta["items"].values():
+            try:
+                lines += files.problems(about)
+            except (OSError, RuntimeError) as error:
+                lines.append(str(error))
+    finally:
+        files.close()
+    return [line.replace(str(files.root), str(directory)) for line in lines]
+
+
+def load(path: str | Path) -> Any:
+    """A step, the latest of a folder, or a checkpoint of others, as a collection."""
+    if is_foreign(path):
+        return as_entry(read_foreign(path))
+    directory, _ = steps_at(path)[-1]
+    files = StepFiles(directory)
+    try:
+        with files.names_in_errors():
+            return load_step(files, read_meta(files.root))
+    finally:
+        files.close()
+
+
+def convert_to_step(source: str | Path, target: str | Path, *, durable: bool) -> None:
+    """Write a checkpoint of others as a step, from which a model and an optimizer restore."""
+    target = Path(target).absolute()
+    number = step_number(target.name)
+    if number is None:
+        raise ValueError(f"'{target}' is no name of a step, such as step-100.")
+    described = []
+    for name, (kind, value) in as_items(read_foreign(source)).items():
+        encoder = Encoder(name)
+        if kind == "module":
+            about = describe_state(value, encoder)
+        else:
+            about = {"value": encoder.encode(value)}
+        described.append(Described(name, {**about, "kind": kind}, encoder.tensors))
+    there = Steps(target.parent).saved()
+    order = max((step.order for step in there), default=-1) + 1
+    fields = {"order": order, "time": time.time(), "metrics": {}}
+    retired: list[Step] = []
+    plan, _ = plan_step(
+        target.parent, number, described, fields, shards=None, retired=retired
+    )
+    _rust.save_step(plan, (0, durable, True), _rust.SaveProgress())

@@ -1,0 +1,124 @@
+"""The commands on checkpoints: what steps there are, which are good, and those of others."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from tensordict.cli import common
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["convert", "inspect", "refuse_damaged", "verify"]
+
+DAMAGED = 1
+
+
+def inspect(arguments: argparse.Namespace) -> int:
+    """List steps in the order of saving, or what a step holds."""
+    from tensordict.checkpoint import tools
+
+    steps = tools.steps_at(arguments.path)
+    found = [tools.survey(path) for path, _ in steps]
+    is_one = [str(path) for path, _ in steps] == [arguments.path]
+    if arguments.json:
+        common.print_json(
+            found[0] if is_one else {"path": arguments.path, "steps": found}
+        )
+    elif is_one:
+        _show_step(found[0])
+    else:
+        size = common.readable(sum(each["num_bytes"] for each in found))
+        print(f"{arguments.path}: checkpoints, {len(found)} steps, {size}")
+        for (_, number), each in zip(steps, found, strict=True):
+            print(f"  {_line(number, each)}")
+    return DAMAGED if any("problem" in each for each in found) else 0
+
+
+def _line(number: int, found: dict[str, Any]) -> str:
+    size = common.readable(found["num_bytes"])
+    if "problem" in found:
+        return f"step {number}: {size}  !! {found['problem']}"
+    return f"step {number}: {size}, {found['time']}{_metrics(found)}"
+
+
+def _metrics(found: dict[str, Any]) -> str:
+    shown = (
+        f"{name} {value['value'] if isinstance(value, dict) else value}"
+        for name, value in found["metrics"].items()
+    )
+    text = ", ".join(shown)
+    return f", {text}" if text else ""
+
+
+def _show_step(found: dict[str, Any]) -> None:
+    size = common.readable(found["num_bytes"])
+    print(f"{found['path']}: checkpoint, {size}")
+    if "step" in found:
+        print(f"  step {found['step']}, {found['time']}{_metrics(found)}")
+    for name, item in found.get("items", {}).items():
+        about = f"{item['tensors']} tensors, {common.readable(item['num_bytes'])}"
+        print(
+            f"  {name}: {item['kind']}, {about}"
+            if item["files"]
+            else f"  {name}: {item['kind']}"
+        )
+    if "problem" in found:
+        print(f"  !! {found['problem']}")
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Compare the files of all steps with their checksums; status 1 for damage."""
+    from tensordict.checkpoint import tools
+
+    problems: dict[str, list[str]] = {}
+    for path, _ in tools.steps_at(arguments.path):
+        problems[str(path)] = tools.verify(path, arguments.threads)
+    if arguments.json:
+        common.print_json({"path": arguments.path, "steps": problems})
+    else:
+        for place, lines in problems.items():
+            for line in lines:
+                print(f"DAMAGED   {line}")
+            print(f"{place}: checkpoint, {'damaged' if lines else 'ok (every byte)'}")
+    return DAMAGED if any(problems.values()) else 0
+
+
+def refuse_damaged(arguments: argparse.Namespace) -> None:
+    """Refuse to convert a step that is damaged.
+
+    Raises:
+        RuntimeError: it is.
+    """
+    from tensordict.checkpoint import tools
+
+    path, _ = tools.steps_at(arguments.source)[-1]
+    lines = tools.verify(path, arguments.threads)
+    if lines:
+        raise RuntimeError("\n".join(lines))
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Write a checkpoint of others as a step."""
+    from tensordict.checkpoint import tools
+
+    if os.path.exists(arguments.target) and not arguments.force:
+        raise FileExistsError(
+            17, "It exists already; --force replaces it", arguments.target
+        )
+    tools.convert_to_step(arguments.source, arguments.target, durable=arguments.durable)
+    found = tools.survey(arguments.target)
+    if arguments.json:
+        common.print_json(
+            {
+                "source": arguments.source,
+                "target": arguments.target,
+                "layout": "checkpoint",
+                "num_bytes": found["num_bytes"],
+            }
+        )
+    else:
+        size = common.readable(found["num_bytes"])
+        print(f"{arguments.source} -> {arguments.target} (checkpoint, {size})")
+    return 0
