@@ -101,7 +101,6 @@ if TYPE_CHECKING:
     from tensordict import data, nn, persistent, store
     from tensordict._arrow import from_arrow, to_arrow
     from tensordict._later import (
-        append_memmap,
         from_csv,
         from_h5,
         from_json,
@@ -115,6 +114,7 @@ if TYPE_CHECKING:
         as_tensordict_module,
     )
     from tensordict.persistent import PersistentTensorDict
+    from tensordict.storage.growing.appending import append_memmap
     from tensordict.store import LazyStackedTensorDictStore, TensorDictStore
 
 _hooks.install()
@@ -134,6 +134,7 @@ if not TYPE_CHECKING:  # which is to find names that there are not
             "tensordict": "tensordict.tensordict",
             "TensorClassModuleBase": "tensordict.nn",
             "TensorClassModuleWrapper": "tensordict.nn",
+            "append_memmap": "tensordict.storage.growing.appending",
             "as_tensordict_module": "tensordict.nn",
             "from_arrow": "tensordict._arrow",
             "to_arrow": "tensordict._arrow",

@@ -26,7 +26,6 @@ TABLES = (
     "TensorDict.from_dict; td.to_arrow() and from_arrow() exchange tables."
 )
 SHARDS = "Write the rows of td.unbind(0) with the writer itself."
-GROWING = "Save the new rows beside the others, and join what is loaded with cat."
 STORES = (
     "td.memmap_(path) keeps entries in files that several processes read and write."
 )
@@ -61,7 +60,6 @@ METHODS: dict[str, str] = {
 """Methods of every collection, and what to do meanwhile."""
 
 FUNCTIONS: dict[str, str] = {
-    "append_memmap": GROWING,
     "from_csv": TABLES,
     "from_h5": ARRAYS,
     "from_json": TABLES,

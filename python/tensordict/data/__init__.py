@@ -17,9 +17,12 @@ from tensordict.data.streams import (
     VideoStream,
     picture_of_rows,
 )
+from tensordict.data.writer import DatasetReader, DatasetWriter
 
 __all__ = [
     "BucketStack",
+    "DatasetReader",
+    "DatasetWriter",
     "StreamBuffer",
     "StreamCollector",
     "StreamDataLoader",

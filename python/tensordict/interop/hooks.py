@@ -6,6 +6,7 @@ from collections import deque
 
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
+from tensordict.containers.lazy.columns import ColumnStack
 from tensordict.containers.lazy_views import VIEW_TYPES
 from tensordict.containers.nontensor import (
     MetaData,
@@ -55,6 +56,7 @@ def install() -> None:
     register_class(_SubTensorDict, "tensordict._td", dense=False)
     for view in VIEW_TYPES:
         register_class(view, "tensordict._lazy", dense=False)
+    register_class(ColumnStack, "tensordict", dense=False)
     for cls in (LazyStackedTensorDict, NonTensorData, NonTensorStack, MetaData):
         register_class(cls, "tensordict", dense=False)
     register_family(TensorClass)

@@ -62,6 +62,7 @@ class SavingOps(CollectionProtocol):
         durable: bool = False,
         pbar: bool = False,
         checks: bool = True,
+        ragged: str | None = None,
     ) -> Self:
         """Save to a directory and return a new collection over its files.
 
@@ -100,6 +101,11 @@ class SavingOps(CollectionProtocol):
             pbar: whether a progress bar is shown.
             checks: whether sums are kept, to tell damage later. See
                 :func:`tensordict.storage.verify`.
+            ragged: ``"columns"`` to save rows that differ in shape as a few files a key,
+                values and shapes, and texts as one column of bytes: see
+                :class:`~tensordict.data.DatasetWriter`. What is loaded is a lazy stack
+                whose members are made when they are asked for. Default: a lazy stack
+                gets a directory for each member.
 
         Returns:
             A locked collection on the CPU, whose tensors are
@@ -138,6 +144,7 @@ class SavingOps(CollectionProtocol):
             pbar=pbar,
             checks=checks,
             share_non_tensor=share_non_tensor,
+            ragged=ragged,
         )
         return _layouts.save(self, prefix, options)
 
@@ -260,6 +267,7 @@ class SavingOps(CollectionProtocol):
         durable: bool = False,
         pbar: bool = False,
         checks: bool = True,
+        ragged: str | None = None,
     ) -> Self:
         """Save to a directory. As :meth:`memmap`; :meth:`load` reads it.
 
@@ -283,6 +291,7 @@ class SavingOps(CollectionProtocol):
             durable=durable,
             pbar=pbar,
             checks=checks,
+            ragged=ragged,
         )
 
     dumps = save

@@ -59,14 +59,20 @@ def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
     """Load the files of a memory-mapped container again, nested ones kept.
 
     The batch sizes and names are those of the container, and the metadata gets those
-    that were set since it was written.
+    that were set since it was written. Rows that were appended since are there, too.
     """
     if not td._is_memmap or td._memmap_prefix is None:
         raise RuntimeError(MSG_NOT_MAPPED)
     loaded = load(type(td), td._memmap_prefix, allow_pickle=allow_pickle)
     written = [(level, level._shape_fields()) for level in _levels(loaded)]
-    _give_shape(td, loaded)
-    check_fit(td, loaded)
+    before_growing: list[tuple[Any, torch.Size]] = []
+    try:
+        _give_shape(td, loaded, before_growing)
+        check_fit(td, loaded)
+    except BaseException:
+        for level, size in before_growing:
+            level._batch_size = size
+        raise
     # The innermost first, and all before anything of the container changes.
     for level, before in reversed(written):
         changes = dict(level._shape_fields().items() - before.items())
@@ -86,12 +92,21 @@ def _levels(loaded: Any) -> Iterator[Any]:
             yield from _levels(child)
 
 
-def _give_shape(td: Any, loaded: Any) -> None:
-    """Give what was loaded the batch sizes and names of the containers it is for."""
+def _give_shape(
+    td: Any, loaded: Any, before_growing: list[tuple[Any, torch.Size]]
+) -> None:
+    """Give what was loaded the batch sizes and names of the containers it is for.
+
+    A container whose files have more rows by now takes the batch size of those; what it
+    had is added to ``before_growing``.
+    """
     if loaded._is_non_tensor or type(td) is not type(loaded):
         return
     if not td._shape_fields():
         return
+    if _has_grown(td.batch_size, loaded.batch_size):
+        before_growing.append((td, td.batch_size))
+        td._batch_size = loaded.batch_size
     if loaded.batch_size != td.batch_size:
         loaded.batch_size = td.batch_size
     if loaded.names != td.names:
@@ -102,7 +117,14 @@ def _give_shape(td: Any, loaded: Any) -> None:
         if isinstance(present, CollectionProtocol) and isinstance(
             value, CollectionProtocol
         ):
-            _give_shape(present, value)
+            _give_shape(present, value, before_growing)
+
+
+def _has_grown(size: torch.Size, loaded: torch.Size) -> bool:
+    """Whether a batch size is another one with more rows."""
+    return (
+        len(size) == len(loaded) > 0 and size[0] < loaded[0] and size[1:] == loaded[1:]
+    )
 
 
 def shape_fields_dense(td: Any) -> dict[str, str | None]:

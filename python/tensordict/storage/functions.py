@@ -42,6 +42,7 @@ def memmap(
     durable: bool = False,
     pbar: bool = False,
     checks: bool = True,
+    ragged: str | None = None,
 ) -> Any:
     """Save a collection: :meth:`TensorDictBase.memmap` as a function."""
     return data.memmap(
@@ -58,6 +59,7 @@ def memmap(
         durable=durable,
         pbar=pbar,
         checks=checks,
+        ragged=ragged,
     )
 
 
@@ -76,6 +78,7 @@ def save(
     durable: bool = False,
     pbar: bool = False,
     checks: bool = True,
+    ragged: str | None = None,
 ) -> Any:
     """Save a collection: :meth:`TensorDictBase.save` as a function."""
     return memmap(
@@ -92,6 +95,7 @@ def save(
         durable=durable,
         pbar=pbar,
         checks=checks,
+        ragged=ragged,
     )
 
 

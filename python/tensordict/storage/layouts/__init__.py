@@ -9,10 +9,14 @@ commands) asks :func:`find` for the layout, and then calls its methods: see
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
+from tensordict import _rust
+from tensordict.storage.future import now_or_later, of_now
 from tensordict.storage.layouts.archive import ArchiveLayout
 from tensordict.storage.layouts.consolidated import ConsolidatedLayout
 from tensordict.storage.layouts.directory import DirectoryLayout
@@ -21,8 +25,6 @@ from tensordict.storage.layouts.safetensors import SafetensorsLayout
 from tensordict.storage.take_loaded import load_into
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tensordict.storage.paths import SavedPath
 
 __all__ = [
@@ -50,6 +52,10 @@ An archive is recognized by its end, which a tensor of another file can look lik
 the last.
 """
 
+MSG_RAGGED = "ragged must be 'columns' or None, got {!r}."
+MSG_RAGGED_PLACE = (
+    "ragged='columns' needs the path of a directory, and writes no archive."
+)
 MSG_COMPRESSION = (
     "compression is only supported when writing a memmap archive (pass archive=True or "
     "use a '.tdz' prefix)."
@@ -94,6 +100,8 @@ class SaveOptions(NamedTuple):
     """Whether the container itself becomes the one over the files."""
     max_shard_size: int | str | None = None
     shards: int | None = None
+    ragged: str | None = None
+    """``"columns"``: rows that differ in shape become columns of values and shapes."""
 
     @property
     def escapes_keys(self) -> bool:
@@ -166,7 +174,31 @@ def save(td: Any, prefix: Any, options: SaveOptions) -> Any:
     Without ``prefix``: to the directory where it was saved before, or to shared memory
     without a name.
     """
+    if options.ragged is not None:
+        return _save_columns(td, prefix, options)
     return _chosen(td, prefix, options).save(td, prefix, options)
+
+
+def _save_columns(td: Any, prefix: Any, options: SaveOptions) -> Any:
+    """Write ``td`` as a directory of columns: ``ragged="columns"``."""
+    from tensordict.storage.growing.saving import write_columns
+
+    if options.ragged != "columns":
+        raise ValueError(MSG_RAGGED.format(options.ragged))
+    if prefix is None or _chosen(td, prefix, options) is not DIRECTORY:
+        raise ValueError(MSG_RAGGED_PLACE)
+    path = Path(prefix)
+    target = os.path.abspath(path)
+    source = of_now(td, options)
+
+    def work() -> Any:
+        write_columns(source, target, options.existsok, options.durable, options.checks)
+        saved = load(None, target)
+        saved._is_memmap = True
+        saved._memmap_prefix = path
+        return saved.lock_()
+
+    return now_or_later(td, work, options, _rust.SaveProgress())
 
 
 def _chosen(td: Any, prefix: Any, options: SaveOptions) -> Layout:

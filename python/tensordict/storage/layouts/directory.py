@@ -25,6 +25,7 @@ from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.errors import at_value
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.future import now_or_later, of_now
+from tensordict.storage.growing.text import CLASS_TEXT
 from tensordict.storage.layouts.interface import (
     DAMAGED,
     Entry,
@@ -52,7 +53,14 @@ if TYPE_CHECKING:
 
     from tensordict.storage.layouts import LoadOptions, SaveOptions
 
-__all__ = ["DirectoryLayout", "load_directory", "plan_dense", "saved_dense"]
+__all__ = [
+    "DirectoryLayout",
+    "load_directory",
+    "make_level",
+    "path_of",
+    "plan_dense",
+    "saved_dense",
+]
 
 CPU = torch.device("cpu")
 
@@ -324,6 +332,14 @@ def load_directory(path: SavedPath, options: LoadOptions) -> Any:
 
 def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
     """The container of a level that was read, and of those below."""
+    if tree.class_text == CLASS_TEXT and options.has_values:
+        stack = registry.find_class(None, CLASS_TEXT, None, path)
+        return stack._load_level(tree, path, options)
+    return make_level(tree, path, options, tree.special)
+
+
+def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -> Any:
+    """As :func:`_make_dense`; of the entries that need a class, those that are named."""
     entries = tree.entries
     batch_size = torch.Size(tree.batch_size)
     home: torch.device | None = CPU if tree.has_device else None
@@ -337,12 +353,12 @@ def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
                 entries[key] = torch.empty(shape, dtype=dtype, device=device)
     for key in tree.nested:
         child = entries[key]
-        entries[key] = _make_dense(child, _path_of(path, child.directory), options)
-    for key in tree.special:
+        entries[key] = _make_dense(child, path_of(path, child.directory), options)
+    for key in special:
         value = entries[key]
         if isinstance(value, str):
             inner = options._replace(size=batch_size)
-            made = load_directory(_path_of(path, value), inner)
+            made = load_directory(path_of(path, value), inner)
             if made._is_non_tensor:
                 made = made._loaded_in(batch_size, home, tree.names)
             entries[key] = made
@@ -350,7 +366,8 @@ def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
             entries[key] = _as_nested(*value)
     if batch_size:
         _check_sizes(entries, batch_size, path)
-    cls = registry.find_class(options.requested, tree.class_text, tree.type_text, path)
+    text = None if tree.class_text == CLASS_TEXT else tree.class_text
+    cls = registry.find_class(options.requested, text, tree.type_text, path)
     loaded = _rust.new(cls, entries, batch_size, home, tree.names)
     loaded._memmap_prefix = options.home_of(path)
     return loaded
@@ -378,7 +395,8 @@ def _check_sizes(entries: dict[str, Any], size: torch.Size, path: SavedPath) -> 
             raise RuntimeError(found)
 
 
-def _path_of(parent: SavedPath, directory: str) -> SavedPath:
+def path_of(parent: SavedPath, directory: str) -> SavedPath:
+    """The path of a directory in another one."""
     return parent / os.path.basename(directory)
 
 

@@ -1,0 +1,92 @@
+"""Parts that several processes write, and the dataset that is made of them.
+
+A part is a dataset of its own in ``<path>.parts/<name>``, beside the dataset, whose
+directory is exchanged as it grows. The manifest ``<path>.parts/manifest.json`` says at which row each part begins in the joined dataset. It is written first; then the
+rows of each part are added and published, and the part is deleted. So the number of
+published rows says how far it is, whenever the process is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tensordict import TensorDict
+from tensordict.storage.growing.publish import replace_file
+from tensordict.storage.growing.tree import GrowingTree
+
+__all__ = ["join", "part_path"]
+
+PARTS = ".parts"
+"""What follows the name of the dataset."""
+
+MANIFEST = "manifest.json"
+ROWS_AT_ONCE = 4096
+
+MSG_NAME = "The name of a part is a number, or letters, digits, '-' and '_', got {!r}."
+
+
+def part_path(path: str | Path, part: str | int) -> Path:
+    """Where a part of a dataset is.
+
+    Raises:
+        ValueError: that is no name of one.
+    """
+    name = str(part)
+    if re.fullmatch(r"[A-Za-z0-9_-]+", name) is None:
+        raise ValueError(MSG_NAME.format(part))
+    return _folder(path) / name
+
+
+def _folder(path: str | Path) -> Path:
+    path = Path(path).absolute()
+    return path.with_name(path.name + PARTS)
+
+
+def join(writer_class: Any, path: str | Path, durable: bool) -> int:
+    """Add the rows of all parts to the dataset, and delete the parts."""
+    folder = _folder(path)
+    with writer_class(path, durable=durable) as writer:
+        for name, start in _planned(folder, len(writer), durable):
+            part = folder / name
+            if not (part / "meta.json").exists():
+                shutil.rmtree(part, ignore_errors=True)
+                continue
+            # Whoever writes to it now is not done.
+            GrowingTree(part).close()
+            rows = TensorDict.load_memmap(part)
+            done = len(writer) - start
+            for at in range(max(0, done), rows.batch_size[0], ROWS_AT_ONCE):
+                writer.extend(rows[at : at + ROWS_AT_ONCE])
+            if not rows.batch_size[0]:
+                writer._expect(rows)
+            writer.flush()
+            shutil.rmtree(part)
+        count = len(writer)
+    shutil.rmtree(folder, ignore_errors=True)
+    return count
+
+
+def _planned(folder: Path, num_rows: int, durable: bool) -> list[tuple[str, int]]:
+    """The parts that are still to be added, and the row at which each begins."""
+    manifest = folder / MANIFEST
+    if not folder.exists():
+        return []
+    if not manifest.exists():
+        names = [found.name for found in folder.iterdir() if found.is_dir()]
+        planned = []
+        for name in sorted(names, key=_by_number):
+            planned.append([name, num_rows])
+            if (folder / name / "meta.json").exists():
+                num_rows += TensorDict.load_memmap(folder / name).batch_size[0]
+        text = json.dumps({"version": 1, "parts": planned})
+        replace_file(str(manifest), text, durable)
+    parts = json.loads(manifest.read_text(encoding="utf-8"))["parts"]
+    return [(name, start) for name, start in parts]
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    return (int(name) if name.isdecimal() else 1 << 62, name)

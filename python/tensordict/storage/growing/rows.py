@@ -1,0 +1,230 @@
+"""What the rows of a collection are to the columns of a directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.primitives import registry
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.unbatched import is_unbatched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Level", "Ragged", "Values", "bytes_of", "level_of_members", "level_of_rows"]
+
+MSG_UNBATCHED = "The entry {!r} is an UnbatchedTensor, which has no rows."
+MSG_KEYS = (
+    "Rows must have the same keys, and one has {}, another {}{}. Give each row a value "
+    "for every key."
+)
+MSG_MEMBER_NESTED = (
+    "The entry {!r} of a row is a nested tensor: each row has one tensor a key."
+)
+MSG_DTYPE = "The rows of the entry {!r} are of the dtypes {} and {}."
+MSG_DIMS = "The rows of the entry {!r} have {} and {} dims, which must be equally many."
+MSG_KINDS = "The entry {!r} is a {} in one row and a {} in another."
+MSG_BATCH = "Rows have {} and {} batch dims{}, which must be equally many."
+
+
+@dataclass
+class Ragged:
+    """Rows that are tensors of different shapes."""
+
+    values: torch.Tensor
+    """The items of all rows, one after the other."""
+    table: torch.Tensor
+    """The shape of each row: int64 ``[N, dims]``."""
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+@dataclass
+class Values:
+    """Rows that are no tensors."""
+
+    items: list[Any]
+    is_one: bool = False
+    """Whether it is one value for all rows."""
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass
+class Level:
+    """The rows of a collection, or of one that is nested in it."""
+
+    cls: type
+    batch_size: torch.Size | None
+    """The batch dims behind the first, where they are the same in all rows."""
+    num_dims: int
+    """How many those are."""
+    entries: dict[str, Any] = field(default_factory=dict)
+    """By key: a tensor ``[N, ...]``, :class:`Ragged`, :class:`Values`, or a level."""
+    names: list[str | None] | None = None
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether the entries are one directory deeper: those of a tensorclass."""
+        return is_tensorclass(self.cls)
+
+
+def level_of_rows(td: Any, key: tuple[str, ...] = ()) -> Level:
+    """The level of a collection whose first batch dim is that of the rows."""
+    if is_tensorclass(td):
+        level = level_of_rows(td._tensordict, key)
+        level.cls = type(td)
+        return level
+    if not td._is_dense and hasattr(td, "stack_dim"):
+        if not td.stack_dim:
+            known: Level | None = td._as_level() if hasattr(td, "_as_level") else None
+            if known is not None:
+                return known
+            members = td.tensordicts
+            return level_of_members(members, key) if members else _hollow(td)
+        td = td.contiguous()
+    size, names = td.batch_size, td._td_dim_names
+    level = Level(type(td), size[1:], len(size) - 1, {}, names and list(names))
+    for name, value in td._entries().items():
+        path = (*key, name)
+        if is_unbatched(value):
+            raise NotImplementedError(MSG_UNBATCHED.format(_shown(path)))
+        if isinstance(value, torch.Tensor):
+            level.entries[name] = _tensor_rows(value)
+        elif value._is_non_tensor:
+            level.entries[name] = _value_rows(value, size[0])
+        else:
+            level.entries[name] = level_of_rows(value, path)
+    return level
+
+
+def level_of_members(members: Sequence[Any], key: tuple[str, ...] = ()) -> Level:
+    """The level of collections of which each is a row.
+
+    Raises:
+        ValueError: they do not fit together.
+    """
+    first = members[0]
+    sizes = {member.batch_size for member in members}
+    counts = sorted({len(size) for size in sizes})
+    if len(counts) > 1:
+        at = f" at {_shown(key)!r}" if key else ""
+        raise ValueError(MSG_BATCH.format(counts[0], counts[-1], at))
+    size = next(iter(sizes)) if len(sizes) == 1 else None
+    level = Level(type(first), size, counts[0])
+    names = first._td_dim_names
+    if names is not None:
+        level.names = [None, *names]
+    inner = [_inner(member) for member in members]
+    entries = [member._entries() for member in inner]
+    keys = entries[0].keys()
+    for other in entries:
+        if other.keys() != keys:
+            at = f" at {_shown(key)!r}" if key else ""
+            raise ValueError(MSG_KEYS.format(list(keys), list(other), at))
+    for name in keys:
+        values = [each[name] for each in entries]
+        level.entries[name] = _joined(values, (*key, name))
+    return level
+
+
+def _hollow(td: Any) -> Level:
+    """The level of a stack without members, of which no entries are known."""
+    size = td.batch_size[1:]
+    return Level(registry.dense_root(), size, len(size))
+
+
+def _inner(td: Any) -> Any:
+    return td._tensordict if is_tensorclass(td) and not td._is_non_tensor else td
+
+
+def _shown(path: tuple[str, ...]) -> Any:
+    return path[0] if len(path) == 1 else path
+
+
+def _tensor_rows(value: Any) -> Any:
+    if not value.is_nested:
+        return value
+    if value.layout is torch.jagged and value._ragged_idx == 1:
+        offsets = value.offsets()
+        if value.lengths() is None and int(offsets[0]) == 0:
+            values = value.values()
+            sizes = torch.tensor(values.shape[1:], dtype=torch.int64)
+            lengths = offsets.diff()[:, None].cpu().long()
+            table = torch.cat([lengths, sizes.expand(len(lengths), -1)], 1)
+            return Ragged(values.detach()[: int(offsets[-1])].reshape(-1), table)
+    parts = list(value.unbind())
+    if not parts:
+        size = value._nested_tensor_size() if value.layout is torch.strided else None
+        dims = 1 if size is None or size.ndim < 2 else size.shape[1]
+        empty = torch.zeros(0, dims, dtype=torch.int64)
+        return Ragged(torch.zeros(0, dtype=value.dtype), empty)
+    return _ragged(parts)
+
+
+def _value_rows(value: Any, count: int) -> Values:
+    if value._is_one:
+        return Values([value.data] * count, is_one=True)
+    return Values(value.tolist())
+
+
+def _joined(values: list[Any], path: tuple[str, ...]) -> Any:
+    """The rows of an entry: a value for each row."""
+    first = values[0]
+    kind = _kind(first)
+    for value in values:
+        if _kind(value) != kind:
+            kinds = sorted((kind, _kind(value)))
+            raise ValueError(MSG_KINDS.format(_shown(path), *kinds))
+    if kind == "value":
+        return Values([value.tolist() for value in values])
+    if kind == "collection":
+        return level_of_members(values, path)
+    for value in values:
+        if is_unbatched(value):
+            raise NotImplementedError(MSG_UNBATCHED.format(_shown(path)))
+        if value.is_nested:
+            raise ValueError(MSG_MEMBER_NESTED.format(_shown(path)))
+        if value.dtype != first.dtype:
+            raise ValueError(MSG_DTYPE.format(_shown(path), first.dtype, value.dtype))
+        if value.ndim != first.ndim:
+            raise ValueError(MSG_DIMS.format(_shown(path), first.ndim, value.ndim))
+    shape = first.shape
+    if all(value.shape == shape for value in values):
+        return first.detach()[None] if len(values) == 1 else _plain_stack(values)
+    return _ragged(values)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    return "value" if value._is_non_tensor else "collection"
+
+
+def _plain_stack(values: list[torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        return torch.stack(values)
+
+
+def _ragged(parts: list[torch.Tensor]) -> Ragged:
+    table = torch.tensor([tuple(part.shape) for part in parts], dtype=torch.int64)
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        values = torch.cat([part.reshape(-1) for part in parts])
+    return Ragged(values, table.reshape(len(parts), parts[0].ndim))
+
+
+def bytes_of(tensor: torch.Tensor) -> Any:
+    """The bytes of a tensor, row-major, without a copy where it has no gaps."""
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        plain = tensor.detach()
+        if plain.device.type != "cpu":
+            plain = plain.cpu()
+        if plain.is_conj() or plain.is_neg():
+            plain = plain.resolve_conj().resolve_neg()
+        plain = plain.contiguous().as_subclass(torch.Tensor)
+        return plain.reshape(-1).view(torch.uint8).numpy()

@@ -1,0 +1,77 @@
+"""Values that are no tensors, as a column of bytes: text, or JSON where it is none."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from tensordict.storage.extra_metadata import as_plain, tagged, untagged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["CLASS_TEXT", "TEXT", "VALUES", "decoded", "encoded", "encoding_of"]
+
+TEXT: Final = "utf-8"
+"""The encoding of a column of texts."""
+
+VALUES: Final = "json"
+"""The encoding of a column of other values."""
+
+CLASS_TEXT: Final = "tensordict:ColumnStack"
+"""The class that the metadata names where there are columns of rows that differ in size.
+
+tensordict 0.15 does not know it, and goes by ``_type``: a ``TensorDict`` of nested tensors.
+"""
+
+_TAGGED: Final = "!"
+"""The key of a value that JSON alone would change."""
+
+MSG_NO_TEXT = (
+    "The entry {!r} is a column of texts, and a row has {!r}: make the dataset with "
+    "values of both kinds in its first rows, or convert them to str."
+)
+MSG_NO_JSON = (
+    "The entry {!r} has a value of type {}, which JSON cannot hold. A column takes "
+    "texts, numbers, booleans, None, and lists, tuples and dicts of these."
+)
+
+
+def encoding_of(values: Sequence[Any]) -> str:
+    """The encoding of a column that begins with these values."""
+    return TEXT if all(type(value) is str for value in values) else VALUES
+
+
+def encoded(values: Sequence[Any], encoding: str, key: Any) -> list[bytes]:
+    """The bytes of each value.
+
+    Raises:
+        TypeError: a value is none that the column can hold.
+    """
+    if encoding == TEXT:
+        for value in values:
+            if type(value) is not str:
+                raise TypeError(MSG_NO_TEXT.format(key, value))
+        # Half of a surrogate pair is no UTF-8, and a text of Python all the same.
+        return [value.encode("utf-8", "surrogatepass") for value in values]
+    return [_as_json(value, key) for value in values]
+
+
+def _as_json(value: Any, key: Any) -> bytes:
+    try:
+        plain, is_same = as_plain(value)
+    except (TypeError, ValueError):
+        raise TypeError(MSG_NO_JSON.format(key, type(value).__name__)) from None
+    is_taken = isinstance(plain, dict) and list(plain) == [_TAGGED]
+    kept = plain if is_same and not is_taken else {_TAGGED: tagged(value)}
+    return json.dumps(kept).encode()
+
+
+def decoded(bytes_: bytes, encoding: str) -> Any:
+    """The value of its bytes."""
+    if encoding == TEXT:
+        return bytes_.decode("utf-8", "surrogatepass")
+    value = json.loads(bytes_)
+    if isinstance(value, dict) and list(value) == [_TAGGED]:
+        return untagged(value[_TAGGED])
+    return value
