@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from tensordict.checkpoint.background import Writer
-from tensordict.checkpoint.encoding import Encoder
+from tensordict.checkpoint.encoding import Decoder, Encoder
 from tensordict.checkpoint.items import describe
 from tensordict.checkpoint.loading import load_step
-from tensordict.checkpoint.randomness import random_states
+from tensordict.checkpoint.randomness import random_states, set_random_states
 from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.restoring import Restored, restore_items
 from tensordict.checkpoint.steps import Step, Steps, read_meta, retired, step_name
@@ -351,6 +351,15 @@ class Checkpointer:
 
         restored: Restored = self._read(step, read)
         return restored
+
+    def restore_random_states(self, step: int | None = None) -> None:
+        """Set the random states of a step, and nothing else."""
+
+        def read(_: StepFiles, meta: dict[str, Any]) -> None:
+            if "rng" in meta:
+                set_random_states(Decoder({}, "").decode(meta["rng"]))
+
+        self._read(step, read)
 
     def _read(
         self, number: int | None, read: Callable[[StepFiles, dict[str, Any]], Any]

@@ -14,7 +14,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from tensordict.storage.safetensors_levels import Leaf
 
-__all__ = ["Described", "describe", "is_stateful", "kind_of"]
+__all__ = ["Described", "File", "describe", "is_stateful", "kind_of"]
 
 
 class Described:
@@ -24,7 +24,8 @@ class Described:
         name: the name of the item, with which its files begin.
         about: what JSON says of it.
         tensors: its tensors by name.
-        config: the text of the configuration of a model of ``transformers``.
+        files: names and bytes of further files: the configuration without which
+            ``transformers`` opens no folder.
     """
 
     def __init__(
@@ -32,12 +33,25 @@ class Described:
         name: str,
         about: dict[str, Any],
         tensors: dict[str, Leaf],
-        config: str | None = None,
+        files: list[tuple[str, bytes]] | None = None,
     ) -> None:
         self.name = name
         self.about = about
         self.tensors = tensors
-        self.config = config
+        self.files = files or []
+
+
+class File:
+    """A file that a step has beside its own, for other programs.
+
+    Args:
+        name: its name.
+        content: its text.
+    """
+
+    def __init__(self, name: str, content: str) -> None:
+        self.name = name
+        self.content = content
 
 
 def is_stateful(item: Any) -> bool:
@@ -68,11 +82,15 @@ def describe(name: str, item: Any, *, trainable_only: bool = False) -> Described
     """
     encoder = Encoder(name)
     kind = kind_of(item)
-    config = None
+    if isinstance(item, File):
+        files = [(item.name, item.content.encode())]
+        return Described(name, {"kind": "file", "value": item.name}, {}, files)
+    files = []
     about: dict[str, Any]
     if kind == "module":
         about = describe_module(item, encoder, trainable_only=trainable_only)
-        config = _config_of(item)
+        if name == "model":
+            files = _config_of(item)
     elif kind == "generator":
         about = {"value": encoder.encode(item.get_state().cpu().numpy().tobytes())}
     elif kind in ("optimizer", "stateful"):
@@ -80,13 +98,13 @@ def describe(name: str, item: Any, *, trainable_only: bool = False) -> Described
     else:
         about = {"value": encoder.encode(item)}
     about["kind"] = kind
-    return Described(name, about, encoder.tensors, config)
+    return Described(name, about, encoder.tensors, files)
 
 
-def _config_of(module: Any) -> str | None:
+def _config_of(module: Any) -> list[tuple[str, bytes]]:
     """The configuration without which ``transformers`` does not open a folder."""
     write = getattr(getattr(module, "config", None), "to_json_string", None)
     if not hasattr(module, "save_pretrained") or write is None:
-        return None
+        return []
     text: str = write()
-    return text
+    return [("config.json", text.encode())]

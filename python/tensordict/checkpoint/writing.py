@@ -85,8 +85,7 @@ def plan_step(
                 files.append((name, planned(group), _TEXTS))
         if len(groups) > 1:
             known.append((f"{one.name}.safetensors.index.json", _index(names, groups)))
-        if one.config is not None and one.name == "model":
-            known.append(("config.json", one.config.encode()))
+        known += one.files
         items[one.name] = about
     meta = {
         "format": "tensordict.checkpoint",
