@@ -133,9 +133,18 @@ def test_texts_and_other_values(tmp_path):
     assert list(plain["v"]) == values
     with DatasetWriter(tmp_path) as writer, pytest.raises(TypeError, match="set"):
         writer.append(TensorDict(v=NonTensorData({1}), n=TensorDict(t="x")))
-    with DatasetWriter(tmp_path) as writer, pytest.raises(TypeError, match="texts"):
+    with (
+        DatasetWriter(tmp_path) as writer,
+        pytest.raises(TypeError, match="column of str"),
+    ):
         writer.append(TensorDict(v="x", n=TensorDict(t=NonTensorData(1))))
     assert load(tmp_path).batch_size == (6,)
+
+
+def test_bytes(tmp_path):
+    with DatasetWriter(tmp_path) as writer:
+        writer.extend([{"b": b"\xff\x00"}, {"b": b""}])
+    assert list(load(tmp_path)["b"]) == [b"\xff\x00", b""]
 
 
 def test_a_tensorclass(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack, tensorclass
+from tensordict.cli import main
 from tensordict.storage import verify
 
 LENGTHS = (3, 1, 0, 2)
@@ -273,3 +274,13 @@ def test_dtypes_and_empty_stacks(tmp_path):
     assert loaded.gather_rows([1], ragged="padded")["a"].dtype is torch.bfloat16
     rows[:0].memmap(tmp_path / "y", ragged="columns")
     assert TensorDict.load_memmap(tmp_path / "y").batch_size == (0,)
+
+
+def test_inspect_tells_rows_and_ragged_columns(tmp_path, capsys):
+    samples().memmap(tmp_path / "x", ragged="columns")
+    assert main(["inspect", str(tmp_path / "x")]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "./ TensorDict of columns, 4 rows [4]" in lines
+    assert "tokens: int64[4, -1] 48 B (ragged column)" in lines
+    assert "label: int64[4] 32 B" in lines
+    assert "text: text[4] 32 B (column of values)" in lines

@@ -633,7 +633,9 @@ def _described(columns: Columns, indent: str) -> list[str]:
             ]
         elif isinstance(column, RaggedColumn):
             dims = ", ".join(["-1"] * column.table.shape[1])
-            what = "text" if column.encoding == "utf-8" else "values"
+            what = {"utf-8": "text", "bytes": "bytes"}.get(
+                str(column.encoding), "values"
+            )
             if column.encoding is None:
                 what = f"{column.values.dtype} rows of shape [{dims}]"
             lines.append(f"{indent}{key}: {what}")

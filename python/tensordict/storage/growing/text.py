@@ -1,4 +1,4 @@
-"""Values that are no tensors, as a column of bytes: text, or JSON where it is none."""
+"""Values that are no tensors, as a column of bytes: texts, bytes, or JSON of others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ __all__ = ["CLASS_TEXT", "TEXT", "VALUES", "decoded", "encoded", "encoding_of"]
 TEXT: Final = "utf-8"
 """The encoding of a column of texts."""
 
+BYTES: Final = "bytes"
+"""The encoding of a column of bytes, such as files that are not decoded."""
+
 VALUES: Final = "json"
 """The encoding of a column of other values."""
 
@@ -28,8 +31,8 @@ _TAGGED: Final = "!"
 """The key of a value that JSON alone would change."""
 
 MSG_NO_TEXT = (
-    "The entry {!r} is a column of texts, and a row has {!r}: make the dataset with "
-    "values of both kinds in its first rows, or convert them to str."
+    "The entry {!r} is a column of {}, and a row has {!r}: convert that, or make the "
+    "dataset with values of both kinds in its first rows."
 )
 MSG_NO_JSON = (
     "The entry {!r} has a value of type {}, which JSON cannot hold. A column takes "
@@ -39,7 +42,10 @@ MSG_NO_JSON = (
 
 def encoding_of(values: Sequence[Any]) -> str:
     """The encoding of a column that begins with these values."""
-    return TEXT if all(type(value) is str for value in values) else VALUES
+    for cls, encoding in ((str, TEXT), (bytes, BYTES)):
+        if all(type(value) is cls for value in values):
+            return encoding
+    return VALUES
 
 
 def encoded(values: Sequence[Any], encoding: str, key: Any) -> list[bytes]:
@@ -48,10 +54,13 @@ def encoded(values: Sequence[Any], encoding: str, key: Any) -> list[bytes]:
     Raises:
         TypeError: a value is none that the column can hold.
     """
-    if encoding == TEXT:
+    if encoding in (TEXT, BYTES):
+        cls = str if encoding == TEXT else bytes
         for value in values:
-            if type(value) is not str:
-                raise TypeError(MSG_NO_TEXT.format(key, value))
+            if type(value) is not cls:
+                raise TypeError(MSG_NO_TEXT.format(key, cls.__name__, value))
+        if encoding == BYTES:
+            return list(values)
         # Half of a surrogate pair is no UTF-8, and a text of Python all the same.
         return [value.encode("utf-8", "surrogatepass") for value in values]
     return [_as_json(value, key) for value in values]
@@ -71,6 +80,8 @@ def decoded(bytes_: bytes, encoding: str) -> Any:
     """The value of its bytes."""
     if encoding == TEXT:
         return bytes_.decode("utf-8", "surrogatepass")
+    if encoding == BYTES:
+        return bytes_
     value = json.loads(bytes_)
     if isinstance(value, dict) and list(value) == [_TAGGED]:
         return untagged(value[_TAGGED])

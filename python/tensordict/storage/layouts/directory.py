@@ -25,7 +25,7 @@ from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.errors import at_value
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.future import now_or_later, of_now
-from tensordict.storage.growing.text import CLASS_TEXT
+from tensordict.storage.growing.text import BYTES, CLASS_TEXT, TEXT, VALUES
 from tensordict.storage.layouts.interface import (
     DAMAGED,
     Entry,
@@ -78,6 +78,9 @@ ITEM_BYTES = {
     "complex128": 16,
 }
 """The bytes of an item, by the name of its dtype."""
+
+COLUMNS = {TEXT: "text", BYTES: "bytes", VALUES: "JSON"}
+"""What columns of values that are no tensors are called."""
 
 
 class DirectoryLayout(Layout):
@@ -515,10 +518,15 @@ def level_entries(files: Files, folder: str, key: tuple[str, ...]) -> Iterator[E
         for member in sorted(members, key=int):
             yield from level_entries(files, inside(member), (*key, member))
     else:
-        yield Entry(key, "collection", shape=fields.get("shape"), note=name)
+        is_ragged = fields.get("_class") == CLASS_TEXT
+        shape = fields.get("shape")
+        if is_ragged and shape:
+            name = f"{name} of columns, {shape[0]} rows"
+        yield Entry(key, "collection", shape=shape, note=name)
         for entry_key, field in fields.items():
             if isinstance(field, dict):
-                yield from _tree_entry(files, inside, (*key, entry_key), field)
+                path = (*key, entry_key)
+                yield from _tree_entry(files, inside, path, field, is_ragged)
 
 
 def _tree_entry(
@@ -526,6 +534,7 @@ def _tree_entry(
     inside: Callable[[str], str],
     key: tuple[str, ...],
     field: dict[str, Any],
+    is_ragged: bool = False,
 ) -> Iterator[Entry]:
     stems = dict.fromkeys((_rust.escape_key(key[-1]), key[-1]))
     if field.get("type") is not None:
@@ -546,8 +555,15 @@ def _tree_entry(
             is_there = size is not None or any(
                 _is_hollow(files, table, shape) for table in tables
             )
-            problem = "" if is_there else "its file is missing"
-            yield Entry(key, "tensor", dtype, shape, size or 0, "nested", problem)
+            problem = "" if is_there or shape[:1] == [0] else "its file is missing"
+            encoding = field.get("encoding")
+            note = "nested"
+            if encoding is not None:
+                note, dtype = "column of values", COLUMNS.get(encoding, encoding)
+                shape = shape[:1]
+            elif is_ragged:
+                note, shape = "ragged column", [*shape[:1], *[-1] * shape[1]]
+            yield Entry(key, "tensor", dtype, shape, size or 0, note, problem)
             return
         needed = _needed(dtype, shape)
         problem = ""
