@@ -57,7 +57,7 @@ def append_memmap(
     if not os.path.exists(os.path.join(prefix, "meta.json")):
         path = os.path.join(prefix, "meta.json")
         raise FileNotFoundError(2, "No such file or directory", path)
-    tree = GrowingTree(prefix, waits=True, caller="append_memmap")
+    tree = GrowingTree(prefix, waits=True, caller="append_memmap", has_room=False)
     try:
         size = rows.batch_size
         tree.check_first_dim(size)

@@ -28,6 +28,7 @@ class Column:
         stem: the path of its file without ``.memmap``.
         num_rows: how many rows are published.
         stays_open: whether its files are kept open.
+        has_room: whether room is set aside for rows to come.
 
     Raises:
         RuntimeError: its files are shorter than the metadata says.
@@ -40,12 +41,13 @@ class Column:
         stem: str,
         num_rows: int,
         stays_open: bool,
+        has_room: bool = True,
     ) -> None:
         self.key = key[0] if len(key) == 1 else key
         self.entry = entry
         self.stem = stem
         self.num_rows = num_rows
-        self.stays_open = stays_open
+        self._how = stays_open, has_room
         self.dtype: torch.dtype = getattr(
             torch, str(entry["dtype"]).removeprefix("torch."), None
         )  # type: ignore[assignment]
@@ -61,7 +63,7 @@ class Column:
             self.num_dims = len(entry["shape"]) - 1
             self.num_items = num_rows * self._items_a_row()
         size = self.num_items * self.dtype.itemsize
-        self.values = GrowingFile(f"{stem}.memmap", size, stays_open)
+        self.values = GrowingFile(f"{stem}.memmap", size, *self._how)
         for file in self.files():
             file.check_size()
 
@@ -197,7 +199,7 @@ class Column:
         return [self.values] if self.table is None else [self.values, self.table]
 
     def _table_file(self, size: int) -> GrowingFile:
-        return GrowingFile(f"{self.stem}.shape.memmap", size, self.stays_open)
+        return GrowingFile(f"{self.stem}.shape.memmap", size, *self._how)
 
     def _items_of_table(self, num_rows: int) -> int:
         count = num_rows * self.num_dims

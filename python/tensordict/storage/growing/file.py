@@ -29,21 +29,32 @@ class GrowingFile:
         size: how many of its bytes are rows. Those behind were never published, and are
             written over.
         stays_open: whether its descriptor is kept between writes.
+        has_room: whether room is set aside for rows to come.
     """
 
-    def __init__(self, path: str, size: int, stays_open: bool = True) -> None:
+    def __init__(
+        self,
+        path: str,
+        size: int,
+        stays_open: bool = True,
+        has_room: bool = True,
+    ) -> None:
         self.path = path
         self.size = size
         self.stays_open = stays_open
+        self.has_room = has_room
         self._written = size
         self._buffer = bytearray()
         self._room = 0
+        self._end_on_disk = 0
         self._descriptor: int | None = None
         self._is_unsynced = False
 
     def add(self, data: Any) -> None:
         """Write bytes behind those that are there; short ones a little later."""
-        data = memoryview(data).cast("B")
+        data = memoryview(data)
+        if data.format != "B" or data.ndim != 1:
+            data = data.cast("B")
         self.size += len(data)
         if len(self._buffer) + len(data) <= BUFFER_BYTES:
             self._buffer += data
@@ -68,6 +79,7 @@ class GrowingFile:
             return
         os.posix_fallocate(self._opened(), 0, num_bytes)
         self._room = num_bytes
+        self._end_on_disk = max(self._end_on_disk, num_bytes)
 
     def cut_to(self, size: int) -> None:
         """Forget the bytes from ``size`` on: of rows of which not all could be written."""
@@ -87,7 +99,7 @@ class GrowingFile:
 
     def close(self) -> None:
         """Give back the room that no row needs, and the descriptor."""
-        if self._size_on_disk() > self.size:
+        if self._end_on_disk > self.size:
             os.ftruncate(self._opened(), self.size)
         self.forget()
 
@@ -103,26 +115,25 @@ class GrowingFile:
         Raises:
             RuntimeError: it is.
         """
-        if self._size_on_disk() < self.size:
-            found = self._size_on_disk()
-            raise RuntimeError(MSG_SHORT.format(self.path, found, self.size))
-
-    def _size_on_disk(self) -> int:
         try:
-            return os.stat(self.path).st_size
+            self._end_on_disk = os.stat(self.path).st_size
         except FileNotFoundError:
-            return 0
+            self._end_on_disk = 0
+        if self._end_on_disk < self.size:
+            found = self._end_on_disk
+            raise RuntimeError(MSG_SHORT.format(self.path, found, self.size))
 
     def _write(self, data: memoryview) -> None:
         descriptor = self._opened()
         end = self._written + len(data)
-        if end > max(self._room, NO_ROOM_FROM):
+        if self.has_room and end > max(self._room, NO_ROOM_FROM):
             try:
                 self.reserve(end + min(end, MOST_AHEAD))
             except OSError:
                 # Without room for more there may be enough for this.
                 self._room = 0
         at = self._written
+        self._end_on_disk = max(self._end_on_disk, end)
         while data:
             count = os.pwrite(descriptor, data, at)
             data, at = data[count:], at + count

@@ -176,6 +176,8 @@ def _value_rows(value: Any, count: int) -> Values:
 def _joined(values: list[Any], path: tuple[str, ...]) -> Any:
     """The rows of an entry: a value for each row."""
     first = values[0]
+    if type(first) is torch.Tensor and len(values) == 1 and not first.is_nested:
+        return first.detach()[None]
     kind = _kind(first)
     for value in values:
         if _kind(value) != kind:
@@ -220,6 +222,14 @@ def _ragged(parts: list[torch.Tensor]) -> Ragged:
 
 def bytes_of(tensor: torch.Tensor) -> Any:
     """The bytes of a tensor, row-major, without a copy where it has no gaps."""
+    if not tensor.numel():
+        return b""
+    if type(tensor) is torch.Tensor and tensor.is_contiguous():
+        try:
+            return tensor.numpy()
+        except (RuntimeError, TypeError):
+            # Of another device, with a gradient, conjugated, or of a dtype of torch's own.
+            pass
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         plain = tensor.detach()
         if plain.device.type != "cpu":

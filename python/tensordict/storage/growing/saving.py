@@ -48,7 +48,7 @@ def write_columns(
     made = os.path.join(area, f"columns-{os.getpid()}-{next(_NUMBERS)}")
     os.makedirs(area, exist_ok=True)
     try:
-        tree = GrowingTree(made, caller="memmap")
+        tree = GrowingTree(made, caller="memmap", has_room=False)
         try:
             for level, count in _parts(td):
                 if tree.root is None:

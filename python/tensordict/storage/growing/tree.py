@@ -107,6 +107,7 @@ class GrowingTree:
         path: the directory. It is made where there is none.
         waits: whether another writer is waited for, and not refused.
         caller: what messages call the operation.
+        has_room: whether room is set aside for rows to come.
 
     Raises:
         RuntimeError: another writer has it open, or its files are damaged.
@@ -114,10 +115,15 @@ class GrowingTree:
     """
 
     def __init__(
-        self, path: Any, waits: bool = False, caller: str = "DatasetWriter"
+        self,
+        path: Any,
+        waits: bool = False,
+        caller: str = "DatasetWriter",
+        has_room: bool = True,
     ) -> None:
         self.path = os.path.abspath(path)
         self.caller = caller
+        self.has_room = has_room
         self.root: TreeLevel | None = None
         self.num_rows = 0
         self.published_rows = 0
@@ -208,7 +214,9 @@ class GrowingTree:
                 stem = raw if os.path.exists(f"{raw}.memmap") else stem
             key = (*level.key, name)
             rows = self.num_rows
-            level.columns[name] = Column(key, entry, stem, rows, stays_open)
+            level.columns[name] = Column(
+                key, entry, stem, rows, stays_open, self.has_room
+            )
 
     def _top(self) -> TreeLevel:
         if self.root is None:
