@@ -537,3 +537,30 @@ def test_the_interpreter_may_end_without_a_close(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert load(tmp_path).batch_size == (1,)
+
+
+def test_durable_writes_reach_the_disk_first(tmp_path, monkeypatch):
+    done = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+
+        def call(*args, name=name, real=real):
+            done.append(name)
+            return real(*args)
+
+        monkeypatch.setattr(os, name, call)
+    with DatasetWriter(tmp_path, durable=True) as writer:
+        writer.append({"a": torch.ones(3), "b": "x"})
+    # The files of three columns, the metadata, and the directory after it.
+    assert done == [*["fsync"] * 4, "replace", "fsync"]
+
+
+def test_saved_nested_tensors_stay_what_they_are(tmp_path):
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    td = TensorDict(a=nested, batch_size=[2])
+    td.memmap(tmp_path)
+    with DatasetWriter(tmp_path) as writer:
+        writer.extend(td)
+    loaded = load(tmp_path)
+    assert type(loaded) is TensorDict
+    assert [len(part) for part in loaded["a"].unbind(0)] == [2, 3, 2, 3]

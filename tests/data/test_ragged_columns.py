@@ -8,6 +8,7 @@ import torch
 
 from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack, tensorclass
 from tensordict.cli import main
+from tensordict.data import gather
 from tensordict.storage import verify
 
 LENGTHS = (3, 1, 0, 2)
@@ -284,3 +285,24 @@ def test_inspect_tells_rows_and_ragged_columns(tmp_path, capsys):
     assert "tokens: int64[4, -1] 48 B (ragged column)" in lines
     assert "label: int64[4] 32 B" in lines
     assert "text: text[4] 32 B (column of values)" in lines
+
+
+def test_some_entries_are_selected_without_making_members(stack):
+    chosen = stack.select("tokens", "label")
+    assert set(chosen.keys()) == {"tokens", "label"}
+    assert set(gather(stack, [3, 0], keys=["label"]).keys()) == {"label"}
+    assert is_untouched(stack)
+    assert is_untouched(chosen)
+    assert are_equal(chosen[3], samples()[3].select("tokens", "label"))
+    assert are_equal(
+        stack.select(("n", "image"))[1], samples()[1].select(("n", "image"))
+    )
+    with pytest.raises(KeyError):
+        stack.select("missing")
+
+
+def test_a_loader_of_torch_gets_batches_of_rows(stack):
+    loader = torch.utils.data.DataLoader(stack, batch_size=3, collate_fn=lambda x: x)
+    batches = list(loader)
+    assert [len(batch) for batch in batches] == [3, 1]
+    assert are_equal(batches[1][0], samples()[3])

@@ -7,6 +7,7 @@ of one shape, a :class:`RaggedColumn` of values and shapes for others. A
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from tensordict.storage.growing.text import decoded
 from tensordict.storage.layouts.directory import load_directory, make_level, path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tensordict.storage.paths import SavedPath
 
@@ -147,40 +148,46 @@ class Columns:
         made._is_locked = True
         return made
 
+    def chosen(self, keys: Sequence[Any]) -> Columns | None:
+        """The columns of some keys; None where one is not plain, or not there."""
+        names: list[str] = []
+        for key in keys:
+            path = _rust.unravel_key_to_tuple(key)
+            if len(path) != 1 or path[0] not in self.entries:
+                return None
+            names.append(path[0])
+        has_size = self.tail is not None or not self.num_dims
+        entries = {key: self.entries[key] for key in self.entries if key in names}
+        made = dataclasses.replace(self, entries=entries)
+        # Batch sizes that differ are those of a ragged column.
+        return made if has_size or any(made._sized_columns()) else None
+
     def row_size(self, at: int) -> torch.Size:
         """The batch size of a row."""
         if self.tail is not None:
             return self.tail
         if not self.num_dims:
             return torch.Size(())
-        for column in self.entries.values():
-            if isinstance(column, RaggedColumn) and column.encoding is None:
-                return torch.Size(column.table[at, : self.num_dims].tolist())
-            if isinstance(column, Columns):
-                return column.row_size(at)[: self.num_dims]
-        msg = "No entry says which batch size a row has."
-        raise RuntimeError(msg)
+        column = next(self._sized_columns())
+        return torch.Size(column.table[at, : self.num_dims].tolist())
 
     def size(self, rows: range) -> torch.Size:
         """The batch size of the stack of some rows, -1 where theirs differ."""
         if self.tail is not None or not rows or not self.num_dims:
             tail = self.tail if self.tail is not None else [-1] * self.num_dims
             return torch.Size([len(rows), *tail])
-        found = next(
-            column
-            for column in self._leaf_columns()
-            if isinstance(column, RaggedColumn) and column.encoding is None
-        )
+        found = next(self._sized_columns())
         table = found.table[rows.start : rows.stop : rows.step, : self.num_dims]
         low, high = table.amin(0).tolist(), table.amax(0).tolist()
         dims = [a if a == b else -1 for a, b in zip(low, high, strict=True)]
         return torch.Size([len(rows), *dims])
 
-    def _leaf_columns(self) -> Iterable[Any]:
+    def _sized_columns(self) -> Iterator[RaggedColumn]:
+        """The columns whose shapes begin with the batch size of a row."""
         for column in self.entries.values():
             if isinstance(column, Columns):
-                yield from column._leaf_columns()
-            else:
+                yield from column._sized_columns()
+            elif isinstance(column, RaggedColumn) and column.encoding is None:
                 yield column
 
     def level(self, start: int, stop: int) -> Level:
@@ -386,6 +393,15 @@ class ColumnStack(LazyStackedTensorDict):
                 rows = column.taken(list(self._rows))
                 return _padded(rows, kwargs.get("padding_value", 0))
         return super()._get_formatted(key, default, kwargs)
+
+    def select(self, *keys: Any, inplace: bool = False, strict: bool = True) -> Any:
+        """A stack of some entries. See ``TensorDict.select``."""
+        columns = None
+        if not (self._is_made or inplace):
+            columns = self._columns.chosen(keys)
+        if columns is None:
+            return super().select(*keys, inplace=inplace, strict=strict)
+        return ColumnStack.of_columns(columns, self._rows)
 
     def _index(self, index: Any) -> Any:
         if self._is_made:

@@ -55,6 +55,7 @@ class Column:
             raise ValueError(MSG_DTYPE.format(self.key, entry["dtype"]))
         self.encoding: str | None = entry.get("encoding")
         self.table: GrowingFile | None = None
+        self.became_ragged = False
         if entry.get("is_nested"):
             self.num_dims = entry["shape"][1]
             self.table = self._table_file(num_rows * 8 * self.num_dims)
@@ -177,6 +178,7 @@ class Column:
         row = np.array(self.row_shape, dtype=np.int64)
         self.table = self._table_file(0)
         self.table.add(np.tile(row, (self.num_rows, 1)))
+        self.became_ragged = True
         self.entry["is_nested"] = True
         self.entry["shape"] = [self.num_rows, self.num_dims]
 

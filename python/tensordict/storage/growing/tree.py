@@ -395,10 +395,10 @@ class GrowingTree:
         """Mark the levels in which a column came to have rows that differ."""
         for child in own.children.values():
             self._mark_ragged(child)
-        is_ragged = any(
-            column.is_ragged and column.encoding is None
-            for column in own.columns.values()
-        ) or any(child.is_stack for child in own.children.values())
+        # Nested tensors that were saved as such stay what they are.
+        is_ragged = any(column.became_ragged for column in own.columns.values()) or any(
+            child.is_stack for child in own.children.values()
+        )
         if is_ragged and not own.is_stack:
             own.fields["_row_dims"] = len(own.fields["shape"]) - 1
             own.fields["_class"] = CLASS_TEXT
