@@ -387,6 +387,9 @@ def foreach(
 def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool: ...
 def compare(td: Any, op: Any, other: Any, cls: Any) -> Any: ...
 
+# gather
+def gather_into(td: Any, index: Any, out: Any) -> None: ...
+
 # index
 def index_plan(
     batch_size: torch.Size, index: Any, td: Any = None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +118,163 @@ def test_out_may_be_shared_and_of_another_dtype():
     wide = TensorDict(a=torch.zeros(2, 2, 3), batch_size=[2])
     gather(source, [8, 9], out=wide, keys=["a"])
     assert (wide["a"] == source["a"][[8, 9]]).all()
+
+
+def save_of(path):
+    td = TensorDict(x=torch.arange(NUM_ROWS * 3000).view(NUM_ROWS, 3000))
+    td["label"] = torch.arange(NUM_ROWS)
+    return td.auto_batch_size_(1).memmap_(path)
+
+
+@pytest.mark.parametrize("mode", [None, "r"])
+def test_a_file_that_was_cut_is_an_exception_that_names_it(tmp_path, mode):
+    save_of(tmp_path)
+    td = TensorDict.load_memmap(tmp_path, mode=mode)
+    with open(tmp_path / "x.memmap", "r+b") as file:
+        file.truncate(NUM_ROWS * 3000 * 8 // 2)
+    for read in (td.__getitem__, lambda index: gather(td, index)):
+        with pytest.raises(RuntimeError, match=r"x\.memmap.*was cut"):
+            read([NUM_ROWS - 1, 0])
+    with pytest.raises(RuntimeError, match="was cut"):
+        gather_slices(td, [NUM_ROWS - 4], 4)
+    assert (gather(td, [3, 2])["label"] == torch.tensor([3, 2])).all()
+
+
+@pytest.mark.parametrize("mode", [None, "r"])
+def test_stores_are_seen_wherever_they_went(tmp_path, mode):
+    save_of(tmp_path)
+    td = TensorDict.load_memmap(tmp_path, mode=mode)
+    td["x"][5] = -1
+    assert (gather(td, [5, 6])["x"][0] == -1).all()
+    on_disk = TensorDict.load_memmap(tmp_path)["x"][5]
+    assert bool((on_disk == -1).all()) is (mode is None)
+
+
+def test_rows_of_a_file_that_was_replaced_are_the_old_ones(tmp_path):
+    td = save_of(tmp_path)
+    expected = td[[3, 4]].clone()
+    (tmp_path / "x.memmap").unlink()
+    (tmp_path / "x.memmap").write_bytes(b"other")
+    assert (gather(td, [3, 4]) == expected).all()
+
+
+def test_what_is_not_in_memory_is_read(tmp_path):
+    td = save_of(tmp_path)
+    expected = td.clone()
+    index = torch.randperm(NUM_ROWS)
+    for _ in range(3):
+        for path in tmp_path.glob("*.memmap"):
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        assert (gather(td, index) == expected[index]).all()
+
+
+def test_views_of_mapped_leaves(tmp_path):
+    td = save_of(tmp_path)
+    for part in (td[10:40], td[::3], td[:, None].expand(NUM_ROWS, 2), td.view(5, 10)):
+        index = torch.tensor([2, -1, 0])
+        assert (gather(part, index) == part.clone()[index]).all()
+    columns = TensorDict(
+        x=td["x"][:, ::2], y=td["x"].t()[:NUM_ROWS], batch_size=[NUM_ROWS]
+    )
+    assert (gather(columns, [7, 3]) == columns.clone()[[7, 3]]).all()
+
+
+# The first dual number makes torch import what it says is deprecated.
+@pytest.mark.filterwarnings("ignore:`torch.jit.*:FutureWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.*:DeprecationWarning")
+def test_gradients_go_through():
+    source = TensorDict(x=torch.arange(5.0).requires_grad_(), batch_size=[5])
+    rows = gather(source, torch.tensor([1, 1]))
+    rows["x"].sum().backward()
+    assert source["x"].grad.tolist() == [0, 2, 0, 0, 0]
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.ones(3), torch.ones(3))
+        rows = gather(TensorDict(x=dual, batch_size=[3]), torch.tensor([0]))
+        assert torch.autograd.forward_ad.unpack_dual(rows["x"]).tangent is not None
+    assert torch.func.vmap(lambda td: gather(td, torch.tensor([1, 0])))(
+        TensorDict(x=torch.arange(6).view(3, 2), batch_size=[3, 2])
+    )["x"].tolist() == [[1, 0], [3, 2], [5, 4]]
+
+
+def test_a_graph_notices_that_its_values_were_overwritten():
+    source = plain_rows().select("n")
+    out = source[:2].clone()
+    weight = torch.ones(4, requires_grad=True)
+    loss = (out["n", "b"] * weight).sum()
+    gather(source, torch.tensor([4, 5]), out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_out_that_is_the_source_itself():
+    td = TensorDict(x=torch.arange(4), batch_size=[4])
+    assert gather(td, torch.tensor([3, 2, 1, 0]), out=td)["x"].tolist() == [3, 2, 1, 0]
+
+
+def test_signs_and_conjugates():
+    numbers = torch.arange(4) * (1 + 2j)
+    td = TensorDict(c=numbers.conj(), i=numbers.conj().imag, batch_size=[4])
+    rows = gather(td, torch.tensor([1, 3]))
+    assert rows["c"].tolist() == [1 - 2j, 3 - 6j]
+    assert rows["i"].tolist() == [-2, -6]
+
+
+def test_a_tensor_that_was_resized_behind_the_collection():
+    td = TensorDict(x=torch.arange(8), batch_size=[8])
+    td["x"].resize_(2)
+    with pytest.raises(IndexError):
+        gather(td, torch.tensor([7]))
+
+
+def test_names_and_other_dims():
+    td = TensorDict(
+        x=torch.arange(24).view(4, 3, 2), batch_size=[4, 3], names=["time", "agent"]
+    )
+    rows = gather(td, torch.tensor([3, 0]))
+    assert rows.names == ["time", "agent"]
+    assert rows.batch_size == (2, 3)
+    assert (rows["x"] == td["x"][[3, 0]]).all()
+
+
+def test_compiled():
+    td = plain_rows().exclude("text")
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def rows_at(td, index):
+        return gather(td, index)
+
+    index = torch.tensor([3, -2])
+    assert (rows_at(td, index) == td[index]).all()
+
+
+def test_a_child_of_a_fork_gathers_too(tmp_path):
+    td = TensorDict(x=torch.arange(500 * 3000).view(500, 3000), batch_size=[500])
+    td = td.memmap_(tmp_path)
+    index = torch.arange(500).flip(0)
+    gather(td, index)
+    child = os.fork()
+    if not child:
+        # Torch's own threads are not there in a child: only single numbers are read.
+        code = 1
+        try:
+            rows = gather(td, index)["x"]
+            code = int(rows[0, 0].item() != 499 * 3000 or rows[-1, 5].item() != 5)
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_gather_at_the_same_time(tmp_path):
+    td = save_of(tmp_path)
+
+    def work(seed):
+        index = torch.randperm(NUM_ROWS, generator=torch.Generator().manual_seed(seed))
+        return bool((gather(td, index)["label"] == index).all())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(40)))
 
 
 def test_keys_are_all_that_is_taken(source):

@@ -140,6 +140,8 @@ CASES: dict[str, Any] = {
     "foreach": lambda: (numbers(), added, (numbers(5),)),
     "foreach_inplace": lambda: (numbers(), add_into, (numbers(5),)),
     "compare": lambda: (numbers(), torch.eq, numbers(), TensorDict),
+    # gather
+    "gather_into": lambda: (tree(), torch.tensor([1, 0]), tree(5)),
     # index
     "index_plan": lambda: (SIZE, (0, slice(1, None))),
     "index_shape": lambda: (SIZE, (0, slice(1, None))),
@@ -269,6 +271,15 @@ def test_a_plain_case_is_done_natively(name: str, without_python: Any) -> None:
 def test_getitem_is_native_for_usual_indices(index: Any, without_python: Any) -> None:
     expected = IN_PYTHON["getitem"][1](tree(), index)
     assert told(without_python("getitem", (tree(), index))) == told(expected)
+
+
+def test_rows_are_read_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tree().memmap_()
+    expected = source[[1, 0]]
+    monkeypatch.setattr(torch.Tensor, "__getitem__", refuse)
+    found = source[torch.tensor([1, 0])]
+    monkeypatch.undo()
+    assert told(found) == told(expected)
 
 
 @pytest.mark.parametrize("index", [0, slice(1, None), torch.tensor([1, 0])])

@@ -290,6 +290,27 @@ def test_align(data):
     both("align", td, other)
 
 
+@given(data=st.data())
+@relaxed
+def test_rows_into_others(data):
+    td = data.draw(trees.containers((2,)))
+    positions = data.draw(st.lists(st.integers(-2, 2), max_size=3))
+    out = data.draw(
+        st.just(tree_primitives.clone_structure(td[torch.tensor([0, 1, 1])]))
+        | trees.containers((2,))
+    )
+    index = torch.tensor(positions, dtype=torch.int64)
+    results = []
+    for function in (TWINS["gather_into"], _rust.gather_into):
+        target = map_leaves_primitives.map_leaves(
+            out, torch.clone, (), None, True, 0, True
+        )
+        result = trees.outcome(function, td, index, target, known={})
+        written = result[0] != "raised" and trees.describe(target, {})
+        results.append((result, written))
+    assert results[1] == results[0]
+
+
 @needs_shortcuts
 @given(data=st.data(), lock=st.booleans())
 @relaxed

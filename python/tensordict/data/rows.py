@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
+from tensordict import _rust
+from tensordict.containers.dense import TensorDict
 from tensordict.primitives.checks import is_leaf_nontensor
 
 if TYPE_CHECKING:
@@ -70,18 +72,11 @@ def gather(
         tensor([4, 5])
     """
     source = td if keys is None else td.select(*keys)
-    rows = source[indices]
-    if isinstance(indices, slice):
-        rows = rows.clone()
     if out is None:
-        return rows
-    if out.batch_size != rows.batch_size:
-        msg = (
-            f"out has the batch size {tuple(out.batch_size)}, and the rows at the "
-            f"indices have {tuple(rows.batch_size)}."
-        )
-        raise RuntimeError(msg)
-    out.update_(rows)
+        rows = source[indices]
+        is_copy = not isinstance(indices, slice) and isinstance(source, TensorDict)
+        return rows if is_copy else rows.clone()
+    _rust.gather_into(source, _positions(indices), out)
     return out
 
 
@@ -171,6 +166,15 @@ def gather_slices(
         if mask is not None:
             windows.set(mask, _like_batch(is_row, windows))
     return windows
+
+
+def _positions(indices: Any) -> Any:
+    """A list or a range as the tensor that the native code takes."""
+    if isinstance(indices, range):
+        return torch.arange(indices.start, indices.stop, indices.step)
+    if type(indices) is list and all(type(index) is int for index in indices):
+        return torch.tensor(indices, dtype=torch.int64)
+    return indices
 
 
 def _checked_windows(

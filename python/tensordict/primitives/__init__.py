@@ -38,6 +38,7 @@ STEMS = (
     "dims",
     "fields",
     "foreach",
+    "gather",
     "index",
     "items",
     "join",

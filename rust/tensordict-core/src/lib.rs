@@ -5,6 +5,7 @@
 
 pub mod batch;
 pub mod error;
+pub mod gather;
 pub mod index;
 pub mod keys;
 pub mod lanes;

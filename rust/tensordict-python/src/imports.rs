@@ -86,6 +86,7 @@ names! {
     method_apply_nest = "_apply_nest",
     is_empty = "is_empty",
     clone = "clone",
+    new_empty = "new_empty",
     copy_ = "copy_",
     fill_ = "fill_",
     method_set_entry = "_set_entry",
@@ -132,6 +133,7 @@ pub(crate) struct Imports {
     pub(crate) is_grad_enabled: Py<PyAny>,
     pub(crate) foreach_zero: Py<PyAny>,
     pub(crate) is_batched: Py<PyAny>,
+    pub(crate) forward_grad: Py<PyAny>,
     pub(crate) protocol: Py<PyType>,
     pub(crate) unbatched: Py<PyType>,
     pub(crate) no_default: Py<PyAny>,
@@ -163,6 +165,7 @@ impl Imports {
                 .getattr("is_batchedtensor")?
                 .unbind(),
             cat: torch.getattr("cat")?.unbind(),
+            forward_grad: py.import("torch.autograd.forward_ad")?.into_any().unbind(),
             protocol: class(&protocol, "CollectionProtocol")?,
             unbatched: class(
                 &py.import("tensordict.primitives.unbatched")?,

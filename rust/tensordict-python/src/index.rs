@@ -13,6 +13,7 @@ use tensordict_core::index::{self as core_index, Item, Range, Step};
 
 use crate::container::{self, Kind, Names, Order, Splice, State, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
+use crate::gather::{Jobs, Rows};
 use crate::imports::{Imports, from_twin, imports};
 use crate::tensors::{Tensor, shape_of};
 
@@ -291,6 +292,9 @@ struct ReadAt<'a, 'py> {
     size: &'a Bound<'py, PyAny>,
     splice: Splice<'a, 'py>,
     call: RepeatedCall<'py>,
+    // The rows that the index means, and the leaves whose rows are copied together at the end.
+    rows: Option<Rows>,
+    jobs: Jobs<'py>,
 }
 
 impl<'py> ReadAt<'_, 'py> {
@@ -305,7 +309,7 @@ impl<'py> ReadAt<'_, 'py> {
             Ok(Some(match kind(imports, value)? {
                 Kind::Leaf => match container::resized_unbatched(imports, value, &size)? {
                     Some(whole) => whole,
-                    None => match self.call.call(value) {
+                    None => match self.leaf(value) {
                         Ok(part) => part,
                         Err(error) => {
                             let op = imports.names.method_getitem.bind(py).as_any();
@@ -323,6 +327,16 @@ impl<'py> ReadAt<'_, 'py> {
         let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
         let values = [entries.into_any(), size, state.device, dim_names];
         container::new_like(imports, td, values)
+    }
+
+    /// What the index takes of a leaf.
+    fn leaf(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(rows) = &self.rows
+            && let Some(part) = self.jobs.take(self.imports, leaf, rows)?
+        {
+            return Ok(part);
+        }
+        self.call.call(leaf)
     }
 }
 
@@ -361,8 +375,16 @@ pub(crate) fn index<'py>(
         size: &size,
         splice: Splice::new(imports, batch_size.len(), &names),
         call: RepeatedCall::new(Operation::GetItem, &arguments),
+        rows: batch_size
+            .get_item(0)
+            .and_then(|length| length.extract())
+            .ok()
+            .and_then(|length| Rows::at(imports, &index, length)),
+        jobs: Jobs::default(),
     };
-    walk.walk(td)
+    let made = walk.walk(td)?;
+    walk.jobs.run(py, walk.rows.as_ref())?;
+    Ok(made)
 }
 
 // Writing -----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ mod ffi;
 mod fields;
 mod flags;
 mod foreach;
+mod gather;
 mod imports;
 mod index;
 mod items;
@@ -74,6 +75,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     keys::register(module)?;
     align::register(module)?;
     foreach::register(module)?;
+    gather::register(module)?;
     lanes::register(module)?;
     lazy::register(module)?;
     schedule::register(module)?;

@@ -51,6 +51,21 @@ pub enum StorageError {
         expected: u64,
     },
 
+    /// A file is shorter than it was when it was mapped.
+    #[error(
+        "'{}' was cut since it was mapped: it has {found} bytes, and what is read of it ends \
+         at byte {expected}",
+        path.display()
+    )]
+    CutFile {
+        /// The file.
+        path: PathBuf,
+        /// Bytes in the file.
+        found: u64,
+        /// Where the bytes end that are asked for.
+        expected: u64,
+    },
+
     /// A metadata file is not JSON.
     #[error("{message}: character {position} of '{}'", path.display())]
     BadJson {

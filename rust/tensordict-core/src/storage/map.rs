@@ -43,6 +43,8 @@ pub struct Mapping {
     length: usize,
     file: FileIdentity,
     is_shared: bool,
+    /// Whether the memory is a copy of the file, and no mapping of it.
+    is_copy: bool,
 }
 
 /// Which file it is, whatever its name is now.
@@ -132,6 +134,12 @@ impl Mapping {
         self.is_shared
     }
 
+    /// Whether the memory is a copy that was made when the file was opened.
+    #[must_use]
+    pub fn is_copy(&self) -> bool {
+        self.is_copy
+    }
+
     /// Maps the first `length` bytes (not zero) of an open file, whose metadata is known.
     pub(crate) fn new(
         file: &File,
@@ -156,6 +164,7 @@ impl Mapping {
             length,
             file: FileIdentity::of(metadata),
             is_shared,
+            is_copy: false,
         })
     }
 }
@@ -199,6 +208,7 @@ pub(crate) fn read_together(
             length,
             file,
             is_shared: false,
+            is_copy: true,
         })
         .collect())
 }

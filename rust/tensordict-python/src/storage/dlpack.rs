@@ -256,6 +256,22 @@ impl Memory {
         self.strides.is_none() && self.signs == Signs::default()
     }
 
+    /// The bytes of a row of the first dim, and the bytes from one to the next. None where there
+    /// are none, or the items of a row do not lie one after the other.
+    pub(crate) fn rows(&self) -> Option<(usize, usize)> {
+        let (&length, rest) = self.shape.split_first()?;
+        if self.num_bytes == 0 || self.signs != Signs::default() {
+            return None;
+        }
+        let row_bytes = self.num_bytes / usize::try_from(length).ok()?;
+        let Some(strides) = &self.strides else {
+            return Some((row_bytes, row_bytes));
+        };
+        let stride = usize::try_from(*strides.first()?).ok()?;
+        is_contiguous(rest, strides.get(1..)?)
+            .then(|| Some((row_bytes, stride.checked_mul(self.item_bytes())?)))?
+    }
+
     /// The bytes of an item, of a tensor that has some.
     pub(crate) fn item_bytes(&self) -> usize {
         let num_items: i64 = self.shape.iter().product();

@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use tensordict_core::gather::RowFile;
 use tensordict_core::storage::dtype;
 use tensordict_core::storage::map::{FileIdentity, Mapping};
 
@@ -21,8 +23,16 @@ struct Record {
     length: usize,
     file: FileIdentity,
     is_shared: bool,
+    is_copy: bool,
     path: PathBuf,
+    /// The file as rows are read of it, once some were.
+    rows: Option<Arc<RowFile>>,
 }
+
+/// So many files stay open for the rows that are read of them.
+const MOST_OPEN: usize = 256;
+
+static NUM_OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The records by address.
 type Records = BTreeMap<usize, Record>;
@@ -61,6 +71,8 @@ impl Recorded {
             length: mapping.len(),
             file: mapping.file(),
             is_shared: mapping.is_shared(),
+            is_copy: mapping.is_copy(),
+            rows: None,
             path: path.to_path_buf(),
         };
         mapped().insert(mapping.as_mut_ptr().addr(), record);
@@ -71,7 +83,10 @@ impl Recorded {
 impl Drop for Recorded {
     fn drop(&mut self) {
         // Before the memory is unmapped and its address given to another mapping.
-        mapped().remove(&self.mapping.as_mut_ptr().addr());
+        let removed = mapped().remove(&self.mapping.as_mut_ptr().addr());
+        if removed.is_some_and(|record| record.rows.is_some()) {
+            NUM_OPEN.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -93,6 +108,35 @@ pub(crate) fn file_at(address: usize) -> Option<FileIdentity> {
     let mapped = mapped();
     let (start, record) = mapped.range(..=address).next_back()?;
     (record.is_shared && address - start < record.length).then_some(record.file)
+}
+
+/// The file that memory between two addresses is mapped from, to read rows of: `(file, offset of
+/// the lower address, whether stores of this process are in the memory only)`. None for other
+/// memory, and where the name leads to another file by now.
+pub(crate) fn row_file_at(lowest: usize, highest: usize) -> Option<(Arc<RowFile>, u64, bool)> {
+    let (start, record) = {
+        let mapped = mapped();
+        let (start, record) = mapped.range(..=lowest).next_back()?;
+        if highest - start > record.length || record.is_copy {
+            return None;
+        }
+        if let Some(file) = &record.rows {
+            let offset = u64::try_from(lowest - start).ok()?;
+            return Some((file.clone(), offset, !record.is_shared));
+        }
+        (*start, record.clone())
+    };
+    let file = Arc::new(RowFile::open(&record.path, record.file)?);
+    if NUM_OPEN.load(Ordering::Relaxed) < MOST_OPEN
+        && let Some(known) = mapped().get_mut(&start)
+        && known.file == record.file
+        && known.rows.is_none()
+    {
+        known.rows = Some(file.clone());
+        NUM_OPEN.fetch_add(1, Ordering::Relaxed);
+    }
+    let offset = u64::try_from(lowest - start).ok()?;
+    Some((file, offset, !record.is_shared))
 }
 
 /// The file that memory between two addresses is mapped from, where it is shorter by now than

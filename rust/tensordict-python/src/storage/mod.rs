@@ -17,7 +17,7 @@ mod errors;
 mod leaves;
 mod load;
 mod lock;
-mod mapped;
+pub(crate) mod mapped;
 mod safetensors;
 mod save;
 mod saved;

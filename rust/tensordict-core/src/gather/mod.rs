@@ -1,0 +1,409 @@
+//! Rows of many leaves at given positions, copied to where they are wanted.
+//!
+//! What is in memory is copied from there. What is not is asked for from the device all at once, and
+//! then read by positioned reads of exactly these bytes, straight into the result: the read-ahead of
+//! a page fault would multiply them. Whether something is in memory is found by reads that do not
+//! wait; after enough of them that all went well a file counts as being in memory, and rows are
+//! copied from the mapping until a page fault had to wait for the device.
+
+mod file;
+mod pool;
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use file::RowFile;
+
+use crate::storage::region::prefetch;
+use crate::storage::{StorageError, StorageResult, thread_count};
+
+/// Neighbouring rows: `count` of them from `row` on go to `place` and after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The first row of the source.
+    pub row: usize,
+    /// The first row of the result.
+    pub place: usize,
+    /// How many.
+    pub count: usize,
+}
+
+/// The file that a leaf is mapped from.
+#[derive(Debug, Clone, Copy)]
+pub struct Backing<'f> {
+    /// The file.
+    pub file: &'f RowFile,
+    /// Where in it row 0 begins.
+    pub offset: u64,
+    /// Whether the mapping has stores of this process that the file does not have.
+    pub is_private: bool,
+}
+
+/// Rows of one leaf, and where they go.
+#[derive(Debug)]
+pub struct Leaf<'f> {
+    /// Row 0 of the source.
+    pub source: *const u8,
+    /// The bytes from a row of the source to the next.
+    pub stride: usize,
+    /// The bytes of a row.
+    pub row_bytes: usize,
+    /// Row 0 of the result, whose rows lie one after the other.
+    pub result: *mut u8,
+    /// The file of the source, if there is one.
+    pub backing: Option<Backing<'f>>,
+}
+
+// SAFETY: rows are only read and written through it while `gather` runs, whose caller vouches for
+// the memory; no two tasks write to one row of the result.
+unsafe impl Send for Leaf<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Leaf<'_> {}
+
+/// A task copies about this many bytes.
+const TASK_BYTES: usize = 128 << 10;
+
+/// A task has at most this many runs.
+const TASK_RUNS: usize = 1024;
+
+/// A call of fewer bytes is done by one thread.
+const ALONE_BYTES: usize = 256 << 10;
+
+/// A run is at most about this long, so that threads share a long one.
+const RUN_BYTES: usize = 1 << 20;
+
+/// Rows that are fetched ahead of the one that is copied.
+const AHEAD: usize = 8;
+
+/// So many threads wait for the device. More gain nothing: it has been asked for all bytes before.
+const WAITING_THREADS: usize = 8;
+
+/// So many bytes apart a long run is probed.
+const PROBE_STEP: usize = 64 << 10;
+
+/// Runs of the same rows in the order of the file, neighbours merged and long ones cut.
+fn arranged(runs: &[Run], row_bytes: usize) -> Vec<Run> {
+    let longest = (RUN_BYTES / row_bytes.max(1)).max(1);
+    let mut arranged: Vec<Run> = Vec::with_capacity(runs.len());
+    for &run in runs {
+        let mut rest = run;
+        if let Some(last) = arranged.last_mut()
+            && last.row + last.count == run.row
+            && last.place + last.count == run.place
+        {
+            let taken = run.count.min(longest.saturating_sub(last.count));
+            last.count += taken;
+            rest = skipped(run, taken);
+        }
+        while rest.count > 0 {
+            let count = rest.count.min(longest);
+            arranged.push(Run { count, ..rest });
+            rest = skipped(rest, count);
+        }
+    }
+    if !arranged.is_sorted_by_key(|run| run.row) {
+        arranged.sort_unstable_by_key(|run| run.row);
+    }
+    arranged
+}
+
+fn skipped(run: Run, count: usize) -> Run {
+    Run {
+        row: run.row + count,
+        place: run.place + count,
+        count: run.count - count,
+    }
+}
+
+/// Some runs of a leaf.
+struct Task {
+    leaf: usize,
+    first: usize,
+    end: usize,
+}
+
+fn tasks_of(leaves: &[Leaf<'_>], runs: &[Run], rows: usize) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    for (number, leaf) in leaves.iter().enumerate() {
+        let bytes = leaf.row_bytes * rows;
+        let wanted = bytes
+            .div_ceil(TASK_BYTES)
+            .max(runs.len().div_ceil(TASK_RUNS));
+        let step = runs.len().div_ceil(wanted.max(1)).max(1);
+        for first in (0..runs.len()).step_by(step) {
+            tasks.push(Task {
+                leaf: number,
+                first,
+                end: (first + step).min(runs.len()),
+            });
+        }
+    }
+    tasks
+}
+
+struct Gather<'g> {
+    leaves: &'g [Leaf<'g>],
+    runs: &'g [Run],
+    /// What has to be waited for: a leaf, and a run.
+    missing: Mutex<Vec<(usize, usize)>>,
+    failed: Mutex<Option<StorageError>>,
+    has_failed: AtomicBool,
+}
+
+/// Copies rows of all leaves.
+///
+/// # Errors
+/// A file is shorter than the rows that are asked for: somebody cut it. The system refuses to read.
+///
+/// # Safety
+/// For each leaf and run the rows of the source are readable memory, but for a file that was cut,
+/// the rows of the result are writable memory that nobody else uses and no other run writes to, and
+/// source and result do not overlap.
+pub unsafe fn gather(leaves: &[Leaf<'_>], runs: &[Run]) -> StorageResult<()> {
+    let row_bytes = leaves.iter().map(|leaf| leaf.row_bytes).max();
+    let Some(row_bytes) = row_bytes.filter(|_| !runs.is_empty()) else {
+        return Ok(());
+    };
+    let runs = arranged(runs, row_bytes);
+    let rows: usize = runs.iter().map(|run| run.count).sum();
+    let end = runs
+        .iter()
+        .map(|run| run.row + run.count)
+        .max()
+        .unwrap_or(0);
+    for leaf in leaves {
+        if let Some(backing) = &leaf.backing
+            && end > 0
+        {
+            let reach = (end - 1) * leaf.stride + leaf.row_bytes;
+            backing.file.check_length(backing.offset + reach as u64)?;
+        }
+    }
+    let tasks = tasks_of(leaves, &runs, rows);
+    let bytes: usize = leaves.iter().map(|leaf| leaf.row_bytes * rows).sum();
+    let is_small = bytes < ALONE_BYTES && runs.len() * leaves.len() < TASK_RUNS;
+    let threads = if is_small { 1 } else { thread_count(0) };
+    let call = Gather {
+        leaves,
+        runs: &runs,
+        missing: Mutex::new(Vec::new()),
+        failed: Mutex::new(None),
+        has_failed: AtomicBool::new(false),
+    };
+    // SAFETY: the contract of this function.
+    pool::for_each(tasks.len(), threads, &|task| unsafe {
+        call.copy(&tasks[task]);
+    });
+    let missing = std::mem::take(&mut *locked(&call.missing));
+    // SAFETY: as above.
+    pool::for_each(missing.len(), WAITING_THREADS, &|at| unsafe {
+        call.wait_for(missing[at]);
+    });
+    let failed = locked(&call.failed).take();
+    failed.map_or(Ok(()), Err)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Gather<'_> {
+    /// # Safety
+    /// That of [`gather`].
+    unsafe fn copy(&self, task: &Task) {
+        let leaf = &self.leaves[task.leaf];
+        if leaf.row_bytes == 0 {
+            return;
+        }
+        let runs = &self.runs[task.first..task.end];
+        let Some(backing) = &leaf.backing else {
+            // SAFETY: the contract of this function.
+            return unsafe { leaf.copy_all(runs) };
+        };
+        if backing.file.is_in_memory() {
+            let before = waited_faults();
+            // SAFETY: the contract of this function.
+            unsafe { leaf.copy_all(runs) };
+            if waited_faults() != before {
+                backing.file.remember_missing();
+            }
+            return;
+        }
+        let mut missing = Vec::new();
+        let mut found = 0;
+        for (at, run) in runs.iter().enumerate() {
+            // SAFETY: as above.
+            if unsafe { leaf.copy_if_in_memory(backing, run) } {
+                found += 1;
+            } else {
+                let (start, length) = leaf.extent(run);
+                backing.file.request(backing.offset + start as u64, length);
+                missing.push((task.leaf, task.first + at));
+            }
+        }
+        if missing.is_empty() {
+            backing.file.remember_found(found);
+        } else {
+            backing.file.remember_missing();
+            locked(&self.missing).append(&mut missing);
+        }
+    }
+
+    /// # Safety
+    /// That of [`gather`].
+    unsafe fn wait_for(&self, (leaf, run): (usize, usize)) {
+        if self.has_failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let (leaf, run) = (&self.leaves[leaf], &self.runs[run]);
+        // SAFETY: the contract of this function.
+        if let Err(error) = unsafe { leaf.read(run) } {
+            self.has_failed.store(true, Ordering::Relaxed);
+            locked(&self.failed).get_or_insert(error);
+        }
+    }
+}
+
+impl Leaf<'_> {
+    /// Whether rows of the source lie one after the other.
+    fn is_dense(&self) -> bool {
+        self.stride == self.row_bytes
+    }
+
+    /// Where in the source a run begins, and how long it is.
+    fn extent(&self, run: &Run) -> (usize, usize) {
+        let length = (run.count - 1) * self.stride + self.row_bytes;
+        (run.row * self.stride, length)
+    }
+
+    fn source_of(&self, row: usize) -> *const u8 {
+        self.source.wrapping_add(row * self.stride)
+    }
+
+    fn result_of(&self, place: usize) -> *mut u8 {
+        self.result.wrapping_add(place * self.row_bytes)
+    }
+
+    /// # Safety
+    /// That of [`gather`].
+    unsafe fn copy_all(&self, runs: &[Run]) {
+        // SAFETY: the contract of this function.
+        unsafe {
+            match self.row_bytes {
+                1 => self.copy_sized::<1>(runs),
+                4 => self.copy_sized::<4>(runs),
+                8 => self.copy_sized::<8>(runs),
+                _ => {
+                    for (at, run) in runs.iter().enumerate() {
+                        if let Some(next) = runs.get(at + AHEAD) {
+                            prefetch(self.source_of(next.row));
+                        }
+                        self.copy_run(run);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies rows of `N` bytes.
+    ///
+    /// # Safety
+    /// That of [`gather`].
+    unsafe fn copy_sized<const N: usize>(&self, runs: &[Run]) {
+        for (at, run) in runs.iter().enumerate() {
+            if let Some(next) = runs.get(at + AHEAD) {
+                prefetch(self.source_of(next.row));
+            }
+            for step in 0..run.count {
+                let from = self.source_of(run.row + step).cast::<[u8; N]>();
+                let to = self.result_of(run.place + step).cast::<[u8; N]>();
+                // SAFETY: the contract of this function; bytes have no alignment.
+                unsafe { to.write(from.read()) };
+            }
+        }
+    }
+
+    /// # Safety
+    /// That of [`gather`].
+    unsafe fn copy_run(&self, run: &Run) {
+        let (rows, bytes) = if self.is_dense() {
+            (1, run.count * self.row_bytes)
+        } else {
+            (run.count, self.row_bytes)
+        };
+        for step in 0..rows {
+            let from = self.source_of(run.row + step);
+            let to = self.result_of(run.place + step);
+            // SAFETY: the contract of this function.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
+    }
+
+    /// Copies a run if it is in memory; whether it did.
+    ///
+    /// # Safety
+    /// That of [`gather`].
+    unsafe fn copy_if_in_memory(&self, backing: &Backing<'_>, run: &Run) -> bool {
+        let (start, length) = self.extent(run);
+        let offset = backing.offset + start as u64;
+        if self.is_dense() && !backing.is_private {
+            // SAFETY: the contract of this function.
+            return unsafe {
+                let buffer = self.result_of(run.place);
+                backing.file.read_from_memory(buffer, length, offset)
+            };
+        }
+        let mut probed = (0..length).step_by(PROBE_STEP).chain([length - 1]);
+        let is_there = probed.all(|at| backing.file.has_in_memory(offset + at as u64));
+        if is_there {
+            // SAFETY: the contract of this function.
+            unsafe { self.copy_run(run) };
+        }
+        is_there
+    }
+
+    /// Reads a run, and waits for it.
+    ///
+    /// # Safety
+    /// That of [`gather`].
+    unsafe fn read(&self, run: &Run) -> StorageResult<()> {
+        match &self.backing {
+            Some(backing) if !backing.is_private => {
+                let (rows, bytes) = if self.is_dense() {
+                    (1, run.count * self.row_bytes)
+                } else {
+                    (run.count, self.row_bytes)
+                };
+                for step in 0..rows {
+                    let start = (run.row + step) * self.stride;
+                    let to = self.result_of(run.place + step);
+                    // SAFETY: the contract of this function: nobody else uses these bytes. That they
+                    // may not have been written before is no concern of a system call.
+                    let buffer = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
+                    backing.file.read(buffer, backing.offset + start as u64)?;
+                }
+                Ok(())
+            }
+            // The kernel has been asked for these pages: a fault waits for what it needs.
+            _ => {
+                // SAFETY: the contract of this function.
+                unsafe { self.copy_run(run) };
+                Ok(())
+            }
+        }
+    }
+}
+
+/// How many page faults of this thread had to wait for a device.
+fn waited_faults() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: there is room for the answer, which may be all zeros.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init().ru_majflt
+    }
+}
+
+#[cfg(test)]
+mod tests;

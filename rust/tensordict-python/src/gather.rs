@@ -1,0 +1,381 @@
+//! Rows at positions, copied by the core in one call for all leaves.
+//!
+//! Reading at an index asks [`Rows::at`] whether the index means rows of the first dim; a leaf
+//! whose rows lie in plain memory is then noted as a [`Job`], and the core does them all at the end,
+//! with the interpreter released. Everything else is torch's.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use smallvec::SmallVec;
+use tensordict_core::batch::Dims;
+use tensordict_core::gather::{self, Backing, Leaf, RowFile, Run};
+
+use crate::container::{self, Kind, kind};
+use crate::ffi::{self, RecursionGuard};
+use crate::imports::{Imports, from_twin, imports};
+use crate::storage::dlpack::{self, Memory};
+use crate::storage::mapped::{mapped_class, row_file_at};
+use crate::tensors::Tensor;
+
+/// Below this many bytes the interpreter is not released for rows in memory.
+const RELEASE_BYTES: usize = 64 << 10;
+
+/// Rows of the first dim, at a tensor of positions.
+pub(crate) struct Rows {
+    runs: Vec<Run>,
+    /// The shape of the positions.
+    shape: Dims,
+    /// The length of the dim.
+    length: i64,
+}
+
+impl Rows {
+    /// The rows that `place` means of a dim of `length`; None where it is no plain tensor of
+    /// positions, or one is out of range: then torch says so.
+    pub(crate) fn at(imports: &Imports, place: &Bound<'_, PyAny>, length: i64) -> Option<Self> {
+        if !place.get_type().is(&imports.tensor) {
+            return None;
+        }
+        let memory = plain_memory(place)?;
+        if memory.dtype != "torch.int64" || !memory.is_plain() || memory.num_bytes == 0 {
+            return None;
+        }
+        let count = memory.num_bytes / size_of::<i64>();
+        let pointer = memory.pointer.cast::<[u8; size_of::<i64>()]>();
+        let mut runs = Vec::with_capacity(count);
+        for at in 0..count {
+            // SAFETY: the tensor is alive, has that many numbers without gaps, and nothing but torch
+            // with the interpreter's lock gives it other memory.
+            let position = i64::from_ne_bytes(unsafe { pointer.add(at).read() });
+            let row = if position < 0 {
+                position.checked_add(length)?
+            } else {
+                position
+            };
+            if row >= length {
+                return None;
+            }
+            runs.push(Run {
+                row: usize::try_from(row).ok()?,
+                place: at,
+                count: 1,
+            });
+        }
+        Some(Self {
+            runs,
+            shape: memory.shape,
+            length,
+        })
+    }
+
+    /// Whether a leaf has that length: somebody may have resized it behind the collection's back.
+    fn are_of(&self, leaf: &Memory) -> bool {
+        leaf.shape.first() == Some(&self.length)
+    }
+}
+
+/// The memory of a tensor that torch would only read as it is: outside of graphs, with the signs
+/// that are in memory.
+fn plain_memory(tensor: &Bound<'_, PyAny>) -> Option<Memory> {
+    let ordinary =
+        Tensor::of(tensor).or_else(|| Tensor::of_class(tensor, mapped_class(tensor.py()).ok()?))?;
+    if !ordinary.is_outside_of_graphs() && takes_part_in_graphs(tensor) {
+        return None;
+    }
+    let signs = ordinary.signs()?;
+    let memory = dlpack::strided_memory_of(tensor).ok()??;
+    (signs == memory.signs).then_some(memory)
+}
+
+/// Whether gradients are followed through a tensor, forwards or backwards. A view has what a tensor
+/// needs for that, and mostly does not use it.
+fn takes_part_in_graphs(tensor: &Bound<'_, PyAny>) -> bool {
+    let py = tensor.py();
+    let ask = || -> PyResult<bool> {
+        let imports = imports(py)?;
+        if tensor
+            .getattr(imports.names.requires_grad.bind(py))?
+            .is_truthy()?
+        {
+            return Ok(true);
+        }
+        let level = imports.forward_grad.bind(py).getattr("_current_level")?;
+        Ok(level.extract::<i64>()? >= 0)
+    };
+    ask().unwrap_or(true)
+}
+
+/// A leaf, and where its rows go.
+struct Job<'py> {
+    source: *const u8,
+    stride: usize,
+    row_bytes: usize,
+    result: *mut u8,
+    file: Option<(Arc<RowFile>, u64, bool)>,
+    /// What has the memory.
+    _held: [Bound<'py, PyAny>; 2],
+}
+
+/// The leaves whose rows are copied at the end.
+#[derive(Default)]
+pub(crate) struct Jobs<'py> {
+    list: Vec<Job<'py>>,
+}
+
+impl<'py> Jobs<'py> {
+    /// A new tensor that will have the rows of `leaf`; None where torch has to make it.
+    pub(crate) fn take(
+        &mut self,
+        imports: &Imports,
+        leaf: &Bound<'py, PyAny>,
+        rows: &Rows,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(memory) = plain_memory(leaf).filter(|memory| rows.are_of(memory)) else {
+            return Ok(None);
+        };
+        let Some(layout) = memory.rows() else {
+            return Ok(None);
+        };
+        let py = leaf.py();
+        let mut shape = rows.shape.clone();
+        shape.extend_from_slice(&memory.shape[1..]);
+        let shape = PyTuple::new(py, shape)?;
+        let new_empty = imports.names.new_empty.bind(py);
+        let made = leaf.call_method1(new_empty, (shape,))?;
+        let Some(result) = plain_memory(&made).filter(Memory::is_plain) else {
+            return Ok(None);
+        };
+        if result.dtype != memory.dtype || result.num_bytes != layout.0 * rows.runs.len() {
+            return Ok(None);
+        }
+        self.add(leaf, &memory, layout, &made, &result);
+        Ok(Some(made))
+    }
+
+    /// Notes that the rows of `leaf` go to `target`; false where they do not fit as they are.
+    fn pair(&mut self, leaf: &Bound<'py, PyAny>, target: &Bound<'py, PyAny>, rows: &Rows) -> bool {
+        let (Some(memory), Some(result)) = (plain_memory(leaf), plain_memory(target)) else {
+            return false;
+        };
+        let Some(layout) = memory.rows() else {
+            return false;
+        };
+        if !rows.are_of(&memory) {
+            return false;
+        }
+        let apart = match (memory.bounds(), result.bounds()) {
+            (Some(own), Some(others)) => own.1 <= others.0 || others.1 <= own.0,
+            _ => false,
+        };
+        let fits = apart
+            && result.is_plain()
+            && result.dtype == memory.dtype
+            && result.num_bytes == layout.0 * rows.runs.len();
+        if fits {
+            self.add(leaf, &memory, layout, target, &result);
+        }
+        fits
+    }
+
+    fn add(
+        &mut self,
+        leaf: &Bound<'py, PyAny>,
+        memory: &Memory,
+        (row_bytes, stride): (usize, usize),
+        target: &Bound<'py, PyAny>,
+        result: &Memory,
+    ) {
+        let file = memory
+            .bounds()
+            .and_then(|(lowest, highest)| row_file_at(lowest, highest));
+        self.list.push(Job {
+            source: memory.pointer,
+            stride,
+            row_bytes,
+            result: result.pointer.cast_mut(),
+            file,
+            _held: [leaf.clone(), target.clone()],
+        });
+    }
+
+    /// Copies the rows of all leaves.
+    pub(crate) fn run(self, py: Python<'py>, rows: Option<&Rows>) -> PyResult<()> {
+        let Some(rows) = rows.filter(|_| !self.list.is_empty()) else {
+            return Ok(());
+        };
+        let leaves: Vec<Leaf<'_>> = self
+            .list
+            .iter()
+            .map(|job| Leaf {
+                source: job.source,
+                stride: job.stride,
+                row_bytes: job.row_bytes,
+                result: job.result,
+                backing: job
+                    .file
+                    .as_ref()
+                    .map(|&(ref file, offset, is_private)| Backing {
+                        file,
+                        offset,
+                        is_private,
+                    }),
+            })
+            .collect();
+        let runs = &rows.runs;
+        let bytes: usize = leaves.iter().map(|leaf| leaf.row_bytes * runs.len()).sum();
+        let reads = leaves.iter().any(|leaf| leaf.backing.is_some());
+        let copy = || {
+            // SAFETY: the tensors are held; each row is one of a tensor, as the positions were
+            // compared with its length; the results are as long as there are positions, and overlap
+            // with no source. Another thread that takes the memory away from a tensor meanwhile does
+            // what torch does not allow either.
+            unsafe { gather::gather(&leaves, runs) }
+        };
+        let copied = if reads || bytes >= RELEASE_BYTES {
+            py.detach(copy)
+        } else {
+            copy()
+        };
+        copied.map_err(|error| crate::storage::exception(py, &error))
+    }
+}
+
+/// What is left to torch: entries, and what their rows are written into.
+type Pairs<'py> = SmallVec<[(Bound<'py, PyAny>, Bound<'py, PyAny>); 4]>;
+
+struct WriteInto<'a, 'py> {
+    imports: &'static Imports,
+    rows: &'a Rows,
+    jobs: Jobs<'py>,
+    // Leaves that torch copies, and collections that are not dense.
+    leaves: Pairs<'py>,
+    others: Pairs<'py>,
+    // What is written natively.
+    written: Vec<Bound<'py, PyAny>>,
+}
+
+impl<'py> WriteInto<'_, 'py> {
+    /// Pairs the entries of two dense collections; false where one of them has no place.
+    fn pair(&mut self, td: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let imports = self.imports;
+        let _guard = RecursionGuard::enter(td.py())?;
+        let held = container::entries(imports, out)?;
+        for (key, value) in ffi::dict_pairs(&container::entries(imports, td)?) {
+            let Some(target) = held.get_item(&key)? else {
+                return Ok(false);
+            };
+            match (kind(imports, &value)?, kind(imports, &target)?) {
+                (Kind::Leaf, Kind::Leaf) => {
+                    if !self.fits(&value, &target) {
+                        return Ok(false);
+                    }
+                    if self.jobs.pair(&value, &target, self.rows) {
+                        self.written.push(target);
+                    } else {
+                        self.leaves.push((value, target));
+                    }
+                }
+                (Kind::Dense, Kind::Dense) => {
+                    if !self.pair(&value, &target)? {
+                        return Ok(false);
+                    }
+                }
+                (Kind::Foreign, Kind::Foreign) => self.others.push((value, target)),
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether `target` has the shape of the rows of `leaf`.
+    fn fits(&self, leaf: &Bound<'py, PyAny>, target: &Bound<'py, PyAny>) -> bool {
+        if container::is_unbatched(self.imports, leaf) {
+            return false;
+        }
+        let own = crate::tensors::shape_of(leaf);
+        let theirs = crate::tensors::shape_of(target);
+        let (Some(own), Some(theirs)) = (own, theirs) else {
+            return false;
+        };
+        let rest = own.get(1..).unwrap_or_default();
+        own.len() > rest.len()
+            && theirs.len() == self.rows.shape.len() + rest.len()
+            && theirs.starts_with(&self.rows.shape)
+            && theirs.ends_with(rest)
+    }
+}
+
+/// Tells torch that tensors have other values now: a graph that needs those of before says so.
+fn raise_versions(py: Python<'_>, written: &[Bound<'_, PyAny>]) -> PyResult<()> {
+    if written.is_empty() {
+        return Ok(());
+    }
+    let increment = py
+        .import("torch.autograd.graph")?
+        .getattr("increment_version")?;
+    for tensor in written {
+        increment.call1((tensor,))?;
+    }
+    Ok(())
+}
+
+/// Writes the rows of `td` at `index` into `out`, a collection of their batch size.
+#[pyfunction]
+fn gather_into<'py>(
+    td: &Bound<'py, PyAny>,
+    index: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let py = td.py();
+    let imports = imports(py)?;
+    let others = |td: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>| {
+        from_twin(py, "gather", "gather_into", (td, index, out)).map(drop)
+    };
+    if !container::is_dense(imports, td)? || !container::is_dense(imports, out)? {
+        return others(td, out);
+    }
+    let size = crate::index::plain_dims(&container::batch_size(imports, td)?);
+    let wanted = crate::index::plain_dims(&container::batch_size(imports, out)?);
+    let (Some(size), Some(wanted)) = (size, wanted) else {
+        return others(td, out);
+    };
+    let Some((&length, rest)) = size.split_first() else {
+        return others(td, out);
+    };
+    let Some(rows) = Rows::at(imports, index, length) else {
+        return others(td, out);
+    };
+    if !(wanted.len() == rows.shape.len() + rest.len()
+        && wanted.starts_with(&rows.shape)
+        && wanted.ends_with(rest))
+    {
+        return others(td, out);
+    }
+    let mut walk = WriteInto {
+        imports,
+        rows: &rows,
+        jobs: Jobs::default(),
+        leaves: Pairs::new(),
+        others: Pairs::new(),
+        written: Vec::new(),
+    };
+    if !walk.pair(td, out)? {
+        return others(td, out);
+    }
+    walk.jobs.run(py, Some(&rows))?;
+    raise_versions(py, &walk.written)?;
+    for (leaf, target) in walk.leaves {
+        let copied = leaf.get_item(index)?;
+        target.call_method1(imports.names.copy_.bind(py), (copied,))?;
+    }
+    for (entry, target) in walk.others {
+        others(&entry, &target)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(gather_into, module)?)
+}
