@@ -128,6 +128,7 @@ test-without-shortcuts: $(stamps)/extension ## run the tests near the native cod
 .PHONY: torture
 torture: $(stamps)/extension ## kill saves five hundred times per layout
 	TENSORDICT_KILLS=500 $(python) -m pytest -n 0 --timeout 3600 tests/storage/test_damage.py -k kill
+	TENSORDICT_KILLS=200 $(python) -m pytest -n 0 --timeout 3600 tests/data/test_dataset_writer.py -k "kill or reader"
 
 .PHONY: doctest
 doctest: $(stamps)/extension ## run the examples of the docstrings and documents

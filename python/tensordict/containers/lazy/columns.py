@@ -394,13 +394,21 @@ class ColumnStack(LazyStackedTensorDict):
                 return _padded(rows, kwargs.get("padding_value", 0))
         return super()._get_formatted(key, default, kwargs)
 
-    def select(self, *keys: Any, inplace: bool = False, strict: bool = True) -> Any:
+    def select(
+        self,
+        *keys: Any,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
+    ) -> Any:
         """A stack of some entries. See ``TensorDict.select``."""
         columns = None
-        if not (self._is_made or inplace):
+        if not (self._is_made or inplace or as_tensordict):
             columns = self._columns.chosen(keys)
         if columns is None:
-            return super().select(*keys, inplace=inplace, strict=strict)
+            return super().select(
+                *keys, inplace=inplace, strict=strict, as_tensordict=as_tensordict
+            )
         return ColumnStack.of_columns(columns, self._rows)
 
     def _index(self, index: Any) -> Any:
