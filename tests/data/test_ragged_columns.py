@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack, tensorclas
 from tensordict.cli import main
 from tensordict.data import gather
 from tensordict.storage import verify
+from tensordict.storage.growing import saving
 
 LENGTHS = (3, 1, 0, 2)
 
@@ -306,3 +308,22 @@ def test_a_loader_of_torch_gets_batches_of_rows(stack):
     batches = list(loader)
     assert [len(batch) for batch in batches] == [3, 1]
     assert are_equal(batches[1][0], samples()[3])
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_what_a_killed_save_left_is_swept(tmp_path, monkeypatch):
+    samples().memmap(tmp_path / "x", ragged="columns")
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        monkeypatch.setattr(
+            saving, "_put", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        )
+        samples(range(9)).memmap(tmp_path / "x", ragged="columns", checks=False)
+        os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert sorted(os.listdir(tmp_path)) == [".x.tdtmp", "x"]
+    assert len(TensorDict.load_memmap(tmp_path / "x").tensordicts) == 4
+    samples(range(9)).memmap(tmp_path / "x", ragged="columns")
+    assert os.listdir(tmp_path) == ["x"]
+    assert TensorDict.load_memmap(tmp_path / "x").batch_size == (9,)

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["exchange", "publish", "replace_file", "work_area"]
+__all__ = ["exchange", "publish", "replace_file", "sweep", "work_area"]
 
 METADATA = "meta.json"
 SUMS = ".tensordict-sums.json"
+_MADE = "growing"
+"""The directory in the work area that takes the place of the one that grows."""
+
 _EXCHANGE = 2
 """The flag of ``renameat2`` with which two names exchange what they are of."""
 
@@ -56,7 +59,7 @@ def replace_file(path: str, text: str, is_durable: bool = False) -> None:
 def _exchanged(root: str, changed: dict[str, dict[str, Any]], is_durable: bool) -> bool:
     """Whether the directory could be exchanged with one of the new metadata."""
     area = work_area(root)
-    made = os.path.join(area, "growing")
+    made = os.path.join(area, _MADE)
     try:
         os.makedirs(area, exist_ok=True)
         shutil.rmtree(made, ignore_errors=True)
@@ -72,6 +75,15 @@ def _exchanged(root: str, changed: dict[str, dict[str, Any]], is_durable: bool) 
         return True
     finally:
         shutil.rmtree(made, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.rmdir(area)
+
+
+def sweep(root: str) -> None:
+    """Delete what a killed process left beside a directory whose lock is held now."""
+    area = work_area(root)
+    if os.path.exists(area):
+        shutil.rmtree(os.path.join(area, _MADE), ignore_errors=True)
         with contextlib.suppress(OSError):
             os.rmdir(area)
 

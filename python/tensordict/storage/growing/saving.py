@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
 from tensordict.primitives.checks import is_tensorclass
+from tensordict.storage.growing.lock import WriterLock
 from tensordict.storage.growing.publish import exchange, work_area
 from tensordict.storage.growing.rows import level_of_members, level_of_rows
 from tensordict.storage.growing.tree import GrowingTree
@@ -26,6 +27,9 @@ ROWS_AT_ONCE = 8192
 
 MSG_NO_ROWS = "ragged='columns' saves rows along the first batch dim, and there is none: batch size {}."
 MSG_EXISTS = "{} exists, and existsok=False was given."
+
+_OWN = "columns-"
+"""How the directories begin that columns are written to."""
 
 _NUMBERS = itertools.count()
 
@@ -45,8 +49,12 @@ def write_columns(
     if os.path.exists(os.path.join(target, "meta.json")) and not existsok:
         raise RuntimeError(MSG_EXISTS.format(target))
     area = work_area(target)
-    made = os.path.join(area, f"columns-{os.getpid()}-{next(_NUMBERS)}")
     os.makedirs(area, exist_ok=True)
+    _sweep(area)
+    own = os.path.join(area, f"{_OWN}{os.getpid()}-{next(_NUMBERS)}")
+    os.mkdir(own)
+    lock = WriterLock(own, waits=False)
+    made = os.path.join(own, "tree")
     try:
         tree = GrowingTree(made, caller="memmap", has_room=False)
         try:
@@ -62,9 +70,21 @@ def write_columns(
             _rust.seal_tree(made, 0, _rust.SaveProgress())
         _put(made, target)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
+        lock.release()
         with contextlib.suppress(OSError):
             os.rmdir(area)
+
+
+def _sweep(area: str) -> None:
+    """Delete what killed processes left."""
+    for name in os.listdir(area):
+        if name.startswith(_OWN):
+            left = os.path.join(area, name)
+            with contextlib.suppress(OSError, RuntimeError):
+                lock = WriterLock(left, waits=False)
+                shutil.rmtree(left, ignore_errors=True)
+                lock.release()
 
 
 def _parts(td: Any) -> Iterator[tuple[Level, int]]:

@@ -13,7 +13,7 @@ from tensordict import _rust
 from tensordict.primitives import registry
 from tensordict.storage.growing.column import Column
 from tensordict.storage.growing.lock import LOCK_FILE, WriterLock
-from tensordict.storage.growing.publish import publish
+from tensordict.storage.growing.publish import publish, sweep
 from tensordict.storage.growing.rows import Level, Values
 from tensordict.storage.growing.text import CLASS_TEXT
 
@@ -133,6 +133,7 @@ class GrowingTree:
         os.makedirs(self.path, exist_ok=True)
         self._lock = WriterLock(self.path, waits)
         try:
+            sweep(self.path)
             if os.path.lexists(os.path.join(self.path, "meta.json")):
                 self._open()
             else:
