@@ -261,6 +261,7 @@ _PlannedStep: TypeAlias = tuple[
     Sequence[tuple[str, bytes]],
     Sequence[tuple[str, str]],
     Sequence[str],
+    tuple[Sequence[str], float],
 ]
 
 def save_step(

@@ -6,12 +6,14 @@ import math
 import signal
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from tensordict.checkpoint.background import Writer
+from tensordict.checkpoint.distributed import mark_failed, ranks, sweep_parts
 from tensordict.checkpoint.encoding import Decoder, Encoder
 from tensordict.checkpoint.items import describe
 from tensordict.checkpoint.loading import load_step
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
     from typing import Self
+
+    from tensordict.checkpoint.distributed import Ranks
 
 
 __all__ = ["Checkpointer"]
@@ -64,6 +68,7 @@ class Checkpointer:
         handle_sigterm: whether SIGTERM sets :attr:`preempted` and does not end the
             process. A handler that was there before is called as well.
         num_threads: the most threads. Default: the cores of this process, at most 8.
+        rank_timeout: how many seconds rank 0 waits for the parts of others.
 
     Examples:
         >>> import tempfile
@@ -90,6 +95,7 @@ class Checkpointer:
         background: bool = False,
         handle_sigterm: bool = False,
         num_threads: int = 0,
+        rank_timeout: float = 1800.0,
     ) -> None:
         for name, count in (
             ("keep", keep),
@@ -109,12 +115,14 @@ class Checkpointer:
         self.when_busy = when_busy
         self.background = background
         self.num_threads = num_threads
+        self.rank_timeout = rank_timeout
         self._steps: Steps = Steps(self.directory)
         self._writer: Writer = Writer((num_threads, durable, True))
         # The handler of a signal may save in the middle of a save of the same thread.
         self._lock: threading.RLock = threading.RLock()
         self._is_saving: bool = False
         self._last_order: int = -1
+        self._tokens: dict[int, str] = {}
         self._last: tuple[Step, dict[str, Any]] | None = None
         self._is_closed: bool = False
         self._preempted: threading.Event = threading.Event()
@@ -177,6 +185,11 @@ class Checkpointer:
             self._is_saving = True
             try:
                 is_later = self.background if background is None else background
+                found = ranks()
+                if found is not None:
+                    return self._save_part(
+                        found, step, fields, items, trainable_only, is_later=is_later
+                    )
                 if not self._is_free(is_later):
                     return None
                 return self._save(
@@ -231,6 +244,90 @@ class Checkpointer:
             self._writer.write(plan)
         if self.dedupe:
             self._last = new, meta
+        return path
+
+    def _save_part(
+        self,
+        ranks: Ranks,
+        step: int,
+        fields: dict[str, Any],
+        items: dict[str, Any],
+        trainable_only: bool,
+        *,
+        is_later: bool,
+    ) -> Path | None:
+        """Save the part of this rank; rank 0 publishes the step when all have theirs."""
+        rank, world = ranks
+        error: Exception | None = None
+        said: Any = None
+        there: list[Step] = []
+        if rank == 0:
+            try:
+                is_free = self._is_free(is_later)
+                there = self._steps.saved()
+                orders = [self._last_order, *(each.order for each in there)]
+                said = uuid.uuid4().hex[:12], max(orders) + 1, is_free
+            except OSError as found:
+                error = found
+        said = ranks.agree(said)
+        if said is None:
+            ranks.raise_together(error)
+        token, order, is_free = said
+        if not is_free:
+            return None
+        self._last_order = order
+        path = self.directory / step_name(step)
+        new = Step(step, order, {}, path)
+        own = ranks.part(self.directory, token, rank)
+        try:
+            if rank:
+                self._is_free(is_later)
+            else:
+                tokens = [
+                    self._tokens.get(each.order, "") for each in self._writer.pending()
+                ]
+                sweep_parts(self.directory, [*tokens, token])
+                self._tokens = {order: token} | {
+                    each: known
+                    for each, known in self._tokens.items()
+                    if known in tokens
+                }
+            others = [
+                str(ranks.part(self.directory, token, each)) for each in range(1, world)
+            ]
+            plan, meta = plan_step(
+                self.directory,
+                step,
+                [
+                    describe(name, item, trainable_only=trainable_only)
+                    for name, item in items.items()
+                ],
+                {"order": order, "world": world, **fields},
+                shards=self.shards,
+                retired=[] if rank else self._retired(there, new),
+                before=None if rank or not self.dedupe else self._step_before(there),
+                dedupe=self.dedupe and not rank,
+                num_threads=self.num_threads,
+                rank=rank,
+                target=own if rank else None,
+                gathered=([], 0.0) if rank else (others, self.rank_timeout),
+            )
+            if is_later:
+                self._writer.write_later(plan, new)
+            else:
+                self._writer.write(plan)
+            if self.dedupe and not rank:
+                self._last = new, meta
+        except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
+            error = found
+            if rank:
+                mark_failed(own)
+        if not is_later or error is not None:
+            if is_later:
+                raise error  # type: ignore[misc]
+            ranks.raise_together(error)
+            if rank == 0:
+                sweep_parts(self.directory, [])
         return path
 
     def _retired(self, there: list[Step], new: Step) -> list[Step]:
@@ -344,9 +441,24 @@ class Checkpointer:
         """
         device = None if map_location is None else torch.device(map_location)
 
+        found = ranks()
+        if found is not None:
+            self._writer.wait()
+            if step is None:
+                # All restore the same, whatever appears meanwhile.
+                step = found.agree(self.latest())
+        rank = 0 if found is None else found.rank
+
         def read(files: StepFiles, meta: dict[str, Any]) -> Restored:
             return restore_items(
-                files, meta, items, device=device, strict=strict, lazy=lazy, rng=rng
+                files,
+                meta,
+                items,
+                device=device,
+                strict=strict,
+                lazy=lazy,
+                rng=rng,
+                rank=rank,
             )
 
         restored: Restored = self._read(step, read)

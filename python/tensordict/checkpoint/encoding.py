@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tensordict.checkpoint.distributed import is_sharded, local_part
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.safetensors_levels import Reader, Writer
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from tensordict.storage.safetensors_levels import Leaf
 
-__all__ = ["Decoder", "Encoder"]
+__all__ = ["Decoder", "Encoder", "dtype_of"]
 
 MAX_DEPTH = 150
 """How deep values may be nested: Python writes and reads JSON recursively."""
@@ -91,6 +92,7 @@ class Encoder:
     def __init__(self, item: str) -> None:
         self.item = item
         self.tensors: dict[str, Leaf] = {}
+        self.shards: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
         # Numbers tell objects apart only while these live.
         self._held: list[Any] = []
@@ -183,6 +185,8 @@ class Encoder:
 
     def tensor(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
         """The JSON of a tensor, which is taken under a name made of its path."""
+        if is_sharded(value):
+            return self._sharded(value.detach(), path)
         if isinstance(value, torch.nn.Parameter):
             inner = self.tensor(value.detach(), path)
             return {"$": "parameter", "value": inner, "trains": value.requires_grad}
@@ -199,6 +203,17 @@ class Encoder:
         if value.device.type != "cpu":
             encoded["device"] = str(value.device)
         return encoded
+
+    def _sharded(self, value: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        """The JSON of a tensor of which each rank has a part."""
+        key = ".".join(path) or "value"
+        local, offsets, is_first = local_part(value)
+        if is_first and local.numel():
+            name = f"{key}@{','.join(map(str, offsets))}"
+            fields = {**self.take(local, name), "offsets": offsets}
+            self.shards[key] = {**fields, "sizes": list(local.shape)}
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"$": "sharded", "key": key, "shape": list(value.shape), "dtype": dtype}
 
     def _sparse(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
         if value.layout == torch.jagged:
@@ -378,6 +393,7 @@ class Decoder:
         tensors: the tensors of the item.
         source: the file or directory, for messages.
         device: where tensors of plain data go. Default: where they were, or else the CPU.
+        sharded: puts a tensor together of which each rank has saved a part.
     """
 
     def __init__(
@@ -385,10 +401,12 @@ class Decoder:
         tensors: Mapping[str, torch.Tensor],
         source: Any,
         device: torch.device | None = None,
+        sharded: Callable[[Mapping[str, Any]], torch.Tensor] | None = None,
     ) -> None:
         self.tensors = tensors
         self.source = source
         self.device = device
+        self.sharded = sharded
 
     def decode(self, value: Any) -> Any:
         """The value that was encoded.
@@ -407,6 +425,8 @@ class Decoder:
         if kind == "tensor":
             tensor = self._placed(self.taken(value), value.get("device"))
             return tensor.requires_grad_() if value.get("trains") else tensor
+        if kind == "sharded" and self.sharded is not None:
+            return self.sharded(value)
         if kind == "parameter":
             return torch.nn.Parameter(self.decode(value["value"]), value["trains"])
         if kind in ("dict", "ordered", "counter"):
@@ -424,7 +444,7 @@ class Decoder:
         if kind in _SCALARS:
             return _SCALARS[kind](value["value"])
         if kind == "dtype":
-            return _dtype_of(value["value"])
+            return dtype_of(value["value"])
         if kind == "array":
             content = self.named(value["name"]).numpy().tobytes()
             array = np.frombuffer(content, np.dtype(value["dtype"])).copy()
@@ -466,7 +486,7 @@ class Decoder:
         if "dtype" not in fields:
             return tensor
         # Bytes begin anywhere in a file, and numbers of many bytes may not.
-        return tensor.clone().view(_dtype_of(fields["dtype"])).reshape(fields["shape"])
+        return tensor.clone().view(dtype_of(fields["dtype"])).reshape(fields["shape"])
 
     def named(self, name: str) -> torch.Tensor:
         """The tensor of a name.
@@ -489,7 +509,12 @@ class Decoder:
         return reader.container(value["level"], tuple(value["path"]))
 
 
-def _dtype_of(name: str) -> torch.dtype:
+def dtype_of(name: str) -> torch.dtype:
+    """The dtype of a name, such as ``float32``.
+
+    Raises:
+        ValueError: this torch has none of that name.
+    """
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(MSG_UNKNOWN.format(f"dtype {name}"))

@@ -98,6 +98,8 @@ def describe(name: str, item: Any, *, trainable_only: bool = False) -> Described
     else:
         about = {"value": encoder.encode(item)}
     about["kind"] = kind
+    if encoder.shards:
+        about["shards"] = encoder.shards
     return Described(name, about, encoder.tensors, files)
 
 

@@ -23,8 +23,10 @@ def load_step(files: StepFiles, meta: Mapping[str, Any]) -> Any:
     """The items of a step as one collection, each under its name."""
     cls = registry.dense_root()
     entries = {}
+    parts = files.parts(meta)
     for name, about in meta["items"].items():
-        decoder = Decoder(files.mapped(about), files.directory)
+        sharded = files.assembler(parts, name)
+        decoder = Decoder(files.mapped(about), files.directory, sharded=sharded)
         if about["kind"] == "module":
             entries[name] = _nested(saved_state(about, decoder))
         else:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from tensordict.checkpoint.distributed import is_sharded
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
@@ -81,7 +83,8 @@ def describe_state(
     for name, value in state.items():
         if name in frozen:
             continue
-        if isinstance(value, torch.Tensor) and _is_dense(value):
+        is_plain = isinstance(value, torch.Tensor) and not is_sharded(value)
+        if is_plain and _is_dense(value):
             fields = encoder.take(value.detach(), name)
             if "dtype" in fields:
                 values[name] = {"$": "tensor", **fields}

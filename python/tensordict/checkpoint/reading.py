@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
+from tensordict.checkpoint.distributed import rank_file
+from tensordict.checkpoint.encoding import Decoder, dtype_of
+from tensordict.checkpoint.steps import read_meta
 from tensordict.storage.layouts.interface import CHANGED, DAMAGED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = ["StepFiles"]
 
 MSG_LEADS_OUT = (
     "'{}' is damaged: it names the file {!r}, which is not in its directory."
 )
+MSG_PART = "'{}' is damaged: parts of the tensor {!r} are missing."
 MSG_DAMAGED = "Nothing was changed, since the checkpoint is damaged:\n{}"
 
 
@@ -78,6 +82,41 @@ class StepFiles:
             if Path(name).name != name:
                 raise RuntimeError(MSG_LEADS_OUT.format(self.directory, name))
         return [str(self.root / name) for name in about["files"]]
+
+    def parts(self, meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """What each rank says of its part of the step."""
+        others = range(1, meta.get("world", 1))
+        return [meta, *(read_meta(self.root, rank_file(rank)) for rank in others)]
+
+    def assembler(
+        self, parts: list[Mapping[str, Any]], item: str
+    ) -> Callable[[Mapping[str, Any]], torch.Tensor]:
+        """What puts a tensor of an item together of the parts of ranks."""
+        tensors: dict[int, dict[str, torch.Tensor]] = {}
+
+        def assemble(fields: Mapping[str, Any]) -> torch.Tensor:
+            whole = torch.empty(fields["shape"], dtype=dtype_of(fields["dtype"]))
+            found = 0
+            for rank, part in enumerate(parts):
+                about = part["items"].get(item, {})
+                shard = about.get("shards", {}).get(fields["key"])
+                if shard is None:
+                    continue
+                if rank not in tensors:
+                    tensors[rank] = self.mapped(about)
+                place = whole
+                for dim, (start, length) in enumerate(
+                    zip(shard["offsets"], shard["sizes"], strict=True)
+                ):
+                    place = place.narrow(dim, start, length)
+                place.copy_(Decoder(tensors[rank], self.directory).taken(shard))
+                found += place.numel()
+            if found != whole.numel():
+                key = fields["key"]
+                raise RuntimeError(MSG_PART.format(self.directory, key))
+            return whole
+
+        return assemble
 
     def mapped(self, about: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The tensors of an item over its files; stores stay in this process.

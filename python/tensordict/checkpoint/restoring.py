@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tensordict.checkpoint import modules
+from tensordict.checkpoint.distributed import is_sharded, like_sharded
 from tensordict.checkpoint.encoding import Decoder
 from tensordict.checkpoint.items import kind_of
 from tensordict.checkpoint.randomness import set_random_states
@@ -79,6 +80,7 @@ class Restorer:
         device: where tensors go that have no place yet.
         strict: whether everything must be there.
         lazy: whether tensors stay mapped, and are read when they are used.
+        rank: whose part of the step is restored.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Restorer:
         device: torch.device | None,
         strict: bool,
         lazy: bool,
+        rank: int = 0,
     ) -> None:
         self.files = files
         self.meta = meta
@@ -102,6 +105,13 @@ class Restorer:
         # Modules whose tensors are read into their memory, when nothing can be refused any more.
         self._read_into: list[tuple[Any, dict[str, torch.Tensor]]] = []
         self._after_reading: list[Callable[[], None]] = []
+        self.parts: list[Mapping[str, Any]] = files.parts(meta)
+        self.items: dict[str, Any] = dict(meta["items"])
+        own = self.parts[rank] if rank < len(self.parts) else meta
+        self.rng: Any = own.get("rng")
+        for name, about in own["items"].items():
+            if about["kind"] not in ("module", "optimizer"):
+                self.items[name] = about
 
     def prepare(self, items: Mapping[str, Any]) -> None:
         """Read and compare; nothing is changed yet.
@@ -111,7 +121,7 @@ class Restorer:
             RuntimeError: an item is of another kind, or differs from what was saved; a
                 file is damaged.
         """
-        saved = self.meta["items"]
+        saved = self.items
         for name, item in items.items():
             if name not in saved:
                 if self.strict:
@@ -125,7 +135,7 @@ class Restorer:
             self._prepare(name, item, saved[name])
         for name, about in saved.items():
             if name not in items and about["kind"] in ("value", "tensor", "collection"):
-                self.values[name] = self._value(about)
+                self.values[name] = self._value(name, about)
 
     def _prepare(self, name: str, item: Any, about: Mapping[str, Any]) -> None:
         kind, saved_kind = kind_of(item), about["kind"]
@@ -134,7 +144,7 @@ class Restorer:
         if kind == "module":
             self._module(name, item, about)
             return
-        value = self._value(about)
+        value = self._value(name, about)
         if kind == "optimizer":
             self._optimizer(name, item, value)
         elif kind == "stateful":
@@ -157,19 +167,24 @@ class Restorer:
     def _tensors(self, about: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         return self.files.mapped(about) if self.lazy else self.files.in_memory(about)
 
-    def _value(self, about: Mapping[str, Any]) -> Any:
+    def _value(self, name: str, about: Mapping[str, Any]) -> Any:
+        decoder = Decoder(
+            self._tensors(about),
+            self.files.directory,
+            self.device,
+            self.files.assembler(self.parts, name),
+        )
         if about["kind"] == "module":
-            return modules.saved_state(
-                about, Decoder(self._tensors(about), self.files.directory, self.device)
-            )
-        tensors = self._tensors(about)
-        decoder = Decoder(tensors, self.files.directory, self.device)
+            return modules.saved_state(about, decoder)
         return decoder.decode(about["value"])
 
     # Modules --------------------------------------------------------------------------
 
     def _module(self, name: str, module: nn.Module, about: Mapping[str, Any]) -> None:
-        if not modules.is_plain(module) or about.get("values"):
+        is_plain = modules.is_plain(module) and not any(
+            is_sharded(value) for value in module.parameters()
+        )
+        if not is_plain or about.get("values"):
             self._module_by_torch(name, module, about)
             return
         tied = about.get("tied", {})
@@ -259,9 +274,12 @@ class Restorer:
         self, name: str, module: nn.Module, about: Mapping[str, Any]
     ) -> None:
         """A module with its own way to load, which may rename and convert what it gets."""
-        state = self._value(about)
+        state = self._value(name, about)
         frozen = set(about.get("frozen", ()))
         own = modules.module_state(module)
+        for each, value in own.items():
+            if is_sharded(value) and isinstance(state.get(each), torch.Tensor):
+                state[each] = like_sharded(state[each], value)
         for each in frozen & own.keys():
             state[each] = own[each]
         takes_strict = "strict" in inspect.signature(module.load_state_dict).parameters
@@ -348,8 +366,8 @@ class Restorer:
                 raise
             for work in self._after_reading:
                 work()
-        if rng and "rng" in self.meta:
-            set_random_states(Decoder({}, "").decode(self.meta["rng"]))
+        if rng and self.rng is not None:
+            set_random_states(Decoder({}, "").decode(self.rng))
 
     def result(self) -> Restored:
         """What was not restored in its place, and what did not fit."""
@@ -400,6 +418,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     torch's own method imports Dynamo when it is first called, which takes over a second,
     and rounds the state of parameters of half precision to theirs.
     """
+    _shard_state(optimizer, state)
     cls = type(optimizer)
     base = torch.optim.Optimizer
     own = getattr(base.load_state_dict, "__wrapped__", None)
@@ -425,6 +444,19 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
                 loaded[key] = value.to(found.device)
 
 
+def _shard_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Have the state of parameters that are sharded be sharded like them."""
+    pairs = zip(optimizer.param_groups, state["param_groups"], strict=True)
+    for group, saved in pairs:
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            if not is_sharded(parameter):
+                continue
+            values = state["state"].get(number, {})
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    values[key] = like_sharded(value, parameter)
+
+
 def restore_items(
     files: StepFiles,
     meta: Mapping[str, Any],
@@ -434,9 +466,10 @@ def restore_items(
     strict: bool,
     lazy: bool,
     rng: bool,
+    rank: int = 0,
 ) -> Restored:
     """Restore items in their place; what is plain data is returned."""
-    restorer = Restorer(files, meta, device=device, strict=strict, lazy=lazy)
+    restorer = Restorer(files, meta, device=device, strict=strict, lazy=lazy, rank=rank)
     restorer.prepare(items)
     restorer.change(rng=rng)
     return restorer.result()

@@ -75,15 +75,15 @@ def meta_bytes(content: dict[str, Any]) -> bytes:
     )
 
 
-def read_meta(directory: Path | str) -> dict[str, Any]:
-    """What is said of a step.
+def read_meta(directory: Path | str, name: str = META) -> dict[str, Any]:
+    """What is said of a step, or of the part of a rank.
 
     Raises:
         FileNotFoundError: there is none.
         RuntimeError: its description is damaged.
         ValueError: it is of a newer version.
     """
-    path = Path(directory) / META
+    path = Path(directory) / name
     content = path.read_bytes()
     start = len(_HEAD) + 64 + len(_MIDDLE)
     text = content[start : -len(_TAIL)]
@@ -124,7 +124,17 @@ class Steps:
 
     def saved(self) -> list[Step]:
         """The steps in the order in which they were saved."""
+        for _ in range(_MAX_SCANS):
+            found, is_changed = self._scan()
+            if not is_changed:
+                break
+        self._known = found
+        return sorted(found.values(), key=lambda step: (step.order, step.number))
+
+    def _scan(self) -> tuple[dict[tuple[int, int], Step], bool]:
+        """The steps that are found, and whether one went meanwhile: for another, maybe."""
         found: dict[tuple[int, int], Step] = {}
+        is_changed = False
         for number in self._numbers():
             path = self.folder / step_name(number)
             try:
@@ -134,12 +144,11 @@ class Steps:
                 if step is None or step.number != number:
                     step = _step_of(path, number)
             except (OSError, RuntimeError, ValueError):
-                # It was deleted meanwhile, or somebody damaged it: then it is no step, and
-                # `tensordict verify` says so.
+                # Somebody damaged it: then it is no step, and `tensordict verify` says so.
+                is_changed |= not path.is_dir()
                 continue
             found[key] = step
-        self._known = found
-        return sorted(found.values(), key=lambda step: (step.order, step.number))
+        return found, is_changed
 
     def _numbers(self) -> list[int]:
         """The numbers of the directories, which another process may change meanwhile.

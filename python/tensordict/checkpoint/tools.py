@@ -94,13 +94,16 @@ def verify(path: str | Path, num_threads: int = 0) -> list[str]:
     except (OSError, RuntimeError, ValueError) as error:
         return [str(error)]
     files = StepFiles(directory, num_threads)
-    lines = []
+    lines: list[str] = []
     try:
-        for about in meta["items"].values():
+        parts = files.parts(meta)
+        for about in [item for part in parts for item in part["items"].values()]:
             try:
                 lines += files.problems(about)
             except (OSError, RuntimeError) as error:
                 lines.append(str(error))
+    except (OSError, RuntimeError) as error:
+        lines.append(str(error))
     finally:
         files.close()
     return [line.replace(str(files.root), str(directory)) for line in lines]

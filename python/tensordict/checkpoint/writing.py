@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from tensordict import _rust
+from tensordict.checkpoint.distributed import rank_file
 from tensordict.checkpoint.steps import META, VERSION, Step, meta_bytes, step_name
 from tensordict.storage.layouts.safetensors import balanced, planned
 from tensordict.storage.safetensors_levels import count_bytes
@@ -27,7 +28,7 @@ SHARDED_FROM = 16 << 20
 OWN_FILE_FROM = 16 << 10
 """With ``dedupe`` a tensor of so many bytes is a file of its own."""
 
-Plan: TypeAlias = "tuple[str, list[Any], list[Any], list[tuple[str, str]], list[str]]"
+Plan: TypeAlias = "tuple[str, list[Any], list[Any], list[tuple[str, str]], list[str], tuple[Any, float]]"
 """What ``_rust.save_step`` takes."""
 
 _TEXTS = [("format", "pt")]
@@ -44,6 +45,9 @@ def plan_step(
     before: tuple[Path, dict[str, Any]] | None = None,
     dedupe: bool = False,
     num_threads: int = 0,
+    rank: int = 0,
+    target: Path | None = None,
+    gathered: tuple[list[str], float] = ([], 0.0),
 ) -> tuple[Plan, dict[str, Any]]:
     """Plan the files of a step.
 
@@ -57,6 +61,9 @@ def plan_step(
         before: the step to whose files unchanged tensors are linked, and its description.
         dedupe: whether tensors are files that the next step can link to.
         num_threads: the most threads that take checksums.
+        rank: whose part it is.
+        target: where it is written, if not at the place of the step.
+        gathered: parts of other ranks, and how many seconds they are waited for.
 
     Returns:
         The plan, and the description of the step.
@@ -66,13 +73,19 @@ def plan_step(
     linked: list[tuple[str, str]] = []
     items: dict[str, Any] = {}
     for one in described:
-        about = dict(one.about)
+        about, tensors = dict(one.about), one.tensors
+        if rank and about["kind"] in ("module", "optimizer"):
+            # Rank 0 writes what all have; here is what this one alone has.
+            about = {"kind": about["kind"], "shards": about.get("shards", {})}
+            own = {shard["name"] for shard in about["shards"].values()}
+            tensors = {name: leaf for name, leaf in tensors.items() if name in own}
+        stem = f"{one.name}-rank-{rank:05}" if rank else one.name
         if dedupe:
-            about["digests"] = _digests(one.tensors, num_threads)
-            groups = _groups(one.tensors)
+            about["digests"] = _digests(tensors, num_threads)
+            groups = _groups(tensors)
         else:
-            groups = _shards(one.tensors, shards)
-        names = _names(one.name, len(groups))
+            groups = _shards(tensors, shards)
+        names = _names(stem, len(groups))
         about["files"] = names
         if dedupe:
             about["grouped"] = [list(group) for group in groups]
@@ -83,9 +96,9 @@ def plan_step(
                 linked.append((name, old))
             else:
                 files.append((name, planned(group), _TEXTS))
-        if len(groups) > 1:
+        if len(groups) > 1 and not rank:
             known.append((f"{one.name}.safetensors.index.json", _index(names, groups)))
-        known += one.files
+        known += [] if rank else one.files
         items[one.name] = about
     meta = {
         "format": "tensordict.checkpoint",
@@ -94,10 +107,10 @@ def plan_step(
         **fields,
         "items": items,
     }
-    known.append((META, meta_bytes(meta)))
-    target = str(folder / step_name(number))
-    plan = target, files, known, linked, [str(step.path) for step in retired]
-    return plan, meta
+    known.append((rank_file(rank) if rank else META, meta_bytes(meta)))
+    place = str(target or folder / step_name(number))
+    paths = [str(step.path) for step in retired]
+    return (place, files, known, linked, paths, gathered), meta
 
 
 def _names(item: str, count: int) -> list[str]:

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tensordict_core::storage::checkpoint::{
-    self, Background, Order, Staging, Step, StepFile, Wanted,
+    self, Background, Gathered, Order, Staging, Step, StepFile, Wanted,
 };
 use tensordict_core::storage::full::Target;
 use tensordict_core::storage::io::Disk;
@@ -27,13 +27,14 @@ use super::safetensors::{Tensor, planned_tensors};
 use super::save::SaveProgress;
 
 /// `(directory, [(name, tensors, texts)], [(name, bytes)], [(name, file of an older step)], steps to
-/// delete)`.
+/// delete, (parts of other processes, seconds to wait for them))`.
 type Planned<'py> = (
     PathBuf,
     Vec<(String, Vec<Tensor<'py>>, Vec<(String, String)>)>,
     Vec<(String, Vec<u8>)>,
     Vec<(String, PathBuf)>,
     Vec<PathBuf>,
+    (Vec<PathBuf>, f64),
 );
 
 /// The most threads, whether the save is durable, whether sums are taken.
@@ -41,7 +42,7 @@ type How = (usize, bool, bool);
 
 /// A step, and what holds the bytes of its tensors.
 fn planned(step: Planned<'_>) -> PyResult<(Step, Vec<Kept>)> {
-    let (target, tensors, known, linked, retired) = step;
+    let (target, tensors, known, linked, retired, (parts, seconds)) = step;
     let mut held = Vec::new();
     let mut files = Vec::new();
     for (name, tensors, metadata) in tensors {
@@ -60,6 +61,10 @@ fn planned(step: Planned<'_>) -> PyResult<(Step, Vec<Kept>)> {
         target,
         files,
         retired,
+        gathered: Gathered {
+            parts,
+            limit: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+        },
     };
     Ok((step, held))
 }

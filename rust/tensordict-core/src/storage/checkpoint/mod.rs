@@ -18,4 +18,4 @@ pub use background::{Background, Order};
 pub use digest::digests;
 pub use reading::{Wanted, read_tensors};
 pub use staging::{Memory, Staging};
-pub use step::{Step, StepFile, remove, save};
+pub use step::{Gathered, Step, StepFile, remove, save};

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -52,6 +54,17 @@ pub struct Step {
     pub files: Vec<StepFile>,
     /// Steps that are deleted once this one is there.
     pub retired: Vec<PathBuf>,
+    /// Parts of the step that other processes write.
+    pub gathered: Gathered,
+}
+
+/// Directories that other processes write, whose files become part of a step.
+#[derive(Debug, Clone, Default)]
+pub struct Gathered {
+    /// The directories. Where the name with `.failed` behind it is there, no part will come.
+    pub parts: Vec<PathBuf>,
+    /// How long they are waited for.
+    pub limit: Duration,
 }
 
 /// Writes a step. Where something is at its place already, that is replaced.
@@ -75,6 +88,7 @@ pub fn save(job: &Job<'_>, step: &Step) -> StorageResult<()> {
     threads::for_each(order.len(), thread_count(job.threads), |number| {
         write(job, &new, order[number], &step.target)
     })?;
+    gather(job, &step.gathered, &new)?;
     if job.is_durable {
         threads::for_each(order.len(), thread_count(job.threads), |number| {
             let path = new.join(order[number].name());
@@ -88,6 +102,11 @@ pub fn save(job: &Job<'_>, step: &Step) -> StorageResult<()> {
     publish(disk, &new, &step.target)?;
     if job.is_durable {
         sync_directory(disk, folder)?;
+    }
+    for part in &step.gathered.parts {
+        // It is empty now, and so is the directory that it is in when the others are done.
+        let _ = disk.remove_directory(part);
+        let _ = part.parent().map(|folder| disk.remove_directory(folder));
     }
     for (number, old) in step.retired.iter().enumerate() {
         // A step leaves its place in one step, too: nobody sees half of it. What cannot be
@@ -107,6 +126,42 @@ pub fn remove(disk: Disk<'_>, folder: &Path, steps: &[PathBuf]) -> StorageResult
     for (number, step) in steps.iter().enumerate() {
         disk.rename(step, &work.numbered_path(number), RenameFlags::empty())
             .map_err(|source| StorageError::io(step, source))?;
+    }
+    Ok(())
+}
+
+/// The end of the name that says that a part will not come.
+const FAILED: &str = ".failed";
+
+/// How often parts are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Waits for the parts of other processes, and moves their files, which are on the disk if they are to
+/// be, into the directory `new`.
+fn gather(job: &Job<'_>, gathered: &Gathered, new: &Path) -> StorageResult<()> {
+    let disk = job.disk;
+    let began = Instant::now();
+    for part in &gathered.parts {
+        let refused = |source: io::Error| StorageError::io(part, source);
+        let mut failed = part.clone().into_os_string();
+        failed.push(FAILED);
+        while !part.is_dir() {
+            if Path::new(&failed).exists() {
+                let text = "the rank that writes this part has failed";
+                return Err(refused(io::Error::other(text)));
+            }
+            if began.elapsed() > gathered.limit {
+                return Err(refused(Errno::TIMEDOUT.into()));
+            }
+            job.progress.check()?;
+            thread::sleep(LOOK_EVERY);
+        }
+        for entry in fs::read_dir(part).map_err(refused)? {
+            let entry = entry.map_err(refused)?;
+            let to = new.join(entry.file_name());
+            disk.rename(&entry.path(), &to, RenameFlags::NOREPLACE)
+                .map_err(refused)?;
+        }
     }
     Ok(())
 }
@@ -233,6 +288,7 @@ mod tests {
                 StepFile::Tensors(file),
             ],
             retired,
+            gathered: Gathered::default(),
         }
     }
 
@@ -271,6 +327,27 @@ mod tests {
         assert_eq!(names(&place.join("step-2")).len(), 3);
         remove(Disk::REAL, &place, &[place.join("step-2")]).unwrap();
         assert!(names(&place).is_empty());
+    }
+
+    #[test]
+    fn test_parts_of_other_processes() {
+        let folder = tempfile::tempdir().unwrap();
+        let progress = Progress::default();
+        let part = folder.path().join("part-1");
+        let mut whole = step(folder.path(), 1, Vec::new());
+        whole.gathered = Gathered {
+            parts: vec![part.clone()],
+            limit: Duration::from_millis(1),
+        };
+        assert!(save(&Job::new(&progress), &whole).is_err());
+        whole.gathered.limit = Duration::from_secs(60);
+        fs::write(folder.path().join("part-1.failed"), "").unwrap();
+        assert!(save(&Job::new(&progress), &whole).is_err());
+        fs::create_dir(&part).unwrap();
+        fs::write(part.join("of another"), "x").unwrap();
+        save(&Job::new(&progress), &whole).unwrap();
+        let found = names(&folder.path().join("step-1"));
+        assert_eq!(found, ["meta.json", "model.safetensors", "of another"]);
     }
 
     #[test]

@@ -1,0 +1,150 @@
+"""Checkpoints of several ranks: each writes its part, and rank 0 publishes the step.
+
+Modules and optimizers are the same on all ranks, and rank 0 writes them; of a ``DTensor``
+each rank writes what it has. Everything else (loaders, random states, plain data) is
+each rank's own. What ranks tell each other goes through ``torch.distributed`` in the
+call, never in the background: there rank 0 waits for directories to appear.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+__all__ = ["Ranks", "is_sharded", "like_sharded", "local_part", "ranks"]
+
+PARTS = ".parts-"
+
+MSG_PARTIAL = "A DTensor with a partial placement has no values yet: redistribute it."
+MSG_OTHER = "Rank {} could not save its part: {}"
+
+
+class Ranks(NamedTuple):
+    """The ranks of a run, of which this process is one."""
+
+    rank: int
+    world: int
+
+    def agree(self, value: Any) -> Any:
+        """What rank 0 has, on all ranks."""
+        box = [value]
+        torch.distributed.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def raise_together(self, error: Exception | None) -> None:
+        """Raise on all ranks what one of them met.
+
+        Raises:
+            Exception: the error of this rank.
+            RuntimeError: another one has an error.
+        """
+        found: list[str | None] = [None] * self.world
+        text = None if error is None else f"{type(error).__name__}: {error}"
+        torch.distributed.all_gather_object(found, text)
+        if error is not None:
+            raise error
+        for rank, other in enumerate(found):
+            if other is not None:
+                raise RuntimeError(MSG_OTHER.format(rank, other))
+
+    def folder(self, directory: Path, token: str) -> Path:
+        """Where the parts of a save are until it is published."""
+        return directory / f"{PARTS}{token}"
+
+    def part(self, directory: Path, token: str, rank: int) -> Path:
+        """Where a rank writes its part."""
+        return self.folder(directory, token) / f"rank-{rank:05}"
+
+
+def ranks() -> Ranks | None:
+    """The ranks of this run; None where this process is alone."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    world = torch.distributed.get_world_size()
+    return None if world == 1 else Ranks(torch.distributed.get_rank(), world)
+
+
+def sweep_parts(directory: Path, tokens: Iterable[str]) -> None:
+    """Delete the parts of saves that came to nothing: all but those of these tokens."""
+    kept = {PARTS + token for token in tokens}
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name.startswith(PARTS) and name not in kept:
+            shutil.rmtree(directory / name, ignore_errors=True)
+
+
+def mark_failed(part: Path) -> None:
+    """Say that a part will not come, to rank 0 that waits for it."""
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.with_name(part.name + ".failed").touch()
+    except OSError:
+        # The disk may be what failed: then rank 0 meets it, too, or gives up in time.
+        pass
+
+
+# DTensor ------------------------------------------------------------------------------
+
+
+def is_sharded(value: Any) -> bool:
+    """Whether a tensor is a ``DTensor``, without importing what defines it."""
+    return hasattr(value, "placements") and hasattr(value, "device_mesh")
+
+
+def local_part(value: Any) -> tuple[torch.Tensor, list[int], bool]:
+    """What this rank has, where it begins, and whether this rank is the one to write it."""
+    if any(placement.is_partial() for placement in value.placements):
+        raise TypeError(MSG_PARTIAL)
+    coordinate = value.device_mesh.get_coordinate()
+    if coordinate is None:
+        return torch.empty(0, dtype=value.dtype), [0] * value.dim(), False
+    is_first = all(
+        place == 0 or not placement.is_replicate()
+        for place, placement in zip(coordinate, value.placements, strict=True)
+    )
+    _, offsets = _place_of(value)
+    return value.to_local().detach(), list(offsets), is_first
+
+
+def _place_of(value: Any) -> tuple[Any, Any]:
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    return compute_local_shape_and_global_offset(
+        value.shape, value.device_mesh, value.placements
+    )
+
+
+def like_sharded(whole: torch.Tensor, like: Any) -> Any:
+    """A whole tensor with the placements of a ``DTensor``: each rank keeps its part."""
+    from torch.distributed.tensor import DTensor
+
+    if is_sharded(whole):
+        return whole
+    local = whole
+    for dim, (length, start) in enumerate(zip(*_place_of(like), strict=True)):
+        local = local.narrow(dim, min(start, whole.shape[dim]), length)
+    local = local.to(like.to_local().device).contiguous()
+    if local.data_ptr() == whole.data_ptr():
+        local = local.clone()
+    return DTensor.from_local(
+        local,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def rank_file(rank: int) -> str:
+    """The name of the file that describes the part of a rank."""
+    return f"rank-{rank:05}.json"
