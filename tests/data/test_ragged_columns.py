@@ -327,3 +327,43 @@ def test_what_a_killed_save_left_is_swept(tmp_path, monkeypatch):
     samples(range(9)).memmap(tmp_path / "x", ragged="columns")
     assert os.listdir(tmp_path) == ["x"]
     assert TensorDict.load_memmap(tmp_path / "x").batch_size == (9,)
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+@pytest.mark.parametrize("index", [[3, 0], torch.tensor([3, 0]), slice(3, None, -3)])
+def test_gather_gives_ragged_rows_as_asked(is_saved, index, stack):
+    if isinstance(index, slice):
+        index = range(3, -1, -3) if is_saved else [3, 0]
+    source = stack if is_saved else samples()
+    keys = ["tokens", "text", ("n", "image")]
+    padded = gather(source, index, keys=keys, ragged="padded", padding_value=-1)
+    assert type(padded) is TensorDict
+    assert padded.batch_size == (2,)
+    assert padded["tokens"].tolist() == [[0, 1, -1], [0, 1, 2]]
+    assert padded["n", "image"][0, 1].tolist() == [3, 3, -1]
+    assert list(padded["text"]) == ["sample 3", "sample 0"]
+    jagged = gather(source, index, keys=["tokens"], ragged="jagged")
+    assert [part.tolist() for part in jagged["tokens"].unbind()] == [[0, 1], [0, 1, 2]]
+    stacked = gather(source, index, keys=keys, ragged="stack")
+    assert are_equal(stacked[0], samples()[3].select(*keys))
+    assert is_untouched(stack)
+
+
+def test_what_gather_has_no_ragged_rows_of(stack):
+    with pytest.raises(ValueError, match="no out"):
+        gather(stack, [0], out=stack[[0]], ragged="padded")
+    with pytest.raises(ValueError, match="not 'rows'"):
+        gather(stack, [0], ragged="rows")
+    with pytest.raises(ValueError, match="of a lazy stack"):
+        gather(TensorDict(a=torch.ones(2), batch_size=[2]), [0], ragged="padded")
+
+
+def test_an_index_of_two_dims(stack):
+    index = torch.tensor([[0, 1], [3, 3]])
+    found, expected = stack[index], samples()[index]
+    assert found.batch_size == expected.batch_size == (2, 2)
+    assert are_equal(found[1][0], samples()[3])
+    assert is_untouched(stack)
+    stack.unlock_()
+    padded = stack.gather_rows([3, 0], ragged="padded")
+    assert padded["tokens"].tolist() == [[0, 1, 0], [0, 1, 2]]

@@ -12,6 +12,8 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.lazy import LazyStackedTensorDict
+from tensordict.containers.lazy.columns import ColumnStack, in_form
 from tensordict.primitives.checks import is_leaf_nontensor
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["gather", "gather_slices"]
 
 Layout = Literal["padded", "stacked", "jagged"]
+Ragged = Literal["stack", "padded", "jagged"]
 
 
 def gather(
@@ -32,6 +35,9 @@ def gather(
     indices: Any,
     out: Any = None,
     keys: Iterable[NestedKey] | None = None,
+    *,
+    ragged: Ragged | None = None,
+    padding_value: float = 0.0,
 ) -> Collection:
     """Copy the rows of ``td`` at ``indices``: ``td[indices]``, into ``out`` if given.
 
@@ -49,6 +55,11 @@ def gather(
             or shared with other processes, and where they have another dtype or device
             values are converted as by :meth:`~tensordict.TensorDictBase.update_`.
         keys: the entries to take. Default: all.
+        ragged: of a lazy stack whose rows differ in shape: ``"stack"`` for a lazy stack
+            of the rows, ``"padded"`` for tensors filled up to the largest of them,
+            ``"jagged"`` for nested tensors of the layout :attr:`torch.jagged`. Default:
+            what an index gives, a lazy stack.
+        padding_value: what ``"padded"`` fills up with.
 
     Returns:
         ``out``, or a new collection that shares no memory with ``td``.
@@ -72,12 +83,35 @@ def gather(
         tensor([4, 5])
     """
     source = td if keys is None else td.select(*keys)
+    if ragged is not None:
+        return _ragged(source, indices, out, ragged, padding_value)
     if out is None:
         rows = source[indices]
         is_copy = not isinstance(indices, slice) and isinstance(source, TensorDict)
         return rows if is_copy else rows.clone()
     _rust.gather_into(source, _positions(indices), out)
     return out
+
+
+def _ragged(source: Any, indices: Any, out: Any, ragged: str, padding: float) -> Any:
+    """The rows of a lazy stack in the form that was asked for."""
+    if out is not None:
+        msg = "The shapes of ragged rows are not known before: they have no out."
+        raise ValueError(msg)
+    if ragged not in ("stack", "padded", "jagged"):
+        msg = f"ragged is 'stack', 'padded' or 'jagged', not {ragged!r}."
+        raise ValueError(msg)
+    if not isinstance(source, LazyStackedTensorDict) or source.stack_dim:
+        msg = "Rows that differ in shape are those of a lazy stack along dim 0."
+        raise ValueError(msg)
+    if isinstance(source, ColumnStack):
+        rows = (
+            torch.arange(len(source))[indices]
+            if isinstance(indices, slice)
+            else indices
+        )
+        return source.gather_rows(rows, ragged, padding_value=padding)
+    return in_form(source[indices].clone(), ragged, padding)
 
 
 def gather_slices(

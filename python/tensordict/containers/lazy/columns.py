@@ -18,6 +18,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.lazy.construct import nested_stacks
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
 from tensordict.containers.nontensor.text_column import TextColumn
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from tensordict.storage.paths import SavedPath
 
-__all__ = ["ColumnStack", "Columns", "RaggedColumn"]
+__all__ = ["ColumnStack", "Columns", "RaggedColumn", "in_form"]
 
 CPU = torch.device("cpu")
 
@@ -148,18 +149,31 @@ class Columns:
         made._is_locked = True
         return made
 
-    def chosen(self, keys: Sequence[Any]) -> Columns | None:
-        """The columns of some keys; None where one is not plain, or not there."""
-        names: list[str] = []
+    def chosen(self, keys: Iterable[Any]) -> Columns | None:
+        """The columns of some keys; None where one is not there."""
+        below: dict[str, list[Any] | None] = {}
         for key in keys:
             path = _rust.unravel_key_to_tuple(key)
-            if len(path) != 1 or path[0] not in self.entries:
+            if not path or path[0] not in self.entries:
                 return None
-            names.append(path[0])
-        has_size = self.tail is not None or not self.num_dims
-        entries = {key: self.entries[key] for key in self.entries if key in names}
+            inner = below.setdefault(path[0], [])
+            if len(path) == 1:
+                below[path[0]] = None
+            elif inner is not None:
+                inner.append(path[1:])
+        entries = {}
+        for key, column in self.entries.items():
+            if key not in below:
+                continue
+            part, inner = column, below[key]
+            if inner is not None:
+                part = column.chosen(inner) if isinstance(column, Columns) else None
+            if part is None:
+                return None
+            entries[key] = part
         made = dataclasses.replace(self, entries=entries)
         # Batch sizes that differ are those of a ragged column.
+        has_size = self.tail is not None or not self.num_dims
         return made if has_size or any(made._sized_columns()) else None
 
     def row_size(self, at: int) -> torch.Size:
@@ -434,10 +448,20 @@ class ColumnStack(LazyStackedTensorDict):
             else:
                 rows = self._rows[index]
             return ColumnStack.of_columns(self._columns, rows)
-        places = _places(index, count)
-        if places is None:
+        shape = getattr(index, "shape", ())
+        if isinstance(index, torch.Tensor) and len(shape) > 1:
+            places = None
+            if index.dtype in (torch.int32, torch.int64):
+                places = _places(index.reshape(-1), count)
+        else:
+            places = _places(index, count)
+        if places is None or (len(shape) > 1 and not len(places)):
             return super()._index(index)
-        return self.gather_rows(places)
+        taken = self.gather_rows(places)
+        if len(shape) < 2:
+            return taken
+        names: list[str | None] = [None] * len(shape)
+        return nested_stacks(taken.tensordicts, 0, tuple(shape), names)
 
     def gather_rows(
         self,
@@ -445,7 +469,7 @@ class ColumnStack(LazyStackedTensorDict):
         ragged: str = "stack",
         *,
         padding_value: float = 0,
-        keys: Sequence[str] | None = None,
+        keys: Iterable[Any] | None = None,
     ) -> Any:
         """Copy some rows to memory.
 
@@ -478,15 +502,23 @@ class ColumnStack(LazyStackedTensorDict):
         places = _places(index, len(self._rows))
         if places is None:
             raise IndexError(f"{index!r} does not number rows.")
+        columns: Columns | None = self._columns
+        if self._is_made:
+            columns = None
+        elif keys is not None:
+            columns = self._columns.chosen(keys)
+        if columns is None:
+            chosen = self if keys is None else self.select(*keys)
+            return in_form(chosen[places.tolist()], ragged, padding_value)
         rows = self._rows
         places = np.asarray(places, np.int64) * rows.step + rows.start
         if ragged == "stack":
-            taken = _copied(self._columns, places, keys)
+            taken = _copied(columns, places)
             if not len(places):
                 return ColumnStack.of_columns(taken)
             members = [_unlocked(taken.row(at)) for at in range(len(places))]
             return LazyStackedTensorDict._of(members, 0)
-        return _gathered(self._columns, places, ragged, padding_value, keys)
+        return _gathered(columns, places, ragged, padding_value)
 
     def _as_level(self) -> Level | None:
         """The rows as a writer takes them; None where they are not those of the columns."""
@@ -557,7 +589,7 @@ def _places(index: Any, count: int) -> Any:
         elif index.is_floating_point() or index.is_complex():
             return None
         places = index.cpu().numpy()
-    elif isinstance(index, (list, np.ndarray)):
+    elif isinstance(index, (list, range, np.ndarray)):
         places = np.asarray(index)
         if places.dtype == np.bool_ and places.shape == (count,):
             places = places.nonzero()[0]
@@ -572,15 +604,13 @@ def _places(index: Any, count: int) -> Any:
     return np.where(places < 0, places + count, places)
 
 
-def _copied(columns: Columns, places: Any, keys: Sequence[str] | None) -> Columns:
+def _copied(columns: Columns, places: Any) -> Columns:
     """Columns of copies of some rows."""
     index = torch.from_numpy(places)
     entries: dict[str, Any] = {}
     for key, column in columns.entries.items():
-        if keys is not None and key not in keys:
-            continue
         if isinstance(column, Columns):
-            entries[key] = _copied(column, places, None)
+            entries[key] = _copied(column, places)
         elif isinstance(column, RaggedColumn):
             rows = column.taken(places)
             entries[key] = RaggedColumn(rows.values, rows.table, column.encoding)
@@ -589,16 +619,12 @@ def _copied(columns: Columns, places: Any, keys: Sequence[str] | None) -> Column
     return Columns(entries, len(places), columns.num_dims, columns.tail, columns.names)
 
 
-def _gathered(
-    columns: Columns, places: Any, ragged: str, padding: float, keys: Any
-) -> Any:
+def _gathered(columns: Columns, places: Any, ragged: str, padding: float) -> Any:
     index = torch.from_numpy(places)
     entries: dict[str, Any] = {}
     for key, column in columns.entries.items():
-        if keys is not None and key not in keys:
-            continue
         if isinstance(column, Columns):
-            entries[key] = _gathered(column, places, ragged, padding, None)
+            entries[key] = _gathered(column, places, ragged, padding)
         elif not isinstance(column, RaggedColumn):
             entries[key] = columns._plain[key][index]
         elif column.encoding is not None:
@@ -612,6 +638,26 @@ def _gathered(
         else:
             entries[key] = _jagged(column.taken(places), key)
     return _rust.new(TensorDict, entries, torch.Size([len(places)]), CPU, None)
+
+
+def in_form(stack: Any, ragged: str, padding: float) -> Any:
+    """A lazy stack, or with ``"padded"`` and ``"jagged"`` a container of its rows so."""
+    if ragged == "stack":
+        return stack
+    if ragged == "jagged":
+        return stack.densify(layout=torch.jagged)
+    entries: dict[str, Any] = {}
+    for key in stack._common_keys():
+        value = stack._sample_entry(key)
+        if isinstance(value, torch.Tensor):
+            how = {"as_padded_tensor": True, "padding_value": padding}
+            entries[key] = stack.get(key, **how)
+        elif value._is_non_tensor:
+            entries[key] = stack._get_entry(key, None)
+        else:
+            entries[key] = in_form(stack._get_entry(key, None), ragged, padding)
+    size = torch.Size([len(stack.tensordicts)])
+    return _rust.new(TensorDict, entries, size, stack.device, None)
 
 
 def _padded(rows: Ragged, padding: float) -> torch.Tensor:
