@@ -10,8 +10,16 @@ import torch
 from torch import nn
 
 from plain_values import VALUES, equal
-from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    TensorDictParams,
+    tensorclass,
+)
 from tensordict.checkpoint import Checkpointer
+from tensordict.nn import TensorDictModule
 
 
 @pytest.fixture
@@ -63,6 +71,23 @@ def collections_of_all_kinds() -> dict[str, Any]:
         "lazy": LazyStackedTensorDict(
             td.exclude("text"), td.exclude("text"), stack_dim=1
         ),
+        "ragged": LazyStackedTensorDict(
+            TensorDict(a=torch.ones(2), s="x"),
+            TensorDict(a=torch.ones(3), s=NonTensorData(("y", 1))),
+        ),
+        "words": TensorDict(
+            {"word": NonTensorStack("a", "b"), "n": {"more": NonTensorStack(1, None)}},
+            [2],
+        ),
+        "value": NonTensorData({"a": (1, torch.ones(2))}, batch_size=[2]),
+        "column": NonTensorStack("a", ("b", 2)),
+        "inner": TensorDict(
+            {
+                "lazy": LazyStackedTensorDict(
+                    TensorDict(a=torch.ones(2)), TensorDict(a=torch.ones(3))
+                )
+            }
+        ),
         "pair": Pair(a=torch.zeros(2), b="x", batch_size=[2]),
         "inside": {"list": [td.clone(), 1]},
     }
@@ -77,6 +102,17 @@ def test_collections_come_back(checkpointer: Checkpointer) -> None:
     assert restored["td"]["text"] == "hello"
     assert restored["lazy"].batch_size == items["lazy"].batch_size
     assert (restored["lazy"]["a"] == items["lazy"]["a"]).all()
+    for row, size in enumerate((2, 3)):
+        assert restored["ragged"][row]["a"].shape == (size,)
+        assert restored["inner"]["lazy"][row]["a"].shape == (size,)
+    rows = restored["ragged"].tensordicts
+    assert [row["s"] for row in rows] == ["x", ("y", 1)]
+    words = restored["words"]
+    assert words.get("word").tolist() == ["a", "b"]
+    assert words.get(("n", "more")).tolist() == [1, None]
+    assert restored["value"].batch_size == (2,)
+    assert restored["value"].data["a"][1].sum() == 2
+    assert restored["column"].tolist() == ["a", ("b", 2)]
     assert type(restored["pair"]) is Pair
     assert restored["pair"].b == "x"
     assert (restored["inside"]["list"][0] == items["td"]).all()
@@ -317,3 +353,19 @@ def test_a_step_without_a_model_is_a_collection(checkpointer: Checkpointer) -> N
     fresh = nn.Linear(2, 1)
     loaded["model"].to_module(fresh)
     assert torch.equal(fresh.weight, model.weight)
+
+
+def test_modules_of_this_package(checkpointer: Checkpointer) -> None:
+    def make() -> tuple[Any, Any]:
+        module = TensorDictModule(nn.Linear(2, 1), in_keys=["x"], out_keys=["y"])
+        data = TensorDict(a=torch.rand(3), n={"b": torch.rand(2)})
+        return module, TensorDictParams(data)
+
+    module, params = make()
+    checkpointer.save(0, module=module, params=params)
+    fresh, others = make()
+    place = others["n", "b"]
+    checkpointer.restore(module=fresh, params=others)
+    assert torch.equal(fresh.module.weight, module.module.weight)
+    assert (others == params).all()
+    assert others["n", "b"] is place

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from tensordict.checkpoint.distributed import is_sharded, local_part
+from tensordict.primitives import classes, registry
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.safetensors_levels import Reader, Writer
 
@@ -281,7 +282,23 @@ class Encoder:
         }
 
     def _collection(self, value: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        writer = Writer()
+        if value._is_non_tensor:
+            kind = "column" if hasattr(value, "tensordicts") else "non tensor"
+            data = value.tolist() if kind == "column" else value.data
+            return {
+                "$": kind,
+                "class": type(value).__name__,
+                "data": self.encode(data, (*path, "data")),
+                "shape": list(value.batch_size),
+            }
+        if is_lazy(value):
+            return {
+                "$": "stack",
+                "members": self._items(value.tensordicts, path),
+                "dim": value.stack_dim,
+                "names": list(value.names) if value._has_names() else None,
+            }
+        writer = _ItemWriter(self)
         prefix = path or ()
         level = value._to_level(writer, prefix)
         names = {}
@@ -298,6 +315,62 @@ class Encoder:
         if names:
             encoded["renamed"] = names
         return encoded
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether a collection is a lazy stack, and no view of one or class around it."""
+    return isinstance(value, classes.LazyStackedTensorDict)
+
+
+class _ItemWriter(Writer):
+    """A writer of levels that has a place for what safetensors files alone have not.
+
+    Args:
+        encoder: takes lazy stacks, columns of values, and values that are no JSON.
+    """
+
+    takes_columns = True
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def value(self, value: Any, path: tuple[str, ...], kind: str) -> dict[str, Any]:
+        """The entry of a value that is no tensor."""
+        entry = {"encoded": self.encoder.encode(value, path)}
+        return entry if kind == "NonTensorData" else {**entry, "kind": kind}
+
+    def column(self, stack: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        """The entry of a value per element."""
+        return {"encoded": self.encoder.encode(stack, path), "is_whole": True}
+
+    def entries(self, values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        """The entries of a level, of which lazy stacks stay lazy."""
+        lazy = {key: value for key, value in values.items() if is_lazy(value)}
+        others = {key: value for key, value in values.items() if key not in lazy}
+        found = super().entries(others, path)
+        for key, value in lazy.items():
+            encoded = self.encoder.encode(value, (*path, key))
+            found[key] = {"encoded": encoded, "is_whole": True}
+        return {key: found[key] for key in values}
+
+
+class _ItemReader(Reader):
+    """A reader of the levels of an :class:`_ItemWriter`."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], decoder: Decoder) -> None:
+        super().__init__(tensors, decoder.source, None)
+        self.decoder = decoder
+
+    def _value(self, entry: dict[str, Any], size: torch.Size) -> Any:
+        if "encoded" not in entry:
+            return super()._value(entry, size)
+        data = self.decoder.decode(entry["encoded"])
+        if entry.get("is_whole"):
+            return data
+        text = f"tensordict:{entry.get('kind', 'NonTensorData')}"
+        cls: Any = registry.find_class(None, text, None, self.path)
+        return cls._of([data], 0, size)
 
 
 def _identity(value: torch.Tensor) -> Any:
@@ -466,6 +539,14 @@ class Decoder:
             )
         if kind == "collection":
             return self._collection(value)
+        if kind == "stack":
+            members = [self.decode(member) for member in value["members"]]
+            made = classes.LazyStackedTensorDict(*members, stack_dim=value["dim"])
+            if value["names"] is not None:
+                made.names = value["names"]
+            return made
+        if kind in ("column", "non tensor"):
+            return self._non_tensor(value)
         raise ValueError(MSG_UNKNOWN.format(kind))
 
     def _placed(self, tensor: torch.Tensor, saved: str | None) -> torch.Tensor:
@@ -505,8 +586,16 @@ class Decoder:
             name: self.taken(renamed.get(name, {"name": name}))
             for name in value["names"]
         }
-        reader = Reader(tensors, self.source, None)
+        reader = _ItemReader(tensors, self)
         return reader.container(value["level"], tuple(value["path"]))
+
+    def _non_tensor(self, value: Mapping[str, Any]) -> Any:
+        text = f"tensordict:{value['class']}"
+        cls: Any = registry.find_class(None, text, None, self.source)
+        data, size = self.decode(value["data"]), torch.Size(value["shape"])
+        if value["$"] == "column":
+            return cls._from_nested(data, list(size))
+        return cls._of([data], 0, size)
 
 
 def dtype_of(name: str) -> torch.dtype:

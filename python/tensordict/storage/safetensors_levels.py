@@ -13,7 +13,7 @@ What the fields of a level are: :mod:`tensordict.storage.layouts.safetensors`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 
@@ -105,6 +105,9 @@ class Writer:
     Args:
         streams: whether small stacks are not gathered either.
     """
+
+    takes_columns: ClassVar[bool] = False
+    """Whether there is a place for a value per element."""
 
     def __init__(self, *, streams: bool = False) -> None:
         self.tensors: dict[str, Leaf] = {}

@@ -106,6 +106,9 @@ class StackFiles(NonTensorOps):
         raise TypeError(safetensors_levels.MSG_ALONE)
 
     def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        if writer.takes_columns:
+            entry: dict[str, Any] = writer.column(self, path)
+            return entry
         raise TypeError(
             f"Cannot save the non-tensor stack at {path} as safetensors: only single "
             "JSON values are supported."
