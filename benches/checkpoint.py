@@ -24,7 +24,7 @@ import torch._dynamo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NUM_TENSORS = 30
+NUM_TENSORS = 100
 NUM_COUNTERS = 100
 PIECE = 4 << 20
 

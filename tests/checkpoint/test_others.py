@@ -10,7 +10,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from plain_values import equal
-from tensordict import cli
+from tensordict import TensorDict, cli
 from tensordict.checkpoint import Checkpointer
 from tensordict.checkpoint.dcp import Reader, Writer, read_directory
 
@@ -126,6 +126,24 @@ def test_checkpoints_of_others_become_steps(
         assert found["param_groups"] == expected["param_groups"]
     status, text = call(capsys, "convert", source, tmp_path / "all.tdz")
     assert status == 0, text
+
+
+def test_safetensors_and_collections_become_steps(tmp_path: Path, capsys: Any) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    model, _ = make()
+    safetensors.save_file(model.state_dict(), tmp_path / "x.safetensors")
+    run = tmp_path / "run"
+    assert call(capsys, "convert", tmp_path / "x.safetensors", run / "step-1")[0] == 0
+    fresh, _ = make()
+    Checkpointer(run).restore(1, model=fresh)
+    assert same(fresh, model)
+    TensorDict(a=torch.ones(3)).memmap(tmp_path / "saved")
+    assert call(capsys, "convert", tmp_path / "saved", run / "step-2")[0] == 0
+    assert Checkpointer(run).restore(2)["data"]["a"].sum() == 3
+    status, text = call(capsys, "convert", run / "step-2", run / "step-3")
+    assert status == 2
+    assert "copy its directory" in text
+    assert call(capsys, "convert", tmp_path / "nothing", run / "step-3")[0] == 2
 
 
 class Evil:

@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["as_items", "is_foreign", "read_foreign"]
+from tensordict import _rust
+from tensordict.storage.layouts.safetensors import index_of
+
+__all__ = ["as_items", "is_foreign", "read_foreign", "read_safetensors"]
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 INDEX = ".bin.index.json"
@@ -60,6 +63,20 @@ def read_foreign(path: str | Path) -> Any:
             found.update(_load(path.with_name(name)))
         return {name: found[name] for name in weights}
     return _load(path)
+
+
+def read_safetensors(path: str | Path) -> dict[str, torch.Tensor] | None:
+    """The tensors of a safetensors file, or of an index, by name; None for another file."""
+    index = index_of(path)
+    if index is None:
+        if not Path(path).is_file() or not _rust.is_safetensors(path):
+            return None
+        return _rust.read_safetensors(path, "r")[1]
+    tensors: dict[str, torch.Tensor] = {}
+    for file, names in _rust.read_safetensors_index(index)[0]:
+        found = _rust.read_safetensors(file, "r")[1]
+        tensors.update({name: found[name] for name in names})
+    return tensors
 
 
 def _load(path: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from array import array
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ def random_states() -> dict[str, Any]:
     """The states of all generators that a process has by itself, as plain data."""
     version, numbers, gauss = random.getstate()
     states: dict[str, Any] = {
-        "python": (version, list(numbers), gauss),
+        "python": (version, array("I", numbers).tobytes(), gauss),
         "torch": torch.get_rng_state().numpy().tobytes(),
     }
     numpy = sys.modules.get("numpy")
@@ -39,7 +40,7 @@ def set_random_states(states: dict[str, Any]) -> None:
     States of devices that are not here are passed over.
     """
     version, numbers, gauss = states["python"]
-    random.setstate((version, tuple(numbers), gauss))
+    random.setstate((version, tuple(memoryview(numbers).cast("I")), gauss))
     torch.set_rng_state(_bytes_tensor(states["torch"]))
     if "numpy" in states:
         import numpy as np

@@ -8,7 +8,12 @@ from typing import Any
 
 from tensordict import _rust
 from tensordict.checkpoint.encoding import Encoder
-from tensordict.checkpoint.foreign import as_items, is_foreign, read_foreign
+from tensordict.checkpoint.foreign import (
+    as_items,
+    is_foreign,
+    read_foreign,
+    read_safetensors,
+)
 from tensordict.checkpoint.items import Described
 from tensordict.checkpoint.loading import as_entry, load_step
 from tensordict.checkpoint.modules import describe_state
@@ -22,6 +27,7 @@ from tensordict.checkpoint.steps import (
     step_number,
 )
 from tensordict.checkpoint.writing import plan_step
+from tensordict.storage import layouts
 
 __all__ = ["convert_to_step", "is_checkpoint", "load", "steps_at", "survey", "verify"]
 
@@ -122,14 +128,28 @@ def load(path: str | Path) -> Any:
         files.close()
 
 
+def _items_of(source: str | Path) -> dict[str, tuple[str, Any]]:
+    if is_foreign(source):
+        return as_items(read_foreign(source))
+    if is_checkpoint(source):
+        raise ValueError(f"'{source}' is a checkpoint already: copy its directory.")
+    state = read_safetensors(source)
+    if state is not None:
+        return {"model": ("module", state)}
+    return {"data": ("collection", layouts.load(None, source, mode="r"))}
+
+
 def convert_to_step(source: str | Path, target: str | Path, *, durable: bool) -> None:
-    """Write a checkpoint of others as a step, from which a model and an optimizer restore."""
+    """Write a checkpoint of others as a step, from which a model and an optimizer restore.
+
+    The tensors of a safetensors file are the item ``model``, a collection is ``data``.
+    """
     target = Path(target).absolute()
     number = step_number(target.name)
     if number is None:
         raise ValueError(f"'{target}' is no name of a step, such as step-100.")
     described = []
-    for name, (kind, value) in as_items(read_foreign(source)).items():
+    for name, (kind, value) in _items_of(source).items():
         encoder = Encoder(name)
         if kind == "module":
             about = describe_state(value, encoder)

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     target = arguments.target
     source_is_foreign = is_foreign(arguments.source)
-    if source_is_foreign and step_number(os.path.basename(target)) is not None:
+    if arguments.layout is None and step_number(os.path.basename(target)) is not None:
         return checkpoints.convert(arguments)
     layout = (
         layouts.of_name(arguments.layout)
