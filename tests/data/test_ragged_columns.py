@@ -7,7 +7,13 @@ import signal
 import pytest
 import torch
 
-from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack, tensorclass
+from tensordict import (
+    LazyStackedTensorDict,
+    TensorDict,
+    append_memmap,
+    lazy_stack,
+    tensorclass,
+)
 from tensordict.cli import main
 from tensordict.data import gather
 from tensordict.storage import verify
@@ -367,3 +373,20 @@ def test_an_index_of_two_dims(stack):
     stack.unlock_()
     padded = stack.gather_rows([3, 0], ragged="padded")
     assert padded["tokens"].tolist() == [[0, 1, 0], [0, 1, 2]]
+
+
+def test_a_file_that_is_cut_is_an_error_and_not_a_crash(stack, tmp_path):
+    assert stack[[0]][0]["tokens"].tolist() == [0, 1, 2]
+    os.truncate(tmp_path / "x" / "tokens.memmap", 0)
+    with pytest.raises(RuntimeError, match="cut the file"):
+        stack[[0]]
+
+
+def test_rows_of_a_save_that_was_replaced_stay(stack, tmp_path):
+    samples([1]).memmap(tmp_path / "x", ragged="columns")
+    assert are_equal(stack[[3, 0]][0], samples()[3])
+    growing = TensorDict.load_memmap(tmp_path / "x")
+    append_memmap(tmp_path / "x", samples([5, 6]))
+    assert are_equal(growing[[0]][0], samples([1])[0])
+    grown = TensorDict.load_memmap(tmp_path / "x")
+    assert [len(row["tokens"]) for row in grown[[2, 1]]] == [6, 5]

@@ -10,7 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
+import weakref
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -43,7 +46,78 @@ MSG_JAGGED = (
     "The rows of the entry {!r} differ in another dim than the first: there is no jagged "
     "tensor of them. Ask for ragged='padded' or 'stack'."
 )
+MSG_CUT = (
+    "{} has {} bytes, and the rows that were loaded need {}: somebody cut the file while "
+    "it was in use."
+)
 MSG_BOUNDS = "index {} is out of bounds for the stack dim of size {}"
+
+
+class ColumnFile:
+    """The file of a column: what is read of it is asked for before it is touched.
+
+    To touch pages that are not in memory reads one after the other, each with as much
+    around it as the device reads ahead. Asked for, exactly what is needed comes, all at
+    the same time.
+    """
+
+    def __init__(self, path: str, num_bytes: int) -> None:
+        self.path = path
+        self.num_bytes = num_bytes
+        found = Path(path).stat()
+        self._identity = found.st_dev, found.st_ino
+        self._descriptor: int | None = None
+        self._is_gone = not hasattr(os, "posix_fadvise")
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> ColumnFile | None:
+        """That of a mapped tensor; None for others, and for one without items."""
+        path = getattr(values, "_filename", None)
+        if path is None or not values.numel():
+            return None
+        try:
+            return cls(os.fspath(path), values.numel() * values.element_size())
+        except OSError:
+            return None
+
+    def ask_for(
+        self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]
+    ) -> None:
+        """Ask the kernel for some ranges of bytes.
+
+        Raises:
+            RuntimeError: somebody cut the file: to touch what is gone would end the process.
+        """
+        if self._descriptor is None and not self._is_gone:
+            self._open()
+        if self._descriptor is None:
+            return
+        size = os.fstat(self._descriptor).st_size
+        if size < self.num_bytes:
+            raise RuntimeError(MSG_CUT.format(self.path, size, self.num_bytes))
+        for start, length in zip(
+            starts.tolist(), (stops - starts).tolist(), strict=True
+        ):
+            # Of no bytes the kernel would take all that follow.
+            if length:
+                os.posix_fadvise(
+                    self._descriptor, start, length, os.POSIX_FADV_WILLNEED
+                )
+
+    def _open(self) -> None:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._is_gone = True
+            return
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino) != self._identity:
+            # Another save took its place: the mapping is of the old one.
+            os.close(descriptor)
+            self._is_gone = True
+            return
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
 
 
 class RaggedColumn:
@@ -59,6 +133,7 @@ class RaggedColumn:
         self, values: torch.Tensor, table: torch.Tensor, encoding: str | None = None
     ) -> None:
         # Without the class of mapped tensors a view takes a fifth of the time.
+        self.file = ColumnFile.of(values)
         self.values = values.as_subclass(torch.Tensor)
         self.table = table.as_subclass(torch.Tensor)
         self.encoding = encoding
@@ -91,6 +166,8 @@ class RaggedColumn:
         size = self.values.element_size()
         at = np.asarray(places, np.int64)
         starts, stops = self.starts[at] * size, self.starts[at + 1] * size
+        if self.file is not None:
+            self.file.ask_for(starts, stops)
         data = self._bytes
         parts = [
             data[start:stop]
@@ -148,6 +225,25 @@ class Columns:
         made = _rust.new(TensorDict, entries, self.row_size(at), CPU, names)
         made._is_locked = True
         return made
+
+    def dense_rows(self, index: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A copy of some rows of the entries whose rows are all of one shape."""
+        if self._dense is None:
+            return {}
+        rows: Any = _rust.index(self._dense, index)
+        found: dict[str, torch.Tensor] = rows._tensordict
+        return found
+
+    @functools.cached_property
+    def _dense(self) -> Any:
+        """Those entries, which are gathered in one call; None where there are none."""
+        entries = {
+            key: column
+            for key, column in self.entries.items()
+            if isinstance(column, torch.Tensor) and not column.is_nested
+        }
+        size = torch.Size([self.num_rows])
+        return _rust.new(TensorDict, entries, size, CPU, None) if entries else None
 
     def chosen(self, keys: Iterable[Any]) -> Columns | None:
         """The columns of some keys; None where one is not there."""
@@ -607,6 +703,7 @@ def _places(index: Any, count: int) -> Any:
 def _copied(columns: Columns, places: Any) -> Columns:
     """Columns of copies of some rows."""
     index = torch.from_numpy(places)
+    dense = columns.dense_rows(index)
     entries: dict[str, Any] = {}
     for key, column in columns.entries.items():
         if isinstance(column, Columns):
@@ -615,18 +712,19 @@ def _copied(columns: Columns, places: Any) -> Columns:
             rows = column.taken(places)
             entries[key] = RaggedColumn(rows.values, rows.table, column.encoding)
         else:
-            entries[key] = columns._plain[key][index]
+            entries[key] = dense[key] if key in dense else column[index]
     return Columns(entries, len(places), columns.num_dims, columns.tail, columns.names)
 
 
 def _gathered(columns: Columns, places: Any, ragged: str, padding: float) -> Any:
     index = torch.from_numpy(places)
+    dense = columns.dense_rows(index)
     entries: dict[str, Any] = {}
     for key, column in columns.entries.items():
         if isinstance(column, Columns):
             entries[key] = _gathered(column, places, ragged, padding)
         elif not isinstance(column, RaggedColumn):
-            entries[key] = columns._plain[key][index]
+            entries[key] = dense[key] if key in dense else column[index]
         elif column.encoding is not None:
             from tensordict.containers.nontensor import NonTensorStack
 
