@@ -13,7 +13,7 @@ import torch
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.containers.lazy.columns import ColumnStack, in_form
+from tensordict.containers.lazy.column_stack import ColumnStack, in_form
 from tensordict.primitives.checks import is_leaf_nontensor
 
 if TYPE_CHECKING:

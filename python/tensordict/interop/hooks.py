@@ -6,7 +6,7 @@ from collections import deque
 
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.containers.lazy.columns import ColumnStack
+from tensordict.containers.lazy.column_stack import ColumnStack
 from tensordict.containers.lazy_views import VIEW_TYPES
 from tensordict.containers.nontensor import (
     MetaData,

@@ -1,188 +1,26 @@
-"""Lazy stacks over columns in files: a member is made when somebody looks at it.
-
-A :class:`Columns` has the files of one level: a tensor for each entry whose rows are all
-of one shape, a :class:`RaggedColumn` of values and shapes for others. A
-:class:`ColumnStack` is the lazy stack of their rows, or of some of them.
-"""
+"""The columns of a level: what its rows are kept in, and how some are copied."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import os
-import weakref
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
-from tensordict.containers.lazy.construct import nested_stacks
-from tensordict.containers.lazy.stack import LazyStackedTensorDict
-from tensordict.containers.nontensor.text_column import TextColumn
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.storage.growing.rows import Level, Ragged, Values
-from tensordict.storage.growing.text import decoded
-from tensordict.storage.layouts.directory import load_directory, make_level, path_of
+from tensordict.containers.lazy.ragged_column import RaggedColumn, jagged, padded
+from tensordict.containers.nontensor import NonTensorData, NonTensorStack
+from tensordict.storage.growing.rows import Level, Values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from tensordict.storage.paths import SavedPath
-
-__all__ = ["ColumnStack", "Columns", "RaggedColumn", "in_form"]
+__all__ = ["CPU", "Columns", "copied", "described", "gathered", "value_of"]
 
 CPU = torch.device("cpu")
-
-_PADDED = {"as_padded_tensor", "padding_value"}
-"""How an entry is asked for that is padded on the right."""
-
-MSG_RAGGED = "ragged must be 'stack', 'padded' or 'jagged', got {!r}."
-MSG_JAGGED = (
-    "The rows of the entry {!r} differ in another dim than the first: there is no jagged "
-    "tensor of them. Ask for ragged='padded' or 'stack'."
-)
-MSG_CUT = (
-    "{} has {} bytes, and the rows that were loaded need {}: somebody cut the file while "
-    "it was in use."
-)
-MSG_BOUNDS = "index {} is out of bounds for the stack dim of size {}"
-
-
-class ColumnFile:
-    """The file of a column: what is read of it is asked for before it is touched.
-
-    To touch pages that are not in memory reads one after the other, each with as much
-    around it as the device reads ahead. Asked for, exactly what is needed comes, all at
-    the same time.
-    """
-
-    def __init__(self, path: str, num_bytes: int) -> None:
-        self.path = path
-        self.num_bytes = num_bytes
-        found = Path(path).stat()
-        self._identity = found.st_dev, found.st_ino
-        self._descriptor: int | None = None
-        self._is_gone = not hasattr(os, "posix_fadvise")
-
-    @classmethod
-    def of(cls, values: torch.Tensor) -> ColumnFile | None:
-        """That of a mapped tensor; None for others, and for one without items."""
-        path = getattr(values, "_filename", None)
-        if path is None or not values.numel():
-            return None
-        try:
-            return cls(os.fspath(path), values.numel() * values.element_size())
-        except OSError:
-            return None
-
-    def ask_for(
-        self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]
-    ) -> None:
-        """Ask the kernel for some ranges of bytes.
-
-        Raises:
-            RuntimeError: somebody cut the file: to touch what is gone would end the process.
-        """
-        if self._descriptor is None and not self._is_gone:
-            self._open()
-        if self._descriptor is None:
-            return
-        size = os.fstat(self._descriptor).st_size
-        if size < self.num_bytes:
-            raise RuntimeError(MSG_CUT.format(self.path, size, self.num_bytes))
-        for start, length in zip(
-            starts.tolist(), (stops - starts).tolist(), strict=True
-        ):
-            # Of no bytes the kernel would take all that follow.
-            if length:
-                os.posix_fadvise(
-                    self._descriptor, start, length, os.POSIX_FADV_WILLNEED
-                )
-
-    def _open(self) -> None:
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._is_gone = True
-            return
-        found = os.fstat(descriptor)
-        if (found.st_dev, found.st_ino) != self._identity:
-            # Another save took its place: the mapping is of the old one.
-            os.close(descriptor)
-            self._is_gone = True
-            return
-        self._descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor)
-
-
-class RaggedColumn:
-    """Rows of different shapes: their items one after the other, and their shapes.
-
-    Args:
-        values: the items of all rows: ``[N]``.
-        table: the shape of each row: int64 ``[rows, dims]``.
-        encoding: how values that are no tensors are encoded in the items; None of tensors.
-    """
-
-    def __init__(
-        self, values: torch.Tensor, table: torch.Tensor, encoding: str | None = None
-    ) -> None:
-        # Without the class of mapped tensors a view takes a fifth of the time.
-        self.file = ColumnFile.of(values)
-        self.values = values.as_subclass(torch.Tensor)
-        self.table = table.as_subclass(torch.Tensor)
-        self.encoding = encoding
-
-    @functools.cached_property
-    def starts(self) -> np.ndarray[Any, Any]:
-        """Where the items of each row begin, and at last where all end."""
-        table = self.table.numpy()
-        starts = np.zeros(len(table) + 1, np.int64)
-        np.cumsum(table.prod(1), out=starts[1:])
-        return starts
-
-    @functools.cached_property
-    def _bytes(self) -> np.ndarray[Any, Any]:
-        return self.values.view(torch.uint8).numpy()
-
-    def row(self, at: int) -> Any:
-        """A row: a view of the items, or the value that they are the bytes of."""
-        start, stop = int(self.starts[at]), int(self.starts[at + 1])
-        if self.encoding is not None:
-            return decoded(self._bytes[start:stop].tobytes(), self.encoding)
-        return self.values[start:stop].view(self.table[at].tolist())
-
-    def rows(self, places: Iterable[int]) -> list[Any]:
-        """Several rows."""
-        return [self.row(at) for at in places]
-
-    def taken(self, places: Sequence[int]) -> Ragged:
-        """A copy of some rows, one after the other."""
-        size = self.values.element_size()
-        at = np.asarray(places, np.int64)
-        starts, stops = self.starts[at] * size, self.starts[at + 1] * size
-        if self.file is not None:
-            self.file.ask_for(starts, stops)
-        data = self._bytes
-        parts = [
-            data[start:stop]
-            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
-        ]
-        table = self.table[torch.from_numpy(at)]
-        if not any(map(len, parts)):
-            return Ragged(self.values.new_empty(0), table)
-        joined = torch.from_numpy(np.concatenate(parts))
-        return Ragged(joined.view(self.values.dtype), table)
-
-    def span(self, start: int, stop: int) -> Ragged:
-        """Consecutive rows, as views."""
-        first, last = int(self.starts[start]), int(self.starts[stop])
-        return Ragged(self.values[first:last], self.table[start:stop])
 
 
 @dataclass
@@ -215,7 +53,7 @@ class Columns:
             if isinstance(column, RaggedColumn):
                 value = column.row(at)
                 if column.encoding is not None:
-                    value = _value(value, self.row_size(at))
+                    value = value_of(value, self.row_size(at))
             elif isinstance(column, Columns):
                 value = column.row(at)
             else:
@@ -315,399 +153,19 @@ class Columns:
         return level
 
 
-class ColumnStack(LazyStackedTensorDict):
-    """The lazy stack of rows that are kept in columns, such as those of a dataset in files.
-
-    It is a :class:`LazyStackedTensorDict` in every way. ``stack[i]`` is made when it is
-    asked for, over the memory of the columns, and is locked: what is written to its
-    tensors is written to the columns. :meth:`unlock_` makes all members, and keeps them.
-    """
-
-    _columns: Columns
-    _rows: range
-
-    @classmethod
-    def of_columns(cls, columns: Columns, rows: range | None = None) -> Self:
-        """A stack of all rows, or of some."""
-        stack = cls.__new__(cls)
-        stack._columns = columns
-        stack._rows = range(columns.num_rows) if rows is None else rows
-        stack.__dict__["_is_locked"] = True
-        stack.stack_dim = 0
-        stack._batch_size = columns.size(stack._rows)
-        stack._hook_out = None
-        stack._hook_in = None
-        if columns.names is not None:
-            stack._td_dim_name = columns.names[0]
-        return stack
-
-    @classmethod
-    def _of(cls, members: list[Any], dim: int, name: str | None = None) -> Any:
-        # What is made of the members is a stack of theirs.
-        return LazyStackedTensorDict._of(members, dim, name)
-
-    def _like(self, members: list[Any]) -> Any:
-        if not members:
-            return self[:0]
-        return LazyStackedTensorDict._of(members, self.stack_dim, self._td_dim_name)
-
-    def __getattr__(self, name: str) -> Any:
-        # Members are made all at once where something needs the list of them.
-        if name == "tensordicts" and "_columns" in self.__dict__:
-            members = [self._columns.row(at) for at in self._rows]
-            self.__dict__["tensordicts"] = members
-            return members
-        raise AttributeError(
-            f"{type(self).__name__!r} object has no attribute {name!r}"
-        )
-
-    @property
-    def _is_made(self) -> bool:
-        """Whether the members were made, and may be others than the rows by now."""
-        return "tensordicts" in self.__dict__
-
-    def __reduce__(self) -> Any:
-        members = list(self.tensordicts)
-        if not members:
-            return self.__class__.of_columns, (self._columns, self._rows)
-        return _rebuilt, (members, self._td_dim_name)
-
-    # State, which that of the columns says --------------------------------------------
-
-    def _flag(self, name: str) -> bool:
-        if self._is_made:
-            return super()._flag(name)
-        return bool(self.__dict__.get(name))
-
-    @property
-    def _device(self) -> torch.device | None:
-        return super()._device if self._is_made else CPU
-
-    @_device.setter
-    def _device(self, value: Any) -> None:
-        LazyStackedTensorDict._device.fset(self, value)  # type: ignore[attr-defined]
-
-    @property
-    def names(self) -> list[str | None]:
-        """A name or None per batch dim. See ``TensorDict.names``."""
-        if self._is_made:
-            return super().names
-        names = self._columns.names
-        return [None] * len(self._batch_size) if names is None else list(names)
-
-    @names.setter
-    def names(self, value: Sequence[str | None] | None) -> None:
-        LazyStackedTensorDict.names.fset(self, value)  # type: ignore[attr-defined]
-
-    def _has_names(self) -> bool:
-        return super()._has_names() if self._is_made else any(self.names)
-
-    @property
-    def _has_exclusive_keys(self) -> bool:  # type: ignore[override]
-        return super()._has_exclusive_keys if self._is_made else False
-
-    def _common_keys(self) -> list[str]:
-        return super()._common_keys() if self._is_made else list(self._columns.entries)
-
-    def _holds_stacks(self) -> bool:
-        return super()._holds_stacks() if self._is_made else False
-
-    # Reading --------------------------------------------------------------------------
-
-    def _group(self, key: str) -> list[Any] | None:
-        if self._is_made:
-            return super()._group(key)
-        if key not in self._columns.entries:
-            return None
-        column = self._columns.entries[key]
-        if isinstance(column, (Columns, RaggedColumn)):
-            rows = [column.row(at) for at in self._rows]
-            if isinstance(column, RaggedColumn) and column.encoding is not None:
-                places = zip(rows, self._rows, strict=True)
-                return [_value(row, self._columns.row_size(at)) for row, at in places]
-            return rows
-        return [column[at] for at in self._rows]
-
-    def _column(self, key: str) -> Any:
-        """The entry of all rows, where it need not be stacked; else None."""
-        column = self._columns.entries.get(key)
-        rows = self._rows
-        if isinstance(column, Columns):
-            return ColumnStack.of_columns(column, rows)
-        if isinstance(column, RaggedColumn):
-            if column.encoding is None or self._columns.num_dims:
-                return None
-            return TextColumn.of_column(column, rows)
-        if isinstance(column, torch.Tensor):
-            if len(rows) == self._columns.num_rows and rows.step == 1:
-                return column
-            if rows.step > 0:
-                return column[rows.start : rows.stop : rows.step]
-        return None
-
-    def _get_entry(self, key: str, default: Any) -> Any:
-        if not self._is_made and self._hook_out is None:
-            found = self._column(key)
-            if found is not None:
-                return found
-        return super()._get_entry(key, default)
-
-    def _read(self, key: Any, default: Any) -> Any:
-        if self._is_made or self._hook_out is not None:
-            return super()._read(key, default)
-        path = _rust.unravel_key_to_tuple(key)
-        if len(path) > 1:
-            inner = self._columns.entries.get(path[0])
-            if isinstance(inner, Columns):
-                return ColumnStack.of_columns(inner, self._rows)._read(
-                    path[1:], default
-                )
-        elif path:
-            found = self._column(path[0])
-            if found is None and path[0] in self._columns.entries:
-                found = self._stacked(path[0], self._group(path[0]) or [])
-            if found is not None:
-                return found._value() if isinstance(found, TextColumn) else found
-        if path and path[0] not in self._columns.entries:
-            if default is NO_DEFAULT:
-                return _rust.getitem(self, path)
-            return _rust.get(self, key, default)
-        return super()._read(key, default)
-
-    def _sample_entries(self) -> dict[str, Any]:
-        if self._is_made or not self._rows:
-            return super()._sample_entries()
-        return {key: self._sample_entry(key) for key in self._columns.entries}
-
-    def _sample_entry(self, key: str) -> Any:
-        if self._is_made or not self._rows:
-            return super()._sample_entry(key)
-        column = self._columns.entries.get(key)
-        if column is None:
-            return NO_DEFAULT
-        found = self._column(key)
-        if isinstance(found, CollectionProtocol):
-            return found
-        return self._columns.row(self._rows[0])._get_entry(key, NO_DEFAULT)
-
-    def _get_formatted(self, key: Any, default: Any, kwargs: dict[str, Any]) -> Any:
-        path = _rust.unravel_key_to_tuple(key)
-        if not self._is_made and len(path) == 1 and set(kwargs) <= _PADDED:
-            column = self._columns.entries.get(path[0])
-            is_padded = kwargs.get("as_padded_tensor") and self._rows
-            if (
-                is_padded
-                and isinstance(column, RaggedColumn)
-                and column.encoding is None
-            ):
-                rows = column.taken(list(self._rows))
-                return _padded(rows, kwargs.get("padding_value", 0))
-        return super()._get_formatted(key, default, kwargs)
-
-    def select(
-        self,
-        *keys: Any,
-        inplace: bool = False,
-        strict: bool = True,
-        as_tensordict: bool = False,
-    ) -> Any:
-        """A stack of some entries. See ``TensorDict.select``."""
-        columns = None
-        if not (self._is_made or inplace or as_tensordict):
-            columns = self._columns.chosen(keys)
-        if columns is None:
-            return super().select(
-                *keys, inplace=inplace, strict=strict, as_tensordict=as_tensordict
-            )
-        return ColumnStack.of_columns(columns, self._rows)
-
-    def _index(self, index: Any) -> Any:
-        if self._is_made:
-            return super()._index(index)
-        count = len(self._rows)
-        if type(index) is int:
-            if not -count <= index < count:
-                raise IndexError(MSG_BOUNDS.format(index, count))
-            return self._columns.row(self._rows[index])
-        if isinstance(index, (slice, range)):
-            if isinstance(index, range) and (
-                index and not 0 <= min(index) <= max(index) < count
-            ):
-                return super()._index(index)
-            if isinstance(index, range):
-                start, step = self._rows.start, self._rows.step
-                rows = range(
-                    start + index.start * step,
-                    start + index.stop * step,
-                    step * index.step,
-                )
-            else:
-                rows = self._rows[index]
-            return ColumnStack.of_columns(self._columns, rows)
-        shape = getattr(index, "shape", ())
-        if isinstance(index, torch.Tensor) and len(shape) > 1:
-            places = None
-            if index.dtype in (torch.int32, torch.int64):
-                places = _places(index.reshape(-1), count)
-        else:
-            places = _places(index, count)
-        if places is None or (len(shape) > 1 and not len(places)):
-            return super()._index(index)
-        taken = self.gather_rows(places)
-        if len(shape) < 2:
-            return taken
-        names: list[str | None] = [None] * len(shape)
-        return nested_stacks(taken.tensordicts, 0, tuple(shape), names)
-
-    def gather_rows(
-        self,
-        index: Any,
-        ragged: str = "stack",
-        *,
-        padding_value: float = 0,
-        keys: Iterable[Any] | None = None,
-    ) -> Any:
-        """Copy some rows to memory.
-
-        Args:
-            index: their numbers: a tensor, an array, a list, or a mask.
-            ragged: what is made of rows that differ in shape: ``"stack"``, a lazy stack of
-                them; ``"padded"``, tensors filled up to the largest row of the batch;
-                ``"jagged"``, nested tensors with the jagged layout.
-            padding_value: what they are filled up with.
-            keys: which entries. Default: all.
-
-        Returns:
-            a lazy stack, or a ``TensorDict`` for the other two.
-
-        Raises:
-            IndexError: there is no such row.
-            ValueError: a jagged tensor cannot hold what is asked for.
-
-        Examples:
-            >>> import tempfile
-            >>> rows = [TensorDict(a=torch.ones(n)) for n in (1, 2, 3)]
-            >>> path = tempfile.mkdtemp()
-            >>> data = lazy_stack(rows).memmap(path, ragged="columns")
-            >>> data.gather_rows([2, 0], ragged="padded")["a"]
-            tensor([[1., 1., 1.],
-                    [1., 0., 0.]])
-        """
-        if ragged not in ("stack", "padded", "jagged"):
-            raise ValueError(MSG_RAGGED.format(ragged))
-        places = _places(index, len(self._rows))
-        if places is None:
-            raise IndexError(f"{index!r} does not number rows.")
-        columns: Columns | None = self._columns
-        if self._is_made:
-            columns = None
-        elif keys is not None:
-            columns = self._columns.chosen(keys)
-        if columns is None:
-            chosen = self if keys is None else self.select(*keys)
-            return in_form(chosen[places.tolist()], ragged, padding_value)
-        rows = self._rows
-        places = np.asarray(places, np.int64) * rows.step + rows.start
-        if ragged == "stack":
-            taken = _copied(columns, places)
-            if not len(places):
-                return ColumnStack.of_columns(taken)
-            members = [_unlocked(taken.row(at)) for at in range(len(places))]
-            return LazyStackedTensorDict._of(members, 0)
-        return _gathered(columns, places, ragged, padding_value)
-
-    def _as_level(self) -> Level | None:
-        """The rows as a writer takes them; None where they are not those of the columns."""
-        rows = self._rows
-        if self._is_made or rows.step != 1:
-            return None
-        return self._columns.level(rows.start, rows.start + len(rows))
-
-    # Files ----------------------------------------------------------------------------
-
-    def _plain(self) -> LazyStackedTensorDict:
-        """The same as a stack that every version knows."""
-        return LazyStackedTensorDict._of(self.tensordicts, 0, self._td_dim_name)
-
-    def _save_plan(self, plan: Any, level: int) -> None:
-        self._plain()._save_plan(plan, level)
-
-    def _describe(self, rows: Any) -> Any:
-        return self._plain()._describe(rows)
-
-    @staticmethod
-    def _load_level(tree: Any, path: SavedPath, options: Any) -> Any:
-        """The container of a level whose metadata names this class."""
-        return _load_level(tree, path, options)
-
-    # How it prints --------------------------------------------------------------------
-
-    def __repr__(self) -> str:
-        if self._is_made:
-            return super().__repr__()
-        lines = ",\n".join(_described(self._columns, "        "))
-        return (
-            f"{type(self).__name__}(\n    fields={{\n{lines}}},\n"
-            f"    batch_size={self._batch_size},\n    stack_dim=0)"
-        )
-
-
-ColumnStack.__module__ = "tensordict._lazy"
-
-
-def _rebuilt(members: list[Any], name: str | None) -> Any:
-    return LazyStackedTensorDict._of(members, 0, name)
-
-
-def _value(data: Any, size: torch.Size) -> Any:
-    from tensordict.containers.nontensor import NonTensorData
-
+def value_of(data: Any, size: torch.Size) -> Any:
+    """The container of a value of a row."""
     return NonTensorData(data, batch_size=size)
 
 
-def _unlocked(td: Any) -> Any:
-    td._is_locked = None
-    for value in td._tensordict.values():
-        if isinstance(value, TensorDict):
-            _unlocked(value)
-    return td
-
-
-def _places(index: Any, count: int) -> Any:
-    """The numbers of rows that an index has; None where it is another one."""
-    if isinstance(index, torch.Tensor):
-        if index.ndim != 1:
-            return None
-        if index.dtype in (torch.bool, torch.uint8):
-            if len(index) != count or index.dtype is torch.uint8:
-                return None
-            index = index.nonzero()[:, 0]
-        elif index.is_floating_point() or index.is_complex():
-            return None
-        places = index.cpu().numpy()
-    elif isinstance(index, (list, range, np.ndarray)):
-        places = np.asarray(index)
-        if places.dtype == np.bool_ and places.shape == (count,):
-            places = places.nonzero()[0]
-        if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
-            return None
-    else:
-        return None
-    places = places.astype(np.int64)
-    wrong = (places < -count) | (places >= count)
-    if wrong.any():
-        raise IndexError(MSG_BOUNDS.format(int(places[wrong][0]), count))
-    return np.where(places < 0, places + count, places)
-
-
-def _copied(columns: Columns, places: Any) -> Columns:
+def copied(columns: Columns, places: Any) -> Columns:
     """Columns of copies of some rows."""
     index = torch.from_numpy(places)
     dense = columns.dense_rows(index)
     entries: dict[str, Any] = {}
     for key, column in columns.entries.items():
         if isinstance(column, Columns):
-            entries[key] = _copied(column, places)
+            entries[key] = copied(column, places)
         elif isinstance(column, RaggedColumn):
             rows = column.taken(places)
             entries[key] = RaggedColumn(rows.values, rows.table, column.encoding)
@@ -716,88 +174,35 @@ def _copied(columns: Columns, places: Any) -> Columns:
     return Columns(entries, len(places), columns.num_dims, columns.tail, columns.names)
 
 
-def _gathered(columns: Columns, places: Any, ragged: str, padding: float) -> Any:
+def gathered(columns: Columns, places: Any, ragged: str, padding: float) -> Any:
+    """A container of some rows, those that differ in shape padded or jagged."""
     index = torch.from_numpy(places)
     dense = columns.dense_rows(index)
     entries: dict[str, Any] = {}
     for key, column in columns.entries.items():
         if isinstance(column, Columns):
-            entries[key] = _gathered(column, places, ragged, padding)
+            entries[key] = gathered(column, places, ragged, padding)
         elif not isinstance(column, RaggedColumn):
             entries[key] = dense[key] if key in dense else column[index]
         elif column.encoding is not None:
-            from tensordict.containers.nontensor import NonTensorStack
-
             values = column.rows(places.tolist())
             size = torch.Size([len(values)])
             entries[key] = NonTensorStack._of_cells(values, size)
         elif ragged == "padded":
-            entries[key] = _padded(column.taken(places), padding)
+            entries[key] = padded(column.taken(places), padding)
         else:
-            entries[key] = _jagged(column.taken(places), key)
+            entries[key] = jagged(column.taken(places), key)
     return _rust.new(TensorDict, entries, torch.Size([len(places)]), CPU, None)
 
 
-def in_form(stack: Any, ragged: str, padding: float) -> Any:
-    """A lazy stack, or with ``"padded"`` and ``"jagged"`` a container of its rows so."""
-    if ragged == "stack":
-        return stack
-    if ragged == "jagged":
-        return stack.densify(layout=torch.jagged)
-    entries: dict[str, Any] = {}
-    for key in stack._common_keys():
-        value = stack._sample_entry(key)
-        if isinstance(value, torch.Tensor):
-            how = {"as_padded_tensor": True, "padding_value": padding}
-            entries[key] = stack.get(key, **how)
-        elif value._is_non_tensor:
-            entries[key] = stack._get_entry(key, None)
-        else:
-            entries[key] = in_form(stack._get_entry(key, None), ragged, padding)
-    size = torch.Size([len(stack.tensordicts)])
-    return _rust.new(TensorDict, entries, size, stack.device, None)
-
-
-def _padded(rows: Ragged, padding: float) -> torch.Tensor:
-    """The rows, each filled up to the largest size of each dim."""
-    count, num_dims = rows.table.shape
-    if not count:
-        return rows.values.new_empty(0, *[0] * num_dims)
-    most = rows.table.amax(0).tolist()
-    if rows.values.numel() == count * int(np.prod(most)):
-        return rows.values.view(count, *most)
-    out = rows.values.new_full((count, *most), padding)
-    start = 0
-    for row, shape in zip(out.unbind(0), rows.table.tolist(), strict=True):
-        stop = start + int(np.prod(shape))
-        part = rows.values[start:stop].view(shape)
-        row[tuple(map(slice, shape))] = part
-        start = stop
-    return out
-
-
-def _jagged(rows: Ragged, key: Any) -> torch.Tensor:
-    """The rows as a nested tensor with the jagged layout."""
-    table = rows.table
-    if not table.shape[1] or (len(table) and not (table[:, 1:] == table[0, 1:]).all()):
-        raise ValueError(MSG_JAGGED.format(key))
-    rest = table[0, 1:].tolist() if len(table) else [0] * (table.shape[1] - 1)
-    lengths = table[:, 0]
-    offsets = torch.zeros(len(table) + 1, dtype=torch.int64)
-    torch.cumsum(lengths, 0, out=offsets[1:])
-    total = int(offsets[-1])
-    values = rows.values.view(total, *rest)
-    made: torch.Tensor = torch.nested.nested_tensor_from_jagged(values, offsets)
-    return made
-
-
-def _described(columns: Columns, indent: str) -> list[str]:
+def described(columns: Columns, indent: str) -> list[str]:
+    """A line for each column, as a stack of them prints."""
     lines = []
     for key, column in columns.entries.items():
         if isinstance(column, Columns):
             lines += [
                 f"{indent}{key}:",
-                *_described(column, indent + "    "),
+                *described(column, indent + "    "),
             ]
         elif isinstance(column, RaggedColumn):
             dims = ", ".join(["-1"] * column.table.shape[1])
@@ -811,67 +216,3 @@ def _described(columns: Columns, indent: str) -> list[str]:
             shape = list(column.shape[1:])
             lines.append(f"{indent}{key}: {column.dtype} rows of shape {shape}")
     return lines
-
-
-# Loading ------------------------------------------------------------------------------
-
-
-def _load_level(tree: Any, path: SavedPath, options: Any) -> Any:
-    """The container of a level that has columns of rows that differ in size."""
-    fields = _fields(path)
-    if "_row_dims" not in fields:
-        return _with_texts(tree, path, options, fields)
-    stack = ColumnStack.of_columns(_columns(tree, path, options, fields))
-    stack._memmap_prefix = None
-    return stack
-
-
-def _fields(path: SavedPath) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "meta.json").read_text(encoding="utf-8"))
-    return found
-
-
-def _columns(
-    tree: Any, path: SavedPath, options: Any, fields: dict[str, Any]
-) -> Columns:
-    entries = dict(tree.entries)
-    for key in tree.nested:
-        child = entries[key]
-        below = path_of(path, child.directory)
-        entries[key] = _columns(child, below, options, _fields(below))
-    for key in tree.special:
-        value = entries[key]
-        if isinstance(value, str):
-            made = load_directory(path_of(path, value), options)
-            if made._is_non_tensor:
-                batch = torch.Size(tree.batch_size)
-                made = made._loaded_in(batch, CPU, tree.names)
-            entries[key] = made
-        else:
-            entries[key] = RaggedColumn(value[0], value[1], _encoding(fields, key))
-    size = list(tree.batch_size)
-    num_dims = fields.get("_row_dims", len(size) - 1)
-    tail = torch.Size(size[1:]) if len(size) - 1 == num_dims else None
-    return Columns(entries, size[0], num_dims, tail, tree.names)
-
-
-def _with_texts(
-    tree: Any, path: SavedPath, options: Any, fields: dict[str, Any]
-) -> Any:
-    """A dense container, some of whose entries are columns of texts."""
-    others = []
-    for key in tree.special:
-        encoding = _encoding(fields, key)
-        if encoding is None:
-            others.append(key)
-        else:
-            values, table = tree.entries[key]
-            column = RaggedColumn(values, table, encoding)
-            rows = range(len(column.table))
-            tree.entries[key] = TextColumn.of_column(column, rows)
-    return make_level(tree, path, options, others)
-
-
-def _encoding(fields: dict[str, Any], key: str) -> str | None:
-    entry = fields.get(key)
-    return entry.get("encoding") if isinstance(entry, dict) else None

@@ -1,0 +1,194 @@
+"""A column of rows that differ in shape: their items, and a table of their shapes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tensordict.storage.growing.rows import Ragged
+from tensordict.storage.growing.text import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["RaggedColumn", "jagged", "padded"]
+
+MSG_JAGGED = (
+    "The rows of the entry {!r} differ in another dim than the first: there is no jagged "
+    "tensor of them. Ask for ragged='padded' or 'stack'."
+)
+MSG_CUT = (
+    "{} has {} bytes, and the rows that were loaded need {}: somebody cut the file while "
+    "it was in use."
+)
+
+
+class ColumnFile:
+    """The file of a column: what is read of it is asked for before it is touched.
+
+    To touch pages that are not in memory reads one after the other, each with as much
+    around it as the device reads ahead. Asked for, exactly what is needed comes, all at
+    the same time.
+    """
+
+    def __init__(self, path: str, num_bytes: int) -> None:
+        self.path = path
+        self.num_bytes = num_bytes
+        found = Path(path).stat()
+        self._identity = found.st_dev, found.st_ino
+        self._descriptor: int | None = None
+        self._is_gone = not hasattr(os, "posix_fadvise")
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> ColumnFile | None:
+        """That of a mapped tensor; None for others, and for one without items."""
+        path = getattr(values, "_filename", None)
+        if path is None or not values.numel():
+            return None
+        try:
+            return cls(os.fspath(path), values.numel() * values.element_size())
+        except OSError:
+            return None
+
+    def ask_for(
+        self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]
+    ) -> None:
+        """Ask the kernel for some ranges of bytes.
+
+        Raises:
+            RuntimeError: somebody cut the file: to touch what is gone would end the process.
+        """
+        if self._descriptor is None and not self._is_gone:
+            self._open()
+        if self._descriptor is None:
+            return
+        size = os.fstat(self._descriptor).st_size
+        if size < self.num_bytes:
+            raise RuntimeError(MSG_CUT.format(self.path, size, self.num_bytes))
+        for start, length in zip(
+            starts.tolist(), (stops - starts).tolist(), strict=True
+        ):
+            # Of no bytes the kernel would take all that follow.
+            if length:
+                os.posix_fadvise(
+                    self._descriptor, start, length, os.POSIX_FADV_WILLNEED
+                )
+
+    def _open(self) -> None:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._is_gone = True
+            return
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino) != self._identity:
+            # Another save took its place: the mapping is of the old one.
+            os.close(descriptor)
+            self._is_gone = True
+            return
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+
+class RaggedColumn:
+    """Rows of different shapes: their items one after the other, and their shapes.
+
+    Args:
+        values: the items of all rows: ``[N]``.
+        table: the shape of each row: int64 ``[rows, dims]``.
+        encoding: how values that are no tensors are encoded in the items; None of tensors.
+    """
+
+    def __init__(
+        self, values: torch.Tensor, table: torch.Tensor, encoding: str | None = None
+    ) -> None:
+        # Without the class of mapped tensors a view takes a fifth of the time.
+        self.file = ColumnFile.of(values)
+        self.values = values.as_subclass(torch.Tensor)
+        self.table = table.as_subclass(torch.Tensor)
+        self.encoding = encoding
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray[Any, Any]:
+        """Where the items of each row begin, and at last where all end."""
+        table = self.table.numpy()
+        starts = np.zeros(len(table) + 1, np.int64)
+        np.cumsum(table.prod(1), out=starts[1:])
+        return starts
+
+    @functools.cached_property
+    def _bytes(self) -> np.ndarray[Any, Any]:
+        return self.values.view(torch.uint8).numpy()
+
+    def row(self, at: int) -> Any:
+        """A row: a view of the items, or the value that they are the bytes of."""
+        start, stop = int(self.starts[at]), int(self.starts[at + 1])
+        if self.encoding is not None:
+            return decoded(self._bytes[start:stop].tobytes(), self.encoding)
+        return self.values[start:stop].view(self.table[at].tolist())
+
+    def rows(self, places: Iterable[int]) -> list[Any]:
+        """Several rows."""
+        return [self.row(at) for at in places]
+
+    def taken(self, places: Sequence[int]) -> Ragged:
+        """A copy of some rows, one after the other."""
+        size = self.values.element_size()
+        at = np.asarray(places, np.int64)
+        starts, stops = self.starts[at] * size, self.starts[at + 1] * size
+        if self.file is not None:
+            self.file.ask_for(starts, stops)
+        data = self._bytes
+        parts = [
+            data[start:stop]
+            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+        ]
+        table = self.table[torch.from_numpy(at)]
+        if not any(map(len, parts)):
+            return Ragged(self.values.new_empty(0), table)
+        joined = torch.from_numpy(np.concatenate(parts))
+        return Ragged(joined.view(self.values.dtype), table)
+
+    def span(self, start: int, stop: int) -> Ragged:
+        """Consecutive rows, as views."""
+        first, last = int(self.starts[start]), int(self.starts[stop])
+        return Ragged(self.values[first:last], self.table[start:stop])
+
+
+def padded(rows: Ragged, padding: float) -> torch.Tensor:
+    """The rows, each filled up to the largest size of each dim."""
+    count, num_dims = rows.table.shape
+    if not count:
+        return rows.values.new_empty(0, *[0] * num_dims)
+    most = rows.table.amax(0).tolist()
+    if rows.values.numel() == count * int(np.prod(most)):
+        return rows.values.view(count, *most)
+    out = rows.values.new_full((count, *most), padding)
+    start = 0
+    for row, shape in zip(out.unbind(0), rows.table.tolist(), strict=True):
+        stop = start + int(np.prod(shape))
+        part = rows.values[start:stop].view(shape)
+        row[tuple(map(slice, shape))] = part
+        start = stop
+    return out
+
+
+def jagged(rows: Ragged, key: Any) -> torch.Tensor:
+    """The rows as a nested tensor with the jagged layout."""
+    table = rows.table
+    if not table.shape[1] or (len(table) and not (table[:, 1:] == table[0, 1:]).all()):
+        raise ValueError(MSG_JAGGED.format(key))
+    rest = table[0, 1:].tolist() if len(table) else [0] * (table.shape[1] - 1)
+    lengths = table[:, 0]
+    offsets = torch.zeros(len(table) + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    total = int(offsets[-1])
+    values = rows.values.view(total, *rest)
+    made: torch.Tensor = torch.nested.nested_tensor_from_jagged(values, offsets)
+    return made
