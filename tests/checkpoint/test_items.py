@@ -369,3 +369,24 @@ def test_modules_of_this_package(checkpointer: Checkpointer) -> None:
     assert torch.equal(fresh.module.weight, module.module.weight)
     assert (others == params).all()
     assert others["n", "b"] is place
+
+
+def test_a_compiled_module_has_its_plain_names(checkpointer: Checkpointer) -> None:
+    model = nn.Linear(2, 1)
+    checkpointer.save(0, model=torch.compile(model))
+    assert list(checkpointer.load()["model"].keys()) == ["weight", "bias"]
+    for wraps in (True, False):
+        fresh = nn.Linear(2, 1)
+        checkpointer.restore(model=torch.compile(fresh) if wraps else fresh)
+        assert torch.equal(fresh.weight, model.weight)
+
+
+def test_a_graph_notices_that_its_tensors_were_restored(
+    checkpointer: Checkpointer,
+) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    checkpointer.save(0, model=model, metrics={"loss": model(torch.ones(2)).sum()})
+    loss = model(torch.ones(2)).sum()
+    checkpointer.restore(model=model)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

@@ -561,6 +561,8 @@ class Checkpointer:
 def _numbers(metrics: Mapping[str, float] | None) -> Any:
     found = {}
     for name, value in dict(metrics or {}).items():
+        if isinstance(value, torch.Tensor):
+            value = value.detach()
         try:
             found[name] = float(value)
         except (TypeError, ValueError):

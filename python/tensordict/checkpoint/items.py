@@ -14,7 +14,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from tensordict.storage.safetensors_levels import Leaf
 
-__all__ = ["Described", "File", "describe", "is_stateful", "kind_of"]
+__all__ = ["Described", "File", "describe", "is_stateful", "kind_of", "unwrapped"]
 
 
 class Described:
@@ -54,6 +54,12 @@ class File:
         self.content = content
 
 
+def unwrapped(item: Any) -> Any:
+    """A module without what ``torch.compile`` has put around it, which renames its state."""
+    inner = getattr(item, "_orig_mod", None)
+    return inner if isinstance(item, nn.Module) and inner is not None else item
+
+
 def is_stateful(item: Any) -> bool:
     """Whether an item has a state and takes one."""
     return hasattr(item, "state_dict") and hasattr(item, "load_state_dict")
@@ -81,6 +87,7 @@ def describe(name: str, item: Any, *, trainable_only: bool = False) -> Described
         TypeError: it holds something that a checkpoint cannot.
     """
     encoder = Encoder(name)
+    item = unwrapped(item)
     kind = kind_of(item)
     if isinstance(item, File):
         files = [(item.name, item.content.encode())]

@@ -12,7 +12,7 @@ from torch import nn
 from tensordict.checkpoint import modules
 from tensordict.checkpoint.distributed import is_sharded, like_sharded
 from tensordict.checkpoint.encoding import Decoder
-from tensordict.checkpoint.items import kind_of
+from tensordict.checkpoint.items import kind_of, unwrapped
 from tensordict.checkpoint.randomness import set_random_states
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class Restorer:
                 self.values[name] = self._value(name, about)
 
     def _prepare(self, name: str, item: Any, about: Mapping[str, Any]) -> None:
+        item = unwrapped(item)
         kind, saved_kind = kind_of(item), about["kind"]
         if kind != saved_kind and (kind in _SAME_KINDS or saved_kind in _SAME_KINDS):
             raise RuntimeError(MSG_KIND.format(name, saved_kind, kind))
@@ -360,6 +361,7 @@ class Restorer:
                     change.make()
                 if self._read_into:
                     self.files.read_into(self._read_into)
+                    _tell_autograd(self._read_into)
             except BaseException:
                 for change in reversed(made):
                     change.undo()
@@ -378,6 +380,13 @@ class Restorer:
             self.unexpected,
             Decoder({}, "").decode(self.meta["metrics"]),
         )
+
+
+def _tell_autograd(read: list[tuple[Any, dict[str, torch.Tensor]]]) -> None:
+    """Say that tensors have changed, to graphs that have kept them for a backward pass."""
+    increment = getattr(torch.autograd.graph, "increment_version", None)
+    if increment is not None:
+        increment([tensor for _, tensors in read for tensor in tensors.values()])
 
 
 def _copied(state: Mapping[str, Any]) -> Any:

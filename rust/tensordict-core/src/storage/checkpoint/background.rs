@@ -1,6 +1,7 @@
 //! A step that a thread writes, which knows nothing of Python.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,7 +50,12 @@ impl Background {
         thread::Builder::new()
             .name("tensordict-checkpoint".to_owned())
             .spawn(move || {
-                let saved = shared.write(order);
+                // Whoever waits is told also of a defect of ours.
+                let saved = catch_unwind(AssertUnwindSafe(|| shared.write(order)));
+                let saved = saved.unwrap_or_else(|_| {
+                    let text = "the thread that writes the checkpoint has panicked";
+                    Err(StorageError::io("checkpoint", io::Error::other(text)))
+                });
                 let mut state = shared.state();
                 state.error = saved.err();
                 state.is_done = true;
