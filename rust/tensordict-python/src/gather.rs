@@ -22,9 +22,14 @@ use crate::tensors::Tensor;
 /// Below this many bytes the interpreter is not released for rows in memory.
 const RELEASE_BYTES: usize = 64 << 10;
 
+/// From this many bytes on memory is asked to have large pages.
+const LARGE_BYTES: usize = 4 << 20;
+
 /// Rows of the first dim, at a tensor of positions.
 pub(crate) struct Rows {
     runs: Vec<Run>,
+    /// How many positions there are.
+    count: usize,
     /// The shape of the positions.
     shape: Dims,
     /// The length of the dim.
@@ -44,7 +49,7 @@ impl Rows {
         }
         let count = memory.num_bytes / size_of::<i64>();
         let pointer = memory.pointer.cast::<[u8; size_of::<i64>()]>();
-        let mut runs = Vec::with_capacity(count);
+        let mut runs: Vec<Run> = Vec::with_capacity(count);
         for at in 0..count {
             // SAFETY: the tensor is alive, has that many numbers without gaps, and nothing but torch
             // with the interpreter's lock gives it other memory.
@@ -57,14 +62,21 @@ impl Rows {
             if row >= length {
                 return None;
             }
-            runs.push(Run {
-                row: usize::try_from(row).ok()?,
-                place: at,
-                count: 1,
-            });
+            let row = usize::try_from(row).ok()?;
+            match runs.last_mut() {
+                Some(Run {
+                    row: first, count, ..
+                }) if *first + *count == row => *count += 1,
+                _ => runs.push(Run {
+                    row,
+                    place: at,
+                    count: 1,
+                }),
+            }
         }
         Some(Self {
             runs,
+            count,
             shape: memory.shape,
             length,
         })
@@ -147,8 +159,12 @@ impl<'py> Jobs<'py> {
         let Some(result) = plain_memory(&made).filter(Memory::is_plain) else {
             return Ok(None);
         };
-        if result.dtype != memory.dtype || result.num_bytes != layout.0 * rows.runs.len() {
+        if result.dtype != memory.dtype || result.num_bytes != layout.0 * rows.count {
             return Ok(None);
+        }
+        if result.num_bytes >= LARGE_BYTES {
+            // SAFETY: the memory was just allocated for this tensor.
+            unsafe { gather::prefer_large_pages(result.pointer.cast_mut(), result.num_bytes) };
         }
         self.add(leaf, &memory, layout, &made, &result);
         Ok(Some(made))
@@ -172,7 +188,7 @@ impl<'py> Jobs<'py> {
         let fits = apart
             && result.is_plain()
             && result.dtype == memory.dtype
-            && result.num_bytes == layout.0 * rows.runs.len();
+            && result.num_bytes == layout.0 * rows.count;
         if fits {
             self.add(leaf, &memory, layout, target, &result);
         }
@@ -224,7 +240,7 @@ impl<'py> Jobs<'py> {
             })
             .collect();
         let runs = &rows.runs;
-        let bytes: usize = leaves.iter().map(|leaf| leaf.row_bytes * runs.len()).sum();
+        let bytes: usize = leaves.iter().map(|leaf| leaf.row_bytes * rows.count).sum();
         let reads = leaves.iter().any(|leaf| leaf.backing.is_some());
         let copy = || {
             // SAFETY: the tensors are held; each row is one of a tensor, as the positions were

@@ -40,6 +40,17 @@ pub struct Backing<'f> {
     pub is_private: bool,
 }
 
+impl Backing<'_> {
+    /// Whether some bytes of a part are in memory, all that are looked for.
+    fn has_samples(&self, start: usize, length: usize) -> bool {
+        let step = length / PROBES as usize;
+        (0..PROBES as usize).all(|probe| {
+            self.file
+                .has_in_memory(self.offset + (start + probe * step) as u64)
+        })
+    }
+}
+
 /// Rows of one leaf, and where they go.
 #[derive(Debug)]
 pub struct Leaf<'f> {
@@ -78,6 +89,18 @@ const AHEAD: usize = 8;
 
 /// So many threads wait for the device. More gain nothing: it has been asked for all bytes before.
 const WAITING_THREADS: usize = 8;
+
+/// Rows that lie no further apart than this are asked for together.
+const GROUP_GAP: usize = 8 << 10;
+
+/// As many runs, at least, are worth it.
+const GROUP_RUNS: usize = 16;
+
+/// A group of this length is read best by the kernel's own read-ahead: nearly all is asked for.
+const LONG_GROUP: usize = 2 << 20;
+
+/// So many bytes of a group are looked for in memory.
+const PROBES: u32 = 4;
 
 /// So many bytes apart a long run is probed.
 const PROBE_STEP: usize = 64 << 10;
@@ -145,8 +168,8 @@ fn tasks_of(leaves: &[Leaf<'_>], runs: &[Run], rows: usize) -> Vec<Task> {
 struct Gather<'g> {
     leaves: &'g [Leaf<'g>],
     runs: &'g [Run],
-    /// What has to be waited for: a leaf, and a run.
-    missing: Mutex<Vec<(usize, usize)>>,
+    /// What has to be waited for.
+    missing: Mutex<Vec<Task>>,
     failed: Mutex<Option<StorageError>>,
     has_failed: AtomicBool,
 }
@@ -198,7 +221,7 @@ pub unsafe fn gather(leaves: &[Leaf<'_>], runs: &[Run]) -> StorageResult<()> {
     let missing = std::mem::take(&mut *locked(&call.missing));
     // SAFETY: as above.
     pool::for_each(missing.len(), WAITING_THREADS, &|at| unsafe {
-        call.wait_for(missing[at]);
+        call.wait_for(&missing[at]);
     });
     let failed = locked(&call.failed).take();
     failed.map_or(Ok(()), Err)
@@ -232,15 +255,47 @@ impl Gather<'_> {
         }
         let mut missing = Vec::new();
         let mut found = 0;
-        for (at, run) in runs.iter().enumerate() {
+        let mut at = 0;
+        while at < runs.len() {
+            let run = &runs[at];
+            let group = leaf.group(&runs[at..]);
+            if group >= GROUP_RUNS {
+                // A request for all of it, also for the little between the rows, and page faults
+                // cost less than a read for each row.
+                let (start, _) = leaf.extent(run);
+                let (last, length) = leaf.extent(&runs[at + group - 1]);
+                let length = last + length - start;
+                if length >= LONG_GROUP {
+                    // SAFETY: the contract of this function.
+                    unsafe { leaf.copy_all(&runs[at..at + group]) };
+                } else if backing.has_samples(start, length) {
+                    // SAFETY: as above.
+                    unsafe { leaf.copy_all(&runs[at..at + group]) };
+                    found += PROBES;
+                } else {
+                    backing.file.request(backing.offset + start as u64, length);
+                    missing.push(Task {
+                        leaf: task.leaf,
+                        first: task.first + at,
+                        end: task.first + at + group,
+                    });
+                }
+                at += group;
+                continue;
+            }
             // SAFETY: as above.
             if unsafe { leaf.copy_if_in_memory(backing, run) } {
                 found += 1;
             } else {
                 let (start, length) = leaf.extent(run);
                 backing.file.request(backing.offset + start as u64, length);
-                missing.push((task.leaf, task.first + at));
+                missing.push(Task {
+                    leaf: task.leaf,
+                    first: task.first + at,
+                    end: task.first + at + 1,
+                });
             }
+            at += 1;
         }
         if missing.is_empty() {
             backing.file.remember_found(found);
@@ -252,13 +307,22 @@ impl Gather<'_> {
 
     /// # Safety
     /// That of [`gather`].
-    unsafe fn wait_for(&self, (leaf, run): (usize, usize)) {
+    unsafe fn wait_for(&self, task: &Task) {
         if self.has_failed.load(Ordering::Relaxed) {
             return;
         }
-        let (leaf, run) = (&self.leaves[leaf], &self.runs[run]);
-        // SAFETY: the contract of this function.
-        if let Err(error) = unsafe { leaf.read(run) } {
+        let leaf = &self.leaves[task.leaf];
+        let runs = &self.runs[task.first..task.end];
+        let read = if let [run] = runs {
+            // SAFETY: the contract of this function.
+            unsafe { leaf.read(run) }
+        } else {
+            // SAFETY: as above. The kernel has been asked for these pages: a fault waits for what it
+            // needs, and reads nothing else.
+            unsafe { leaf.copy_all(runs) };
+            Ok(())
+        };
+        if let Err(error) = read {
             self.has_failed.store(true, Ordering::Relaxed);
             locked(&self.failed).get_or_insert(error);
         }
@@ -275,6 +339,18 @@ impl Leaf<'_> {
     fn extent(&self, run: &Run) -> (usize, usize) {
         let length = (run.count - 1) * self.stride + self.row_bytes;
         (run.row * self.stride, length)
+    }
+
+    /// How many of the first runs lie close together, those of long rows aside.
+    fn group(&self, runs: &[Run]) -> usize {
+        if self.row_bytes > GROUP_GAP / 4 {
+            return 1;
+        }
+        let close = runs.windows(2).take_while(|pair| {
+            let (start, length) = self.extent(&pair[0]);
+            self.extent(&pair[1]).0 <= start + length + GROUP_GAP
+        });
+        1 + close.count()
     }
 
     fn source_of(&self, row: usize) -> *const u8 {
@@ -392,6 +468,26 @@ impl Leaf<'_> {
                 Ok(())
             }
         }
+    }
+}
+
+/// The bytes of a large page.
+const LARGE_PAGE: usize = 2 << 20;
+
+/// Tells the kernel that memory which was just allocated may have large pages: one fault instead of
+/// five hundred where it is filled. Does nothing for little memory.
+///
+/// # Safety
+/// The memory is the caller's.
+pub unsafe fn prefer_large_pages(start: *mut u8, length: usize) {
+    let skipped = start.align_offset(LARGE_PAGE);
+    let length = length.saturating_sub(skipped) / LARGE_PAGE * LARGE_PAGE;
+    if length > 0 {
+        // SAFETY: whole pages of the caller's memory, whose content this does not change.
+        unsafe {
+            let start = start.wrapping_add(skipped).cast();
+            libc::madvise(start, length, libc::MADV_HUGEPAGE)
+        };
     }
 }
 

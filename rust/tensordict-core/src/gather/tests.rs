@@ -149,6 +149,30 @@ fn test_rows_of_a_file_that_may_not_be_in_memory() {
 }
 
 #[test]
+fn test_rows_that_lie_close_together_are_read_together() {
+    for mode in [Mode::Shared, Mode::Private] {
+        let mapped = mapped(1 << 22, mode);
+        // A gap in the middle, behind which the rows are few.
+        let mut rows: Vec<usize> = (0..3000).map(|at| (at * 977) % 100_000).collect();
+        rows.extend([400_000, 410_000, 524_287]);
+        for _ in 0..3 {
+            forget(&mapped.path);
+            let found = mapped.rows((8, 8), &rows).unwrap();
+            assert_eq!(found, expected(&mapped.bytes, 8, 8, &rows));
+        }
+    }
+}
+
+#[test]
+fn test_large_pages_change_nothing() {
+    let mut memory = bytes(5 << 20);
+    let before = memory.clone();
+    // SAFETY: it is ours.
+    unsafe { prefer_large_pages(memory.as_mut_ptr(), memory.len()) };
+    assert!(memory == before);
+}
+
+#[test]
 fn test_a_file_counts_as_in_memory_after_enough_reads() {
     let mapped = mapped(64 * 4096, Mode::Shared);
     let rows: Vec<usize> = (0..64).rev().collect();
