@@ -1,8 +1,8 @@
 """``python benches/data_writer.py --peer DIR``: datasets that grow, and ragged rows.
 
-Each package works in a process of its own; bare system calls and bare columns of NumPy
-are beside them. Rounds alternate, and the best and the median of each are told, with the
-processor time. Caches are warm: a row is read that was just written.
+Each package works in a process of its own, one after the other; bare system calls and
+bare columns of NumPy are beside them. The best and the median of the rounds are told,
+with the processor time; the release has one round. Caches are warm: a row is read that was just written.
 """
 
 from __future__ import annotations
