@@ -126,6 +126,12 @@ def test_public_surface(pyright):
     said = subprocess.run(
         command, capture_output=True, text=True, env=environment, check=False
     ).stdout
-    errors = [line for line in said.splitlines() if "error:" in line]
+    # The callback for Lightning derives from a class of that, which has no types.
+    untyped = ("Type of metaclass unknown", "Type of base class unknown")
+    errors = [
+        line
+        for line in said.splitlines()
+        if "error:" in line and not line.endswith(untyped)
+    ]
     assert not errors, "\n".join(errors)
     assert "Type completeness score: 100%" in said

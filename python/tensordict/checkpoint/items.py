@@ -38,7 +38,7 @@ class Described:
         self.name = name
         self.about = about
         self.tensors = tensors
-        self.files = files or []
+        self.files: list[Any] = files or []
 
 
 class File:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 try:
     import accelerate  # noqa: F401 (whether it is there)
-except ImportError as error:
+except ImportError as _error:
     msg = "This needs accelerate: pip install tensordict-rs[accelerate]"
-    raise ImportError(msg) from error
+    raise ImportError(msg) from _error
 
 if TYPE_CHECKING:
     from pathlib import Path

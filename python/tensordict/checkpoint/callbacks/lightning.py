@@ -9,9 +9,9 @@ try:
 except ImportError:
     try:
         from pytorch_lightning import Callback
-    except ImportError as error:
+    except ImportError as _error:
         msg = "The callback needs Lightning: pip install tensordict-rs[lightning]"
-        raise ImportError(msg) from error
+        raise ImportError(msg) from _error
 
 if TYPE_CHECKING:
     from tensordict.checkpoint.checkpointer import Checkpointer

@@ -10,9 +10,9 @@ from tensordict.checkpoint.steps import step_name
 
 try:
     from transformers import TrainerCallback
-except ImportError as error:
+except ImportError as _error:
     msg = "The callback needs transformers: pip install tensordict-rs[transformers]"
-    raise ImportError(msg) from error
+    raise ImportError(msg) from _error
 
 if TYPE_CHECKING:
     from tensordict.checkpoint.checkpointer import Checkpointer

@@ -109,9 +109,9 @@ class RaggedColumn:
         self, values: torch.Tensor, table: torch.Tensor, encoding: str | None = None
     ) -> None:
         # Without the class of mapped tensors a view takes a fifth of the time.
-        self.file = ColumnFile.of(values)
-        self.values = values.as_subclass(torch.Tensor)
-        self.table = table.as_subclass(torch.Tensor)
+        self.file: ColumnFile | None = ColumnFile.of(values)
+        self.values: torch.Tensor = values.as_subclass(torch.Tensor)
+        self.table: torch.Tensor = table.as_subclass(torch.Tensor)
         self.encoding = encoding
 
     @functools.cached_property

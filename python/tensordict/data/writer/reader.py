@@ -33,7 +33,7 @@ class DatasetReader:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._data: Any = None
         self.refresh()
 

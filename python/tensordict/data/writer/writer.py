@@ -75,7 +75,7 @@ class DatasetWriter(sources.Sources):
         durable: bool = False,
         part: str | int | None = None,
     ) -> None:
-        self.path = Path(path) if part is None else parts.part_path(path, part)
+        self.path: Path = Path(path) if part is None else parts.part_path(path, part)
         self.durable = durable
         self._guard = threading.RLock()
         self._owner = os.getpid()

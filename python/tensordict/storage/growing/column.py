@@ -43,10 +43,10 @@ class Column:
         stays_open: bool,
         has_room: bool = True,
     ) -> None:
-        self.key = key[0] if len(key) == 1 else key
+        self.key: str | tuple[str, ...] = key[0] if len(key) == 1 else key
         self.entry = entry
         self.stem = stem
-        self.num_rows = num_rows
+        self.num_rows: int = num_rows
         self._how = stays_open, has_room
         self.dtype: torch.dtype = getattr(
             torch, str(entry["dtype"]).removeprefix("torch."), None
@@ -55,16 +55,16 @@ class Column:
             raise ValueError(MSG_DTYPE.format(self.key, entry["dtype"]))
         self.encoding: str | None = entry.get("encoding")
         self.table: GrowingFile | None = None
-        self.became_ragged = False
+        self.became_ragged: bool = False
         if entry.get("is_nested"):
-            self.num_dims = entry["shape"][1]
+            self.num_dims: int = entry["shape"][1]
             self.table = self._table_file(num_rows * 8 * self.num_dims)
-            self.num_items = self._items_of_table(num_rows)
+            self.num_items: int = self._items_of_table(num_rows)
         else:
             self.num_dims = len(entry["shape"]) - 1
             self.num_items = num_rows * self._items_a_row()
         size = self.num_items * self.dtype.itemsize
-        self.values = GrowingFile(f"{stem}.memmap", size, *self._how)
+        self.values: GrowingFile = GrowingFile(f"{stem}.memmap", size, *self._how)
         for file in self.files():
             file.check_size()
 

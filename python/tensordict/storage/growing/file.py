@@ -40,7 +40,7 @@ class GrowingFile:
         has_room: bool = True,
     ) -> None:
         self.path = path
-        self.size = size
+        self.size: int = size
         self.stays_open = stays_open
         self.has_room = has_room
         self._written = size

@@ -31,7 +31,7 @@ class WriterLock:
     """
 
     def __init__(self, directory: str, waits: bool) -> None:
-        self.path = os.path.join(directory, LOCK_FILE)
+        self.path: str = os.path.join(directory, LOCK_FILE)
         self.is_of_parent = False
         self.is_brief = waits
         if waits and any(

@@ -121,12 +121,12 @@ class GrowingTree:
         caller: str = "DatasetWriter",
         has_room: bool = True,
     ) -> None:
-        self.path = os.path.abspath(path)
+        self.path: str = os.path.abspath(path)
         self.caller = caller
         self.has_room = has_room
         self.root: TreeLevel | None = None
-        self.num_rows = 0
-        self.published_rows = 0
+        self.num_rows: int = 0
+        self.published_rows: int = 0
         self.allow_pickle: bool | None = None
         self._is_changed = False
         self._wrappers: dict[str, dict[str, Any]] = {}
