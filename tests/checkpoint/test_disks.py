@@ -1,10 +1,8 @@
 """Disks that are full, read only, or lose their power: what was there stays."""
 
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 from ext4_disk import SECONDS, Disk, ext4_disk
+from small_disk import four_megabytes
 from tensordict.checkpoint import Checkpointer
 
 pytestmark = [
@@ -39,18 +38,8 @@ def power() -> Iterator[Disk]:
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
     """A file system of four megabytes."""
-    place = Path(tempfile.mkdtemp())
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
-    if shutil.which("mount") is None or os.geteuid() != 0:
-        pytest.skip("only root may mount")
-    done = subprocess.run(mount, capture_output=True, check=False, timeout=30)
-    if done.returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
+    with four_megabytes() as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True, timeout=30)
-        place.rmdir()
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -2,15 +2,13 @@
 
 import hashlib
 import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from small_disk import four_megabytes
 from tensordict import (
     TensorDict,
     TensorDictParams,
@@ -28,18 +26,8 @@ LAYOUTS = ["x", "mixed", "x.tdz", "x.safetensors", "shards", "x.cons"]
 @pytest.fixture
 def disk() -> Iterator[Path]:
     """A file system of four megabytes."""
-    place = Path(tempfile.mkdtemp())
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
-    if shutil.which("mount") is None or os.geteuid() != 0:
-        pytest.skip("only root may mount")
-    done = subprocess.run(mount, capture_output=True, check=False, timeout=30)
-    if done.returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
+    with four_megabytes() as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True, timeout=30)
-        place.rmdir()
 
 
 def digest(folder: Path) -> dict[str, str]:
