@@ -9,7 +9,7 @@ use super::super::full::Target;
 use super::super::io::{Disk, open_to_read};
 use super::super::job::Job;
 use super::super::names::display_key;
-use super::super::safetensors::{SUMS_ENTRY, header_of};
+use super::super::safetensors::{SUMS_ENTRY, damaged, header_of};
 use super::super::sums::{self, BLOCK_BYTES, Sum, Sums};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 
@@ -53,19 +53,19 @@ pub fn read_tensors(job: &Job<'_>, wanted: &[(PathBuf, Vec<Wanted>)]) -> Storage
         let mut known = match known.map(|text| Sums::parse(text)) {
             None => Sums::default(),
             Some(Ok(known)) => known,
-            Some(Err(reason)) => return Err(bad(path, "", reason)),
+            Some(Err(reason)) => return Err(damaged(path, "", reason)),
         };
         for wanted in tensors {
             let name = &wanted.name;
             let Some(found) = header.tensors.get(name) else {
-                return Err(bad(path, name, "it is not in the file".to_owned()));
+                return Err(damaged(path, name, "it is not in the file".to_owned()));
             };
             if format!("torch.{}", found.dtype) != wanted.dtype || found.shape != wanted.shape {
                 let reason = format!(
                     "it is of the dtype torch.{} and the shape {:?}, where {} and {:?} were expected",
                     found.dtype, found.shape, wanted.dtype, wanted.shape
                 );
-                return Err(bad(path, name, reason));
+                return Err(damaged(path, name, reason));
             }
             let sum = known.files.swap_remove(name).map(|known| known.sum);
             parts.push(Part {
@@ -78,18 +78,6 @@ pub fn read_tensors(job: &Job<'_>, wanted: &[(PathBuf, Vec<Wanted>)]) -> Storage
         files.push((file, path));
     }
     read_parts(job, &files, &parts)
-}
-
-fn bad(path: &Path, name: &str, reason: String) -> StorageError {
-    StorageError::BadMetadata {
-        path: path.to_path_buf(),
-        key: if name.is_empty() {
-            String::new()
-        } else {
-            format!("'{name}'")
-        },
-        reason,
-    }
 }
 
 /// The parts of tensors that a thread reads at a time: several small ones together.

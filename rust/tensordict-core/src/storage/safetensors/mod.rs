@@ -25,7 +25,7 @@ mod write;
 
 pub use dtypes::{format_dtype, format_shape};
 pub use read::{Header, Tensor, is_safetensors, map, read_header};
-pub(crate) use read::{header_of, is_safetensors_file};
+pub(crate) use read::{damaged, header_of, is_safetensors_file};
 pub use shards::{files_of, read_index};
 pub(crate) use verify::{verify, verify_shards};
 pub(crate) use write::write_file;

@@ -137,7 +137,8 @@ pub(crate) fn header_of(file: &File, path: &Path) -> StorageResult<Header> {
     parse_header(&text, 8 + length, size).map_err(|(name, reason)| damaged(path, &name, reason))
 }
 
-pub(super) fn damaged(path: &Path, name: &str, reason: String) -> StorageError {
+/// The error of a file whose header is wrong, or whose tensor `name` is.
+pub(crate) fn damaged(path: &Path, name: &str, reason: String) -> StorageError {
     StorageError::BadMetadata {
         path: path.to_path_buf(),
         key: if name.is_empty() {
