@@ -293,11 +293,11 @@ def test_align(data):
 @given(data=st.data())
 @relaxed
 def test_rows_into_others(data):
-    td = data.draw(trees.containers((2,)))
+    td = data.draw(trees.containers((2,), foreign=False))
     positions = data.draw(st.lists(st.integers(-2, 2), max_size=3))
     out = data.draw(
         st.just(tree_primitives.clone_structure(td[torch.tensor([0, 1, 1])]))
-        | trees.containers((2,))
+        | trees.containers((2,), foreign=False)
     )
     index = torch.tensor(positions, dtype=torch.int64)
     results = []
