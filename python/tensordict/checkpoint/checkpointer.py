@@ -14,7 +14,6 @@ import torch
 
 from tensordict.checkpoint.background import Writer
 from tensordict.checkpoint.distributed import mark_failed, ranks, sweep_parts
-from tensordict.checkpoint.encoding import Decoder, Encoder
 from tensordict.checkpoint.items import describe
 from tensordict.checkpoint.loading import load_step
 from tensordict.checkpoint.randomness import random_states, set_random_states
@@ -22,6 +21,7 @@ from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.restoring import Restored, restore_items
 from tensordict.checkpoint.steps import Step, Steps, read_meta, retired, step_name
 from tensordict.checkpoint.writing import plan_step
+from tensordict.storage.encoding import Decoder, Encoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

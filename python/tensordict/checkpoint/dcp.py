@@ -36,9 +36,9 @@ from torch.distributed.checkpoint.storage import (
 from torch.futures import Future
 
 from tensordict import _rust
-from tensordict.checkpoint.encoding import Decoder, Encoder
 from tensordict.checkpoint.one_file import load as load_file
 from tensordict.checkpoint.one_file import save as save_file
+from tensordict.storage.encoding import Decoder, Encoder
 from tensordict.storage.layouts.safetensors import planned
 
 if TYPE_CHECKING:

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from tensordict.storage.sharded import is_sharded, place_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["Ranks", "is_sharded", "like_sharded", "local_part", "ranks"]
+__all__ = ["Ranks", "like_sharded", "ranks"]
 
 PARTS = ".parts-"
 
-MSG_PARTIAL = "A DTensor with a partial placement has no values yet: redistribute it."
 MSG_OTHER = "Rank {} could not save its part: {}"
 
 
@@ -95,34 +96,6 @@ def mark_failed(part: Path) -> None:
 # DTensor ------------------------------------------------------------------------------
 
 
-def is_sharded(value: Any) -> bool:
-    """Whether a tensor is a ``DTensor``, without importing what defines it."""
-    return hasattr(value, "placements") and hasattr(value, "device_mesh")
-
-
-def local_part(value: Any) -> tuple[torch.Tensor, list[int], bool]:
-    """What this rank has, where it begins, and whether this rank is the one to write it."""
-    if any(placement.is_partial() for placement in value.placements):
-        raise TypeError(MSG_PARTIAL)
-    coordinate = value.device_mesh.get_coordinate()
-    if coordinate is None:
-        return torch.empty(0, dtype=value.dtype), [0] * value.dim(), False
-    is_first = all(
-        place == 0 or not placement.is_replicate()
-        for place, placement in zip(coordinate, value.placements, strict=True)
-    )
-    _, offsets = _place_of(value)
-    return value.to_local().detach(), list(offsets), is_first
-
-
-def _place_of(value: Any) -> tuple[Any, Any]:
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    return compute_local_shape_and_global_offset(
-        value.shape, value.device_mesh, value.placements
-    )
-
-
 def like_sharded(whole: torch.Tensor, like: Any) -> Any:
     """A whole tensor with the placements of a ``DTensor``: each rank keeps its part."""
     from torch.distributed.tensor import DTensor
@@ -130,7 +103,7 @@ def like_sharded(whole: torch.Tensor, like: Any) -> Any:
     if is_sharded(whole):
         return whole
     local = whole
-    for dim, (length, start) in enumerate(zip(*_place_of(like), strict=True)):
+    for dim, (length, start) in enumerate(zip(*place_of(like), strict=True)):
         local = local.narrow(dim, min(start, whole.shape[dim]), length)
     local = local.to(like.to_local().device).contiguous()
     if local.data_ptr() == whole.data_ptr():

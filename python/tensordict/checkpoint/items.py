@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tensordict.checkpoint.encoding import Encoder
 from tensordict.checkpoint.modules import describe_module
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage.encoding import Encoder
 
 if TYPE_CHECKING:
     from tensordict.storage.safetensors_levels import Leaf

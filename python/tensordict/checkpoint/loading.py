@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.checkpoint.encoding import Decoder
 from tensordict.checkpoint.modules import saved_state
 from tensordict.primitives import registry
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage.encoding import Decoder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tensordict.checkpoint.distributed import is_sharded
+from tensordict.storage.sharded import is_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
-    from tensordict.checkpoint.encoding import Decoder, Encoder
+    from tensordict.storage.encoding import Decoder, Encoder
 
 __all__ = [
     "Mismatch",

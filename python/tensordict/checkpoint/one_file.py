@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tensordict import _rust
-from tensordict.checkpoint.encoding import Decoder, Encoder
+from tensordict.storage.encoding import Decoder, Encoder
 from tensordict.storage.layouts.safetensors import planned
 
 __all__ = ["load", "save"]

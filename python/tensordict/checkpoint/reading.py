@@ -11,8 +11,8 @@ import torch
 
 from tensordict import _rust
 from tensordict.checkpoint.distributed import rank_file
-from tensordict.checkpoint.encoding import Decoder, dtype_of
 from tensordict.checkpoint.steps import read_meta
+from tensordict.storage.encoding import Decoder, dtype_of
 from tensordict.storage.layouts.interface import CHANGED, DAMAGED
 
 if TYPE_CHECKING:

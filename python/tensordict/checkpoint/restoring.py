@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from tensordict.checkpoint import modules
-from tensordict.checkpoint.distributed import is_sharded, like_sharded
-from tensordict.checkpoint.encoding import Decoder
+from tensordict.checkpoint.distributed import like_sharded
 from tensordict.checkpoint.items import kind_of, unwrapped
 from tensordict.checkpoint.randomness import set_random_states
+from tensordict.storage.encoding import Decoder
+from tensordict.storage.sharded import is_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

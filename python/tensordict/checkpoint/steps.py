@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tensordict.checkpoint.encoding import Decoder
+from tensordict.storage.encoding import Decoder
 
 __all__ = [
     "META",

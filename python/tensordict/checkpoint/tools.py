@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tensordict import _rust
-from tensordict.checkpoint.encoding import Encoder
 from tensordict.checkpoint.foreign import (
     as_items,
     is_foreign,
@@ -28,6 +27,7 @@ from tensordict.checkpoint.steps import (
 )
 from tensordict.checkpoint.writing import plan_step
 from tensordict.storage import layouts
+from tensordict.storage.encoding import Encoder
 
 __all__ = ["convert_to_step", "is_checkpoint", "load", "steps_at", "survey", "verify"]
 

@@ -79,8 +79,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConsolidatedLayout",
+    "Described",
     "consolidate",
+    "described",
     "load",
+    "marked",
     "moved",
     "put_leaves",
     "rebuild",
@@ -166,7 +169,7 @@ def consolidate(td: Any, options: Options) -> Any:
         options = options._replace(filename=os.path.abspath(options.filename))
     progress = _rust.SaveProgress()
     # The entries are those at the time of the call, whatever becomes of the container.
-    source = _described(td, options)
+    source = described(td, inplace=options.inplace)
 
     def work() -> Any:
         return _consolidate(td, source, options, progress)
@@ -187,7 +190,7 @@ def _is_same_place(state: dict[str, Any], filename: Path | str | None) -> bool:
     )
 
 
-class _Described(NamedTuple):
+class Described(NamedTuple):
     """What is to be consolidated."""
 
     leaves: list[torch.Tensor]
@@ -199,19 +202,25 @@ class _Described(NamedTuple):
     with_modules: dict[str, Any]
 
 
-def _described(td: Any, options: Options) -> _Described:
+def described(td: Any, *, inplace: bool = False) -> Described:
+    """Describe a collection, before anything is copied.
+
+    Args:
+        td: the collection.
+        inplace: whether the description is to be of it and not of one like it.
+    """
     refuse_unbatched(td, MSG_CONSOLIDATED)
     leaves = _rust.leaves(td)
     with naming_the_entry(td):
         rows = lay_out(leaves)
-    result = td if options.inplace else _rust.rebuild(td, leaves, True, False)
+    result = td if inplace else _rust.rebuild(td, leaves, True, False)
     level = root_level(result, result._describe(iter(rows.rows)))
     note_locks(level, td)
-    return _Described(leaves, rows, result, level, with_modules(level, td))
+    return Described(leaves, rows, result, level, with_modules(level, td))
 
 
 def _consolidate(
-    td: Any, source: _Described, options: Options, progress: _rust.SaveProgress
+    td: Any, source: Described, options: Options, progress: _rust.SaveProgress
 ) -> Any:
     rows, result, description = source.rows, source.result, source.level
     state: dict[str, Any] = {}
@@ -359,7 +368,7 @@ def load(
         raise json.JSONDecodeError(message, error.doc, error.pos) from None
     source = Source(mapped[:data_bytes], notes, filename, requested)
     loaded = source.container(description, ())
-    return _mark(loaded, source.storage, description)
+    return marked(loaded, source.storage, description)
 
 
 def moved(td: Any, device: torch.device, non_blocking: bool | None) -> Any:
@@ -400,10 +409,10 @@ def _order_as(made: Any, source: Any) -> None:
 def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:
     """The container of a description over a buffer: what pickles call."""
     loaded = Source(storage).container(description, ())
-    return _mark(loaded, storage, description)
+    return marked(loaded, storage, description)
 
 
-def _mark(td: Any, storage: torch.Tensor, description: dict[str, Any]) -> Any:
+def marked(td: Any, storage: torch.Tensor, description: dict[str, Any]) -> Any:
     """Let a container know of its buffer."""
     state = {"storage": storage, "metadata": description}
     td._consolidated_home().__dict__["_consolidated"] = state

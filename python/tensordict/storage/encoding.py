@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tensordict.checkpoint.distributed import is_sharded, local_part
 from tensordict.primitives import classes, registry
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.safetensors_levels import Reader, Writer
+from tensordict.storage.sharded import is_sharded, local_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -531,7 +531,7 @@ class Decoder:
                 self.decode(value["values"]),
                 value["shape"],
                 is_coalesced=value["is_coalesced"],
-                check_invariants=False,
+                check_invariants=True,
             )
         if kind == "jagged":
             return torch.nested.nested_tensor_from_jagged(

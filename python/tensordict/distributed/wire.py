@@ -1,0 +1,469 @@
+"""What a collection is on a wire: a head, a description, and one buffer with its leaves.
+
+::
+
+    message = describe(td)              # what to send
+    message.description                 # bytes: keys, classes, shapes, values that are no tensors
+    message.parts                       # where each leaf begins in a buffer of message.num_bytes
+
+    parsed = parse(description)         # what somebody else has sent, checked
+    td = parsed.collection(buffer)      # over a buffer of parsed.num_bytes
+
+A description is the JSON of a consolidated collection, which
+:mod:`tensordict.storage.describing` makes, behind its length. Values that JSON cannot hold are
+encoded as in checkpoints (:mod:`tensordict.storage.encoding`), their tensors and arrays
+behind the JSON. Nothing is unpickled, imported or called by a name that was received, and
+nothing is allocated for a length that was received before it was compared with a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tensordict import _rust
+from tensordict.primitives import classes
+from tensordict.storage import describing, encoding, extra_metadata
+from tensordict.storage.buffer import problem_of_row
+from tensordict.storage.layouts import consolidated
+from tensordict.storage.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = [
+    "HEAD_BYTES",
+    "Head",
+    "Message",
+    "Parsed",
+    "Run",
+    "WireError",
+    "content_of",
+    "describe",
+    "fill",
+    "pack",
+    "parse",
+    "runs",
+]
+
+MAX_DESCRIPTION_BYTES = 256 << 20
+"""The longest description that is received: of millions of leaves."""
+
+SMALL_BYTES = 256 << 10
+"""Leaves below this size are packed together; others are sent as they are."""
+
+MSG_TYPE = (
+    "Cannot send the entry {place}: it holds a {cls}, which is neither a tensor, nor a "
+    "collection, nor plain data (numbers, text, bytes, None, dicts, lists, tuples, sets, "
+    "arrays), or one in which such is nested too deep. Nothing is pickled for a peer: send "
+    "the state of the object."
+)
+MSG_CLASS = (
+    "The entry {} that was received is of the class {}, which this process does not know: "
+    "import the module that defines it."
+)
+MSG_DAMAGED = "The description of a collection that was received is damaged: {}"
+MSG_LIMIT = (
+    "A peer announces {what} of {found} bytes, more than the {limit} that are allowed."
+)
+MSG_SHORT = "The buffer of a collection has {found} bytes, and it needs {needed}."
+MSG_MAGIC = (
+    "A peer has sent {found!r} in the place of a head: it is no tensordict of this "
+    "version, or another message was taken for it."
+)
+
+
+class WireError(RuntimeError):
+    """What a peer has sent is not what it should be."""
+
+
+# The head ---------------------------------------------------------------------------------
+
+_HEAD = struct.Struct("<4sHHQQ24s16s")
+HEAD_BYTES = _HEAD.size
+MAGIC = b"TDw\x01"
+
+
+class Head(NamedTuple):
+    """The first message of a transfer, :data:`HEAD_BYTES` long."""
+
+    kind: int
+    """What follows: one of the numbers of who sends it."""
+    description_bytes: int
+    """The length of the description, or of a text."""
+    num_bytes: int
+    """The length of the buffer."""
+    digest: bytes = b""
+    """The digest of a structure, at most 16 bytes."""
+    extra: bytes = b""
+    """At most 24 bytes more."""
+
+    def to_bytes(self) -> bytes:
+        """Make its bytes."""
+        lengths = self.description_bytes, self.num_bytes
+        return _HEAD.pack(MAGIC, self.kind, 0, *lengths, self.extra, self.digest)
+
+    @classmethod
+    def of(cls, content: bytes, max_bytes: int | None = None) -> Head:
+        """Read a head that was received.
+
+        Args:
+            content: its bytes.
+            max_bytes: the longest buffer that is taken. Default: whatever can be
+                allocated.
+
+        Raises:
+            WireError: it is no head, or announces more than is allowed.
+        """
+        if len(content) != HEAD_BYTES or content[:4] != MAGIC:
+            raise WireError(MSG_MAGIC.format(found=bytes(content[:16])))
+        _, kind, _, description, num_bytes, extra, digest = _HEAD.unpack(content)
+        _check_length("a description", description, MAX_DESCRIPTION_BYTES)
+        _check_length(
+            "leaves", num_bytes, (1 << 62) if max_bytes is None else max_bytes
+        )
+        return cls(kind, description, num_bytes, digest, extra)
+
+
+def _check_length(what: str, found: int, limit: int) -> None:
+    if not 0 <= found <= limit:
+        raise WireError(MSG_LIMIT.format(what=what, found=found, limit=limit))
+
+
+# Describing -------------------------------------------------------------------------------
+
+
+class Message(NamedTuple):
+    """What is sent of a collection."""
+
+    description: bytes
+    parts: list[tuple[int, torch.Tensor]]
+    """Where in the buffer each tensor begins, in order, and the tensor, which may have gaps
+    and be on any device."""
+    num_bytes: int
+    """The length of the buffer. Bytes between the parts are padding."""
+
+
+def describe(td: Any) -> Message:
+    """Describe a collection of any kind; its leaves are neither copied nor moved.
+
+    A consolidated collection is one part: its buffer.
+
+    Raises:
+        TypeError: an entry holds a value that can only be pickled.
+        RuntimeError: a leaf is of a kind that cannot be consolidated.
+    """
+    state = consolidated.state_of(td)
+    if state is not None:
+        result, storage = td, state["storage"]
+        level = describing.with_modules(state["metadata"], td)
+        parts = [(0, storage)] if len(storage) else []
+        num_bytes = len(storage)
+    else:
+        source = consolidated.described(td)
+        result, level = source.result, source.with_modules
+        starts = [row[2] for group in source.rows.rows for _, row in group]
+        parts = list(zip(starts, source.rows.parts, strict=True))
+        num_bytes = source.rows.num_bytes
+    remarks = _SentRemarks()
+    fields = {
+        "level": describing.as_plain(result, level, (), remarks),
+        "remarks": remarks.fields,
+        "num_bytes": num_bytes,
+    }
+    tensors = remarks.encoder.tensors
+    if not tensors:
+        return Message(_joined(fields, b""), parts, num_bytes)
+    rows, behind = {}, []
+    start = 0
+    for name, leaf in tensors.items():
+        plain: Any = leaf
+        content = plain.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        stop = start + len(content)
+        rows[name] = [str(plain.dtype), list(plain.shape), start, stop, 0]
+        behind.append(content.numpy().tobytes())
+        start = stop
+    fields["behind"] = rows
+    return Message(_joined(fields, b"".join(behind)), parts, num_bytes)
+
+
+def _joined(fields: dict[str, Any], behind: bytes) -> bytes:
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + text + behind
+
+
+class _SentRemarks(extra_metadata.Remarks):
+    """Remarks in which values that JSON cannot hold are encoded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = encoding.Encoder("the values")
+
+    def class_name(self, level: dict[str, Any], path: tuple[str, ...]) -> str:
+        """The name of a class; parameters are noted apart."""
+        cls = level["cls"]
+        if isinstance(cls, type) and issubclass(cls, torch.nn.Module):
+            self._add("parameters", path)
+            return "TensorDict"
+        return super().class_name(level, path)
+
+    def value(self, value: Any, path: tuple[str, ...], kind: str, message: str) -> Any:
+        """A value as JSON holds it."""
+        try:
+            return super().value(value, path, kind, message)
+        except RuntimeError:
+            pass
+        try:
+            encoded = self.encoder.encode(value, path)
+        except (TypeError, RecursionError) as error:
+            place, cls = describing.shown(path), type(value).__qualname__
+            raise TypeError(MSG_TYPE.format(place=place, cls=cls)) from error
+        self._add("encoded", path, encoded)
+        if kind != "NonTensorData":
+            self._add("kinds", path, kind)
+        return None
+
+
+# Reading ----------------------------------------------------------------------------------
+
+
+class _ReceivedRemarks(extra_metadata.Remarks):
+    """Remarks that were received."""
+
+    def __init__(self, fields: Any, decoder: encoding.Decoder) -> None:
+        super().__init__(fields)
+        self.decoder = decoder
+
+    def find_class(
+        self,
+        path: tuple[str, ...],
+        name: str,
+        requested: type | None,
+        filename: str | Path | None,
+    ) -> Any:
+        """The class that a level names: one that this process has, nothing is imported."""
+        if self._of("parameters", path) is not None:
+            return classes.TensorDictParams
+        try:
+            return super().find_class(path, name, requested, filename)
+        except RuntimeError:
+            raise WireError(MSG_CLASS.format(describing.shown(path), name)) from None
+
+    def noted_value(self, value: Any, path: tuple[str, ...]) -> Any:
+        """A value as it was encoded, or else as JSON gave it."""
+        found = self._of("encoded", path)
+        if found is not None:
+            return self.decoder.decode(found[0])
+        return super().noted_value(value, path)
+
+
+class Parsed:
+    """A description that was received.
+
+    Args:
+        fields: its JSON.
+        behind: what follows that.
+    """
+
+    def __init__(self, fields: dict[str, Any], behind: bytes) -> None:
+        self.level: Any = fields["level"]
+        self.num_bytes: int = fields["num_bytes"]
+        tensors = {}
+        content = torch.frombuffer(bytearray(behind or b"\0"), dtype=torch.uint8)
+        for name, row in fields.get("behind", {}).items():
+            problem = problem_of_row(row, len(behind))
+            if problem:
+                raise WireError(MSG_DAMAGED.format(problem))
+            dtype, shape, start, stop, _ = row
+            kind = getattr(torch, dtype.removeprefix("torch."))
+            tensors[name] = content[start:stop].clone().view(kind).reshape(shape)
+        decoder = encoding.Decoder(tensors, "a message")
+        self._remarks = _ReceivedRemarks(fields["remarks"], decoder)
+
+    def collection(
+        self,
+        buffer: torch.Tensor,
+        device: torch.device | None = None,
+        requested: type | None = None,
+    ) -> Any:
+        """Make the collection over a buffer, which it shares: it is consolidated.
+
+        Args:
+            buffer: ``num_bytes`` bytes, ``uint8``.
+            device: the device of the collections in it which have one. Default: that of
+                the buffer.
+            requested: a class that may have another name here than where it was sent.
+
+        Raises:
+            WireError: the description and the buffer do not go together, or a class is
+                not known here.
+        """
+        if len(buffer) != self.num_bytes:
+            message = MSG_SHORT.format(found=len(buffer), needed=self.num_bytes)
+            raise WireError(message)
+        place = torch.device(device or buffer.device)
+        try:
+            source = Source(buffer, self._remarks, None, requested)
+            made = source.container(self.level, ())
+            for container in _rust.containers(made):
+                is_placed = container._is_dense or container._is_non_tensor
+                if is_placed and container._device is not None:
+                    container._device = place
+            return consolidated.marked(made, buffer, self.level)
+        except WireError:
+            raise
+        except _DAMAGE as error:
+            raise WireError(MSG_DAMAGED.format(error)) from error
+
+
+_DAMAGE = (
+    *(
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        NotImplementedError,
+    ),
+    *(RecursionError, RuntimeError, TypeError, ValueError),
+)
+"""What comes of JSON that makes no sense."""
+
+
+def parse(
+    content: bytes, max_bytes: int | None = None, *, max_levels: int = 250
+) -> Parsed:
+    """Read a description that was received.
+
+    Args:
+        content: its bytes.
+        max_bytes: the longest buffer that is taken.
+        max_levels: how deep collections may be nested.
+
+    Raises:
+        WireError: it is damaged, or needs more than is allowed.
+    """
+    limit = (1 << 62) if max_bytes is None else max_bytes
+    try:
+        return _read(content, limit, max_levels)
+    except WireError:
+        raise
+    except (*_DAMAGE, struct.error) as error:
+        raise WireError(MSG_DAMAGED.format(error)) from None
+
+
+def _read(content: bytes, limit: int, max_levels: int) -> Parsed:
+    (length,) = struct.unpack_from("<Q", content)
+    if length > len(content) - 8:
+        raise WireError(MSG_DAMAGED.format("it was cut."))
+    fields = json.loads(content[8 : 8 + length])
+    if type(fields["num_bytes"]) is not int:
+        raise WireError(MSG_DAMAGED.format("it does not say how long the buffer is."))
+    _check_length("leaves", fields["num_bytes"], limit)
+    if _depth(fields["level"], max_levels) > max_levels:
+        raise WireError(MSG_DAMAGED.format("it is nested too deep."))
+    return Parsed(fields, bytes(content[8 + length :]))
+
+
+def _depth(level: Any, limit: int) -> int:
+    """How deep levels are nested, or something above ``limit``."""
+    depth, levels = 0, [level]
+    while levels and depth <= limit:
+        depth += 1
+        levels = [
+            field
+            for each in levels
+            for name, field in each.items()
+            if name not in describing.RESERVED and isinstance(field, dict)
+        ]
+    return depth
+
+
+# Its buffer -------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    """A piece of a buffer that is one message."""
+
+    start: int
+    stop: int
+    parts: list[tuple[int, torch.Tensor]]
+
+
+def runs(
+    parts: list[tuple[int, torch.Tensor]], num_bytes: int, small: int = SMALL_BYTES
+) -> Iterator[Run]:
+    """Cut a buffer: small leaves that follow one another together, each large one alone.
+
+    Together the runs are the whole buffer, paddings included.
+    """
+    group: list[tuple[int, torch.Tensor]] = []
+    begin = 0
+    for start, part in parts:
+        length = part.numel() * part.element_size()
+        if length < small:
+            group.append((start, part))
+            continue
+        if start > begin:
+            yield Run(begin, start, group)
+        yield Run(start, start + length, [(start, part)])
+        group, begin = [], start + length
+    if num_bytes > begin:
+        yield Run(begin, num_bytes, group)
+
+
+def pack(message: Message, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Copy the leaves of a message into one buffer: the consolidated form.
+
+    Args:
+        message: what :func:`describe` has made.
+        out: the buffer, ``uint8``. Default: a new one on the CPU; the only part of a
+            consolidated collection is taken as it is.
+    """
+    if out is None and len(message.parts) == 1:
+        part = message.parts[0][1]
+        if part.dtype == torch.uint8 and part.numel() == message.num_bytes:
+            part = part.contiguous().view(-1)
+            return part if part.device.type == "cpu" else part.cpu()
+    target = torch.empty(message.num_bytes, dtype=torch.uint8) if out is None else out
+    fill(target, 0, message.parts)
+    return target
+
+
+def fill(
+    target: torch.Tensor, offset: int, parts: list[tuple[int, torch.Tensor]]
+) -> None:
+    """Copy parts into bytes of which the first is at ``offset`` of the buffer."""
+    end = 0
+    views, sources = [], []
+    for start, part in parts:
+        begin = start - offset
+        if begin > end:
+            target[end:begin].zero_()
+        end = begin + part.numel() * part.element_size()
+        if not part.numel():
+            continue
+        if begin % part.element_size() or target.storage_offset() % 8:
+            flat = part.contiguous().reshape(-1).view(torch.uint8)
+            target[begin:end].copy_(flat)
+            continue
+        views.append(target[begin:end].view(part.dtype).view(part.shape))
+        sources.append(part)
+    if end < len(target):
+        target[end:].zero_()
+    if views:
+        with torch.no_grad():
+            torch._foreach_copy_(views, sources)
+
+
+def content_of(part: torch.Tensor) -> memoryview:
+    """The bytes of a tensor, without a copy where it is on the CPU and without gaps."""
+    plain = part.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    flat = plain.as_subclass(torch.Tensor).reshape(-1)
+    if not flat.numel():
+        return memoryview(b"")
+    array: Any = flat.view(torch.uint8).numpy()
+    return memoryview(array)
