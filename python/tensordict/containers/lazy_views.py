@@ -7,7 +7,7 @@ to an entry when it is read, and undoes them to one that is written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 
@@ -18,11 +18,14 @@ from tensordict.containers.plain_walks import PlainWalks
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.errors import locked_error
+from tensordict.primitives.operations import MOVES_DIMS, ONLY_VIEWS
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.lazy_views import load_view, plan_view, saved_view
 from tensordict.storage.take_loaded import load_into
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tensordict._rust import SavedTensors
     from tensordict.storage.paths import SavedPath
 
@@ -52,7 +55,6 @@ MSG_SHAPE = (
 MSG_DIM = "Incompatible dim {} for tensordict with shape {}."
 MSG_KEYS = "Cannot call {} inplace on a lazy tensordict."
 MSG_TO = "Cannot {} {}.to()."
-REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
 SHAPE_TAIL = 1
 
 
@@ -91,8 +93,8 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     @classmethod
     def _seen_through(cls, source: Any, op: str, kwargs: dict[str, Any]) -> Self:
         """The view of ``source`` through one of the operations of this module."""
-        back = {"size": source.batch_size} if op == "view" else kwargs
-        return cls(source, op, _VIEWS[op][1], kwargs, back)
+        back = {"size": source.batch_size} if op in ONLY_VIEWS else kwargs
+        return cls(source, op, _VIEWS[op].inverse, kwargs, back)
 
     def _of_source(self, source: Any) -> Self:
         """The same view of another container of the same batch size."""
@@ -112,41 +114,14 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def _apply(self, td: Any) -> Any:
         """A container of the batch size of the source, with the operation applied."""
-        kwargs = self.custom_op_kwargs
         if isinstance(td, _CustomOpTensorDict):
             td = td._shown()
-        op = self.custom_op
-        call = (op, (), kwargs)
-        if op == "permute":
-            return _rust.permute(td, kwargs["dims"], call)
-        if op == "transpose":
-            return _rust.transpose(td, kwargs["dim0"], kwargs["dim1"], call)
-        if op == "unsqueeze":
-            return _rust.unsqueeze(td, kwargs["dim"], call)
-        if op == "squeeze":
-            return _rust.squeeze(td, kwargs["dim"], call)
-        size = torch.Size(kwargs["size"])
-        return _rust.map_leaves(td, "view", (size,), size, None, SHAPE_TAIL, True, -1)
+        return _VIEWS[self.custom_op].show(td, self.custom_op_kwargs)
 
     def _undone(self, key: str, value: Any) -> Any:
         """An entry of this view as one of the source."""
         held = _rust.new(TensorDict, {key: value}, self._batch_size, None, None)
-        kwargs = self.inv_op_kwargs
-        call = (self.inv_op, (), kwargs)
-        if self.inv_op == "permute":
-            dims = self.custom_op_kwargs["dims"]
-            ndim = len(dims)
-            order = [dim % ndim for dim in dims]
-            back = [order.index(dim) for dim in range(ndim)]
-            held = _rust.permute(held, back, call)
-        elif self.inv_op == "transpose":
-            held = _rust.transpose(held, kwargs["dim0"], kwargs["dim1"], call)
-        else:
-            size = self._source.batch_size
-            held = _rust.map_leaves(
-                held, "reshape", (size,), size, None, SHAPE_TAIL, False, -1
-            )
-        return held._tensordict[key]
+        return _VIEWS[self.custom_op].undo(self, held)._tensordict[key]
 
     def _shown(self) -> Any:
         """The container with the operation applied: its leaves are views."""
@@ -339,8 +314,12 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # Walking -------------------------------------------------------------------------------
 
     def _refuse(self, op: Any) -> None:
-        if op in REFUSED and not options_primitives.lazy_legacy():
-            raise RuntimeError(MSG_VIEW if op == "view" else MSG_SHAPE.format(op))
+        if options_primitives.lazy_legacy():
+            return
+        if op in ONLY_VIEWS:
+            raise RuntimeError(MSG_VIEW)
+        if op in MOVES_DIMS:
+            raise RuntimeError(MSG_SHAPE.format(op))
 
     def _leaves(self, out: list[Any]) -> None:
         _rust.leaves(self._shown(), out)
@@ -535,12 +514,96 @@ class _UnsqueezedTensorDict(_CustomOpTensorDict):
     """A container with one more batch dim of size 1."""
 
 
-_VIEWS: dict[str, tuple[type[_CustomOpTensorDict], str]] = {
-    "permute": (_PermutedTensorDict, "permute"),
-    "transpose": (_TransposedTensorDict, "transpose"),
-    "view": (_ViewedTensorDict, "view"),
-    "squeeze": (_SqueezedTensorDict, "unsqueeze"),
-    "unsqueeze": (_UnsqueezedTensorDict, "squeeze"),
+Kwargs = dict[str, Any]
+
+
+def _permuted(td: Any, kwargs: Kwargs) -> Any:
+    return _rust.permute(td, kwargs["dims"], ("permute", (), kwargs))
+
+
+def _transposed(td: Any, kwargs: Kwargs) -> Any:
+    dims = kwargs["dim0"], kwargs["dim1"]
+    return _rust.transpose(td, *dims, ("transpose", (), kwargs))
+
+
+def _unsqueezed(td: Any, kwargs: Kwargs) -> Any:
+    return _rust.unsqueeze(td, kwargs["dim"], ("unsqueeze", (), kwargs))
+
+
+def _squeezed(td: Any, kwargs: Kwargs) -> Any:
+    return _rust.squeeze(td, kwargs["dim"], ("squeeze", (), kwargs))
+
+
+def _viewed(td: Any, kwargs: Kwargs) -> Any:
+    size = torch.Size(kwargs["size"])
+    return _rust.map_leaves(td, "view", (size,), size, None, SHAPE_TAIL, True, -1)
+
+
+def _permuted_back(view: _CustomOpTensorDict, td: Any) -> Any:
+    order = _order(view.custom_op_kwargs)
+    back = [order.index(dim) for dim in range(len(order))]
+    return _rust.permute(td, back, ("permute", (), view.inv_op_kwargs))
+
+
+def _transposed_back(view: _CustomOpTensorDict, td: Any) -> Any:
+    return _transposed(td, view.inv_op_kwargs)
+
+
+def _reshaped_back(view: _CustomOpTensorDict, td: Any) -> Any:
+    size = view._source.batch_size
+    return _rust.map_leaves(td, "reshape", (size,), size, None, SHAPE_TAIL, False, -1)
+
+
+def _order(kwargs: Kwargs) -> list[int]:
+    """The dims of a permutation, counted from the front."""
+    return [dim % len(kwargs["dims"]) for dim in kwargs["dims"]]
+
+
+def _cancels_permute(view: _CustomOpTensorDict, kwargs: Kwargs) -> bool:
+    first, then = _order(view.custom_op_kwargs), _order(kwargs)
+    return [first[dim] for dim in then] == list(range(len(first)))
+
+
+def _cancels_transpose(view: _CustomOpTensorDict, kwargs: Kwargs) -> bool:
+    return set(kwargs.values()) == set(view.inv_op_kwargs.values())
+
+
+def _cancels_by_arguments(view: _CustomOpTensorDict, kwargs: Kwargs) -> bool:
+    return view.inv_op_kwargs == kwargs
+
+
+class _Viewing(NamedTuple):
+    """How one operation shows a collection.
+
+    Attributes:
+        cls: the class of the view.
+        inverse: the name of the operation that undoes it.
+        show: the source with the operation applied.
+        undo: a collection as the view is, as one as the source is.
+        cancels: whether the inverse operation with these arguments gives the source.
+    """
+
+    cls: type[_CustomOpTensorDict]
+    inverse: str
+    show: Callable[[Any, Kwargs], Any]
+    undo: Callable[[_CustomOpTensorDict, Any], Any] = _reshaped_back
+    cancels: Callable[[_CustomOpTensorDict, Kwargs], bool] = _cancels_by_arguments
+
+
+_VIEWS = {
+    "permute": _Viewing(
+        _PermutedTensorDict, "permute", _permuted, _permuted_back, _cancels_permute
+    ),
+    "transpose": _Viewing(
+        _TransposedTensorDict,
+        "transpose",
+        _transposed,
+        _transposed_back,
+        _cancels_transpose,
+    ),
+    "view": _Viewing(_ViewedTensorDict, "view", _viewed),
+    "squeeze": _Viewing(_SqueezedTensorDict, "unsqueeze", _squeezed),
+    "unsqueeze": _Viewing(_UnsqueezedTensorDict, "squeeze", _unsqueezed),
 }
 
 
@@ -553,9 +616,13 @@ def lazy_view(source: Any, op: str, kwargs: dict[str, Any]) -> Any:
         op: one of the operations of this module.
         kwargs: its arguments, dims counted from the front.
     """
-    if isinstance(source, _CustomOpTensorDict) and _undoes(source, op, kwargs):
+    if (
+        isinstance(source, _CustomOpTensorDict)
+        and source.inv_op == op
+        and _VIEWS[op].cancels(source, kwargs)
+    ):
         return source._source
-    return _VIEWS[op][0]._seen_through(source, op, kwargs)
+    return _VIEWS[op].cls._seen_through(source, op, kwargs)
 
 
 def _strided_as(value: Any, held: torch.Tensor) -> Any:
@@ -578,22 +645,9 @@ def _strided_as(value: Any, held: torch.Tensor) -> Any:
     )
 
 
-def _undoes(view: _CustomOpTensorDict, op: str, kwargs: dict[str, Any]) -> bool:
-    if view.inv_op != op:
-        return False
-    if op == "permute":
-        ndim = len(view._batch_size)
-        first = [dim % ndim for dim in view.custom_op_kwargs["dims"]]
-        then = [dim % ndim for dim in kwargs["dims"]]
-        return [first[dim] for dim in then] == list(range(ndim))
-    if op == "transpose":
-        return set(kwargs.values()) == set(view.inv_op_kwargs.values())
-    return view.inv_op_kwargs == kwargs
-
-
 VIEW_TYPES: tuple[type[_CustomOpTensorDict], ...] = (
     _CustomOpTensorDict,
-    *(kind for kind, _ in _VIEWS.values()),
+    *(viewing.cls for viewing in _VIEWS.values()),
 )
 """All classes of views."""
 

@@ -20,6 +20,7 @@ from tensordict.containers.params_state import flat_state, nested_state
 from tensordict.ops.display import get_printoptions
 from tensordict.primitives import classes
 from tensordict.primitives.common import more_refs
+from tensordict.primitives.operations import COPIES
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.old_states import is_field
 
@@ -586,7 +587,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     ) -> Any:
         # Another shape of the content is locked as that is, other values are not.
         lock = lock and (self._is_locked or prefix is not None)
-        if op == "clone":
+        if op in COPIES:
             # In a copy of a collection around this there are parameters, too.
             return self.clone()
         inner = self._param_td

@@ -22,6 +22,7 @@ from tensordict.primitives.copy import check_copy, leaf_paths
 from tensordict.primitives.errors import locked_error, missing_key
 from tensordict.primitives.index import _preallocated, fit_source
 from tensordict.primitives.index_items import _WHOLE, fills
+from tensordict.primitives.operations import MOVES_DIMS, ONLY_VIEWS
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
     NONE_IF_MISSING,
@@ -62,9 +63,6 @@ MSG_REPLACED = (
     "Tried to replace a tensordict with an incompatible object of type {}: its entries "
     "are those of the collection that this is a part of."
 )
-
-REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
-"""Operations whose result could not write through."""
 
 MSG_SET = (
     "Calling `_SubTensorDict.set(key, value, inplace=False)` is prohibited for existing "
@@ -640,8 +638,8 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # Walking -----------------------------------------------------------------------
 
     def _refuse(self, op: Any) -> None:
-        if op in REFUSED:
-            hint = "`reshape` or " if op == "view" else ""
+        if op in MOVES_DIMS or op in ONLY_VIEWS:
+            hint = "`reshape` or " if op in ONLY_VIEWS else ""
             raise RuntimeError(MSG_SHAPE.format(op, hint))
 
     def _leaves(self, out: list[Any]) -> None:

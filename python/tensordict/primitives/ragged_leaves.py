@@ -9,9 +9,14 @@ containers come here for a leaf that torch has refused.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from tensordict.primitives.operations import DROPS_DIM, bounds_of_parts, rows_moved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "at_index",
@@ -22,7 +27,6 @@ __all__ = [
     "is_jagged",
     "map_leaf",
     "padded",
-    "rows_moved",
     "where_leaf",
     "with_rows_of",
     "write_rows",
@@ -62,44 +66,21 @@ def map_leaf(op: Any, leaf: Any, args: tuple[Any, ...]) -> Any:
     """
     if not leaf.is_nested:
         return None
-    if op == "__getitem__":
-        return _indexed(leaf, args[0])
-    if op == "narrow" and args[0] == 0:
-        return _sliced(leaf, args[1], args[1] + args[2])
-    if op == "squeeze" and is_jagged(leaf):
-        return _squeezed(leaf, args[0])
-    if op == "split_with_sizes" and args[-1] == 0:
-        return [_sliced(leaf, *bounds) for bounds in _bounds_of(args[0])]
-    if op == "tensor_split" and args[-1] == 0:
-        stops = [*args[0], leaf.size(0)]
-        starts = [0, *args[0]]
-        return list(map(_sliced, [leaf] * len(stops), starts, stops))
+    work = _WORK.get(op) if isinstance(op, str) else None
+    if work is not None:
+        return work(leaf, *args)
+    if op not in DROPS_DIM and args and args[-1] == 0:
+        bounds = bounds_of_parts(op, args, leaf.size(0))
+        if bounds is not None:
+            return [_sliced(leaf, start, stop) for start, stop in bounds]
     positions = rows_moved(op, args, leaf.size(0))
     return None if positions is None else _rows(leaf, positions)
 
 
-def rows_moved(op: Any, args: tuple[Any, ...], count: int) -> torch.Tensor | None:
-    """Which of ``count`` rows stands where after ``op``; None if it is about other dims.
-
-    Args:
-        op: the name of a method that moves or repeats rows.
-        args: its arguments.
-        count: how many rows there are.
-    """
-    rows = torch.arange(count)
-    if op == "flip" and args[0] in (0, (0,)):
-        return rows.flip(0)
-    if op == "roll" and args[1] in (0, (0,)):
-        return rows.roll(args[0], 0)
-    if op == "repeat_interleave" and args[1] == 0:
-        return rows.repeat_interleave(args[0])
-    if op == "repeat" and all(times == 1 for times in args[0][1:]):
-        return rows.repeat(args[0][0])
-    return None
-
-
 def _squeezed(leaf: Any, dims: Any) -> Any:
     """A jagged leaf without some dims of size 1; None where one is none of these."""
+    if not is_jagged(leaf):
+        return None
     values, ragged = leaf.values(), leaf._ragged_idx
     gone = sorted(dims if isinstance(dims, tuple) else (dims,), reverse=True)
     for dim in gone:
@@ -111,14 +92,6 @@ def _squeezed(leaf: Any, dims: Any) -> Any:
     return torch.nested.nested_tensor_from_jagged(
         values, offsets=leaf.offsets(), lengths=leaf.lengths(), jagged_dim=ragged
     )
-
-
-def _bounds_of(sizes: Any) -> list[tuple[int, int]]:
-    bounds, start = [], 0
-    for size in sizes:
-        bounds.append((start, start + size))
-        start += size
-    return bounds
 
 
 def _rebuilt(leaf: Any, values: torch.Tensor, offsets: Any, lengths: Any) -> Any:
@@ -184,6 +157,19 @@ def _rows(leaf: Any, positions: torch.Tensor) -> Any:
     places = torch.arange(len(shift), device=shift.device) + shift
     values = leaf.values().index_select(leaf._ragged_idx - 1, places)
     return _rebuilt(leaf, values, new_offsets, None)
+
+
+def _narrowed(leaf: Any, dim: int, start: int, length: int) -> Any:
+    """``leaf.narrow`` along the first dim; None along another one."""
+    return _sliced(leaf, start, start + length) if dim == 0 else None
+
+
+_WORK: dict[str, Callable[..., Any]] = {
+    "__getitem__": _indexed,
+    "narrow": _narrowed,
+    "squeeze": _squeezed,
+}
+"""What is done here for some methods of tensors."""
 
 
 def cat_leaves(leaves: list[Any], dim: int) -> Any:

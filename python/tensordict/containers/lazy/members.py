@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,6 +10,18 @@ import torch
 from tensordict import _rust
 from tensordict.containers.lazy import shapes
 from tensordict.primitives.common import more_refs
+from tensordict.primitives.operations import (
+    ALONG_DIMS,
+    COMPUTES,
+    DROPS_DIM,
+    MOVES_DIMS,
+    NEW_ELEMENTS,
+    ONE_BLOCK,
+    ONLY_VIEWS,
+    REGROUPS,
+    SPREADS,
+    bounds_of_parts,
+)
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -22,15 +33,6 @@ MSG_PARTS = (
     "The expanded size of the tensor ({}) must match the existing size ({}) at "
     "non-singleton dimension {}."
 )
-
-ALONG_DIMS = frozenset({"softmax", "flip", "roll"})
-"""Methods of leaves that keep the shape, but go along a dim of it."""
-
-MOVING = frozenset({"unsqueeze", "squeeze", "transpose", "permute"})
-"""Methods of leaves that move, add or remove dims."""
-
-REGROUPING = frozenset({"view", "reshape", "flatten", "unflatten"})
-"""Methods of leaves that give the same elements another shape."""
 
 
 class MembersOps(CollectionProtocol):
@@ -67,7 +69,7 @@ class MembersOps(CollectionProtocol):
         k: int,
     ) -> Any:
         # What is expanded has elements of its own, which are free.
-        lock = lock and op != "expand"
+        lock = lock and op not in NEW_ELEMENTS
         keeps = lock and not self.is_locked
         result = self._mapped(op, args, prefix, names, tail, k, keeps)
         if lock and self.is_locked and not result.is_locked:
@@ -87,7 +89,7 @@ class MembersOps(CollectionProtocol):
         lock: bool,
     ) -> Any:
         """The stack mapped; with ``lock`` what is locked in a member of it is again."""
-        if op == "contiguous":
+        if op in ONE_BLOCK:
             return self._as_dense()
         size = self.batch_size
         k = len(size) if k < 0 else k
@@ -110,26 +112,27 @@ class MembersOps(CollectionProtocol):
                 result._td_dim_names = None
             return result
         if isinstance(op, str) and isinstance(names, tuple):
-            if op in MOVING and dim in names:
+            if op in MOVES_DIMS and dim in names:
                 return shapes.moved(self, op, args, names, tail, k, lock)
-            if op == "squeeze":
+            if op in MOVES_DIMS:
                 gone = args[0] if isinstance(args[0], tuple) else (args[0],)
                 return shapes.squeezed(self, gone, k)
         if prefix is not None and isinstance(names, tuple) and dim in names:
             batched = shapes.batched(self, op, args, names, k)
             if batched is not None:
                 return batched
-        if isinstance(op, str) and op in REGROUPING and prefix is not None:
+        if isinstance(op, str) and op in REGROUPS and prefix is not None:
             goal = torch.Size([*prefix, *size[k:]])
-            return shapes.regrouped(self, goal, op != "view")
-        if op in ("expand", "broadcast_to") and prefix is not None:
+            return shapes.regrouped(self, goal, op not in ONLY_VIEWS)
+        if op in SPREADS and prefix is not None:
             expanded = self._expanded_members(prefix, names, k)
             if expanded is not None:
                 return expanded
         # Of the class of the members, for what is made of them by one of its methods.
-        if op == "softmax" and self._has_exclusive_keys:
+        is_softmax = op in COMPUTES and op in ALONG_DIMS
+        if is_softmax and self._has_exclusive_keys:
             return shapes.softmaxed(self, args[1:])
-        keeps_class = op in ("expand", "softmax")
+        keeps_class = op in NEW_ELEMENTS or is_softmax
         try:
             dense = self._stack_members() if keeps_class else self._as_dense()
         except RuntimeError:
@@ -137,12 +140,12 @@ class MembersOps(CollectionProtocol):
             if moved is None:
                 raise
             return moved
-        if op in ("expand", "broadcast_to"):
+        if op in SPREADS:
             dense.names = self._own_names()
         result = _rust.map_leaves(dense, op, args, prefix, names, tail, False, k)
-        if op == "softmax":
+        if is_softmax:
             return self._like(list(result.unbind(dim)))
-        if op == "expand":
+        if op in NEW_ELEMENTS:
             # A stack of expanded members has elements of its own.
             return result.clone()
         return result
@@ -216,28 +219,19 @@ class MembersOps(CollectionProtocol):
         k = len(self.batch_size) if k < 0 else k
         dim, members = self.stack_dim, self.tensordicts
         at = args[-1] if args else -1
-        if op not in ("unbind", "split_with_sizes", "tensor_split") or not members:
+        bounds = bounds_of_parts(op, args, len(members)) if members else None
+        if bounds is None:
             dense = self._as_dense()
             return _rust.split_leaves(dense, op, args, prefixes, names, False, k)
+        drops_dim = op in DROPS_DIM
         if at == dim:
-            if op == "unbind":
+            if drops_dim:
                 return list(members)
-            bounds: list[int] = [0]
-            if op == "split_with_sizes":
-                for size in args[0]:
-                    bounds.append(bounds[-1] + size)
-                pieces = [
-                    members[start:stop] for start, stop in itertools.pairwise(bounds)
-                ]
-            else:
-                ends = [*args[0], len(members)]
-                pieces = [
-                    members[start:stop]
-                    for start, stop in zip([0, *args[0]], ends, strict=True)
-                ]
             return [
-                self._like(list(piece)) if piece else self._none_of(op, at)
-                for piece in pieces
+                self._like(members[start:stop])
+                if start < stop
+                else self._none_of(op, at)
+                for start, stop in bounds
             ]
         inner = at - (at > dim) if dim < k else at
         below = k - 1 if dim < k else k
@@ -253,7 +247,7 @@ class MembersOps(CollectionProtocol):
             )
             for member in members
         ]
-        new_dim = dim - (op == "unbind" and at < dim)
+        new_dim = dim - (drops_dim and at < dim)
         return [
             group[0]._stack_lazily(list(group), new_dim, self._td_dim_name)
             for group in zip(*rows, strict=True)
@@ -387,17 +381,12 @@ def _shapes(td: Any) -> list[Any]:
 def _without_dim(member: Any, op: Any, args: Any, at: int, k: int) -> list[torch.Size]:
     """The batch sizes of the pieces of a member that is split along ``at``."""
     size = member.batch_size[:k]
-    if op == "unbind":
-        return [torch.Size([*size[:at], *size[at + 1 :]])] * size[at]
-    if op == "split_with_sizes":
-        lengths = list(args[0])
-    else:
-        whole = size[at]
-        lengths = [
-            len(range(whole)[start:stop])
-            for start, stop in zip([0, *args[0]], [*args[0], whole], strict=True)
-        ]
-    return [torch.Size([*size[:at], length, *size[at + 1 :]]) for length in lengths]
+    return [
+        torch.Size(
+            [*size[:at], *([] if op in DROPS_DIM else [stop - start]), *size[at + 1 :]]
+        )
+        for start, stop in bounds_of_parts(op, args, size[at]) or ()
+    ]
 
 
 def _moved_names(names: Any, at: int, ndim: int) -> Any:

@@ -9,13 +9,16 @@ import torch
 from tensordict import _rust
 from tensordict.containers.lazy.formats import check_tensors, stack_leaves
 from tensordict.ops.display import PrintedEntry, get_printoptions
+from tensordict.primitives.common import DIMS_TAIL, NO_TAIL
 from tensordict.primitives.metatensor import MetaTensor
+from tensordict.primitives.operations import rows_moved
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.ragged_leaves import rows_moved
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    MemberCall = tuple[str, tuple[Any, ...], int]
 
 __all__ = [
     "densified",
@@ -65,18 +68,9 @@ def moved(
     dim = td.stack_dim
     new_dim = order.index(dim)
     rest = tuple(old - (old > dim) for at, old in enumerate(order) if at != new_dim)
-    if op == "unsqueeze":
-        at = args[0]
-        args = (at - (at > new_dim),)
-    elif op == "squeeze":
-        gone = args[0] if isinstance(args[0], tuple) else (args[0],)
-        args = (tuple(each - (each > dim) for each in gone),)
-    elif op == "transpose":
-        op, args, tail = "permute", (rest,), 2
-    elif op == "permute":
-        args = (rest,)
+    op, args, tail = _IN_MEMBERS[op](args, rest, dim, new_dim)
     members: list[Any] = []
-    if rest == tuple(range(len(rest))) and op == "permute":
+    if tail == DIMS_TAIL and rest == tuple(range(len(rest))):
         # Only the members change places.
         members = list(td.tensordicts)
         return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
@@ -87,12 +81,38 @@ def moved(
         try:
             part = _rust.map_leaves(member, op, args, size, rest, tail, lock, k - 1)
         except RuntimeError:
-            if op != "unsqueeze":
+            if -1 not in order:
                 raise
             # Nothing goes before the first dim of a nested tensor: the stack stays whole.
             return td._stack_lazily([td], order.index(-1), None)
         members.append(part)
     return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
+
+
+def _permuted_member(_: Any, rest: tuple[int, ...], *__: int) -> MemberCall:
+    return "permute", (rest,), DIMS_TAIL
+
+
+def _squeezed_member(args: Any, _: Any, dim: int, __: int) -> MemberCall:
+    gone = args[0] if isinstance(args[0], tuple) else (args[0],)
+    return "squeeze", (tuple(each - (each > dim) for each in gone),), NO_TAIL
+
+
+def _unsqueezed_member(args: Any, _: Any, __: int, new_dim: int) -> MemberCall:
+    return "unsqueeze", (args[0] - (args[0] > new_dim),), NO_TAIL
+
+
+_IN_MEMBERS: dict[str, Callable[[Any, tuple[int, ...], int, int], MemberCall]] = {
+    "permute": _permuted_member,
+    "squeeze": _squeezed_member,
+    "transpose": _permuted_member,
+    "unsqueeze": _unsqueezed_member,
+}
+"""The operation in each member, by that on the stack: name, arguments and tail.
+
+Asked with the arguments on the stack, the order of the dims of a member, the stack dim,
+and the stack dim afterwards.
+"""
 
 
 def batched(
@@ -232,23 +252,40 @@ def rearranged(td: Any, op: Any, args: Any) -> Any:
 
     None of any other operation.
     """
-    if op == "narrow":
-        dim, start, length = args
-        return td._index((slice(None),) * dim + (slice(start, start + length),))
-    steps: list[tuple[str, tuple[Any, ...], int]]
-    if op == "flip":
-        dims = args[0] if isinstance(args[0], tuple) else args
-        steps = [(op, (0,), dim) for dim in dims]
-    elif op == "roll":
-        shifts, dims = (
-            each if isinstance(each, (tuple, list)) else (each,) for each in args
-        )
-        steps = [(op, (shift, 0), dim) for shift, dim in zip(shifts, dims, strict=True)]
-    else:
-        return None
+    work = _REARRANGED.get(op) if isinstance(op, str) else None
+    return None if work is None else work(td, args)
+
+
+def _narrowed(td: Any, args: tuple[int, int, int]) -> Any:
+    dim, start, length = args
+    return td._index((slice(None),) * dim + (slice(start, start + length),))
+
+
+def _flipped(td: Any, args: Any) -> Any:
+    dims = args[0] if isinstance(args[0], tuple) else args
+    return _with_rows_moved(td, "flip", [((0,), dim) for dim in dims])
+
+
+def _rolled(td: Any, args: Any) -> Any:
+    shifts, dims = (
+        each if isinstance(each, (tuple, list)) else (each,) for each in args
+    )
+    pairs = zip(shifts, dims, strict=True)
+    return _with_rows_moved(td, "roll", [((shift, 0), dim) for shift, dim in pairs])
+
+
+_REARRANGED: dict[str, Callable[[Any, Any], Any]] = {
+    "flip": _flipped,
+    "narrow": _narrowed,
+    "roll": _rolled,
+}
+
+
+def _with_rows_moved(td: Any, op: str, steps: list[tuple[Any, int]]) -> Any:
+    """``td`` with its rows moved by ``op``, with these arguments along these dims."""
     result = td
-    for name, arguments, dim in steps:
-        rows = rows_moved(name, arguments, td.batch_size[dim])
+    for arguments, dim in steps:
+        rows = rows_moved(op, arguments, td.batch_size[dim])
         result = result._index((slice(None),) * dim + (rows,))
     # Copies, as of tensors: an index takes the members themselves.
     result = result.clone()

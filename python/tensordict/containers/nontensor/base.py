@@ -12,12 +12,8 @@ from tensordict.containers.collection import TensorCollection
 from tensordict.containers.nontensor.equality import copied, is_interchangeable
 from tensordict.containers.nontensor.operations import (
     MSG_REDUCED,
-    REFUSED,
-    SPREADING,
-    SUMMING,
     has_tensors,
     moves_elements,
-    name_of,
 )
 from tensordict.containers.nontensor.positions import (
     on_real_tensors,
@@ -33,6 +29,13 @@ from tensordict.primitives.common import (
     more_refs,
 )
 from tensordict.primitives.errors import locked_error
+from tensordict.primitives.operations import (
+    COPIES,
+    REDUCES,
+    SPREADS,
+    SUMS,
+    name_of,
+)
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage import safe_pickle
 
@@ -215,7 +218,7 @@ class NonTensorOps(CollectionProtocol):
             k = len(own)
         elif k > len(own):
             # All dims of each leaf, those of its features too.
-            self._check_reduces(op, REFUSED)
+            self._check_reduces(op, REDUCES)
         size = _spliced_size(own, prefix, k)
         if moves_elements(op):
             result = self._moved(op, args, size, tail, k)
@@ -227,7 +230,7 @@ class NonTensorOps(CollectionProtocol):
             result = self._resized(op, size)
         elif size == own:
             self._check_reduces(op)
-            result = self._deep_twin() if op == "clone" else self._twin()
+            result = self._deep_twin() if op in COPIES else self._twin()
         else:
             result = self._reduced(op, size)
         if not isinstance(result, NonTensorOps):
@@ -243,7 +246,7 @@ class NonTensorOps(CollectionProtocol):
             result._follow(self, None)
         result._settle(name_of(op), self, isinstance(names, tuple))
         name = name_of(op)
-        is_new = name == "flip" or (name in SPREADING and size != own)
+        is_new = name == "flip" or (name in SPREADS and size != own)
         if lock and self._is_locked and (result._is_one or not is_new):
             _rust.lock_tree(result)
         return result
@@ -416,7 +419,7 @@ class NonTensorOps(CollectionProtocol):
     def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Any:
         return self._resized(None, data.batch_size)
 
-    def _check_reduces(self, op: Any, refused: frozenset[str] = SUMMING) -> None:
+    def _check_reduces(self, op: Any, refused: frozenset[str] = SUMS) -> None:
         """Raise where an operation computes one value of the values of the elements."""
         name = name_of(op)
         if name in refused and not self._is_one:

@@ -15,10 +15,16 @@ from tensordict.containers.nontensor.comparing import ComparingOps
 from tensordict.containers.nontensor.data_files import DataFiles
 from tensordict.containers.nontensor.data_writing import MSG_NAMES, DataWriting
 from tensordict.containers.nontensor.equality import same_value
-from tensordict.containers.nontensor.operations import MOVING
 from tensordict.ops.keys import _key_path
 from tensordict.primitives import classes, registry
 from tensordict.primitives.common import MSG_BAD_KEY, as_size
+from tensordict.primitives.operations import (
+    ADDS_DIMS,
+    MOVES_DIMS,
+    MOVES_ELEMENTS,
+    NEW_ELEMENTS,
+    REGROUPS,
+)
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
     NONE_IF_MISSING,
@@ -370,7 +376,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         # Wherever elements are moved, one value is the same: only its size is new.
         if (
             prefix is not None
-            and op in MOVING
+            and op in MOVES_ELEMENTS
             and k in (-1, len(self._batch_size))
             and not isinstance(names, list)
             and not (lock and self._is_locked)
@@ -738,25 +744,25 @@ class NonTensorData(NonTensorDataBase):
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
     ) -> Any:
         result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
-        if op not in _STACKING or len(result.batch_size) == len(self._batch_size):
+        if op not in ADDS_DIMS or len(result.batch_size) == len(self._batch_size):
             return result
-        if op == "reshape" and not isinstance(names, tuple):
+        if op in REGROUPS and not isinstance(names, tuple):
             return result
         stack = result.maybe_to_stack()
         stack._named(result._td_dim_names)
         if self._batch_size and len(stack.batch_size) == len(self._batch_size) + 1:
             # Of several new dims the rows are stacks.
             stack._has_one_a_row = True
-        if op == "unsqueeze":
+        if op in MOVES_DIMS:
             stack.stack_dim = args[0] % len(stack.batch_size)
-        elif op == "reshape":
+        elif op in REGROUPS:
             # Dims that lead, one after the other.
             stack.stack_dim = len(stack.batch_size) - len(self._batch_size) - 1
         if 0 in self._batch_size:
             from tensordict.containers.nontensor.empty_rows import with_value
 
             stack = with_value(stack, self.data)
-        if result._is_locked and op != "expand":
+        if result._is_locked and op not in NEW_ELEMENTS:
             stack._lock_tree()
         return stack
 
@@ -802,12 +808,6 @@ class _Fields:
 
 VIEWING = frozenset({int, slice, type(...)})
 """The types of indices, beside None, that make a view of what is mapped."""
-
-_STACKING = frozenset({"expand", "reshape", "unsqueeze"})
-"""The operations that add dims, after which each element has a value of its own.
-
-A reshape is one where it says which dims are new.
-"""
 
 
 def _nested(flat: Any, size: Sequence[int]) -> Any:

@@ -1,4 +1,4 @@
-"""What an operation on leaves means for values: which move, which would compute."""
+"""Apply operations on leaves to the positions of non-tensor data."""
 
 from __future__ import annotations
 
@@ -7,66 +7,14 @@ from typing import Any
 import torch
 
 from tensordict.primitives.common import _call
+from tensordict.primitives.operations import MOVES_ELEMENTS, name_of
 
 __all__ = [
     "MSG_REDUCED",
-    "REFUSED",
-    "SPREADING",
-    "SUMMING",
     "has_tensors",
     "leaf_call",
     "moves_elements",
-    "name_of",
 ]
-
-MOVING = frozenset(
-    {
-        "contiguous",
-        "diagonal",
-        "broadcast_to",
-        "expand",
-        "flatten",
-        "flip",
-        "gather",
-        "index_select",
-        "masked_select",
-        "movedim",
-        "narrow",
-        "permute",
-        "repeat",
-        "repeat_interleave",
-        "reshape",
-        "roll",
-        "rot90",
-        "squeeze",
-        "tile",
-        "transpose",
-        "unflatten",
-        "unsqueeze",
-        "view",
-        "_gather",
-        "_interleave_leaf",
-        "_roll_flat",
-        "chunk",
-        "split",
-        "split_with_sizes",
-        "tensor_split",
-        "unbind",
-    }
-)
-"""The names of operations that move elements, where a batch size does not tell."""
-
-
-SUMMING = frozenset(
-    {"mean", "nanmean", "nansum", "prod", "quantile", "std", "sum", "var"}
-)
-"""The names of reductions that refuse a value for each element in a collection."""
-
-REFUSED = SUMMING | {"amax", "amin", "cummax", "cummin", "max", "min"}
-"""The names of reductions that a value for each element does not have itself."""
-
-SPREADING = frozenset({"broadcast_to", "expand"})
-"""The names of operations that make a new stack, which nothing has locked, of another."""
 
 MSG_REDUCED = (
     "{0} requires this object to be cast to a regular TensorDict: a {1} has a value of "
@@ -81,15 +29,9 @@ def has_tensors(index: Any) -> bool:
     return any(isinstance(part, torch.Tensor) for part in parts)
 
 
-def name_of(op: Any) -> str:
-    """The name of an operation, which is one or a function."""
-    op = getattr(op, "func", op)
-    return op if isinstance(op, str) else getattr(op, "__name__", str(op))
-
-
 def moves_elements(op: Any) -> bool:
     """Whether an operation on leaves moves elements, rather than compute with them."""
-    return name_of(op) in MOVING
+    return name_of(op) in MOVES_ELEMENTS
 
 
 def leaf_call(

@@ -20,6 +20,7 @@ from tensordict.containers.nontensor.stack import (
     NonTensorStack,
 )
 from tensordict.containers.nontensor.write_through import LinkedList
+from tensordict.primitives.operations import COPIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,7 +137,7 @@ class RaggedStack(NonTensorStack):
         if prefix is not None and not pads_nothing and not moves_elements(op):
             raise self._refused(str(name))
         if not moves_elements(op):
-            result = self._deep_twin() if op == "clone" else self._twin()
+            result = self._deep_twin() if op in COPIES else self._twin()
             if lock and self._is_locked:
                 _rust.lock_tree(result)
             return result

@@ -20,7 +20,7 @@ from tensordict.containers.nontensor.data import (
 )
 from tensordict.containers.nontensor.equality import copied, is_interchangeable
 from tensordict.containers.nontensor.making import stack_of, stack_of_lists
-from tensordict.containers.nontensor.operations import MSG_REDUCED, REFUSED
+from tensordict.containers.nontensor.operations import MSG_REDUCED
 from tensordict.containers.nontensor.positions import (
     Found,
     Layout,
@@ -39,6 +39,7 @@ from tensordict.containers.nontensor.write_through import LinkedList
 from tensordict.primitives import registry
 from tensordict.primitives.common import shape_of_lists
 from tensordict.primitives.index_items import refuse_fractions, refuse_types
+from tensordict.primitives.operations import DROPS_DIM, REDUCES
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -583,7 +584,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         k: int,
     ) -> list[Any]:
         parts = super()._split_leaves(op, args, prefixes, names, lock, k)
-        if op == "unbind" and self._is_locked and args[0] == self.stack_dim:
+        if op in DROPS_DIM and self._is_locked and args[0] == self.stack_dim:
             for part in parts:
                 part._lock_tree()
         return parts
@@ -698,7 +699,7 @@ def _refused(name: str) -> Any:
     return method
 
 
-for _name in REFUSED:
+for _name in REDUCES:
     setattr(NonTensorStack, _name, _refused(_name))
 
 # Its elements are a column of values, not members: what goes through members does not

@@ -15,25 +15,17 @@ from tensordict.containers.nontensor.positions import (
     selects_one,
 )
 from tensordict.containers.nontensor.row import RowCells
+from tensordict.primitives.operations import REGROUPS, RESTACKS
 
 if TYPE_CHECKING:
     from tensordict.containers.nontensor.data import NonTensorDataBase
 
 __all__ = ["KEEPS_ROWS", "NAMELESS", "StackDims"]
 
-RESTACKING = frozenset(
-    {"flip", "gather", "roll", "rot90", "_gather", "_pad_leaf", "_roll_flat"}
-)
-"""The operations whose results are stacked along their first dim, or that without rows."""
-
-
-RESHAPING = frozenset({"flatten", "reshape", "unflatten", "view"})
-"""The operations that change how many dims there are."""
-
 KEEPS_ROWS = frozenset({"_pad_leaf", "movedim", "permute", "unsqueeze"})
 """The operations that keep the names of a stack of which each row is one value."""
 
-NAMELESS = RESTACKING | KEEPS_ROWS
+NAMELESS = RESTACKS | KEEPS_ROWS
 """The operations after which the dims of any other stack have no names."""
 
 
@@ -144,12 +136,12 @@ class StackDims(NonTensorOps):
 
     def _settle(self, name: str, source: Any, keeps_dims: bool) -> None:
         own, size = self._batch_size, source.batch_size
-        if 0 in own and name in RESHAPING:
+        if 0 in own and name in REGROUPS:
             # Without elements there is nothing to stack anew.
             self.stack_dim = 0
         elif name == "broadcast_to" and isinstance(source, StackDims):
             self.stack_dim = source.stack_dim + len(own) - len(size)
-        elif name in RESTACKING and len(own) == len(size):
+        elif name in RESTACKS and len(own) == len(size):
             is_padded = name == "_pad_leaf"
             self.stack_dim = own.index(0) if 0 in own and not is_padded else 0
             # Rows of what was added are one value, and those of nothing else.
