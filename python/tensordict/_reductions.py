@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
+from tensordict.storage.out_of_band import _rebuild_leaf
 from tensordict.storage.pickles import (
     _make_td,
     _rebuild_tensordict_files_consolidated,

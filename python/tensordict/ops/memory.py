@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from tensordict import _rust
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage.tensors import arena
 
 __all__ = ["MemoryOps"]
 
@@ -21,8 +22,9 @@ class MemoryOps(CollectionProtocol):
     def share_memory_(self) -> Self:
         """Move every leaf into shared memory, in place, and lock this collection.
 
-        Other processes that are sent the collection then see the same memory. Leaves
-        keep their identity. Unlocking ends the promise: entries may be replaced then.
+        Other processes that are sent the collection then see the same memory. All leaves
+        become places of one piece of it, which takes one descriptor, except those whose
+        memory other tensors use, and those of 256 MiB and more. Leaves keep their identity. Unlocking ends the promise: entries may be replaced then.
         Non-tensor values are shared, too: :meth:`update_`, :meth:`set_` and assignment
         at an index change them for all processes. The same value object is kept until
         then, so a change inside of it stays in this process.
@@ -34,9 +36,7 @@ class MemoryOps(CollectionProtocol):
             raise RuntimeError(MSG_EXCLUSIVE)
         if self.is_shared():
             return self
-        for leaf in _rust.leaves(self):
-            if leaf.device.type == "cpu":
-                leaf.share_memory_()
+        arena.share(_rust.leaves(self))
         self._share_values()
         for container in _rust.containers(self):
             container._is_shared = True

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from tensordict import _rust
 from tensordict.primitives import classes
 from tensordict.primitives.checks import is_tensor_collection
+from tensordict.storage.tensors import arena
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["dumps", "loads", "map_memory", "share", "share_memory"]
 
 _MAX_SHARED = 256
-"""More storages than that are not shared: each takes a descriptor."""
+"""More storages that others use are not shared: each takes a descriptor."""
 
 
 class _Pickler(pickle.Pickler):
@@ -213,26 +213,7 @@ def share_memory(source: Any) -> None:
     As in tensordict 0.15, what a function writes to its chunk in place is written to the
     collection. Tensors over files share their memory already.
     """
-    storages: dict[int, torch.Tensor] = {}
-    for leaf in _leaves(source):
-        if is_movable(leaf):
-            storages.setdefault(leaf.untyped_storage().data_ptr(), leaf)
-    if len(storages) > _MAX_SHARED:
-        return
-    for leaf in storages.values():
-        leaf.share_memory_()
-
-
-def is_movable(leaf: torch.Tensor) -> bool:
-    """Whether a tensor has memory of its own that nobody else sees."""
-    return (
-        type(leaf) in (torch.Tensor, torch.nn.Parameter)
-        and leaf.device.type == "cpu"
-        and leaf.layout is torch.strided
-        and leaf.untyped_storage().nbytes() > 0
-        and not leaf.is_shared()
-        and _rust.mapping_of(leaf.untyped_storage().data_ptr()) is None
-    )
+    arena.share(_leaves(source), _MAX_SHARED)
 
 
 def _leaves(source: Any) -> Iterator[torch.Tensor]:

@@ -10,13 +10,14 @@ pickles name it there.
 
 from __future__ import annotations
 
-import copyreg
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import torch
 
 from tensordict import _rust
+from tensordict.storage import out_of_band
+from tensordict.storage.tensors import arena
 
 __all__ = ["install", "state_of"]
 
@@ -149,20 +150,54 @@ def _reduce_td(data: Any) -> tuple[Any, ...]:
     return _make_td, (type(data), data.__getstate__())
 
 
+def _reduce_to_process(data: Any) -> tuple[Any, ...]:
+    """What another process is sent: all leaves in one piece of shared memory.
+
+    As torch does with a tensor, this moves the leaves there: both processes then see what
+    either writes. Where that would take most of the descriptors of a process, since the
+    leaves are parts of many tensors, a copy is sent.
+    """
+    if data._consolidated is not None:
+        return _reduce_td(data)
+    if not arena.share(_rust.leaves(data), arena.max_descriptors()):
+        is_locked = data.is_locked
+        data = data.clone()
+        arena.share(_rust.leaves(data))
+        if is_locked:
+            data.lock_()
+    return _reduce_td(data)
+
+
+def _reduce_ex(data: Any, protocol: Any) -> tuple[Any, ...]:
+    """``__reduce_ex__`` of the containers that are installed.
+
+    From protocol 5 on, the bytes of leaves are buffers, which a pickler may leave out of
+    the pickle (:mod:`~tensordict.storage.out_of_band`).
+    """
+    if type(data) not in _INSTALLED:
+        # A subclass may have `__reduce__` or `__getstate__` of its own.
+        found: Any = object.__reduce_ex__(data, protocol)
+        return found
+    make, arguments = _reduce_td(data)
+    if protocol >= 5:
+        arguments = out_of_band.with_buffers(arguments)
+    return make, arguments
+
+
 for _target in (_make_td, _reduce_td, _rebuild_tensordict_files_consolidated):
     _target.__module__ = "tensordict._reductions"
 
 
 def install(*classes: type) -> None:
-    """Register the containers that are pickled by :func:`_reduce_td`.
+    """Let containers be pickled by :func:`_reduce_td`.
 
     Subclasses are not: they go through ``__getstate__`` and ``__setstate__`` by
     themselves, and may override both.
     """
     _INSTALLED.update(classes)
     for cls in classes:
-        copyreg.pickle(cls, _reduce_td)
-        ForkingPickler.register(cls, _reduce_td)
+        cls.__reduce_ex__ = _reduce_ex  # type: ignore[assignment,method-assign]
+        ForkingPickler.register(cls, _reduce_to_process)
     allow(
         *classes,
         _make_td,

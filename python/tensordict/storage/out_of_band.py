@@ -1,0 +1,127 @@
+"""Pickle tensors as buffers, by protocol 5: out of the pickle where its maker wants them.
+
+torch pickles a tensor with all of its storage, copied several times. Here a tensor is the
+bytes that it sees, which a pickler with ``buffer_callback`` is given without a copy, and which
+are taken over without a copy when they are read. Ray, Dask and the like use that.
+"""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["with_buffers"]
+
+
+class _Leaf:
+    """A tensor that is pickled as a buffer."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        tensor = self.tensor
+        size, stride = tuple(tensor.shape), tensor.stride()
+        if not tensor.numel():
+            return _rebuild_leaf, (b"", tensor.dtype, size, stride)
+        spans = zip(size, stride, strict=True)
+        count = 1 + sum((length - 1) * step for length, step in spans)
+        if count > tensor.numel():
+            # There are gaps, whose bytes are nobody's business.
+            tensor = tensor.contiguous()
+            stride = tensor.stride()
+            count = tensor.numel()
+        seen = torch.empty(0, dtype=torch.uint8).set_(
+            tensor.untyped_storage(),
+            tensor.storage_offset() * tensor.element_size(),
+            (count * tensor.element_size(),),
+            (1,),
+        )
+        array: Any = seen.numpy()
+        return _rebuild_leaf, (
+            pickle.PickleBuffer(array),
+            self.tensor.dtype,
+            size,
+            stride,
+        )
+
+
+_leaves: weakref.WeakValueDictionary[int, _Leaf] = weakref.WeakValueDictionary()
+"""What stands for a tensor in the pickle that is being made, so that it is there once."""
+
+
+def _leaf_of(value: Any) -> Any:
+    if type(value) is not torch.Tensor or not _is_plain(value):
+        return value
+    leaf = _leaves.get(id(value))
+    if leaf is None or leaf.tensor is not value:
+        leaf = _leaves[id(value)] = _Leaf(value)
+    return leaf
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.__dict__
+    )
+
+
+def with_buffers(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The arguments that make a container again, with buffers for its plain tensors."""
+    first, second = arguments
+    if isinstance(second, torch.Tensor):
+        # The buffer of a consolidated container.
+        return first, _leaf_of(second)
+    entries = second.get("_tensordict")
+    if entries is not None:
+        entries = {key: _leaf_of(value) for key, value in list(entries.items())}
+        second = {**second, "_tensordict": entries}
+    return first, second
+
+
+def _rebuild_leaf(
+    buffer: Any, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    """A tensor over a buffer.
+
+    Bytes are copied, since nothing may change them. Other buffers that are read-only, as
+    those of Ray's object store, are taken as they are: reading them needs no copy.
+    """
+    view = memoryview(buffer)
+    if view.nbytes == 0:
+        return torch.empty_strided(size, stride, dtype=dtype)
+    if view.readonly and isinstance(view.obj, bytes):
+        view = memoryview(bytearray(view))
+    array = np.frombuffer(view, np.uint8)
+    if view.readonly:
+        # torch warns of every such array, and has no tensors that are read-only.
+        array = np.asarray(_Writable(array))
+    storage = torch.from_numpy(array).untyped_storage()
+    return torch.empty(0, dtype=dtype).set_(storage, 0, size, stride)
+
+
+class _Writable:
+    """An array over the memory of another one, which does not say that it is read-only."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        described = array.__array_interface__
+        self.__array_interface__ = {
+            **described,
+            "data": (described["data"][0], False),
+        }
+
+
+_rebuild_leaf.__module__ = "tensordict._reductions"

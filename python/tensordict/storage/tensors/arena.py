@@ -1,0 +1,166 @@
+"""Move the tensors of a collection to one piece of shared memory.
+
+torch shares each storage by a descriptor of its own, and a process has 1,024 of them by
+default. Here all storages of a collection become places of one, so that a collection of any
+number of leaves takes one descriptor: where it is kept, and in each message.
+
+The tensors stay the same objects: their data is replaced, as an assignment to ``data`` does.
+That is only right where nobody else sees the old memory. A storage that other tensors or
+arrays use is shared as torch does it, which moves it for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict import _rust
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["max_descriptors", "share"]
+
+resource: Any = None
+with contextlib.suppress(ImportError):  # which only Unix has
+    import resource
+
+_ALIGNMENT = 64
+
+_LARGE = 1 << 28
+"""The bytes of a storage that is shared by itself: the arena and all that moves there exist
+side by side for a moment, which would be twice the memory of a large collection."""
+
+_MOVED = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+"""The classes whose tensors are nothing but a view of their storage."""
+
+
+class _Group:
+    """The tensors of a collection that are views of one storage."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.storage = storage
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.first: int = storage.nbytes()
+        self.end = 0
+
+    def add(self, tensor: torch.Tensor) -> None:
+        self.tensors[id(tensor)] = tensor
+        if tensor.numel() == 0:
+            return
+        size = tensor.element_size()
+        first = int(tensor.storage_offset()) * size
+        spans = zip(tensor.shape, tensor.stride(), strict=True)
+        last = sum((count - 1) * stride for count, stride in spans)
+        # The place of the first byte keeps its alignment to the largest element.
+        self.first = min(self.first, first - first % _ALIGNMENT)
+        self.end = max(self.end, first + (last + 1) * size)
+
+    def is_alone(self) -> bool:
+        """Whether no other tensor and no array uses the storage, which is not large."""
+        if self.end - self.first >= _LARGE:
+            return False
+        # One use is that of the object that stands for the storage here.
+        num_uses: int = torch._C._storage_Use_Count(self.storage._cdata)
+        return num_uses == 1 + len(self.tensors) and self.storage.resizable()
+
+    def move(self, arena: torch.UntypedStorage, offset: int) -> None:
+        """Copy what the tensors see to a place of the arena, and let them see that."""
+        count = max(0, self.end - self.first)
+        if count:
+            source = _bytes_of(self.storage, self.first, count)
+            _bytes_of(arena, offset, count).copy_(source)
+        for tensor in self.tensors.values():
+            size = tensor.element_size()
+            start = offset // size
+            if tensor.numel():
+                start += int(tensor.storage_offset()) - self.first // size
+            view = torch.empty(0, dtype=tensor.dtype)
+            tensor.data = view.set_(arena, start, tensor.shape, tensor.stride())
+
+
+def share(tensors: Iterable[torch.Tensor], max_descriptors: int | None = None) -> bool:
+    """Move tensors of this machine's memory to shared memory, in place.
+
+    Those that are shared already, and those over files, stay where they are.
+
+    Args:
+        tensors: the leaves of a collection.
+        max_descriptors: how many storages that others use as well may be shared, each by
+            its own descriptor. If there are more, none of those is.
+
+    Returns:
+        bool: whether all are shared now.
+
+    Raises:
+        RuntimeError: there is no shared memory, or there are no descriptors, left.
+    """
+    groups: dict[int, _Group] = {}
+    others: dict[int, torch.Tensor] = {}
+    for tensor in tensors:
+        if tensor.device.type != "cpu" or tensor.is_shared():
+            continue
+        if not _is_view(tensor):
+            others[id(tensor)] = tensor
+            continue
+        storage = tensor.untyped_storage()
+        if tensor.numel() and _rust.mapping_of(storage.data_ptr()) is not None:
+            continue
+        group = groups.get(storage._cdata)
+        if group is None:
+            group = groups[storage._cdata] = _Group(storage)
+        group.add(tensor)
+    alone = [group for group in groups.values() if group.is_alone()]
+    if len(alone) == 1:
+        # There is nothing to put together.
+        alone = []
+    alone_ids = {id(group) for group in alone}
+    used = [group for group in groups.values() if id(group) not in alone_ids]
+    groups.clear()
+    if alone:
+        _share_alone(alone)
+    for tensor in others.values():
+        tensor.share_memory_()
+    if max_descriptors is not None and len(used) > max_descriptors:
+        return False
+    for group in used:
+        next(iter(group.tensors.values())).share_memory_()
+    return True
+
+
+def max_descriptors() -> int:
+    """How many descriptors one message may take: an eighth of those of a process."""
+    if resource is None:
+        return 64
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8
+
+
+def _share_alone(groups: list[_Group]) -> None:
+    offsets = []
+    end = 0
+    for group in groups:
+        offsets.append(end)
+        end += -(-max(0, group.end - group.first) // _ALIGNMENT) * _ALIGNMENT
+    arena = torch.UntypedStorage._new_shared(max(end, 1))
+    # The old memory of each group goes before that of the next one is copied.
+    groups.reverse()
+    for offset in offsets:
+        groups.pop().move(arena, offset)
+
+
+def _is_view(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is nothing but a view of its storage."""
+    return (
+        type(tensor) in _MOVED
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def _bytes_of(storage: torch.UntypedStorage, start: int, count: int) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(storage, start, (count,), (1,))
